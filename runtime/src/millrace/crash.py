@@ -1,0 +1,79 @@
+"""Named crash points: SIGKILL of this very process right after a step, for tests of recovery.
+
+``MILLRACE_CRASH_AT=point[:n][,point[:n]...]`` kills the process that reaches ``point`` for the
+n-th time (first by default). With ``MILLRACE_CRASH_DIR`` set, a point fires once for that
+folder, so that the process started in its place runs on. Without the variable a point costs one
+look at a dictionary.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+POINTS = {
+    "driver.claimed": "the execution is claimed, nothing stamped",
+    "driver.stamped": "every member is stamped and has answered",
+    "driver.written-back": "the record is written back to every member",
+    "driver.opened": "a window's intent is committed",
+    "driver.planned": "the next input is planned, not yet part of the record",
+    "driver.started": "a window attempt is announced and about to run",
+    "driver.ran": "a window attempt has ended, nothing verified",
+    "driver.closed": "the close marker is in the ack log",
+    "driver.judged": "the verdict is known",
+    "driver.dead-written": "the dead letters of a window are stored",
+    "driver.record-sent": "a record is written, its acknowledgement unseen",
+    "driver.split": "a split is committed",
+    "driver.sealed": "a seal is committed, nothing published",
+    "publish.manifest": "the manifest of a window exists",
+    "publish.rename": "one staged file has its final name",
+    "publish.renamed": "all staged files have their final names",
+    "publish.done": "the done mark is written",
+    "publish.transaction": "a sink's transaction is committed",
+    "driver.published": "the sinks have confirmed, the record does not know it",
+    "driver.marked": "the published mark is committed",
+    "driver.forgotten": "superseded objects are deleted",
+    "worker.read": "a task has read its input",
+    "worker.state-written": "a task's state objects are on their owners",
+    "worker.staged": "a task's outputs are staged",
+    "worker.acked": "a task's ack message is in the log",
+    "acker.opened": "an acker has seen a window attempt open",
+    "acker.folded": "an acker has folded a message",
+    "acker.answered": "an acker has answered",
+}
+"""Every crash point and the state of affairs when it fires."""
+
+_counts: dict[str, int] = {}
+
+
+def _wanted() -> dict[str, int]:
+    wanted: dict[str, int] = {}
+    for part in filter(None, os.environ.get("MILLRACE_CRASH_AT", "").split(",")):
+        point, _, number = part.partition(":")
+        wanted[point.strip()] = int(number or 1)
+    return wanted
+
+
+_WANTED = _wanted()
+
+
+def reached(point: str) -> None:
+    """Kill this process if the environment asks for it here."""
+    if point not in _WANTED:
+        return
+    _counts[point] = _counts.get(point, 0) + 1
+    if _counts[point] == _WANTED[point] and _first_time(point):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _first_time(point: str) -> bool:
+    folder = os.environ.get("MILLRACE_CRASH_DIR")
+    if not folder:
+        return True
+    try:
+        with (Path(folder) / point).open("x") as mark:
+            mark.write(str(os.getpid()))
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,76 @@
+"""Error root of the runtime and the exit codes that the command line documents.
+
+A message names the object, the field, the value and the remedy.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the ``millrace`` command."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    INVALID_TOPOLOGY = 3
+    WORK_FOLDER = 4
+    STATE_SERVER = 5
+    SINK = 6
+    FENCED = 7
+    SOURCE = 8
+    NEWER_FORMAT = 9
+    INTERRUPTED = 130
+
+
+class MillraceError(Exception):
+    """Root of all errors raised on purpose; ``exit_code`` is what the command exits with."""
+
+    exit_code: ExitCode = ExitCode.FAILED
+
+
+class TopologyError(MillraceError):
+    """A topology file that cannot be used."""
+
+    exit_code = ExitCode.INVALID_TOPOLOGY
+
+
+class WorkFolderError(MillraceError):
+    """A work folder of another topology, or one that cannot be written."""
+
+    exit_code = ExitCode.WORK_FOLDER
+
+
+class StateServerError(MillraceError):
+    """A state server that cannot be reached, refuses a setting or is out of memory."""
+
+    exit_code = ExitCode.STATE_SERVER
+
+
+class SinkError(MillraceError):
+    """A sink that refuses what is to be shown on it."""
+
+    exit_code = ExitCode.SINK
+
+
+class SourceError(MillraceError):
+    """A source whose data is missing, has shrunk or was replaced."""
+
+    exit_code = ExitCode.SOURCE
+
+
+class FencedError(MillraceError):
+    """A newer execution of the same topology has taken over."""
+
+    exit_code = ExitCode.FENCED
+
+
+class NewerFormatError(MillraceError):
+    """A record, message or envelope written by a newer release."""
+
+    exit_code = ExitCode.NEWER_FORMAT
+
+
+class ProtocolError(MillraceError):
+    """The stored truth contradicts a rule of the protocol; nothing was changed."""

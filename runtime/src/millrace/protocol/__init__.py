@@ -1,0 +1,1 @@
+"""The protocol of windows, recovery, membership and verdicts, without any I/O."""

@@ -1,0 +1,159 @@
+"""What becomes of a window attempt: seal it, run it again, or split the window.
+
+A window may be run at most three times before it is split, so a window of n roots with k roots
+that kill their worker ends within 3 * (1 + 2k * ceil(log2 n)) runs (design section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from millrace.protocol.types import FailedRoot, Guarantee, Intent
+
+MAX_RUNS = 3
+MAX_FAILING_RUNS = 2
+MAX_DEATHS = 2
+
+KILLED = "(worker)"
+"""Stands for the processor where a root killed its worker and none can be named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is known about an open window from its attempts in this driver's life.
+
+    ``failed`` are the roots known to fail, by sequence number.
+    """
+
+    intent: Intent
+    failed: Mapping[int, FailedRoot] = field(default_factory=dict)
+    uncombined: Mapping[str, int] = field(default_factory=dict)
+    runs: int = 0
+    failing_runs: int = 0
+    deaths: int = 0
+
+    @property
+    def remaining(self) -> int:
+        return self.intent.roots - len(self.failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A finished attempt with consistent winners."""
+
+    failed: tuple[FailedRoot, ...]
+    combined_failures: tuple[tuple[str, int, str], ...]
+    window_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SealIt:
+    """Seal with these failed roots set aside; ``dropped`` more are lost (AtMostOnce)."""
+
+    progress: Progress
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DropIt:
+    """AtMostOnce: give the window up, with the state as it was."""
+
+    progress: Progress
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunAgain:
+    progress: Progress
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitIt:
+    """Split after the first ``at`` roots."""
+
+    progress: Progress
+    at: int
+    reason: str
+
+
+Decision = SealIt | DropIt | RunAgain | SplitIt
+
+
+def decide(progress: Progress, outcome: Judged | Died, guarantee: Guarantee) -> Decision:
+    """Decide after one more attempt; ``progress`` does not count it yet."""
+    progress = replace(progress, runs=progress.runs + 1)
+    if isinstance(outcome, Died):
+        return _after_death(progress, outcome.reason, guarantee)
+    if outcome.combined_failures:
+        return _after_combined_failure(progress, outcome, guarantee)
+    if not outcome.window_complete and not outcome.failed:
+        return _after_death(progress, "the window's own tuple tree is incomplete", guarantee)
+    if guarantee is Guarantee.AT_MOST_ONCE:
+        return SealIt(progress, dropped=len({f.sequence for f in outcome.failed}))
+    if not outcome.failed:
+        return SealIt(progress)
+    progress = _set_aside(progress, outcome.failed)
+    if guarantee is Guarantee.AT_LEAST_ONCE:
+        return SealIt(progress)
+    progress = replace(progress, failing_runs=progress.failing_runs + 1)
+    reason = f"{len(outcome.failed)} roots failed"
+    if progress.failing_runs < MAX_FAILING_RUNS and progress.runs < MAX_RUNS:
+        return RunAgain(progress, reason)
+    return narrow(progress, reason)
+
+
+def _after_death(progress: Progress, reason: str, guarantee: Guarantee) -> Decision:
+    if guarantee is Guarantee.AT_MOST_ONCE:
+        return DropIt(progress, reason)
+    progress = replace(progress, deaths=progress.deaths + 1)
+    if progress.deaths < MAX_DEATHS and progress.runs < MAX_RUNS:
+        return RunAgain(progress, reason)
+    return narrow(progress, reason)
+
+
+def _after_combined_failure(progress: Progress, outcome: Judged, guarantee: Guarantee) -> Decision:
+    processor, _, error = outcome.combined_failures[0]
+    reason = f"{processor} failed on a combined tuple: {error}"
+    if guarantee is Guarantee.AT_MOST_ONCE:
+        return SealIt(progress, dropped=len(outcome.combined_failures) + len(outcome.failed))
+    uncombined = dict(progress.uncombined)
+    for name, groups, _ in outcome.combined_failures:
+        uncombined[name] = uncombined.get(name, 0) | groups
+    known = uncombined == progress.uncombined
+    progress = replace(_set_aside(progress, outcome.failed), uncombined=uncombined)
+    if known or progress.runs >= MAX_RUNS:
+        return narrow(progress, reason)
+    return RunAgain(progress, reason)
+
+
+def narrow(progress: Progress, reason: str) -> Decision:
+    """Get closer to the root to blame: split, or blame the only one that is left."""
+    suspects = [s for s in range(progress.intent.roots) if s not in progress.failed]
+    if len(suspects) > 1:
+        return SplitIt(progress, suspects[len(suspects) // 2], reason)
+    blamed = [FailedRoot(s, KILLED, reason) for s in suspects]
+    return RunAgain(_set_aside(progress, blamed), reason)
+
+
+def halves(progress: Progress, at: int, first: Intent, second: Intent) -> tuple[Progress, Progress]:
+    """Carry what is known of a window over to its two halves."""
+    low = {s: f for s, f in progress.failed.items() if s < at}
+    high = {s - at: replace(f, sequence=s - at) for s, f in progress.failed.items() if s >= at}
+    return (
+        Progress(first, failed=low, uncombined=progress.uncombined),
+        Progress(second, failed=high, uncombined=progress.uncombined),
+    )
+
+
+def _set_aside(progress: Progress, failed: list[FailedRoot] | tuple[FailedRoot, ...]) -> Progress:
+    known = dict(progress.failed)
+    for root in failed:
+        known.setdefault(root.sequence, root)
+    return replace(progress, failed=known)

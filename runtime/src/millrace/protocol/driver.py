@@ -1,0 +1,172 @@
+"""The driver's state machine: the single writer of a topology's record (design sections 4, 5).
+
+It is told events and answers with actions (``protocol.events``); ``Membership`` brings it to an
+open view with a committed record, ``Windows`` runs windows from there. Everything the driver
+acts on comes from the last *committed* record, so its own memory may be lost at any point.
+
+What recovery does if the driver dies right after a step of a window:
+
+=============  =====================================================================
+open           the record holds the intent: the next driver runs the same roots
+run            objects under attempt names that no record names: forgotten later
+verify         the verdict is a pure function of the log; the attempt is run again
+dead letters   an object that no record names: forgotten later
+seal           not committed: the write-back makes it final or unseen, never half
+publish        the record lists the window as unpublished: published again, same mark
+mark           the sink confirms again at once
+forget         the next sweep finds what is left
+=============  =====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millrace.protocol import events as e
+from millrace.protocol.membership import Membership, Owners, Step
+from millrace.protocol.record import Backoff, Locate
+from millrace.protocol.types import Guarantee
+from millrace.protocol.windows import Windows
+
+RESEND_S = 1.0
+"""How long an unanswered message is waited for before it is sent again."""
+
+_ALWAYS = (e.Published, e.PublishFailed, e.DeadLetterRequest, e.StopAsked)
+"""Events about windows that count while members change, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the machine needs to know of a topology."""
+
+    uid: str
+    guarantee: Guarantee
+    tracking: bool
+    backoff: Backoff
+    max_records: int
+    copies: int = 1
+    key_groups: int = 128
+    max_unpublished: int = 4
+
+
+class Driver:
+    """Feed ``handle`` with events, one at a time, and carry out what it returns."""
+
+    def __init__(self, settings: Settings, owners: Owners, locate: Locate) -> None:
+        self.settings = settings
+        self.membership = self.make_membership(owners)
+        self.windows = self.make_windows(locate)
+        self.stopped: e.Stop | None = None
+        self._fenced_sinks = False
+        self._handlers: dict[type, Callable[..., list[e.Action]]] = {
+            e.ViewRead: self.membership.view_read,
+            e.CasDone: self.membership.cas_done,
+            e.CasLost: self.membership.cas_lost,
+            e.Stamped: self.membership.stamped,
+            e.Copied: self.membership.copied,
+            e.CopyFailed: self.membership.copy_failed,
+            e.Refused: self._refused,
+            e.Unreachable: self._unreachable,
+            e.RecordAck: self._acknowledged,
+            e.Proposal: self._proposed,
+            e.SinksFenced: self._sinks_fenced,
+            e.SinkRefused: self._sink_refused,
+            e.Tick: self._tick,
+        }
+
+    def make_membership(self, owners: Owners) -> Membership:
+        s = self.settings
+        return Membership(s.uid, s.copies, s.key_groups, owners)
+
+    def make_windows(self, locate: Locate) -> Windows:
+        return Windows(self.settings, self.membership, locate)
+
+    def start(self, now_s: float) -> list[e.Action]:
+        """First actions of this driver's life."""
+        return [*self.membership.start(), e.Wake(now_s + RESEND_S)]
+
+    def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
+        """React to one event at wall-clock time ``now_s``."""
+        if self.stopped is not None:
+            return []
+        before = self.membership.step
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            actions = handler(event)
+        elif before is Step.RECOVERED or isinstance(event, _ALWAYS):
+            actions = self.windows.handle(event, now_s)
+        else:
+            actions = []
+        actions += self._after(before, now_s)
+        if isinstance(event, e.Tick):
+            actions.append(e.Wake(now_s + RESEND_S))
+        for action in actions:
+            if isinstance(action, e.Stop):
+                self.stopped = action
+        return actions
+
+    # -- between membership and windows
+
+    def _after(self, before: Step, now_s: float) -> list[e.Action]:
+        step = self.membership.step
+        if step is Step.STOPPED:
+            return []
+        actions: list[e.Action] = []
+        if step is Step.RECOVERED and before is not Step.RECOVERED:
+            actions += self._recovered(now_s)
+        if step is Step.RECOVERED and self._must_move():
+            return [*actions, *self.windows.suspend(), *self.membership.move()]
+        if step is Step.RECOVERED:
+            actions += self.windows.advance(now_s)
+        return actions
+
+    def _must_move(self) -> bool:
+        """A lost member is replaced at once, a new one is let in between windows."""
+        if self.membership.member_gone():
+            return True
+        return self.membership.members_changed() and self.windows.between()
+
+    def _recovered(self, now_s: float) -> list[e.Action]:
+        record, view = self.membership.record, self.membership.view
+        assert record is not None and view is not None
+        text = f"execution {view.execution} goes on behind window {record.sealed}"
+        actions: list[e.Action] = [e.Notify("DriverRecovered", text, record.sealed)]
+        if not self._fenced_sinks:
+            actions.append(e.FenceSinks(view.execution))
+        actions += self.windows.resume(record, now_s)
+        return actions
+
+    # -- events that concern both
+
+    def _refused(self, event: e.Refused) -> list[e.Action]:
+        return self.membership.refused(event)
+
+    def _unreachable(self, event: e.Unreachable) -> list[e.Action]:
+        return self.membership.unreachable(event)
+
+    def _acknowledged(self, event: e.RecordAck) -> list[e.Action]:
+        if self.membership.step is Step.RECOVERED:
+            return self.windows.acknowledged(event)
+        return self.membership.acknowledged(event)
+
+    def _proposed(self, event: e.Proposal) -> list[e.Action]:
+        return self.membership.propose(event.members)
+
+    def _sinks_fenced(self, event: e.SinksFenced) -> list[e.Action]:
+        if event.execution == self.membership.execution:
+            self._fenced_sinks = True
+            self.windows.sinks_fenced = True
+        return []
+
+    def _sink_refused(self, event: e.SinkRefused) -> list[e.Action]:
+        kind = "fenced" if event.fenced else "failed"
+        return [e.Stop(kind, event.text)]
+
+    def _tick(self, _: e.Tick) -> list[e.Action]:
+        if self.membership.step is Step.RECOVERED:
+            again: list[e.Action] = list(self.windows.resend())
+            if not self._fenced_sinks:
+                again.append(e.FenceSinks(self.membership.execution))
+            return again
+        return self.membership.tick()

@@ -1,0 +1,417 @@
+"""What the driver machine is told (events) and what it wants done (actions).
+
+The driver machine has no threads and no I/O: the runtime and the simulator both carry out the
+actions and feed the events back. An action may be carried out late, twice or never; an event may
+be late or belong to an earlier round. The machine tells them apart by the stamp, sequence
+number, window attempt or token that both carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from millrace.protocol.types import (
+    AttemptId,
+    AttemptPlan,
+    CloseMarker,
+    Intent,
+    Json,
+    Member,
+    Record,
+    Replay,
+    RootRange,
+    Sealed,
+    Stamp,
+    TaskReport,
+    Verdict,
+    View,
+)
+
+# --- actions
+
+
+@dataclass(frozen=True, slots=True)
+class ReadView:
+    """Read the view document; answered by ``ViewRead``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CasView:
+    """Replace the view if its version is still ``expected`` (0: it must not exist)."""
+
+    expected: int
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class SendStamp:
+    member: Member
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class SendRecord:
+    """Write a record to one member, durably; answered by ``RecordAck`` with its tag's seq."""
+
+    member: Member
+    stamp: Stamp
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class CopyObjects:
+    """Put every object that ``record`` names on its owners in ``view``, from ``sources``."""
+
+    stamp: Stamp
+    record: Record
+    view: View
+    sources: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FenceSinks:
+    """Make every sink refuse executions below this one."""
+
+    execution: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Find the next input behind ``offsets``; answered once there is some, or none ever."""
+
+    token: int
+    offsets: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """Announce a window attempt to the ackers."""
+
+    id: AttemptId
+    roots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run one window attempt; answered by ``RunDone`` or ``RunDied``."""
+
+    plan: AttemptPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    id: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class AskVerdict:
+    """Append the close marker; answered by ``VerdictGiven`` or ``VerdictLost``."""
+
+    marker: CloseMarker
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDead:
+    """Store dead letters, with their payloads, as one object named ``name``."""
+
+    name: str
+    stamp: Stamp
+    window: int
+    letters: tuple[Replay, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Ask the sources to cut an intent after its first ``at`` roots; answered by ``SplitDone``."""
+
+    intent: Intent
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Show a committed window on its sinks."""
+
+    sealed: Sealed
+    execution: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Delete, under the stamp, what no committed record needs any more.
+
+    The ack logs of ``attempts`` go, and the objects ``names``. Where ``keep`` is not None every
+    other object goes too that is not in ``keep`` and belongs to an ended attempt: one of an older
+    execution, of a window up to ``sealed``, or one of ``attempts`` (rule 22).
+    """
+
+    stamp: Stamp
+    sealed: int
+    names: tuple[str, ...]
+    attempts: tuple[AttemptId, ...]
+    keep: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Send a ``Tick`` at this wall-clock time (seconds)."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Tell the user; ``kind`` is a stable CamelCase reason."""
+
+    kind: str
+    text: str
+    window: int = 0
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A record is committed (rule 3): report it, and call ``on_ack`` and ``on_fail``."""
+
+    record: Record
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End this driver. ``kind`` is drained, fenced, asked or failed."""
+
+    kind: str
+    text: str
+
+
+Action = (
+    ReadView
+    | CasView
+    | SendStamp
+    | SendRecord
+    | CopyObjects
+    | FenceSinks
+    | Plan
+    | OpenLog
+    | Run
+    | Cancel
+    | AskVerdict
+    | WriteDead
+    | Split
+    | Publish
+    | Forget
+    | Wake
+    | Notify
+    | Committed
+    | Stop
+)
+
+# --- events
+
+
+@dataclass(frozen=True, slots=True)
+class ViewRead:
+    version: int
+    view: View | None
+
+
+@dataclass(frozen=True, slots=True)
+class CasDone:
+    version: int
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class CasLost:
+    """The view had another version, or the answer was lost: read it again to know."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """A member accepted the stamp; ``record`` is what it held in that very moment."""
+
+    member: Member
+    stamp: Stamp
+    record: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordAck:
+    member: Member
+    stamp: Stamp
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """NOTOWNER: ``reason`` is runId, unstamped or stamp; ``current`` its stamp if it has one."""
+
+    member: Member
+    stamp: Stamp
+    reason: str
+    current: Stamp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    member: Member
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFailed:
+    stamp: Stamp
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SinksFenced:
+    execution: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRefused:
+    """A sink will not take this driver's windows; ``fenced`` if a newer execution has it."""
+
+    text: str
+    fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """``ranges`` are the next roots and ``offsets`` lie behind them; drained: no more, ever."""
+
+    token: int
+    ranges: tuple[RootRange, ...]
+    offsets: Mapping[str, Json]
+    drained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFailed:
+    """A source cannot go on (a file shrank); nothing is lost, the user has to act."""
+
+    token: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunDone:
+    """``shape[k]`` is the number of partitions of pass k in this run."""
+
+    id: AttemptId
+    shape: tuple[int, ...]
+    reports: tuple[TaskReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunDied:
+    """``member_lost``: a state server was away, which no root is to blame for."""
+
+    id: AttemptId
+    reason: str
+    member_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictGiven:
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictLost:
+    """The ack log of the attempt is gone: it gets a new attempt."""
+
+    id: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class DeadWritten:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitDone:
+    """The two halves; window numbers are set by the machine."""
+
+    window: int
+    first: Intent
+    second: Intent
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    window: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFailed:
+    """A sink is away or full: tried again."""
+
+    window: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The incarnations of state servers seen alive by the operator or supervisor."""
+
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRequest:
+    """Take letters out of a dead segment: into the replay queue, or (no replays) for good."""
+
+    token: str
+    segment: str
+    indexes: tuple[int, ...]
+    replays: tuple[Replay, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """End cleanly: seal nothing new, publish what is sealed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: resend what is unanswered, look at what is due."""
+
+
+Event = (
+    ViewRead
+    | CasDone
+    | CasLost
+    | Stamped
+    | RecordAck
+    | Refused
+    | Unreachable
+    | Copied
+    | CopyFailed
+    | SinksFenced
+    | SinkRefused
+    | Planned
+    | PlanFailed
+    | RunDone
+    | RunDied
+    | VerdictGiven
+    | VerdictLost
+    | DeadWritten
+    | SplitDone
+    | Published
+    | PublishFailed
+    | Proposal
+    | DeadLetterRequest
+    | StopAsked
+    | Tick
+)

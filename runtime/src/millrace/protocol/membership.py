@@ -1,0 +1,378 @@
+"""From the start of a driver to an open view whose record is committed, and view changes.
+
+::
+
+    Idle -> Claiming -> Stamping -> Copying -> WritingBack -> (Opening ->) Recovered
+                ^          |                                       |
+                |          v member changed                        | member changed
+                |        Moving (CAS) <----------------------------+
+                +-- CAS lost: read the view again; a higher execution there means fenced
+
+What recovery does if the driver dies right after a step:
+
+- claim: the next driver claims the next number; this one's stamp is never valid again;
+- stamp: nothing was written; the next driver stamps higher;
+- CAS to ``moving``: the next driver finds ``moving`` with the original ``source`` and goes on
+  from there, perhaps with another ``target`` (rules 11 and 12);
+- copy, write-back: in an open view the copied record has the highest tag or it does not, either
+  way the next driver picks one version and writes it everywhere (rule 9); in a moving view only
+  members of ``source`` are read again, so a half-written target is never believed (rule 14);
+- CAS to ``open``: done; if the answer was lost the next driver sees the open view.
+
+A view in phase ``creating`` is the topology's birth: until its CAS to ``open`` succeeds nothing
+was ever acted on, so a next driver simply writes the first record again (rule 17).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from millrace.protocol import events as e
+from millrace.protocol.record import first_record
+from millrace.protocol.types import Member, Phase, Record, Stamp, Tag, View
+
+Owners = Callable[[tuple[Member, ...], tuple[tuple[str, ...], ...]], tuple[tuple[str, ...], ...]]
+"""Places key groups on members, moving little from the previous placement."""
+
+_EMPTY = (
+    "a state server that should hold the record of this topology holds none: its append-only "
+    "file was lost or replaced; bring the file back, or start over with --fresh"
+)
+_STALE = (
+    "the restarted state server holds an older record than was last committed: its append-only "
+    "file is out of date; bring the newest file back, or start over with --fresh"
+)
+
+
+class Step(str, Enum):
+    IDLE = "idle"
+    CLAIMING = "claiming"
+    STAMPING = "stamping"
+    MOVING = "moving"
+    COPYING = "copying"
+    WRITING = "writing"
+    OPENING = "opening"
+    RECOVERED = "recovered"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True)
+class RecordWrite:
+    """One record on its way to every member; committed when all have acknowledged (rule 3)."""
+
+    stamp: Stamp
+    record: Record
+    waiting: dict[str, Member]
+
+    @classmethod
+    def to(cls, members: tuple[Member, ...], stamp: Stamp, record: Record) -> RecordWrite:
+        return cls(stamp, record, {m.name: m for m in members})
+
+    def send(self) -> list[e.Action]:
+        return [e.SendRecord(m, self.stamp, self.record) for m in self.waiting.values()]
+
+    def acknowledge(self, ack: e.RecordAck) -> bool:
+        """Take an acknowledgement of this very round; True when it was the last one."""
+        if (ack.stamp, ack.seq) != (self.stamp, self.record.tag.seq):
+            return False
+        if self.waiting.get(ack.member.name) == ack.member:
+            del self.waiting[ack.member.name]
+        return not self.waiting
+
+
+class Membership:
+    """The machine of this module; the driver machine feeds it and asks ``step``.
+
+    ``copies`` is the number of copies of an object (R); ``owners`` places key groups.
+    """
+
+    def __init__(self, uid: str, copies: int, key_groups: int, owners: Owners) -> None:
+        self.uid = uid
+        self.copies = copies
+        self.owners = owners
+        self.step = Step.IDLE
+        self.view: View | None = None
+        self.version = 0
+        self.execution = 0
+        self.record: Record | None = None
+        self.stop: e.Stop | None = None
+        self._key_groups = key_groups
+        self._proposed: tuple[Member, ...] = ()
+        self._seq = 0
+        self._answers: dict[Member, Record | None] = {}
+        self._lost: set[Member] = set()
+        self._write: RecordWrite | None = None
+        self._cas: View | None = None
+
+    # -- what the driver machine asks
+
+    @property
+    def stamp(self) -> Stamp:
+        assert self.view is not None
+        return Stamp(self.view.epoch, self.execution)
+
+    def next_tag(self) -> Tag:
+        """The tag of the next record write of this driver life (rule 2)."""
+        assert self.view is not None
+        self._seq += 1
+        return Tag(self.view.timeline, self.execution, self.view.epoch, self._seq)
+
+    def members_changed(self) -> bool:
+        """Whether the proposal differs from the members of the view."""
+        return (
+            self.view is not None
+            and bool(self._proposed)
+            and set(self._proposed) != set(self.view.target)
+        )
+
+    def member_gone(self) -> bool:
+        """Whether a member of the view is not among those proposed."""
+        return (
+            self.members_changed()
+            and self.view is not None
+            and not set(self.view.target) <= set(self._proposed)
+        )
+
+    # -- events
+
+    def start(self) -> list[e.Action]:
+        self.step = Step.CLAIMING
+        return [e.ReadView()]
+
+    def propose(self, members: tuple[Member, ...]) -> list[e.Action]:
+        self._proposed = members
+        if self.step is Step.IDLE or self.step is Step.STOPPED:
+            return []
+        if self.view is None and self.step is Step.CLAIMING and self._cas is None:
+            return [e.ReadView()]
+        if self.step in (Step.STAMPING, Step.COPYING, Step.WRITING) and self.members_changed():
+            return self.move()
+        return []
+
+    def view_read(self, event: e.ViewRead) -> list[e.Action]:
+        view = event.view
+        if self.step is Step.CLAIMING:
+            self.version = event.version
+            return self._create() if view is None else self._claim(view)
+        if view is None:
+            return self._end("failed", "the view document is gone; restore it or start afresh")
+        if view.execution > self.execution:
+            return self._fenced(view.execution)
+        if view.execution < self.execution or self.step not in (Step.MOVING, Step.OPENING):
+            return []
+        self.version = event.version
+        if self._cas is not None and view == self._cas:
+            return self._installed(view)
+        if self._cas is not None:
+            return [e.CasView(self.version, self._cas)]
+        return []
+
+    def cas_done(self, event: e.CasDone) -> list[e.Action]:
+        if self._cas is None or event.view != self._cas:
+            return []
+        self.version = event.version
+        return self._installed(event.view)
+
+    def cas_lost(self, event: e.CasLost) -> list[e.Action]:
+        """Somebody else changed the view, or the answer was lost: only the view itself tells."""
+        if self._cas is None or event.view != self._cas:
+            return []
+        if self.step is Step.CLAIMING:
+            self._cas = None
+        return [e.ReadView()]
+
+    def stamped(self, event: e.Stamped) -> list[e.Action]:
+        if self.step is not Step.STAMPING or event.stamp != self.stamp:
+            return []
+        self._answers[event.member] = event.record
+        self._lost.discard(event.member)
+        return self._when_stamped()
+
+    def refused(self, event: e.Refused) -> list[e.Action]:
+        if self.view is None or event.stamp != self.stamp:
+            return []
+        if event.reason == "stamp" and event.current is not None and event.current > self.stamp:
+            return [e.ReadView()]
+        return self._lose(event.member)
+
+    def unreachable(self, event: e.Unreachable) -> list[e.Action]:
+        if self.view is None or event.stamp != self.stamp:
+            return []
+        return self._lose(event.member)
+
+    def acknowledged(self, event: e.RecordAck) -> list[e.Action]:
+        if self.step is not Step.WRITING or self._write is None:
+            return []
+        if not self._write.acknowledge(event):
+            return []
+        self.record = self._write.record
+        self._write = None
+        assert self.view is not None
+        if self.view.phase is Phase.OPEN:
+            self.step = Step.RECOVERED
+            return []
+        self.step = Step.OPENING
+        opened = replace(
+            self.view, phase=Phase.OPEN, source=self.view.target, open_epoch=self.view.epoch
+        )
+        return self._swap(opened)
+
+    def copied(self, event: e.Copied) -> list[e.Action]:
+        if self.step is not Step.COPYING or event.stamp != self.stamp:
+            return []
+        return self._write_back()
+
+    def copy_failed(self, event: e.CopyFailed) -> list[e.Action]:
+        if self.step is not Step.COPYING or event.stamp != self.stamp:
+            return []
+        return self._end("failed", f"state cannot be copied to the new members: {event.reason}")
+
+    def tick(self) -> list[e.Action]:
+        """Send again what is unanswered."""
+        if self.step in (Step.CLAIMING, Step.MOVING, Step.OPENING):
+            return [e.ReadView()]
+        if self.step is Step.STAMPING:
+            return [e.SendStamp(m, self.stamp) for m in self._to_stamp() if m not in self._answers]
+        if self.step is Step.COPYING:
+            return self._copy()
+        if self.step is Step.WRITING and self._write is not None:
+            return self._write.send()
+        return []
+
+    # -- steps
+
+    def _create(self) -> list[e.Action]:
+        if not self._proposed:
+            self._cas = None
+            return []
+        members = self._proposed
+        owners = self.owners(members, ((),) * self._key_groups)
+        view = View(self.uid, 1, 1, Phase.CREATING, 1, members, members, 1, owners)
+        return self._swap(view)
+
+    def _claim(self, view: View) -> list[e.Action]:
+        # A view that equals an earlier claim of mine may be another driver's: two drivers that
+        # read the same view write the same words. So an unanswered claim is never believed.
+        return self._swap(replace(view, execution=view.execution + 1))
+
+    def move(self) -> list[e.Action]:
+        """CAS to ``moving`` (rule 12): from the last open members to the proposed ones."""
+        assert self.view is not None
+        self.step = Step.MOVING
+        self._write = None
+        owners = self.owners(self._proposed, self.view.owners)
+        phase = Phase.CREATING if self.view.phase is Phase.CREATING else Phase.MOVING
+        source = self._proposed if phase is Phase.CREATING else self.view.source
+        moving = replace(
+            self.view,
+            epoch=self.view.epoch + 1,
+            phase=phase,
+            source=source,
+            target=self._proposed,
+            owners=owners,
+        )
+        return self._swap(moving)
+
+    def _swap(self, view: View) -> list[e.Action]:
+        self._cas = view
+        return [e.CasView(self.version, view)]
+
+    def _installed(self, view: View) -> list[e.Action]:
+        self._cas = None
+        self.view = view
+        self.execution = view.execution
+        if self.step is Step.OPENING:
+            self.step = Step.RECOVERED
+            return []
+        return self._stamp_all()
+
+    def _stamp_all(self) -> list[e.Action]:
+        self.step = Step.STAMPING
+        self._answers = {}
+        self._lost = set()
+        actions: list[e.Action] = [e.SendStamp(m, self.stamp) for m in self._to_stamp()]
+        if self.members_changed():
+            # The view names incarnations that are gone: change it, do not wait for them.
+            return self.move()
+        return actions
+
+    def _to_stamp(self) -> list[Member]:
+        assert self.view is not None
+        return list(dict.fromkeys((*self.view.source, *self.view.target)))
+
+    def _when_stamped(self) -> list[e.Action]:
+        assert self.view is not None
+        if not all(m in self._answers for m in self.view.target):
+            return []
+        if not all(m in self._answers or m in self._lost for m in self.view.source):
+            return []
+        if self.view.phase is Phase.CREATING:
+            self.record = None
+            return self._write_back()
+        sources = self._sources()
+        if not sources and self.copies == 1:
+            return self._end("failed", _STALE)
+        if not sources:
+            return []
+        held = [self._answers[m] for m in sources]
+        if any(record is None for record in held):
+            return self._end("failed", _EMPTY)
+        self.record = self._choose([record for record in held if record is not None])
+        self.step = Step.COPYING
+        return self._copy()
+
+    def _choose(self, records: list[Record]) -> Record:
+        return max(records, key=lambda record: record.tag)
+
+    def _sources(self) -> list[Member]:
+        """Whose record counts: members of ``source`` (rules 13, 14), or with a single copy a
+        restarted server of the same name whose record is recent enough (rule 24)."""
+        assert self.view is not None
+        answered = [m for m in self.view.source if m in self._answers]
+        if answered or self.copies > 1:
+            return answered
+        names = {m.name for m in self.view.source}
+        back = [m for m in self.view.target if m.name in names]
+        return [m for m in back if self._recent(self._answers.get(m))]
+
+    def _recent(self, record: Record | None) -> bool:
+        assert self.view is not None
+        return record is None or record.tag.epoch >= self.view.open_epoch
+
+    def _copy(self) -> list[e.Action]:
+        assert self.view is not None and self.record is not None
+        return [e.CopyObjects(self.stamp, self.record, self.view, tuple(self._sources()))]
+
+    def _write_back(self) -> list[e.Action]:
+        assert self.view is not None
+        self.step = Step.WRITING
+        tag = self.next_tag()
+        record = self.record
+        written = first_record(self.uid, tag) if record is None else replace(record, tag=tag)
+        self._write = RecordWrite.to(self.view.target, self.stamp, written)
+        return self._write.send()
+
+    def _lose(self, member: Member) -> list[e.Action]:
+        """A member does not answer: never go on with a subset (rule 10), but a former owner
+        that is not in ``target`` may stay silent (rule 13)."""
+        if self.step is Step.STAMPING:
+            self._lost.add(member)
+            if self.members_changed():
+                return self.move()
+            return self._when_stamped()
+        if self.step in (Step.COPYING, Step.WRITING) and self.members_changed():
+            return self.move()
+        return []
+
+    def _fenced(self, execution: int) -> list[e.Action]:
+        return self._end(
+            "fenced",
+            f"execution {execution} of this topology has taken over from {self.execution}",
+        )
+
+    def _end(self, kind: str, text: str) -> list[e.Action]:
+        self.step = Step.STOPPED
+        self.stop = e.Stop(kind, text)
+        return [self.stop]

@@ -1,0 +1,239 @@
+"""Every way in which a record may follow another, as pure functions.
+
+Crash rule: a record write is atomic on each server and final once committed (rule 3), so a
+driver that dies before the commit leaves either the old record or the new one, and the next
+driver's write-back decides which. Invariant I4 holds for each function here on its own: every
+root is in exactly one of not yet read, open, sealed, waiting for its replay, dead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from millrace.protocol.types import (
+    DeadSegment,
+    FailedRoot,
+    Intent,
+    Json,
+    Record,
+    Replay,
+    RootRange,
+    Sealed,
+    Segment,
+    Staged,
+    Tag,
+    Totals,
+)
+
+Locate = Callable[[RootRange, int], Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How failing roots are replayed: ``max_replays`` times, ``delay_s`` doubling each time."""
+
+    max_replays: int
+    delay_s: float
+
+    def due_s(self, now_s: float, number: int) -> float:
+        return now_s + self.delay_s * float(2 ** (number - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The next window's plan, written together with the record that precedes it."""
+
+    ranges: tuple[RootRange, ...]
+    replays: tuple[Replay, ...]
+    offsets: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a window adds to the record when it is sealed."""
+
+    segments: tuple[tuple[str, Segment], ...] = ()
+    staged: tuple[Staged, ...] = ()
+    replays: tuple[Replay, ...] = ()
+    dead: DeadSegment | None = None
+    dropped: int = 0
+
+
+def first_record(uid: str, tag: Tag) -> Record:
+    """The record with which a topology is created (rule 17)."""
+    return Record(uid, tag, 0, {}, (), {}, (), (), (), 0)
+
+
+def open_next(record: Record, opening: Opening) -> Record:
+    """Add the intent of the next window; its replays leave the queue for it."""
+    window = max([record.sealed, *(i.window for i in record.intents)]) + 1
+    intent = Intent(window, opening.ranges, opening.replays)
+    taken = {_root(r) for r in opening.replays}
+    return replace(
+        record,
+        offsets=dict(opening.offsets),
+        intents=(*record.intents, intent),
+        replays=tuple(r for r in record.replays if _root(r) not in taken),
+    )
+
+
+def seal(record: Record, outcome: Outcome) -> Record:
+    """Seal the first open window."""
+    intent, *rest = record.intents
+    sealed = Sealed(intent.window, digest_of(outcome.staged), outcome.staged)
+    lost = len(outcome.replays) + (outcome.dead.count if outcome.dead else 0) + outcome.dropped
+    totals = record.totals
+    return replace(
+        record,
+        sealed=intent.window,
+        intents=tuple(rest),
+        chains=extend(record.chains, outcome.segments),
+        replays=(*record.replays, *outcome.replays),
+        dead=(*record.dead, outcome.dead) if outcome.dead else record.dead,
+        unpublished=(*record.unpublished, sealed),
+        totals=Totals(
+            roots=totals.roots + intent.roots - lost,
+            windows=totals.windows + 1,
+            replays=totals.replays + len(outcome.replays),
+            dead=totals.dead + (outcome.dead.count if outcome.dead else 0),
+            dropped=totals.dropped + outcome.dropped,
+        ),
+    )
+
+
+def abandon(record: Record) -> Record:
+    """AtMostOnce after a crash: what was open is counted as dropped and never run again."""
+    dropped = sum(intent.roots for intent in record.intents)
+    totals = replace(record.totals, dropped=record.totals.dropped + dropped)
+    return replace(record, intents=(), totals=totals)
+
+
+def split(record: Record, first: Intent, second: Intent) -> Record:
+    """Replace the first open window by two; windows behind it have never run and move up."""
+    window = record.intents[0].window
+    moved = tuple(replace(i, window=i.window + 1) for i in record.intents[1:])
+    halves = (replace(first, window=window), replace(second, window=window + 1))
+    return replace(record, intents=(*halves, *moved))
+
+
+def mark_published(record: Record, window: int) -> Record:
+    """Note that every sink has confirmed the windows up to this one (rule 20)."""
+    if window <= record.published:
+        return record
+    left = tuple(s for s in record.unpublished if s.window > window)
+    return replace(record, published=window, unpublished=left)
+
+
+def take_letters(
+    record: Record, segment: str, indexes: Iterable[int], replays: tuple[Replay, ...]
+) -> Record:
+    """Remove dead letters, into the replay queue or for good; unknown ones change nothing."""
+    wanted = set(indexes)
+    dead = []
+    found = False
+    for one in record.dead:
+        if one.name == segment and not wanted & set(one.removed):
+            found = True
+            one = replace(one, removed=tuple(sorted({*one.removed, *wanted})))
+        if len(one.removed) < one.count:
+            dead.append(one)
+    if not found:
+        return record
+    totals = replace(record.totals, dead=record.totals.dead - len(wanted))
+    return replace(record, dead=tuple(dead), replays=(*record.replays, *replays), totals=totals)
+
+
+def extend(
+    chains: Mapping[str, tuple[Segment, ...]], segments: Iterable[tuple[str, Segment]]
+) -> dict[str, tuple[Segment, ...]]:
+    """Append segments; a base takes its key groups away from all that came before."""
+    result = dict(chains)
+    for processor, segment in segments:
+        chain = result.get(processor, ())
+        if segment.base:
+            cut = (replace(old, groups=old.groups & ~segment.groups) for old in chain)
+            chain = tuple(old for old in cut if old.groups)
+        result[processor] = (*chain, segment)
+    return result
+
+
+def set_aside(
+    intent: Intent,
+    failed: Iterable[FailedRoot],
+    backoff: Backoff,
+    now_s: float,
+    locate: Locate,
+) -> tuple[tuple[Replay, ...], tuple[Replay, ...]]:
+    """Sort failed roots into (to be replayed, dead); both know processor and error.
+
+    ``locate`` narrows a range's locator to the one of its records.
+    """
+    replays: list[Replay] = []
+    dead: list[Replay] = []
+    for root, cause in _find(intent, failed, locate):
+        number = root.number + 1
+        again = replace(
+            root,
+            number=number,
+            due_s=backoff.due_s(now_s, number),
+            processor=cause.processor,
+            error=cause.error,
+            alone=cause.processor.startswith("("),
+        )
+        if number > backoff.max_replays:
+            dead.append(replace(again, number=root.number))
+        else:
+            replays.append(again)
+    return tuple(replays), tuple(dead)
+
+
+def _find(
+    intent: Intent, failed: Iterable[FailedRoot], locate: Locate
+) -> Iterable[tuple[Replay, FailedRoot]]:
+    pending = sorted(failed, key=lambda f: f.sequence)
+    position = 0
+    at = 0
+    for piece in intent.ranges:
+        while at < len(pending) and pending[at].sequence < position + piece.count:
+            index = pending[at].sequence - position
+            where = locate(piece, index)
+            root = Replay(piece.source, piece.partition, piece.start + index, 0, 0.0, where)
+            yield root, pending[at]
+            at += 1
+        position += piece.count
+    for cause in pending[at:]:
+        yield intent.replays[cause.sequence - position], cause
+
+
+def due(record: Record, now_s: float, limit: int) -> tuple[Replay, ...]:
+    """Replays for the next window: those due, a suspected killer always alone."""
+    ready = [r for r in record.replays if r.due_s <= now_s]
+    together = [r for r in ready if not r.alone]
+    return tuple(together[:limit]) if together else tuple(ready[:1])
+
+
+def next_due_s(record: Record) -> float | None:
+    """When the earliest replay is due (wall-clock seconds), or None."""
+    return min((r.due_s for r in record.replays), default=None)
+
+
+def needed_objects(record: Record) -> frozenset[str]:
+    """Names of all objects that this record, once committed, still needs (rule 22)."""
+    names = {segment.name for chain in record.chains.values() for segment in chain}
+    names |= {one.name for one in record.dead}
+    names |= {staged.name for sealed in record.unpublished for staged in sealed.staged}
+    return frozenset(names)
+
+
+def digest_of(staged: Iterable[Staged]) -> str:
+    """Digest over a window's staged outputs: equal for equal contents, whatever the names."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for one in staged:
+        hasher.update(f"{one.sink}\0{one.digest}\0{one.rows}\n".encode())
+    return hasher.hexdigest()
+
+
+def _root(replay: Replay) -> tuple[str, int, int]:
+    return replay.source, replay.partition, replay.offset

@@ -1,0 +1,308 @@
+"""The immutable values that the protocol is about; no I/O and no behaviour beyond small queries.
+
+Everything here can be written as JSON (``protocol.codec``) and is equal to what is read back.
+A value marked ``Json`` belongs to a source or a sink and is never looked into by the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+Json = Any
+
+FORMAT = 1
+"""Version of records, views, envelopes and ack messages; a newer one is refused."""
+
+
+class Guarantee(str, Enum):
+    AT_MOST_ONCE = "AtMostOnce"
+    AT_LEAST_ONCE = "AtLeastOnce"
+    EXACTLY_ONCE = "ExactlyOnce"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stamp:
+    """What a server compares a write against (rule 5 to 7)."""
+
+    epoch: int
+    execution: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Tag:
+    """Version of a record, compared in this order (rule 2)."""
+
+    timeline: int
+    execution: int
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One incarnation of a state server: its name and the run id of this life.
+
+    ``url`` says where to reach it and is no part of its identity.
+    """
+
+    name: str
+    run_id: str
+    url: str = field(default="", compare=False)
+
+
+class Phase(str, Enum):
+    CREATING = "creating"
+    OPEN = "open"
+    MOVING = "moving"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The membership document (rule 1).
+
+    ``source`` holds the members of the last *open* view (``from`` in the rules), ``target`` those
+    the view moves to; in an open view both are equal. ``owners[g]`` names the owners of key
+    group ``g``.
+    """
+
+    uid: str
+    timeline: int
+    epoch: int
+    phase: Phase
+    execution: int
+    source: tuple[Member, ...]
+    target: tuple[Member, ...]
+    open_epoch: int
+    owners: tuple[tuple[str, ...], ...]
+
+    def stamp(self) -> Stamp:
+        return Stamp(self.epoch, self.execution)
+
+
+@dataclass(frozen=True, slots=True)
+class RootRange:
+    """Consecutive records of one source partition, in offset order.
+
+    ``partition`` is a 64-bit identity, ``start`` the offset (ordinal) of the first record;
+    ``locator`` lets the source find the bytes again.
+    """
+
+    source: str
+    partition: int
+    start: int
+    count: int
+    locator: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A failed root that waits to be read again, alone in its tree.
+
+    ``number`` is how often it will then have been replayed (1 for the first replay).
+    ``due_s`` is wall-clock time in seconds; ``alone`` asks for a window of its own, for a root
+    that is suspected of killing its worker.
+    """
+
+    source: str
+    partition: int
+    offset: int
+    number: int
+    due_s: float
+    locator: Json = None
+    processor: str = ""
+    error: str = ""
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """The plan of a window: exactly these roots, numbered in this order.
+
+    Sequence numbers run over ``ranges`` first and then over ``replays``.
+    """
+
+    window: int
+    ranges: tuple[RootRange, ...]
+    replays: tuple[Replay, ...] = ()
+
+    @property
+    def roots(self) -> int:
+        return sum(r.count for r in self.ranges) + len(self.replays)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One state blob in the chains of the key groups in the bit mask ``groups``.
+
+    A base holds the whole state of its groups, a delta what ``window`` changed.
+    """
+
+    name: str
+    window: int
+    groups: int
+    base: bool
+    rows: int = 0
+    size_bytes: int = 0
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Output of one task for one sink, invisible until it is published."""
+
+    sink: str
+    name: str
+    digest: str
+    rows: int
+    size_bytes: int
+    locator: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What a sealed window shows on the sinks, until its publication is confirmed.
+
+    ``digest`` is over the staged outputs and tells two contents of one window apart.
+    """
+
+    window: int
+    digest: str
+    staged: tuple[Staged, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadSegment:
+    """An immutable object that holds ``count`` dead letters; those in ``removed`` are gone."""
+
+    name: str
+    window: int
+    count: int
+    removed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts that live with the record, so that they are exact across crashes."""
+
+    roots: int = 0
+    windows: int = 0
+    replays: int = 0
+    dead: int = 0
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The small truth about a topology, replaced atomically by the seal of each window.
+
+    ``offsets`` is where the next plan starts reading, so a root is: at or behind ``offsets``
+    (not yet read), in ``intents`` (open), in ``replays``, in ``dead``, or sealed.
+    ``sealed`` is the last sealed window, ``published`` the last one confirmed by every sink;
+    ``unpublished`` are those between, in order.
+    """
+
+    uid: str
+    tag: Tag
+    sealed: int
+    offsets: Mapping[str, Json]
+    intents: tuple[Intent, ...]
+    chains: Mapping[str, tuple[Segment, ...]]
+    replays: tuple[Replay, ...]
+    dead: tuple[DeadSegment, ...]
+    unpublished: tuple[Sealed, ...]
+    published: int
+    totals: Totals = Totals()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AttemptId:
+    """One run of one window by one execution."""
+
+    execution: int
+    window: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """One run by Spark of one partition of one pass, within a window attempt."""
+
+    pass_no: int
+    partition: int
+    task_attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRoot:
+    """A root that cannot be processed in this attempt, with who says so and why."""
+
+    sequence: int
+    processor: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What one task attempt says of itself; it counts only if the task is a winner.
+
+    ``read`` are the tasks whose envelopes it read, ``roots_read`` the (first sequence, count)
+    runs that a source task read; ``partitions`` the slices of the ack log it wrote to;
+    ``combined_failures`` the key groups, by processor, that failed after a combine.
+    """
+
+    task: TaskId
+    read: tuple[TaskId, ...] = ()
+    roots_read: tuple[tuple[int, int], ...] = ()
+    partitions: tuple[int, ...] = ()
+    segments: tuple[tuple[str, Segment], ...] = ()
+    staged: tuple[Staged, ...] = ()
+    failed: tuple[FailedRoot, ...] = ()
+    combined_failures: tuple[tuple[str, int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPlan:
+    """All that the engine needs to run one window attempt.
+
+    ``excluded`` are sequence numbers left out; ``uncombined`` the key groups (bit mask) by
+    processor whose tuples travel one by one with their ids, so that a failure finds its roots.
+    ``chains`` is the state to start from.
+    """
+
+    id: AttemptId
+    stamp: Stamp
+    intent: Intent
+    excluded: frozenset[int]
+    uncombined: Mapping[str, int]
+    chains: Mapping[str, tuple[Segment, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseMarker:
+    """Appended to the ack log when an attempt's winners are known.
+
+    ``winners`` pairs each winner with the slices of the log it says it wrote to; ``excluded``
+    roots are neither seeded nor judged; every other root of ``intent`` is seeded.
+    """
+
+    id: AttemptId
+    intent: Intent
+    excluded: frozenset[int]
+    winners: tuple[tuple[TaskId, tuple[int, ...]], ...]
+    roots_read: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The ackers' answer on one slice, or all of them merged: how many roots are complete,
+    which are not (with the processor where the tree broke) and whether the window's own tree is.
+    """
+
+    id: AttemptId
+    partitions: tuple[int, ...]
+    complete: int
+    incomplete: tuple[FailedRoot, ...]
+    window_complete: bool

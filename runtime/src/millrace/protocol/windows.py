@@ -1,0 +1,547 @@
+"""One window after the other: plan, run, verify, decide, seal, publish, forget.
+
+The machine holds three things: the last committed record, at most one record write on its way,
+and at most one window attempt. ``advance`` is called after every event and starts whatever the
+committed record allows; nothing is started while a write is on its way (rule 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from millrace.protocol import events as e
+from millrace.protocol import record as records
+from millrace.protocol.decide import (
+    Died,
+    DropIt,
+    Judged,
+    Progress,
+    RunAgain,
+    SealIt,
+    SplitIt,
+    decide,
+    halves,
+)
+from millrace.protocol.membership import Membership, RecordWrite
+from millrace.protocol.record import Opening, Outcome
+from millrace.protocol.types import (
+    AttemptId,
+    AttemptPlan,
+    CloseMarker,
+    DeadSegment,
+    Guarantee,
+    Intent,
+    Record,
+    Replay,
+    Segment,
+    Staged,
+    TaskReport,
+    Verdict,
+)
+from millrace.protocol.verify import Inconsistent, Winners, verify
+
+if TYPE_CHECKING:
+    from millrace.protocol.driver import Settings
+
+Change = Callable[[Record], Record]
+
+SWEEP_WINDOWS = 256
+"""How often objects of losing task attempts are looked for, in windows."""
+
+HOLD_S = 1.0
+"""Pause before a window runs again that met a lost state server."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """The running window attempt."""
+
+    id: AttemptId
+    winners: Winners | None = None
+    marker: CloseMarker | None = None
+
+
+@dataclass(slots=True)
+class Ending:
+    """A window that may be sealed, and what it still waits for."""
+
+    winners: Winners | None
+    progress: Progress
+    dropped: int
+    replays: tuple[Replay, ...] = ()
+    letters: tuple[Replay, ...] = ()
+    dead: DeadSegment | None = None
+
+
+@dataclass(slots=True)
+class Ahead:
+    """Input that the sources found behind the planned offsets."""
+
+    token: int = 0
+    asked: bool = False
+    found: e.Planned | None = None
+    drained: bool = False
+
+
+@dataclass(slots=True)
+class Ended:
+    """What can be forgotten once the next record is committed."""
+
+    attempts: list[AttemptId] = field(default_factory=list)
+    sweep: bool = True
+
+
+class Windows:
+    """The machine of this module; ``Driver`` feeds it while the view is open."""
+
+    def __init__(self, settings: Settings, membership: Membership, locate: records.Locate) -> None:
+        self.settings = settings
+        self.membership = membership
+        self.locate = locate
+        self.record: Record | None = None
+        self.sinks_fenced = False
+        self.draining = False
+        self._write: RecordWrite | None = None
+        self._progress: dict[int, Progress] = {}
+        self._attempt: Attempt | None = None
+        self._ending: Ending | None = None
+        self._splitting: SplitIt | None = None
+        self._numbers: dict[int, int] = {}
+        self._ahead = Ahead()
+        self._ended = Ended()
+        self._publishing: int | None = None
+        self._retry_publish = False
+        self._confirmed = 0
+        self._requests: dict[str, e.DeadLetterRequest] = {}
+        self._handlers: dict[type, Callable[..., list[e.Action]]] = {
+            e.Planned: self._planned,
+            e.PlanFailed: self._plan_failed,
+            e.RunDone: self._run_done,
+            e.RunDied: self._run_died,
+            e.VerdictGiven: self._verdict_given,
+            e.VerdictLost: self._verdict_lost,
+            e.DeadWritten: self._dead_written,
+            e.SplitDone: self._split_done,
+            e.Published: self._published,
+            e.PublishFailed: self._publish_failed,
+            e.DeadLetterRequest: self._requested,
+            e.StopAsked: self._stop_asked,
+        }
+        self._now_s = 0.0
+        self._hold_until_s = 0.0
+
+    # -- what the driver machine calls
+
+    def resume(self, record: Record, now_s: float) -> list[e.Action]:
+        """Go on from a record that has just been committed by a write-back."""
+        self._now_s = now_s
+        self.record = record
+        self._write = None
+        self._ahead = Ahead(token=self._ahead.token + 1)
+        self._progress = {
+            i.window: self._progress[i.window]
+            for i in record.intents
+            if i.window in self._progress and self._progress[i.window].intent == i
+        }
+        self._confirmed = max(self._confirmed, record.published)
+        self._ended.sweep = True
+        actions = self._report(record)
+        if self.settings.guarantee is Guarantee.AT_MOST_ONCE and record.intents:
+            dropped = sum(i.roots for i in record.intents)
+            text = f"{dropped} roots that were being processed are dropped (AtMostOnce)"
+            actions.append(e.Notify("RootsDropped", text, record.intents[0].window, warning=True))
+            actions += self._change(records.abandon)
+        return actions
+
+    def suspend(self) -> list[e.Action]:
+        """Give up the running attempt and any unfinished write: the members change."""
+        actions = self._end_attempt(cancel=True)
+        self._write = None
+        self._ending = None
+        self._splitting = None
+        return actions
+
+    def between(self) -> bool:
+        """Whether no window attempt runs and no write is on its way."""
+        return self._attempt is None and self._write is None and self._ending is None
+
+    def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
+        self._now_s = now_s
+        handler = self._handlers.get(type(event))
+        return handler(event) if handler else []
+
+    def acknowledged(self, event: e.RecordAck) -> list[e.Action]:
+        if self._write is None or not self._write.acknowledge(event):
+            return []
+        record = self._write.record
+        self._write = None
+        return self.committed(record)
+
+    def resend(self) -> list[e.Action]:
+        """Send again what has no answer yet."""
+        actions: list[e.Action] = self._write.send() if self._write else []
+        if self._ending is not None and self._ending.letters and self._ending.dead is None:
+            actions += self._write_letters(self._ending)
+        if self._attempt is not None and self._attempt.marker is not None:
+            actions.append(e.AskVerdict(self._attempt.marker))
+        if self._splitting is not None and self.record is not None and self._write is None:
+            actions.append(e.Split(self.record.intents[0], self._splitting.at))
+        if self._retry_publish:
+            self._retry_publish = False
+            self._publishing = None
+        return actions
+
+    def advance(self, now_s: float) -> list[e.Action]:
+        """Start whatever the committed record allows."""
+        self._now_s = now_s
+        record = self.record
+        assert record is not None
+        actions = self._publish_next(record)
+        if self._write is not None:
+            return actions
+        if self._attempt is None and self._ending is None and self._splitting is None:
+            if record.intents:
+                actions += self._begin(record.intents[0])
+            else:
+                actions += self._idle(record)
+        return actions + self._ask_ahead(record)
+
+    # -- record writes
+
+    def _change(self, change: Change) -> list[e.Action]:
+        """Write the record that ``change`` makes of the committed one, with what is pending."""
+        assert self.record is not None and self._write is None
+        changed = change(records.mark_published(self.record, self._confirmed))
+        for request in self._requests.values():
+            changed = records.take_letters(
+                changed, request.segment, request.indexes, request.replays
+            )
+        self._requests = {}
+        written = replace(changed, tag=self.membership.next_tag())
+        view = self.membership.view
+        assert view is not None
+        self._write = RecordWrite.to(view.target, self.membership.stamp, written)
+        return self._write.send()
+
+    def committed(self, record: Record) -> list[e.Action]:
+        """A record is final: act on it, and forget what it no longer needs."""
+        previous = self.record
+        assert previous is not None
+        self.record = record
+        if self._ahead.found is not None and self._ahead.found.offsets == record.offsets:
+            self._ahead = Ahead(token=self._ahead.token + 1, drained=self._ahead.drained)
+        known = {i.window for i in record.intents}
+        self._progress = {w: p for w, p in self._progress.items() if w in known}
+        self._numbers = {w: n for w, n in self._numbers.items() if w > record.sealed}
+        return [*self._report(record), *self._forget(previous, record)]
+
+    def _report(self, record: Record) -> list[e.Action]:
+        return [e.Committed(record, self.membership.version)]
+
+    def _forget(self, before: Record, now: Record) -> list[e.Action]:
+        needed = records.needed_objects(now)
+        names = tuple(sorted(records.needed_objects(before) - needed))
+        attempts = tuple(self._ended.attempts)
+        if now.sealed % SWEEP_WINDOWS == 0 and now.sealed > before.sealed:
+            self._ended.sweep = True
+        if not (names or attempts or self._ended.sweep):
+            return []
+        keep = needed if self._ended.sweep else None
+        self._ended = Ended(sweep=False)
+        return [e.Forget(self.membership.stamp, now.sealed, names, attempts, keep)]
+
+    # -- planning
+
+    def _ask_ahead(self, record: Record) -> list[e.Action]:
+        ahead = self._ahead
+        full = len(record.unpublished) > self.settings.max_unpublished
+        if ahead.asked or ahead.drained or self.draining or full:
+            return []
+        ahead.asked = True
+        ahead.token += 1
+        return [e.Plan(ahead.token, record.offsets)]
+
+    def _planned(self, event: e.Planned) -> list[e.Action]:
+        if event.token != self._ahead.token or self._ahead.found is not None:
+            return []
+        self._ahead.drained = event.drained
+        if event.ranges:
+            self._ahead.found = event
+        return []
+
+    def _plan_failed(self, event: e.PlanFailed) -> list[e.Action]:
+        return [e.Stop("failed", event.text)] if event.token == self._ahead.token else []
+
+    def _opening(self, record: Record) -> Opening | None:
+        """The next window: due replays in a window of their own, else what was planned."""
+        if self.draining:
+            return None
+        replays = records.due(record, self._now_s, self.settings.max_records)
+        if replays:
+            return Opening((), replays, record.offsets)
+        found = self._ahead.found
+        return Opening(found.ranges, (), found.offsets) if found is not None else None
+
+    def _with_next(self, record: Record) -> Record:
+        """Opening w+1 and sealing w are one write."""
+        if record.intents:
+            return record
+        opening = self._opening(record)
+        return records.open_next(record, opening) if opening is not None else record
+
+    def _idle(self, record: Record) -> list[e.Action]:
+        opening = self._opening(record)
+        if opening is not None:
+            return self._change(self._with_next)
+        if self._requests or self._confirmed > record.published:
+            return self._change(lambda current: current)
+        return self._finish(record)
+
+    def _finish(self, record: Record) -> list[e.Action]:
+        """Nothing is open: end if nothing will come, else wait for what is due."""
+        if record.unpublished:
+            return []
+        if self.draining:
+            return [e.Stop("asked", f"stopped behind window {record.sealed}")]
+        due_s = records.next_due_s(record)
+        if due_s is not None:
+            return [e.Wake(due_s)]
+        if self._ahead.drained and self._ahead.found is None:
+            return [e.Stop("drained", f"all input is processed, last window {record.sealed}")]
+        return []
+
+    # -- running
+
+    def _begin(self, intent: Intent) -> list[e.Action]:
+        progress = self._progress.setdefault(intent.window, Progress(intent))
+        if progress.remaining == 0:
+            return self._end_window(Ending(None, progress, 0))
+        if self.draining:
+            return self._finish_draining()
+        if self._now_s < self._hold_until_s:
+            return []
+        number = self._numbers.get(intent.window, 0) + 1
+        self._numbers[intent.window] = number
+        attempt = AttemptId(self.membership.execution, intent.window, number)
+        self._attempt = Attempt(attempt)
+        assert self.record is not None
+        plan = AttemptPlan(
+            attempt,
+            self.membership.stamp,
+            intent,
+            frozenset(progress.failed),
+            progress.uncombined,
+            self.record.chains,
+        )
+        opened = [e.OpenLog(attempt, intent.roots)] if self.settings.tracking else []
+        return [*opened, e.Run(plan)]
+
+    def _finish_draining(self) -> list[e.Action]:
+        assert self.record is not None
+        if self.record.unpublished:
+            return []
+        return [e.Stop("asked", f"stopped behind window {self.record.sealed}")]
+
+    def _run_done(self, event: e.RunDone) -> list[e.Action]:
+        attempt = self._current(event.id)
+        if attempt is None or attempt.winners is not None:
+            return []
+        progress = self._progress[event.id.window]
+        found = verify(event.shape, event.reports, progress.intent.roots)
+        if isinstance(found, Inconsistent):
+            return self._judge(Died(found.reason))
+        attempt.winners = found
+        if not self.settings.tracking:
+            return self._judge(_judged(found, None))
+        attempt.marker = self.close_marker(attempt.id, progress, found, event.reports)
+        return [e.AskVerdict(attempt.marker)]
+
+    def close_marker(
+        self,
+        attempt: AttemptId,
+        progress: Progress,
+        winners: Winners,
+        reports: tuple[TaskReport, ...],
+    ) -> CloseMarker:
+        """Name the winners; ``reports`` may hold losers too, which do not count."""
+        named = tuple((r.task, r.partitions) for r in winners.reports)
+        excluded = frozenset(progress.failed)
+        return CloseMarker(attempt, progress.intent, excluded, named, winners.roots_read())
+
+    def _run_died(self, event: e.RunDied) -> list[e.Action]:
+        if self._current(event.id) is None:
+            return []
+        if event.member_lost:
+            notice = e.Notify("StateServerLost", event.reason, event.id.window, warning=True)
+            self._hold_until_s = self._now_s + HOLD_S
+            return [notice, *self._end_attempt(cancel=False), e.Wake(self._hold_until_s)]
+        return self._judge(Died(event.reason))
+
+    def _verdict_given(self, event: e.VerdictGiven) -> list[e.Action]:
+        attempt = self._current(event.verdict.id)
+        if attempt is None or attempt.winners is None:
+            return []
+        return self._judge(_judged(attempt.winners, event.verdict))
+
+    def _verdict_lost(self, event: e.VerdictLost) -> list[e.Action]:
+        attempt = self._current(event.id)
+        if attempt is None or attempt.winners is None:
+            return []
+        notice = e.Notify("AckLogLost", "the ack log is gone", event.id.window, warning=True)
+        return [notice, *self._end_attempt(cancel=False)]
+
+    def _current(self, attempt: AttemptId) -> Attempt | None:
+        if self._attempt is None or self._attempt.id != attempt:
+            return None
+        return self._attempt
+
+    def _end_attempt(self, cancel: bool) -> list[e.Action]:
+        if self._attempt is None:
+            return []
+        ended = self._attempt.id
+        self._ended.attempts.append(ended)
+        self._ended.sweep = True
+        self._attempt = None
+        return [e.Cancel(ended)] if cancel else []
+
+    # -- deciding
+
+    def _judge(self, outcome: Judged | Died) -> list[e.Action]:
+        attempt = self._attempt
+        assert attempt is not None
+        window = attempt.id.window
+        decision = decide(self._progress[window], outcome, self.settings.guarantee)
+        self._progress[window] = decision.progress
+        if isinstance(decision, SealIt):
+            self._ended.attempts.append(attempt.id)
+            self._attempt = None
+            return self._end_window(Ending(attempt.winners, decision.progress, decision.dropped))
+        actions = self._end_attempt(cancel=isinstance(outcome, Died))
+        if isinstance(decision, DropIt):
+            text = f"window {window} is dropped (AtMostOnce): {decision.reason}"
+            actions.append(e.Notify("RootsDropped", text, window, warning=True))
+            dropped = decision.progress.intent.roots
+            return actions + self._end_window(Ending(None, decision.progress, dropped))
+        text = f"attempt {attempt.id.attempt} of window {window}: {decision.reason}"
+        if isinstance(decision, RunAgain):
+            return [*actions, e.Notify("WindowRunAgain", text, window, warning=True)]
+        self._splitting = decision
+        split = e.Split(decision.progress.intent, decision.at)
+        return [*actions, e.Notify("WindowSplit", text, window, warning=True), split]
+
+    def _split_done(self, event: e.SplitDone) -> list[e.Action]:
+        record, splitting = self.record, self._splitting
+        if record is None or splitting is None or self._write is not None:
+            return []
+        if not record.intents or record.intents[0].window != event.window:
+            return []
+        self._splitting = None
+        first = replace(event.first, window=event.window)
+        second = replace(event.second, window=event.window + 1)
+        low, high = halves(splitting.progress, splitting.at, first, second)
+        moved = {w + 1: p for w, p in self._progress.items() if w > event.window}
+        self._progress = {
+            **{w: replace(p, intent=replace(p.intent, window=w)) for w, p in moved.items()},
+            event.window: low,
+            event.window + 1: high,
+        }
+        return self._change(lambda current: self.split_record(current, first, second))
+
+    def split_record(self, record: Record, first: Intent, second: Intent) -> Record:
+        return records.split(record, first, second)
+
+    def _end_window(self, ending: Ending) -> list[e.Action]:
+        """All that failed is known: write dead letters first, if there are any, then seal."""
+        self._ending = ending
+        if self.settings.guarantee is not Guarantee.AT_MOST_ONCE:
+            ending.replays, ending.letters = records.set_aside(
+                ending.progress.intent,
+                ending.progress.failed.values(),
+                self.settings.backoff,
+                self._now_s,
+                self.locate,
+            )
+        if ending.letters:
+            return self._write_letters(ending)
+        return self._seal(ending)
+
+    def _write_letters(self, ending: Ending) -> list[e.Action]:
+        window = ending.progress.intent.window
+        name = f"{self.membership.execution}.{window}.{self._numbers.get(window, 0)}/dead"
+        return [e.WriteDead(name, self.membership.stamp, window, ending.letters)]
+
+    def _dead_written(self, event: e.DeadWritten) -> list[e.Action]:
+        ending = self._ending
+        if ending is None or ending.dead is not None or not ending.letters:
+            return []
+        window = ending.progress.intent.window
+        if not event.name.startswith(f"{self.membership.execution}.{window}."):
+            return []
+        ending.dead = DeadSegment(event.name, window, len(ending.letters))
+        return self._seal(ending)
+
+    def _seal(self, ending: Ending) -> list[e.Action]:
+        segments, staged = _outputs(ending.winners)
+        outcome = Outcome(segments, staged, ending.replays, ending.dead, ending.dropped)
+        self._ending = None
+        return self._change(lambda record: self._with_next(records.seal(record, outcome)))
+
+    # -- publishing
+
+    def _publish_next(self, record: Record) -> list[e.Action]:
+        """Publish committed windows in order, one at a time (rule 4)."""
+        if self._publishing is not None or not self.sinks_fenced:
+            return []
+        for sealed in record.unpublished:
+            if sealed.window > self._confirmed:
+                self._publishing = sealed.window
+                return [e.Publish(sealed, self.membership.execution)]
+        return []
+
+    def _published(self, event: e.Published) -> list[e.Action]:
+        if event.window == self._publishing:
+            self._publishing = None
+            self._retry_publish = False
+        self._confirmed = max(self._confirmed, event.window)
+        return []
+
+    def _publish_failed(self, event: e.PublishFailed) -> list[e.Action]:
+        self._retry_publish = True
+        return [e.Notify("PublishFailed", event.text, event.window, warning=True)]
+
+    # -- requests
+
+    def _requested(self, event: e.DeadLetterRequest) -> list[e.Action]:
+        self._requests[event.token] = event
+        return []
+
+    def _stop_asked(self, _: e.StopAsked) -> list[e.Action]:
+        self.draining = True
+        self._splitting = None
+        return self._end_attempt(cancel=True)
+
+
+def _judged(winners: Winners, verdict: Verdict | None) -> Judged:
+    failed = {f.sequence: f for report in winners.reports for f in report.failed}
+    if verdict is not None:
+        for root in verdict.incomplete:
+            failed.setdefault(root.sequence, root)
+    return Judged(
+        tuple(failed[s] for s in sorted(failed)),
+        tuple(c for report in winners.reports for c in report.combined_failures),
+        verdict is None or verdict.window_complete,
+    )
+
+
+def _outputs(
+    winners: Winners | None,
+) -> tuple[tuple[tuple[str, Segment], ...], tuple[Staged, ...]]:
+    if winners is None:
+        return (), ()
+    segments = tuple(s for report in winners.reports for s in report.segments)
+    staged = sorted(
+        (s for report in winners.reports for s in report.staged), key=lambda s: (s.sink, s.name)
+    )
+    return segments, tuple(staged)
