@@ -1,0 +1,121 @@
+# Everything is done inside .venv, which is built on first use. `make help` explains the targets.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+RUNS ?= 20000
+NAME ?= wordcount
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+MEMBERS := runtime operator e2e-tests
+SOURCES := $(MEMBERS:%=%/src)
+TESTS := $(wildcard $(MEMBERS:%=%/tests))
+LINTED := $(SOURCES) $(TESTS) $(wildcard examples benchmarks)
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+UV := $(VENV)/uv/bin/uv
+
+##@ Try it
+
+.PHONY: demo
+demo: $(STAMP) java ## Word count over real text, checked against an independent count (CHAOS=1 kills processes)
+	@$(BIN)/python examples/wordcount/demo.py $(ARGS)
+
+##@ Check it
+
+.PHONY: test
+test: $(STAMP) java ## All tests (ARGS="-k name" to choose)
+	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+
+.PHONY: lint
+lint: $(STAMP) ## Format, style, types and the direction of imports
+	@$(BIN)/ruff check $(LINTED)
+	@$(BIN)/ruff format --check $(LINTED)
+	@$(BIN)/mypy $(SOURCES)
+	@$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory verify
+
+.PHONY: format
+format: $(STAMP) ## Format the code and mend what can be mended
+	@$(BIN)/ruff check --fix $(LINTED)
+	@$(BIN)/ruff format $(LINTED)
+
+.PHONY: simulate
+simulate: $(STAMP) ## Simulated runs of the protocol with crashes at every action (RUNS=20000)
+	@$(BIN)/python -m millrace.simulate --runs $(RUNS) $(ARGS)
+
+.PHONY: soak
+soak: $(STAMP) java ## One long history with at least 100 kills
+	@$(BIN)/python -m millrace_e2e.soak $(ARGS)
+
+.PHONY: bench
+bench: $(STAMP) java ## One benchmark (NAME=wordcount)
+	@$(BIN)/python benchmarks/$(NAME).py $(ARGS)
+
+##@ Maintain it
+
+.PHONY: constraints
+constraints: $(UV) ## Pin the dependencies of constraints.in again (UPGRADE=1 for newer versions)
+	@$(UV) pip compile --quiet --generate-hashes --no-header --python-version 3.11 \
+		--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) \
+		--output-file constraints.txt constraints.in
+
+.PHONY: schema
+schema: $(STAMP) ## Generate the schema and the reference of topology files
+	@$(BIN)/millrace schema > docs/topology.schema.json
+	@$(BIN)/millrace schema --markdown > docs/topology.md
+
+.PHONY: verify
+verify: $(STAMP) ## Fail where generated files differ from what they are generated from
+	@$(BIN)/millrace schema | diff -u docs/topology.schema.json - \
+		&& $(BIN)/millrace schema --markdown | diff -u docs/topology.md - \
+		|| { echo "docs/ is out of date; run: make schema" >&2; exit 1; }
+
+.PHONY: venv
+venv: $(STAMP) ## Build .venv (done by every target that needs it)
+
+.PHONY: clean
+clean: ## Remove .venv, caches and the local state of topologies
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -prune -exec rm -rf {} +
+	@find . -name '*.egg-info' -prune -exec rm -rf {} +
+	@find . -name .millrace -prune -exec rm -rf {} +
+
+.PHONY: help
+help: ## Show this help
+	@awk 'BEGIN { FS = ":.*## "; print "usage: make <target> [NAME=value ...]" } \
+		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: java
+java:
+	@version=$$($(JAVA) -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1); \
+	if [ -z "$$version" ]; then \
+		echo "error: $(JAVA) was not found; Spark needs Java 17 or newer: install a JRE" \
+			"(Debian: apt install default-jre-headless) or set JAVA_HOME" >&2; exit 1; \
+	elif [ "$$version" -lt 17 ]; then \
+		echo "error: $(JAVA) is version $$version; Spark needs Java 17 or newer:" \
+			"install one or set JAVA_HOME" >&2; exit 1; \
+	fi
+
+# Hashes are checked for everything that is downloaded; the members come from this folder.
+$(STAMP): constraints.txt $(MEMBERS:%=%/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: $(PYTHON) is missing or older than 3.11; install it or set PYTHON=" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ echo "error: $(PYTHON) cannot make a venv (Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "installing into $(VENV) (once; takes a minute or two)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+		$(MEMBERS:%=-e %)
+	@touch $@
+
+# Only needed to pin anew, so it stays out of constraints.txt.
+$(UV):
+	@$(PYTHON) -m venv $(VENV)/uv
+	@$(VENV)/uv/bin/python -m pip install --quiet --disable-pip-version-check uv
