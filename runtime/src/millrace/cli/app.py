@@ -1,0 +1,63 @@
+"""The command's entry point: registers the commands and turns errors into exit codes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import millrace
+from millrace.cli import dead_letters, describe, run, schema, status, validate
+from millrace.cli.output import exit_codes, print_error
+from millrace.errors import MillraceError
+
+_COMMANDS = (validate, describe, run, status, dead_letters, schema)
+"""Modules with ``register(app)``, in the order of the help. New commands go here."""
+
+
+def build_app() -> typer.Typer:
+    """The command line with every command registered."""
+    app = typer.Typer(
+        name="millrace",
+        help="Streaming with fault tolerance on Spark: tracked tuples, sealed windows, "
+        "fenced drivers.",
+        epilog=f"Exit codes: {exit_codes()}.",
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool,
+            typer.Option(
+                "--version", callback=_print_version, is_eager=True, help="Show the version."
+            ),
+        ] = False,
+    ) -> None:
+        pass
+
+    for module in _COMMANDS:
+        module.register(app)
+    return app
+
+
+def main() -> None:
+    """Runs the command line; exits with a code of ``ExitCode``."""
+    try:
+        build_app()()
+    except MillraceError as error:
+        print_error(error)
+        raise SystemExit(int(error.exit_code)) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"millrace {millrace.__version__}")
+        raise typer.Exit
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""``millrace describe``: the graph of a topology and the passes that it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import typer
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+from rich.tree import Tree
+
+from millrace.cli.options import Overrides, SkipCode, TopologyFile
+from millrace.cli.output import console
+from millrace.topology.columns import Columns
+from millrace.topology.facts import gather
+from millrace.topology.graph import Component, Edge, Graph, Pass, Role
+from millrace.topology.load import load
+from millrace.topology.model import Processor, Sink, Source, StreamTopology
+
+Parts = dict[str, Source | Processor | Sink]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+
+    @app.command()
+    def describe(file: TopologyFile, override: Overrides = None, no_code: SkipCode = False) -> None:
+        """Draw the graph of a topology, with columns, and the passes that it runs in.
+
+        A pass is the components that run fused over each partition; between two passes every
+        keyed or broadcast tuple goes through one exchange.
+        """
+        loaded = load(file, override or (), import_code=not no_code)
+        facts = gather(loaded.topology, None if no_code else loaded.folder)
+        console().print(drawing(loaded.topology, facts.graph, facts.columns))
+
+
+def drawing(
+    topology: StreamTopology, graph: Graph, columns: Mapping[str, Columns | None]
+) -> RenderableType:
+    """Headline, graph and passes of a valid topology."""
+    spec = topology.spec
+    parts: Parts = {}
+    for section in (spec.sources, spec.processors, spec.sinks):
+        parts |= {part.name: part for part in section}
+    drawn: list[RenderableType] = [
+        Text.assemble(
+            (topology.name, "bold"),
+            f": {spec.guarantee.value}, {'tracked' if spec.tracked else 'not tracked'}, "
+            f"windows of at most {spec.window.max_records} roots or {spec.window.max_interval}, "
+            f"{spec.parallelism} partitions, {spec.key_groups} key groups",
+        ),
+        Text(),
+    ]
+    shown: set[str] = set()
+    for component in graph.components:
+        if component.role is Role.SOURCE:
+            tree = Tree(_node(parts[component.name], columns, None))
+            _grow(tree, component.name, graph, parts, columns, shown)
+            drawn += [tree, Text()]
+    for number in graph.passes():
+        drawn += _pass(number)
+    return Group(*drawn)
+
+
+def _grow(
+    tree: Tree,
+    name: str,
+    graph: Graph,
+    parts: Parts,
+    columns: Mapping[str, Columns | None],
+    shown: set[str],
+) -> None:
+    for edge in graph.outputs(name):
+        if edge.consumer in shown:
+            label = Text.assemble(_arrow(edge), (edge.consumer, "bold"), " (above)")
+            tree.add(label)
+            continue
+        shown.add(edge.consumer)
+        branch = tree.add(_node(parts[edge.consumer], columns, edge))
+        _grow(branch, edge.consumer, graph, parts, columns, shown)
+
+
+def _node(
+    part: Source | Processor | Sink, columns: Mapping[str, Columns | None], edge: Edge | None
+) -> Text:
+    text = Text.assemble(
+        _arrow(edge) if edge else "", (part.name, "bold"), "  ", (summary(part), "cyan")
+    )
+    if not isinstance(part, Sink):
+        known = columns.get(part.name)
+        listed = "columns not known before it runs"
+        if known is not None:
+            listed = ", ".join(f"{name} {kind or '?'}" for name, kind in known)
+        text.append(f"  ({listed})", "dim")
+    return text
+
+
+def _arrow(edge: Edge) -> str:
+    return f"{route(edge)} → " if edge.exchanged else "→ "
+
+
+def route(edge: Edge) -> str:
+    """How tuples travel along an edge: ``by word``, ``broadcast`` or ``as they are``."""
+    if edge.key:
+        return f"by {', '.join(edge.key)}"
+    return "broadcast" if edge.broadcast else "as they are"
+
+
+def summary(part: Source | Processor | Sink) -> str:
+    """What a part is, in a few words: ``files texts (text)``."""
+    if isinstance(part, Source):
+        return _source(part)
+    return _processor(part) if isinstance(part, Processor) else _sink(part)
+
+
+def _source(part: Source) -> str:
+    if part.files is not None:
+        watched = ", watched" if part.files.watch else ""
+        return f"files {part.files.path} ({part.files.format.value}{watched})"
+    if part.generator is not None:
+        count = part.generator.count
+        rate = f", {part.generator.rate}/s" if part.generator.rate else ""
+        return f"generator ({'endless' if count is None else f'{count} records'}{rate})"
+    return f"custom {part.custom.target}" if part.custom else ""
+
+
+def _processor(part: Processor) -> str:
+    if part.aggregate is not None:
+        computed = ", ".join(
+            f"{c.name} = {c.function.value}({c.of or '*'})" for c in part.aggregate.columns
+        )
+        return f"aggregate {computed}, {part.aggregate.emit.value}"
+    if part.sql is not None:
+        where = f" WHERE {part.sql.where}" if part.sql.where else ""
+        return f"sql SELECT {', '.join(part.sql.select)}{where}"
+    return f"function {part.function}"
+
+
+def _sink(part: Sink) -> str:
+    if part.files is not None:
+        return f"files {part.files.path} ({part.files.format.value})"
+    if part.redis is not None:
+        return f"redis {part.redis.mode.value} {part.redis.key or part.redis.stream}"
+    return f"custom {part.custom.target}" if part.custom else "console"
+
+
+def _pass(number: Pass) -> list[RenderableType]:
+    drawn: list[RenderableType] = [
+        Text(f"  ⇊ exchange: {edge.producer} → {edge.consumer}, {route(edge)}")
+        for edge in number.crossing
+    ]
+    names = Text("  ").join(_chip(component) for component in number.components)
+    title = f"pass {number.depth}"
+    drawn.append(Panel(names, title=title, title_align="left", expand=False))
+    return drawn
+
+
+def _chip(component: Component) -> Text:
+    style = {Role.SOURCE: "green", Role.PROCESSOR: "cyan", Role.SINK: "magenta"}[component.role]
+    return Text(component.name, style)

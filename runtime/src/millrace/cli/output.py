@@ -1,0 +1,56 @@
+"""How commands speak: results on standard output, errors and notes on standard error."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from millrace.errors import ExitCode, MillraceError
+from millrace.topology.problems import InvalidTopologyError
+
+_PIPED_WIDTH = 120
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console as wide as the terminal, or wide enough for most lines where there is none."""
+    made = Console(stderr=stderr, highlight=False)
+    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPED_WIDTH)
+
+
+def print_plain(text: str) -> None:
+    """Text as it is, without wrapping or colours; for what other programs read."""
+    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+
+
+def print_error(error: MillraceError) -> None:
+    """One line ``error: …`` for each problem, on standard error."""
+    messages: tuple[Any, ...] = (error,)
+    if isinstance(error, InvalidTopologyError):
+        messages = error.problems
+    for message in messages:
+        console(stderr=True).print(f"[bold red]error:[/] {_escaped(str(message))}", soft_wrap=True)
+
+
+def exit_codes() -> str:
+    """The exit codes of every command, for the help."""
+    meanings = {
+        ExitCode.OK: "done",
+        ExitCode.FAILED: "failed",
+        ExitCode.USAGE: "wrong usage",
+        ExitCode.INVALID_TOPOLOGY: "invalid topology",
+        ExitCode.WORK_FOLDER: "work folder of another topology, or not writable",
+        ExitCode.STATE_SERVER: "state server unreachable, unsuitable or full",
+        ExitCode.SINK: "sink refused",
+        ExitCode.FENCED: "a newer run of the topology took over",
+        ExitCode.SOURCE: "source data missing, shrunk or replaced",
+        ExitCode.NEWER_FORMAT: "data of a newer release",
+        ExitCode.INTERRUPTED: "interrupted",
+    }
+    return ", ".join(f"{code.value} {meanings[code]}" for code in ExitCode)
+
+
+def _escaped(text: str) -> str:
+    # Paths such as spec.sources[0] must not be taken for markup.
+    return text.replace("[", r"\[")

@@ -1,0 +1,268 @@
+"""How user code is written: functions with a decorator, or a class for full control.
+
+A decorator only marks the function; it stays callable, so user code is tested without Millrace::
+
+    from millrace import row
+
+    @row(output="word string")
+    def split(line):
+        for word in line["value"].split():
+            yield {"word": word}
+
+Nothing here imports Arrow: a topology is validated where only the base package is installed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from millrace.ddl import Column, parse_schema
+from millrace.errors import TopologyError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__millrace_function__"
+
+
+class FunctionKind(str, Enum):
+    """How the engine calls a piece of user code."""
+
+    ROW = "row"
+    VECTORIZED = "vectorized"
+    WHERE = "where"
+    STATEFUL = "stateful"
+    CLASS = "class"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSpec:
+    """A piece of user code and what it declares.
+
+    ``output`` is ``None`` where rows leave as they came in (``where``); ``state`` is ``None``
+    where no state is kept.
+    """
+
+    kind: FunctionKind
+    target: Callable[..., Any]
+    output: tuple[Column, ...] | None
+    state: tuple[Column, ...] | None
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the processor needs a key on each of its inputs."""
+        return self.state is not None
+
+
+def row(*, output: str) -> Callable[[F], F]:
+    """Marks ``f(row: dict) -> None | dict | Iterable[dict]``, called once for each tuple."""
+    return _marker(FunctionKind.ROW, output, None)
+
+
+def vectorized(*, output: str) -> Callable[[F], F]:
+    """Marks ``f(batch: pa.RecordBatch) -> (pa.RecordBatch | dict of arrays, parents)``.
+
+    ``parents`` is an integer array as long as the output; ``parents[i]`` is the index in
+    ``batch`` of the row that output row ``i`` comes from. It is called again with parts of the
+    batch when it raises, so it must not depend on what it was called with before.
+    """
+    return _marker(FunctionKind.VECTORIZED, output, None)
+
+
+def where(function: F) -> F:
+    """Marks ``f(row: dict) -> bool``: tuples for which it is false end here."""
+    return _marker(FunctionKind.WHERE, None, None)(function)
+
+
+def stateful(*, output: str, state: str) -> Callable[[F], F]:
+    """Marks ``f(row: dict, state: dict) -> None | dict | Iterable[dict]``.
+
+    ``state`` holds the declared columns for the tuple's key, all ``None`` for a new key; what
+    the function assigns is kept, ``state.clear()`` deletes the key. Tuples of one key come in
+    root order.
+    """
+    return _marker(FunctionKind.STATEFUL, output, state)
+
+
+class Row(dict[str, Any]):
+    """A tuple as ``Processor.process`` sees it: a dict that can be named as an anchor.
+
+    A copy of it (``dict(row)``) is no anchor any more.
+    """
+
+    __slots__ = ("at",)
+
+    at: int
+    """Where the engine keeps the tuple's tracking; not for user code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What ``Processor.open`` is told about the task it runs in."""
+
+    processor: str
+    partition: int
+    parallelism: int
+    code_path: str
+
+
+class Emitter(Protocol):
+    """What ``process`` and ``finish`` are given to send tuples on."""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Typed state of the current tuple's key, where the class declares ``state``."""
+        ...
+
+    def emit(self, values: Mapping[str, Any], anchors: Sequence[Row] | None = None) -> None:
+        """Sends one tuple on.
+
+        It is anchored to the current tuple, or to ``anchors``: rows given to ``process`` in this
+        task. A tuple with several anchors belongs to the tree of each of their roots. With
+        ``anchors=[]``, or in ``finish`` without anchors, it is untracked on purpose: if it
+        fails later on, it is dropped and nothing is replayed.
+        """
+        ...
+
+    def fail(self, reason: str) -> None:
+        """Fails the root of the current tuple: it is set aside and replayed later."""
+        ...
+
+
+class Processor:
+    """Base of processors in class form; one instance lives for one task.
+
+    ``output`` declares the columns that ``emit`` takes. With ``state`` declared, the inputs must
+    be keyed and ``out.state`` is the state of the current tuple's key.
+    """
+
+    output: ClassVar[str]
+    state: ClassVar[str | None] = None
+
+    def open(self, context: Context) -> None:
+        """Called once before the first tuple."""
+
+    def process(self, row: Row, out: Emitter) -> None:
+        """Called for each tuple, in root order where the inputs are keyed."""
+        raise NotImplementedError
+
+    def finish(self, out: Emitter) -> None:
+        """Called after the last tuple of the task's share of the window."""
+
+    def close(self) -> None:
+        """Called once at the end, after a failure too."""
+
+
+def spec_of(target: object) -> FunctionSpec:
+    """What ``target``, named by a topology as ``module:name``, declares.
+
+    Raises ``TopologyError`` (with the remedy) for an object that has no decorator and is no
+    ``Processor``, for a wrong signature and for a schema that cannot be parsed.
+    """
+    if inspect.isclass(target):
+        return _class_spec(target)
+    mark = getattr(target, _MARK, None)
+    if mark is None or not callable(target):
+        raise TopologyError(
+            f"{_name(target)} is not user code for Millrace; decorate the function with @row, "
+            "@vectorized, @where or @stateful, or derive the class from millrace.Processor"
+        )
+    kind, output, state = mark
+    _check_signature(target, kind)
+    return FunctionSpec(
+        kind=kind,
+        target=target,
+        output=_columns(target, "output", output),
+        state=_columns(target, "state", state),
+    )
+
+
+_PARAMETERS = {
+    FunctionKind.ROW: ("row",),
+    FunctionKind.VECTORIZED: ("batch",),
+    FunctionKind.WHERE: ("row",),
+    FunctionKind.STATEFUL: ("row", "state"),
+    FunctionKind.CLASS: ("row", "out"),
+}
+
+
+def _marker(kind: FunctionKind, output: str | None, state: str | None) -> Callable[[F], F]:
+    if callable(output):
+        raise TopologyError(
+            f"@{kind.value} needs the columns it puts out; write @{kind.value}(output=\"name type\")"
+        )
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, (kind, output, state))
+        return function
+
+    return mark
+
+
+def _class_spec(target: type) -> FunctionSpec:
+    if not issubclass(target, Processor):
+        raise TopologyError(f"class {_name(target)} must derive from millrace.Processor")
+    output = getattr(target, "output", None)
+    if not isinstance(output, str):
+        raise TopologyError(
+            f"class {_name(target)} needs the class attribute output, e.g. output = \"word string\""
+        )
+    if target.process is Processor.process:
+        raise TopologyError(f"class {_name(target)} needs the method process(self, row, out)")
+    _check_signature(target.process, FunctionKind.CLASS, skip=1)
+    _check_constructor(target)
+    return FunctionSpec(
+        kind=FunctionKind.CLASS,
+        target=target,
+        output=_columns(target, "output", output),
+        state=_columns(target, "state", target.state),
+    )
+
+
+def _check_constructor(target: type) -> None:
+    try:
+        inspect.signature(target).bind()
+    except TypeError:
+        raise TopologyError(
+            f"class {_name(target)} is built without arguments; give every parameter of "
+            "__init__ a default and do the preparation in open(self, context)"
+        ) from None
+    except ValueError:
+        return
+
+
+def _check_signature(target: object, kind: FunctionKind, skip: int = 0) -> None:
+    wanted = _PARAMETERS[kind]
+    try:
+        signature = inspect.signature(target)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return  # builtins that do not tell are believed
+    try:
+        signature.bind(*range(len(wanted) + skip))
+    except TypeError:
+        raise TopologyError(
+            f"{_name(target)}{signature} has the wrong signature for @{kind.value}; "
+            f"it is called with ({', '.join(wanted)})"
+        ) from None
+
+
+def _columns(target: object, what: str, text: str | None) -> tuple[Column, ...] | None:
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise TopologyError(
+            f"{what} of {_name(target)} is {text!r}; it must be text such as \"word string\""
+        )
+    try:
+        return tuple(parse_schema(text))
+    except TopologyError as error:
+        raise TopologyError(f"{what} of {_name(target)}: {error}") from None
+
+
+def _name(target: object) -> str:
+    module = getattr(target, "__module__", None)
+    name = getattr(target, "__qualname__", None) or repr(target)
+    return f"{module}.{name}" if module else name

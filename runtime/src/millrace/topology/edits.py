@@ -1,0 +1,320 @@
+"""What an edit of a topology means for one that has run already.
+
+A change is applied *in place* (read before the next window), by a *restart* from the last sealed
+window, or it is *refused*, because the state or the read positions would no longer fit. Each edit
+says why, and a refused one what to do instead.
+
+Components are compared by name: their order in the file means nothing. What is not in the file,
+the text of user code above all, is not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from millrace.topology.model import Named, Processor, Sink, Source, StreamTopology
+from millrace.topology.problems import NOTHING, FieldPath, format_path, shorten
+
+_FRESH = "or start over with --fresh"
+_UNDO = f"change it back, {_FRESH}"
+_OTHER_SOURCE = f"change it back, add a source of another name, {_FRESH}"
+_OTHER_SINK = f"change it back, or add a sink of another name beside it, {_FRESH}"
+_OTHER_NAME = "change it back, or run the file in a work folder of its own as a new topology"
+
+
+class Effect(str, Enum):
+    """What happens when an edit is applied, from nothing to impossible."""
+
+    NONE = "none"
+    IN_PLACE = "inPlace"
+    RESTART = "restart"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One changed value; ``NOTHING`` stands for what is not there on one side.
+
+    Components stand in paths by name: ``spec.sources[lines].files.path``.
+    """
+
+    path: str
+    old: Any
+    new: Any
+    effect: Effect
+    reason: str
+
+    def __str__(self) -> str:
+        sides = ["nothing" if side is NOTHING else shorten(side) for side in (self.old, self.new)]
+        return f"{self.path}: {sides[0]} → {sides[1]}: {self.effect.value}, {self.reason}"
+
+
+def classify(
+    old: StreamTopology, new: StreamTopology, stateful: Collection[str] | None = None
+) -> list[Edit]:
+    """The edits between two topologies, in the order of the model; empty where they are equal.
+
+    ``stateful`` names the processors that keep state in ``old``. Without it every processor with
+    a keyed input counts, which may refuse an edit of a keyed one that keeps none.
+    """
+    if stateful is None:
+        stateful = {p.name for p in old.spec.processors if _keyed(p)}
+    before, after = _data(old), _data(new)
+    edits = [
+        _setting(path, was, now)
+        for path, was, now in _differences(before, after, ())
+        if path[:2] not in (("spec", "sources"), ("spec", "processors"), ("spec", "sinks"))
+    ]
+    for name in ("sources", "processors", "sinks"):
+        edits += _components(name, before["spec"][name], after["spec"][name], stateful)
+    return edits
+
+
+def worst(edits: Collection[Edit]) -> Effect:
+    """The effect of applying all edits together."""
+    order = list(Effect)
+    return max((edit.effect for edit in edits), key=order.index, default=Effect.NONE)
+
+
+_SETTINGS: tuple[tuple[str, Effect, str], ...] = (
+    (
+        "metadata.name",
+        Effect.REFUSED,
+        f"state and marks in sinks belong to the name; {_OTHER_NAME}",
+    ),
+    (
+        "metadata.namespace",
+        Effect.REFUSED,
+        "a topology cannot move to another namespace; create it there as a new one",
+    ),
+    ("metadata", Effect.NONE, "only people and tools read it"),
+    ("spec.guarantee", Effect.RESTART, "the next window is the first under the new guarantee"),
+    ("spec.window", Effect.IN_PLACE, "the next window is planned with it"),
+    ("spec.ackers", Effect.IN_PLACE, "it is read before each window"),
+    ("spec.tracking", Effect.RESTART, "passes are built with or without tracking"),
+    ("spec.tupleTimeout", Effect.IN_PLACE, "it is read before each window"),
+    (
+        "spec.stateServers.url",
+        Effect.REFUSED,
+        f"the state lies on the server that was used so far; {_UNDO}",
+    ),
+    ("spec.stateServers", Effect.RESTART, "the members of the view change at the start"),
+    ("spec.parallelism", Effect.RESTART, "passes are built with as many partitions"),
+    (
+        "spec.keyGroups",
+        Effect.REFUSED,
+        f"state is cut into key groups and cannot be cut anew; {_UNDO}",
+    ),
+    ("spec.code", Effect.RESTART, "user code is loaded at the start"),
+    ("spec.spark", Effect.RESTART, "the Spark session is built at the start"),
+)
+
+# Rules for fields of a component that exists on both sides; the first that fits counts.
+_FIELDS: Mapping[str, tuple[tuple[str, Effect, str], ...]] = {
+    "sources": (
+        (
+            "files.path",
+            Effect.REFUSED,
+            f"the read position belongs to the files that were read; {_OTHER_SOURCE}",
+        ),
+        (
+            "files.format",
+            Effect.REFUSED,
+            f"the read position counts records of the old format; {_OTHER_SOURCE}",
+        ),
+        ("files.watch", Effect.RESTART, "sources are opened at the start"),
+        ("files.schema", Effect.RESTART, "records not yet read are decoded with it"),
+        (
+            "generator.seed",
+            Effect.REFUSED,
+            f"the same positions would hold other records; {_OTHER_SOURCE}",
+        ),
+        (
+            "generator.partitions",
+            Effect.REFUSED,
+            f"there is a read position for each partition; {_OTHER_SOURCE}",
+        ),
+        ("generator", Effect.RESTART, "sources are opened at the start"),
+        (
+            "custom.class",
+            Effect.REFUSED,
+            f"the read position belongs to the old class; {_OTHER_SOURCE}",
+        ),
+        ("custom", Effect.RESTART, "sources are opened at the start"),
+    ),
+    "processors": (("", Effect.RESTART, "the graph is compiled at the start"),),
+    "sinks": (
+        ("inputs", Effect.RESTART, "the graph is compiled at the start"),
+        (
+            "",
+            Effect.REFUSED,
+            f"a sealed window may still wait to be shown there; {_OTHER_SINK}",
+        ),
+    ),
+}
+
+_PARTS: Mapping[str, type[Named]] = {"sources": Source, "processors": Processor, "sinks": Sink}
+
+
+def _setting(path: FieldPath, was: Any, now: Any) -> Edit:
+    text = format_path(path)
+    for prefix, effect, reason in _SETTINGS:
+        if text == prefix or text.startswith((f"{prefix}.", f"{prefix}[")):
+            return Edit(text, was, now, effect, reason)
+    return Edit(text, was, now, Effect.RESTART, "it is read at the start")
+
+
+def _components(
+    section: str,
+    before: list[dict[str, Any]],
+    after: list[dict[str, Any]],
+    stateful: Collection[str],
+) -> Iterator[Edit]:
+    old = {part["name"]: part for part in before}
+    new = {part["name"]: part for part in after}
+    for name, part in old.items():
+        place: FieldPath = ("spec", section, name)
+        if name in new:
+            yield from _changed(section, place, part, new[name], name in stateful)
+        else:
+            yield _removed(section, place, part, old, new, name in stateful)
+    for name in new:
+        if name not in old:
+            reason = "the graph is compiled at the start"
+            if section == "sources":
+                reason = "it is read from its beginning"
+            elif section == "sinks":
+                reason = "it shows windows from the next one on"
+            yield Edit(_place(("spec", section, name)), NOTHING, name, Effect.RESTART, reason)
+
+
+def _removed(
+    section: str,
+    place: FieldPath,
+    part: dict[str, Any],
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    stateful: bool,
+) -> Edit:
+    name = part["name"]
+    if section == "sources" or stateful:
+        renamed = [n for n in new if n not in old and {**new[n], "name": name} == part]
+        what = "its state" if stateful else "its read position"
+        if renamed:
+            return Edit(
+                _place((*place, "name")),
+                name,
+                renamed[0],
+                Effect.REFUSED,
+                f"{what} belongs to the name and would be lost; keep the name {name!r}, {_FRESH}",
+            )
+        also = "" if stateful else ", and replays of its roots"
+        return Edit(_place(place), name, NOTHING, Effect.RESTART, f"{what} is dropped{also}")
+    return Edit(_place(place), name, NOTHING, Effect.RESTART, "the graph is compiled at the start")
+
+
+def _changed(
+    section: str,
+    place: FieldPath,
+    was: dict[str, Any],
+    now: dict[str, Any],
+    stateful: bool,
+) -> Iterator[Edit]:
+    kinds = [next((k for k in _PARTS[section].kinds if k in part), "") for part in (was, now)]
+    if kinds[0] != kinds[1]:
+        yield _changed_kind(section, place, kinds, stateful)
+        was = {k: v for k, v in was.items() if k != kinds[0]}
+        now = {k: v for k, v in now.items() if k != kinds[1]}
+    if stateful and _keys(was) != _keys(now):
+        yield Edit(
+            _place((*place, "inputs")),
+            _keys(was),
+            _keys(now),
+            Effect.REFUSED,
+            f"state is kept under the old key; {_UNDO}",
+        )
+    if stateful and _columns(was) != _columns(now):
+        yield Edit(
+            _place((*place, "aggregate", "columns")),
+            _columns(was),
+            _columns(now),
+            Effect.REFUSED,
+            "totals so far are not those of the new columns; change it back, add a processor of "
+            f"another name, {_FRESH}",
+        )
+        was, now = _without_columns(was), _without_columns(now)
+    for path, left, right in _differences(was, now, place):
+        text = format_path(path[len(place) :])
+        if stateful and path[-1] == "key":
+            continue  # reported above for all inputs together
+        for prefix, effect, reason in _FIELDS[section]:
+            if not prefix or text == prefix or text.startswith((f"{prefix}.", f"{prefix}[")):
+                yield Edit(_place(path), left, right, effect, reason)
+                break
+
+
+def _changed_kind(section: str, place: FieldPath, kinds: list[str], stateful: bool) -> Edit:
+    path = _place(place)
+    if section == "processors" and not stateful:
+        reason = "the graph is compiled at the start"
+        return Edit(path, kinds[0], kinds[1], Effect.RESTART, reason)
+    why = {
+        "sources": "the read position belongs to the old kind",
+        "processors": "the state belongs to the old kind",
+        "sinks": "a sealed window may still wait to be shown there",
+    }[section]
+    reason = f"{why}; change it back, add a {section[:-1]} of another name, {_FRESH}"
+    return Edit(path, kinds[0], kinds[1], Effect.REFUSED, reason)
+
+
+def _differences(was: Any, now: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Any, Any]]:
+    """Leaves that differ; inputs are matched by producer, other lists are leaves."""
+    if path[3:] == ("inputs",):
+        was, now = ({edge["from"]: edge for edge in side} for side in (was, now))
+    if isinstance(was, dict) and isinstance(now, dict):
+        for name in [*was, *(n for n in now if n not in was)]:
+            left, right = was.get(name, NOTHING), now.get(name, NOTHING)
+            yield from _differences(left, right, (*path, name))
+    elif was is NOTHING or now is NOTHING or was != now:
+        yield path, was, now
+
+
+def _place(path: FieldPath) -> str:
+    """The path with the names of components and inputs in brackets."""
+    section, name, *rest = path[1:]
+    text = f"spec.{section}[{name}]"
+    if rest[:1] == ["inputs"] and len(rest) > 1:
+        text, rest = f"{text}.inputs[{rest[1]}]", rest[2:]
+    tail = format_path(rest)
+    return f"{text}.{tail}" if tail else text
+
+
+def _keyed(processor: Processor) -> bool:
+    return any(edge.key for edge in processor.inputs)
+
+
+def _keys(part: Mapping[str, Any]) -> list[list[str]]:
+    """The distinct keys of the inputs; adding an input of the same key changes nothing."""
+    found: list[list[str]] = []
+    for edge in part.get("inputs", []):
+        key = list(edge.get("key", []))
+        if key not in found:
+            found.append(key)
+    return sorted(found)
+
+
+def _columns(part: Mapping[str, Any]) -> Any:
+    return part.get("aggregate", {}).get("columns")
+
+
+def _without_columns(part: dict[str, Any]) -> dict[str, Any]:
+    rest = {k: v for k, v in part["aggregate"].items() if k != "columns"}
+    return {**part, "aggregate": rest}
+
+
+def _data(topology: StreamTopology) -> dict[str, Any]:
+    data: dict[str, Any] = topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return data

@@ -1,0 +1,141 @@
+"""What the checks look at: the topology, its graph, its user code and its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millrace.errors import TopologyError
+from millrace.functions import FunctionSpec, spec_of
+from millrace.topology.columns import Columns, columns_of
+from millrace.topology.graph import Component, Edge, Graph, graph_of
+from millrace.topology.model import Processor, Sink, Source, StreamTopology
+from millrace.topology.problems import FieldPath, Problem, format_path
+from millrace.topology.usercode import UserCodeError, check_class, code_on_path, find_object
+
+SOURCE_BASE = "millrace.sources.base.Source"
+SINK_BASE = "millrace.sinks.base.Sink"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything known about a topology before it runs.
+
+    ``functions`` and ``classes`` hold user code by component name; ``code_problems`` says why one
+    is missing. ``columns`` is empty for a graph with a cycle.
+    """
+
+    topology: StreamTopology
+    graph: Graph
+    cycles: tuple[tuple[str, ...], ...]
+    functions: Mapping[str, FunctionSpec]
+    classes: Mapping[str, type]
+    code_problems: tuple[Problem, ...]
+    columns: Mapping[str, Columns | None]
+
+    def consumers(self) -> Iterator[tuple[Component, Processor | Sink]]:
+        """Processors and sinks with their place in the graph."""
+        spec = self.topology.spec
+        for component in self.graph.components:
+            match component.role.value:
+                case "processor":
+                    yield component, spec.processors[component.index]
+                case "sink":
+                    yield component, spec.sinks[component.index]
+
+    def sources(self) -> Iterator[tuple[Component, Source]]:
+        """Sources with their place in the graph."""
+        for component in self.graph.components:
+            if component.role.value == "source":
+                yield component, self.topology.spec.sources[component.index]
+
+    def edges_of(self, component: Component) -> tuple[Edge, ...]:
+        """Edges into a component; none for the second one of a name, which is wrong anyway."""
+        if self.graph.by_name[component.name] is not component:
+            return ()
+        return self.graph.inputs(component.name)
+
+
+def gather(topology: StreamTopology, folder: Path | None) -> Facts:
+    """Collects the facts; user code is imported where ``folder``, the file's folder, is given."""
+    graph = graph_of(topology)
+    cycles = graph.cycles()
+    code = _UserCode()
+    spec = topology.spec
+    here = spec.code.image is None and spec.code.config_map is None
+    if folder is not None and here:
+        code_folder = (folder / (spec.code.path or ".")).resolve()
+        if code_folder.is_dir():
+            code.load(topology, code_folder)
+        elif code.targets(topology):
+            code.problems.append(
+                Problem(
+                    "spec.code.path",
+                    spec.code.path,
+                    f"is no folder ({code_folder})",
+                    "name the folder that holds the modules",
+                )
+            )
+    return Facts(
+        topology=topology,
+        graph=graph,
+        cycles=cycles,
+        functions=code.functions,
+        classes=code.classes,
+        code_problems=tuple(code.problems),
+        columns={} if cycles else columns_of(topology, graph, code.functions),
+    )
+
+
+class _UserCode:
+    def __init__(self) -> None:
+        self.functions: dict[str, FunctionSpec] = {}
+        self.classes: dict[str, type] = {}
+        self.problems: list[Problem] = []
+
+    def targets(self, topology: StreamTopology) -> list[tuple[FieldPath, str, str, str]]:
+        """Path, component, target and base class (empty for functions) of all user code."""
+        spec = topology.spec
+        found: list[tuple[FieldPath, str, str, str]] = []
+        for i, source in enumerate(spec.sources):
+            if source.custom is not None:
+                path: FieldPath = ("spec", "sources", i, "custom", "class")
+                found.append((path, source.name, source.custom.target, SOURCE_BASE))
+        for i, processor in enumerate(spec.processors):
+            if processor.function is not None:
+                path = ("spec", "processors", i, "function")
+                found.append((path, processor.name, processor.function, ""))
+        for i, sink in enumerate(spec.sinks):
+            if sink.custom is not None:
+                path = ("spec", "sinks", i, "custom", "class")
+                found.append((path, sink.name, sink.custom.target, SINK_BASE))
+        return found
+
+    def load(self, topology: StreamTopology, folder: Path) -> None:
+        with code_on_path(folder):
+            for path, name, target, base in self.targets(topology):
+                try:
+                    self._load_one(name, find_object(target, folder), base)
+                except UserCodeError as error:
+                    self.problems.append(
+                        Problem(format_path(path), target, str(error), error.remedy)
+                    )
+                except TopologyError as error:
+                    message, _, remedy = str(error).partition("; ")
+                    self.problems.append(
+                        Problem(
+                            format_path(path),
+                            target,
+                            f"cannot be used: {message}",
+                            remedy or "change its declaration",
+                        )
+                    )
+
+    def _load_one(self, name: str, found: Any, base: str) -> None:
+        if base:
+            check_class(found, base)
+            self.classes.setdefault(name, found)
+        else:
+            self.functions.setdefault(name, spec_of(found))

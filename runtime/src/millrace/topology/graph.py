@@ -1,0 +1,233 @@
+"""The graph that a topology declares, and how it falls into passes; pure queries.
+
+A graph can be built of anything that was declared, cycles and unknown names included, so that
+``topology.check`` can report on it; the queries that need an acyclic graph say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from millrace.topology.model import Processor, Sink, StreamTopology
+from millrace.topology.problems import FieldPath
+
+
+class Role(str, Enum):
+    """What a component is in the graph."""
+
+    SOURCE = "source"
+    PROCESSOR = "processor"
+    SINK = "sink"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A source, processor or sink.
+
+    ``kind`` is the kind it declares (``files``, ``function``, …), the first one where it wrongly
+    declares several, and empty where it declares none. ``index`` is its place in its list.
+    """
+
+    name: str
+    role: Role
+    kind: str
+    index: int
+
+    @property
+    def path(self) -> FieldPath:
+        """Where it stands in the topology."""
+        return ("spec", f"{self.role.value}s", self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """An input of ``consumer``; ``index`` is its place among the consumer's inputs."""
+
+    producer: str
+    consumer: str
+    key: tuple[str, ...]
+    broadcast: bool
+    index: int
+
+    @property
+    def exchanged(self) -> bool:
+        """Whether its tuples are brought together by key or copied to every partition."""
+        return bool(self.key) or self.broadcast
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The components of one depth, fused into one run over each partition.
+
+    ``components`` are in topological order. ``crossing`` are the edges that arrive through the
+    exchange in front of the pass.
+    """
+
+    depth: int
+    components: tuple[Component, ...]
+    crossing: tuple[Edge, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Components and edges, in the order of the file."""
+
+    components: tuple[Component, ...]
+    edges: tuple[Edge, ...]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Component]:
+        """Components by name; the first one where a name is used twice."""
+        first: dict[str, Component] = {}
+        for component in self.components:
+            first.setdefault(component.name, component)
+        return first
+
+    def inputs(self, name: str) -> tuple[Edge, ...]:
+        """Edges into a component, in the order of its inputs."""
+        return self._inputs.get(name, ())
+
+    def outputs(self, name: str) -> tuple[Edge, ...]:
+        """Edges out of a component, in the order of their consumers."""
+        return self._outputs.get(name, ())
+
+    def cycles(self) -> tuple[tuple[str, ...], ...]:
+        """Cycles as names along the edges, first name not repeated; one for each closing edge.
+
+        Empty exactly where the graph is acyclic.
+        """
+        found: list[tuple[str, ...]] = []
+        done: set[str] = set()
+        for start in self.by_name:
+            trail: list[str] = []
+            stack = [(start, False)]
+            while stack:
+                name, leave = stack.pop()
+                if leave:
+                    done.add(trail.pop())
+                    continue
+                if name in done or name in trail:
+                    continue
+                trail.append(name)
+                stack.append((name, True))
+                for edge in reversed(self.outputs(name)):
+                    if edge.consumer in trail:
+                        found.append(tuple(trail[trail.index(edge.consumer) :]))
+                    elif edge.consumer not in done:
+                        stack.append((edge.consumer, False))
+        return tuple(found)
+
+    def order(self) -> tuple[Component, ...]:
+        """Components so that producers come before their consumers, otherwise as in the file.
+
+        Raises ``ValueError`` for a graph with a cycle.
+        """
+        missing = {
+            name: {e.producer for e in self.inputs(name) if e.producer in self.by_name}
+            for name in self.by_name
+        }
+        ordered: list[Component] = []
+        while missing:
+            ready = next((name for name, producers in missing.items() if not producers), None)
+            if ready is None:
+                raise ValueError(f"the graph has a cycle among {', '.join(missing)}")
+            del missing[ready]
+            ordered.append(self.by_name[ready])
+            for producers in missing.values():
+                producers.discard(ready)
+        return tuple(ordered)
+
+    def depths(self) -> dict[str, int]:
+        """The pass of each component: how many exchanges lie in front of it, at most.
+
+        Sources have depth 0; depth increases by one across a keyed or broadcast edge. Raises
+        ``ValueError`` for a graph with a cycle.
+        """
+        depths: dict[str, int] = {}
+        for component in self.order():
+            depths[component.name] = max(
+                (
+                    depths[edge.producer] + edge.exchanged
+                    for edge in self.inputs(component.name)
+                    if edge.producer in depths
+                ),
+                default=0,
+            )
+        return depths
+
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes in the order in which they run; there is one exchange between two.
+
+        An edge that is not exchanged crosses too where its consumer lies deeper for another
+        reason. Raises ``ValueError`` for a graph with a cycle.
+        """
+        depths = self.depths()
+        ordered = self.order()
+        return tuple(
+            Pass(
+                depth,
+                tuple(c for c in ordered if depths[c.name] == depth),
+                tuple(
+                    e
+                    for e in self.edges
+                    if depths.get(e.consumer) == depth and depths.get(e.producer, depth) < depth
+                ),
+            )
+            for depth in range(max(depths.values(), default=-1) + 1)
+        )
+
+    def upstream(self, name: str) -> frozenset[str]:
+        """Every component whose tuples can lead to ``name``, without itself."""
+        return self._reach(name, lambda n: [e.producer for e in self.inputs(n)])
+
+    def downstream(self, name: str) -> frozenset[str]:
+        """Every component that tuples of ``name`` can lead to, without itself."""
+        return self._reach(name, lambda n: [e.consumer for e in self.outputs(n)])
+
+    def _reach(self, name: str, step: Callable[[str], list[str]]) -> frozenset[str]:
+        seen: set[str] = set()
+        pending = step(name)
+        while pending:
+            at = pending.pop()
+            if at not in seen and at in self.by_name:
+                seen.add(at)
+                pending.extend(step(at))
+        return frozenset(seen - {name})
+
+    @cached_property
+    def _inputs(self) -> dict[str, tuple[Edge, ...]]:
+        grouped: dict[str, list[Edge]] = {}
+        for edge in self.edges:
+            grouped.setdefault(edge.consumer, []).append(edge)
+        return {name: tuple(edges) for name, edges in grouped.items()}
+
+    @cached_property
+    def _outputs(self) -> dict[str, tuple[Edge, ...]]:
+        grouped: dict[str, list[Edge]] = {}
+        for edge in self.edges:
+            grouped.setdefault(edge.producer, []).append(edge)
+        return {name: tuple(edges) for name, edges in grouped.items()}
+
+
+def graph_of(topology: StreamTopology) -> Graph:
+    """The graph that a topology declares."""
+    spec = topology.spec
+    components: list[Component] = []
+    edges: list[Edge] = []
+    for role, parts in (
+        (Role.SOURCE, spec.sources),
+        (Role.PROCESSOR, spec.processors),
+        (Role.SINK, spec.sinks),
+    ):
+        for index, part in enumerate(parts):
+            kind = next(iter(part.declared_kinds()), "")
+            components.append(Component(part.name, role, kind, index))
+            if isinstance(part, Processor | Sink):
+                edges += [
+                    Edge(e.producer, part.name, e.key, e.broadcast, i)
+                    for i, e in enumerate(part.inputs)
+                ]
+    return Graph(tuple(components), tuple(edges))

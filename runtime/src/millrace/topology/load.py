@@ -1,0 +1,187 @@
+"""From a file to a checked topology, with every problem reported at once."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from millrace.topology.check import check
+from millrace.topology.document import Document, read_document
+from millrace.topology.explain import explain, model_at
+from millrace.topology.model import API_VERSION, KIND, StreamTopology
+from millrace.topology.problems import (
+    NOTHING,
+    FieldPath,
+    InvalidTopologyError,
+    Problem,
+    format_path,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTopology:
+    """A checked topology and the file it comes from.
+
+    ``folder`` is what paths in the topology are relative to.
+    """
+
+    topology: StreamTopology
+    file: Path
+
+    @property
+    def folder(self) -> Path:
+        """The file's folder."""
+        return self.file.parent
+
+    @property
+    def code_path(self) -> Path:
+        """The folder of the user code, resolved."""
+        return (self.folder / (self.topology.spec.code.path or ".")).resolve()
+
+
+def load(file: Path, overrides: Sequence[str] = (), *, import_code: bool = True) -> LoadedTopology:
+    """Reads and checks a topology file.
+
+    ``overrides`` are ``spec.path=value`` texts. Without ``import_code`` user code is not looked
+    at. Raises ``InvalidTopologyError`` with every problem.
+    """
+    file = Path(file).resolve()
+    return LoadedTopology(parse(_read(file), overrides, file.parent, import_code), file)
+
+
+def parse(
+    text: str,
+    overrides: Sequence[str] = (),
+    folder: Path | None = None,
+    import_code: bool = True,
+) -> StreamTopology:
+    """Reads and checks the text of a topology; ``folder`` is what its paths are relative to.
+
+    User code is imported only where ``folder`` is known. Raises ``InvalidTopologyError``.
+    """
+    document = read_document(text, overrides)
+    code_folder = folder if import_code else None
+    try:
+        topology = StreamTopology.model_validate(document.data)
+    except ValidationError as error:
+        problems = [explain(detail, document) for detail in _errors(error)]
+        problems += _checked_without(document, code_folder)
+    else:
+        problems = check(topology, code_folder)
+        if not problems:
+            return topology
+    located = [_located(problem, document) for problem in problems]
+    raise InvalidTopologyError(sorted(located, key=lambda p: p.line or sys.maxsize))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        message, remedy = "does not exist", "name an existing topology file"
+    except IsADirectoryError:
+        message, remedy = "is a folder", "name the topology file in it"
+    except UnicodeDecodeError as error:
+        message, remedy = (
+            f"is no UTF-8 text: {error.reason}, byte {error.start}",
+            "save it as UTF-8",
+        )
+    except OSError as error:
+        message, remedy = f"cannot be read: {error.strerror}", "check its permissions"
+    raise InvalidTopologyError([Problem(str(file), NOTHING, message, remedy)])
+
+
+def _errors(error: ValidationError) -> list[ErrorDetails]:
+    details = error.errors(include_url=False)
+    paths = [detail["loc"] for detail in details]
+    # A list whose elements are bad is reported as too short as well.
+    return [
+        detail
+        for detail, path in zip(details, paths, strict=True)
+        if detail["type"] != "too_short"
+        or not any(p != path and p[: len(path)] == path for p in paths)
+    ]
+
+
+def _checked_without(document: Document, folder: Path | None) -> list[Problem]:
+    """Problems between fields that show even if the bad values are left out.
+
+    What is bad is removed, so that defaults stand in, and what then is missing gets a filler. A
+    problem at, above or below such a place would only repeat it in other words and is dropped.
+    """
+    data = copy.deepcopy(document.data)
+    mended: set[FieldPath] = set()
+    for _ in range(_MENDING_ROUNDS):
+        try:
+            topology = StreamTopology.model_validate(data)
+        except ValidationError as error:
+            for detail in _errors(error):
+                path = detail["loc"]
+                mended.add(path)
+                _mend(data, path, missing=detail["type"] == "missing")
+        else:
+            texts = [format_path(path) for path in mended]
+            return [
+                problem
+                for problem in check(topology, folder)
+                if not any(_related(problem.path, text) for text in texts)
+            ]
+    return []
+
+
+_MENDING_ROUNDS = 4
+"""A bad name is removed, then missing, then filled in; a bad element adds a round."""
+
+_FILLERS: dict[str, Any] = {
+    "apiVersion": API_VERSION,
+    "kind": KIND,
+    "metadata": {"name": "unnamed"},
+    "name": "unnamed",
+    "path": "unnamed",
+    "from": "unnamed",
+    "inputs": [{"from": "unnamed"}],
+    "class": "unnamed:unnamed",
+    "url": "redis://unnamed",
+    "function": "count",
+    "columns": [{"name": "unnamed", "function": "count"}],
+}
+
+
+def _mend(data: Any, path: FieldPath, *, missing: bool) -> None:
+    for step in path[:-1]:
+        try:
+            data = data[step]
+        except (KeyError, IndexError, TypeError):
+            return  # an earlier error of this round removed it
+    if not path:
+        return
+    step = path[-1]
+    if isinstance(data, dict) and isinstance(step, str):
+        data.pop(step, None)
+        if missing and step in _FILLERS:
+            data[step] = copy.deepcopy(_FILLERS[step])
+    elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+        data[step] = {} if model_at(path) else "unnamed"
+
+
+def _related(a: str, b: str) -> bool:
+    shorter, longer = sorted((a, b), key=len)
+    return longer.startswith(shorter) and longer[len(shorter) : len(shorter) + 1] in ("", ".", "[")
+
+
+def _located(problem: Problem, document: Document) -> Problem:
+    if problem.line is not None:
+        return problem
+    known = {format_path(path): path for path in document.lines}
+    text = problem.path
+    while text and text not in known:
+        text = text[: max(text.rfind("."), text.rfind("["), 0)]
+    line = document.line(known[text]) if text else None
+    return replace(problem, line=line)

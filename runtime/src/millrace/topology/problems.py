@@ -1,0 +1,99 @@
+"""What is wrong with a topology, said so that it can be mended without looking anything up."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millrace.errors import TopologyError
+
+FieldPath = tuple[str | int, ...]
+"""Where something stands in a topology: ``("spec", "sources", 0, "name")``."""
+
+_SHOWN_CHARS = 60
+_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@\s]+@")
+
+
+class _Nothing:
+    def __repr__(self) -> str:
+        return "NOTHING"
+
+
+NOTHING: Final = _Nothing()
+"""The value of a problem about something that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing to mend.
+
+    ``path`` is written as in ``spec.processors[2].inputs[0].from``; ``value`` is what stands
+    there, or ``NOTHING``; ``line`` counts from 1 where the file is known.
+    """
+
+    path: str
+    value: Any
+    message: str
+    remedy: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        where = f"{self.path} (line {self.line})" if self.line else self.path
+        shown = "" if self.value is NOTHING else f"{shorten(self.value)} "
+        return f"{where}: {shown}{self.message}; {self.remedy}"
+
+
+class InvalidTopologyError(TopologyError):
+    """A topology with problems; ``problems`` holds all that were found."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def format_path(path: Iterable[str | int]) -> str:
+    """``("spec", "sources", 0, "name")`` as ``spec.sources[0].name``.
+
+    Keys that hold a dot or a bracket are written in brackets.
+    """
+    text = ""
+    for step in path:
+        if isinstance(step, int) or any(c in ".[]" for c in step):
+            text += f"[{step}]"
+        else:
+            text += f".{step}" if text else step
+    return text
+
+
+def shorten(value: Any) -> str:
+    """A value on one line, cut where it is long; passwords in addresses are blotted out."""
+    text = f'"{value}"' if isinstance(value, str) else _yaml_like(value)
+    text = _PASSWORD.sub(r"\1***@", " ".join(text.split()))
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that ``name`` was probably meant to be."""
+    folded = {k.replace("_", "").lower(): k for k in known}
+    found = difflib.get_close_matches(name.replace("_", "").lower(), folded, n=1, cutoff=0.6)
+    return folded[found[0]] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A remedy for a name that is not known: the closest one, or all of them."""
+    names = list(known)
+    guess = closest(name, names)
+    if guess is not None:
+        return f"did you mean {guess!r}?"
+    return f"use one of {', '.join(names)}" if names else "there is none to name"
+
+
+def _yaml_like(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value)

@@ -1,0 +1,57 @@
+"""Single values of a topology that are more than a type: names, code targets, sizes."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+_LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_COMPONENT = r"^[A-Za-z][A-Za-z0-9_-]*$"
+_TARGET = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
+_MEMORY = r"^[1-9][0-9]*[kmgt]$"
+
+
+def _matching(pattern: str, reason: str, remedy: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value, re.ASCII):
+            raise PydanticCustomError("text", "{reason}", {"reason": reason, "remedy": remedy})
+        return value
+
+    return AfterValidator(check)
+
+
+_is_label = _matching(
+    _LABEL,
+    "is no DNS-1123 label",
+    "use lower-case letters, digits and '-', beginning and ending with a letter or digit",
+)
+Label = Annotated[str, Field(max_length=63, json_schema_extra={"pattern": _LABEL}), _is_label]
+# Shorter, since the names of its pods add to it.
+TopologyName = Annotated[
+    str, Field(max_length=50, json_schema_extra={"pattern": _LABEL}), _is_label
+]
+ComponentName = Annotated[
+    str,
+    Field(max_length=63, json_schema_extra={"pattern": _COMPONENT}),
+    _matching(
+        _COMPONENT,
+        "cannot name a source, processor or sink",
+        "begin with a letter and use letters, digits, '_' and '-'",
+    ),
+]
+Target = Annotated[
+    str,
+    Field(json_schema_extra={"pattern": _TARGET}),
+    _matching(_TARGET, "does not name user code", 'write "module:function" or "module:Class"'),
+]
+Memory = Annotated[
+    str,
+    Field(json_schema_extra={"pattern": _MEMORY}),
+    _matching(_MEMORY, "is no amount of memory", 'write a whole number and k, m, g or t: "1g"'),
+]
+Whole = Annotated[int, Field(strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
+Text = Annotated[str, Field(min_length=1)]

@@ -1,0 +1,416 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from topology_texts import WORDCOUNT, WORDS_MODULE, at, changed, problems_in
+
+LINES = {"name": "lines", "files": {"path": "texts", "watch": False}}
+EVENTS = {
+    "name": "events",
+    "files": {"path": "e", "format": "jsonLines", "schema": "user string, n long, tags array<int>"},
+}
+GENERATED = {"name": "made", "generator": {}}
+
+
+@pytest.fixture
+def code(tmp_path):
+    (tmp_path / "words.py").write_text(WORDS_MODULE)
+    return tmp_path
+
+
+def step(name: str, source: Any, **what: Any) -> dict[str, Any]:
+    """A processor; ``source`` is the name of a producer, an input or a list of inputs."""
+    inputs = source if isinstance(source, list) else [source]
+    return {
+        "name": name,
+        "inputs": [{"from": i} if isinstance(i, str) else i for i in inputs],
+        **(what or {"function": "words:split"}),
+    }
+
+
+def out(*producers: Any, name: str = "out", **what: Any) -> dict[str, Any]:
+    return step(name, list(producers), **(what or {"files": {"path": name}}))
+
+
+def keyed(producer: str, *columns: str) -> dict[str, Any]:
+    return {"from": producer, "key": list(columns)}
+
+
+def total(function: str = "count", of: str | None = None, name: str = "n") -> dict[str, Any]:
+    column = {"name": name, "function": function}
+    return {"aggregate": {"columns": [column if of is None else {**column, "of": of}]}}
+
+
+def found(processors=(), sources=(LINES,), sinks=None, folder=None, **spec: Any):
+    last = processors[-1]["name"] if processors else sources[0]["name"]
+    sinks = [out(last)] if sinks is None else sinks
+    data = changed(sources=list(sources), processors=list(processors), sinks=sinks, **spec)
+    return problems_in(data, folder=folder)
+
+
+# The graph
+
+
+def test_a_source_may_lead_straight_into_a_sink():
+    assert found() == []
+
+
+def test_an_unknown_producer_is_one_problem_with_a_guess():
+    problems = found([step("split", "lins")])
+    assert len(problems) == 1
+    problem = at(problems, "spec.processors[0].inputs[0].from")
+    assert problem.value == "lins"
+    assert problem.remedy == "did you mean 'lines'?"
+
+
+def test_without_a_close_name_all_are_offered():
+    problem = at(
+        found([step("split", "xyz")], sinks=[out("lines", "split")]),
+        "spec.processors[0].inputs[0].from",
+    )
+    assert problem.remedy == "use one of lines"
+
+
+def test_an_edge_out_of_a_sink_is_refused():
+    problems = found([step("split", "lines")], sinks=[out("split"), out("out", name="more")])
+    assert "no edge leads out of a sink" in at(problems, "spec.sinks[1].inputs[0].from").message
+    assert len(problems) == 1
+
+
+def test_names_are_unique_across_roles():
+    problems = found([step("lines", "lines")], sinks=[out("lines")])
+    assert "already names spec.sources[0]" in at(problems, "spec.processors[0].name").message
+
+
+def test_two_inputs_from_one_producer_are_refused():
+    problems = found([step("split", ["lines", "lines"])])
+    assert (
+        "is an input of this component already"
+        in at(problems, "spec.processors[0].inputs[1].from").message
+    )
+
+
+def test_a_cycle_is_named():
+    problems = found([step("a", ["lines", "b"]), step("b", "a")])
+    assert "a → b → a" in at(problems, "spec.processors[0].inputs[1].from").message
+
+
+def test_what_reaches_no_sink_is_refused():
+    problems = found([step("split", "lines"), step("idle", "lines")], sinks=[out("split")])
+    assert "reaches no sink" in at(problems, "spec.processors[1]").message
+    problems = found([step("split", "lines")], sources=[LINES, GENERATED])
+    assert at(problems, "spec.sources[1]").value == "made"
+
+
+def test_what_no_source_reaches_is_refused():
+    problems = found(
+        [step("split", "lines"), step("a", "b"), step("b", "a")],
+        sinks=[out("split"), out("b", name="more")],
+    )
+    unreached = {p.path for p in problems if "reached from no source" in p.message}
+    assert unreached == {"spec.processors[1]", "spec.processors[2]", "spec.sinks[1]"}
+
+
+# Parts and settings
+
+
+def test_each_part_declares_exactly_one_kind():
+    problems = found(
+        [
+            {"name": "a", "inputs": [{"from": "lines"}]},
+            step("b", "a", function="words:split", sql={"select": ["1 AS one"]}),
+        ],
+        sources=[{**LINES, "generator": {}}],
+        sinks=[{"name": "out", "inputs": [{"from": "b"}]}],
+    )
+    assert at(problems, "spec.sources[0]").message == "declares files and generator"
+    assert at(problems, "spec.processors[0]").message == "declares no kind"
+    assert at(problems, "spec.processors[1]").message == "declares function and sql"
+    assert at(problems, "spec.sinks[0]").remedy == (
+        "give it exactly one of files, redis, console, custom"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"format": "csv"}, "is missing"),
+        ({"format": "jsonLines", "schema": "a strng"}, "type 'strng' is not known"),
+        ({"format": "csv", "schema": "a string, a long"}, "twice"),
+        ({"format": "text", "schema": "a string"}, "does not apply"),
+        ({"format": "parquet", "schema": "a string"}, "does not apply"),
+    ],
+)
+def test_the_schema_of_files_fits_the_format(files, message):
+    problems = found(sources=[{"name": "lines", "files": {"path": "x", **files}}])
+    assert message in at(problems, "spec.sources[0].files.schema").message
+
+
+@pytest.mark.parametrize(
+    ("redis", "field", "message"),
+    [
+        ({"url": "localhost:6379", "key": "{word}"}, "url", "no Redis address"),
+        ({"url": "redis://h"}, "key", "is missing in mode hash"),
+        ({"url": "redis://h", "key": "all"}, "key", "same for all rows"),
+        ({"url": "redis://h", "key": "w:{wort}"}, "key", "no column of 'counts'"),
+        ({"url": "redis://h", "mode": "stream"}, "stream", "is missing in mode stream"),
+        (
+            {"url": "redis://h", "mode": "stream", "stream": "s", "key": "{word}"},
+            "key",
+            "not apply",
+        ),
+        ({"url": "redis://h", "key": "w:{word}", "stream": "s"}, "stream", "does not apply"),
+    ],
+)
+def test_a_redis_sink_fits_its_mode(redis, field, message):
+    processors = WORDCOUNT["spec"]["processors"]
+    problems = found(processors, sinks=[out("counts", redis=redis)])
+    assert message in at(problems, f"spec.sinks[0].redis.{field}").message
+
+
+def test_a_complete_redis_sink_is_valid():
+    processors = WORDCOUNT["spec"]["processors"]
+    for redis in ({"key": "w:{word}"}, {"mode": "stream", "stream": "words"}):
+        assert found(processors, sinks=[out("counts", redis={"url": "redis://h", **redis})]) == []
+
+
+def test_a_console_cannot_give_exactly_once():
+    problem = at(found(sinks=[out("lines", console={})]), "spec.sinks[0].console")
+    assert "AtLeastOnce" in problem.remedy
+    assert found(sinks=[out("lines", console={})], guarantee="AtLeastOnce") == []
+
+
+def test_folders_are_not_shared():
+    problems = found(
+        sinks=[
+            out("lines", files={"path": "./texts"}),
+            out("lines", name="b", files={"path": "o"}),
+            out("lines", name="c", files={"path": "o/"}),
+        ]
+    )
+    assert "source 'lines' reads" in at(problems, "spec.sinks[0].files.path").message
+    assert "sink 'b' too" in at(problems, "spec.sinks[2].files.path").message
+
+
+def test_tracking_needs_an_acker():
+    assert at(found(ackers={"replicas": 0}), "spec.ackers.replicas")
+    assert found(ackers={"replicas": 0}, tracking="Off") == []
+    assert found(ackers={"replicas": 0}, guarantee="AtMostOnce") == []
+
+
+def test_copies_need_servers():
+    problems = found(stateServers={"replicas": 2, "copies": 3})
+    assert at(problems, "spec.stateServers.copies").value == 3
+    problems = found(stateServers={"replicas": 2, "url": "host:1"})
+    assert at(problems, "spec.stateServers.url")
+    assert at(problems, "spec.stateServers.replicas")
+
+
+def test_code_has_one_place():
+    assert at(found(code={"path": ".", "image": "x"}), "spec.code").message == (
+        "declares path and image"
+    )
+
+
+@pytest.mark.parametrize("source", [GENERATED, {"name": "made", "files": {"path": "x"}}])
+def test_final_totals_need_sources_with_an_end(source):
+    final = {"aggregate": {**total()["aggregate"], "emit": "final"}}
+    problems = found([step("n", keyed("made", "value"), **final)], sources=[source])
+    assert "source made has no end" in at(problems, "spec.processors[0].aggregate.emit").message
+
+
+def test_final_totals_of_bounded_sources_are_valid():
+    final = {"aggregate": {**total()["aggregate"], "emit": "final"}}
+    bounded = {"name": "made", "generator": {"count": 10}}
+    assert found([step("n", keyed("made", "key"), **final)], sources=[bounded]) == []
+    # A source that does not lead to the aggregate does not matter.
+    assert (
+        found(
+            [step("n", keyed("made", "key"), **final)],
+            sources=[bounded, {"name": "endless", "generator": {}}],
+            sinks=[out("n"), out("endless", name="more")],
+        )
+        == []
+    )
+
+
+# Keys and columns
+
+
+def test_an_aggregate_needs_a_key():
+    problem = at(found([step("n", "lines", **total())]), "spec.processors[0].inputs[0].key")
+    assert problem.remedy.endswith("e.g. key: [value]")
+
+
+def test_a_stateful_function_needs_a_key(code):
+    split = step("split", "lines")
+    problems = found([split, step("n", "split", function="words:count")], folder=code)
+    assert "keeps state" in at(problems, "spec.processors[1].inputs[0].key").message
+    good = step("n", keyed("split", "word"), function="words:count")
+    assert found([split, good], folder=code) == []
+
+
+def test_broadcast_excludes_keys_state_and_sinks():
+    both = {"from": "lines", "key": ["value"], "broadcast": True}
+    assert (
+        "or to one"
+        in at(found([step("split", both)]), "spec.processors[0].inputs[0].broadcast").message
+    )
+    spread = {"from": "lines", "broadcast": True}
+    assert (
+        "an aggregate"
+        in at(
+            found([step("n", spread, **total())]), "spec.processors[0].inputs[0].broadcast"
+        ).message
+    )
+    assert (
+        "each partition"
+        in at(found(sinks=[out(spread)]), "spec.sinks[0].inputs[0].broadcast").message
+    )
+    assert found([step("split", spread)]) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "column", "remedy"),
+    [
+        (LINES, "vale", "did you mean 'value'?"),
+        (GENERATED, "name", "use one of id, key, value"),
+        (EVENTS, "usr", "did you mean 'user'?"),
+        (EVENTS, "tags", "simple type"),
+    ],
+)
+def test_key_columns_exist_where_columns_are_known(source, column, remedy):
+    processors = [step("n", keyed(source["name"], column), **total())]
+    problem = at(found(processors, sources=[source]), "spec.processors[0].inputs[0].key[0]")
+    assert remedy in problem.remedy
+
+
+def test_key_columns_are_checked_behind_functions(code):
+    bad = [step("split", "lines"), step("n", keyed("split", "wort"), **total())]
+    assert at(found(bad, folder=code), "spec.processors[1].inputs[0].key[0]").value == "wort"
+    # Without the code nothing is known about its columns.
+    assert found(bad) == []
+
+
+def test_a_filter_passes_columns_on(code):
+    steps = [
+        step("long", "lines", function="words:long_only"),
+        step("n", keyed("long", "word"), **total()),
+    ]
+    assert (
+        "no column of 'long'"
+        in at(found(steps, folder=code), "spec.processors[1].inputs[0].key[0]").message
+    )
+
+
+@pytest.mark.parametrize(
+    ("select", "known"),
+    [
+        (["upper(value) AS word"], True),
+        (["*", "length(value) AS `word`"], True),
+        (["value as word"], True),
+        (["upper(value)"], True),  # a name that only Spark knows: nothing is refused
+        (["value"], False),
+        (["*"], False),
+    ],
+)
+def test_columns_of_sql_are_known_by_name(select, known):
+    steps = [
+        step("sql", "lines", sql={"select": select}),
+        step("n", keyed("sql", "word"), **total()),
+    ]
+    assert (found(steps) == []) is known
+
+
+def test_a_key_names_a_column_once():
+    problems = found([step("n", keyed("lines", "value", "value"), **total())])
+    assert "stands twice" in at(problems, "spec.processors[0].inputs[0].key").message
+
+
+def test_merged_inputs_of_an_aggregate_have_one_key():
+    steps = [step("n", [keyed("lines", "value"), keyed("made", "key")], **total())]
+    problems = found(steps, sources=[LINES, GENERATED])
+    assert "differs from the key" in at(problems, "spec.processors[0].inputs[1].key").message
+
+
+def test_merged_inputs_have_equal_columns():
+    problems = found([step("split", ["lines", "made"])], sources=[LINES, GENERATED])
+    problem = at(problems, "spec.processors[0].inputs[1].from")
+    assert "id long, key string, value double" in problem.message
+    same = {"name": "more", "files": {"path": "more"}}
+    assert found([step("split", ["lines", "more"])], sources=[LINES, same]) == []
+
+
+def test_sql_stands_behind_a_source_or_sql():
+    sql = {"sql": {"select": ["upper(value) AS value"]}}
+    assert found([step("a", "lines", **sql), step("b", "a", **sql)]) == []
+    problems = found([step("split", "lines"), step("a", "split", **sql)])
+    assert "directly behind a source" in at(problems, "spec.processors[1].inputs[0].from").message
+    problems = found([step("a", keyed("lines", "value"), **sql)])
+    assert "before any exchange" in at(problems, "spec.processors[0].inputs[0].key").message
+    more = {"name": "more", "files": {"path": "more"}}
+    problems = found([step("a", ["lines", "more"], **sql)], sources=[LINES, more])
+    assert at(problems, "spec.processors[0].inputs")
+
+
+@pytest.mark.parametrize(
+    ("what", "field", "message"),
+    [
+        (total("sum"), "of", "is missing"),
+        (total("count", "n"), "of", "count counts"),
+        (total("avg", "m"), "of", "no column of 'events'"),
+        (total("max", "user", "m"), "of", "max needs numbers"),
+        (total("count", name="user"), "name", "is a column of the output already"),
+    ],
+)
+def test_aggregate_columns_fit(what, field, message):
+    problems = found([step("t", keyed("events", "user"), **what)], sources=[EVENTS])
+    path = f"spec.processors[0].aggregate.columns[0].{field}"
+    assert message in at(problems, path).message
+
+
+def test_fitting_aggregate_columns_are_valid():
+    columns = [{"name": f"{f}_n", "function": f, "of": "n"} for f in ("sum", "min", "max", "avg")]
+    steps = [step("t", keyed("events", "user"), aggregate={"columns": columns})]
+    assert found(steps, sources=[EVENTS]) == []
+
+
+# User code
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("words:spilt", "did you mean 'split'?"),
+        ("word:split", "did you mean 'words'?"),
+        ("words:two_arguments", "wrong signature"),
+        ("words:undecorated", "decorate the function"),
+        ("words:number", "not user code"),
+    ],
+)
+def test_a_function_that_cannot_be_used_says_why(code, target, words):
+    problem = at(
+        found([step("a", "lines", function=target)], folder=code), "spec.processors[0].function"
+    )
+    assert words in str(problem)
+    assert problem.value == target
+
+
+def test_a_code_folder_that_does_not_exist_is_one_problem(tmp_path):
+    problems = found([step("a", "lines"), step("b", "a")], folder=tmp_path, code={"path": "no"})
+    assert [p.path for p in problems] == ["spec.code.path"]
+
+
+def test_code_in_an_image_is_not_imported(tmp_path):
+    assert found([step("a", "lines")], folder=tmp_path, code={"image": "mills:1"}) == []
+
+
+def test_a_custom_source_derives_from_the_base_class(tmp_path):
+    (tmp_path / "feeds.py").write_text("class Ticks:\n    pass\ntick = 1\n")
+    for target, words in (
+        ("feeds:Ticks", "derive it from millrace.sources.base.Source"),
+        ("feeds:tick", "is no class"),
+    ):
+        problems = found(sources=[{"name": "t", "custom": {"class": target}}], folder=tmp_path)
+        assert words in str(at(problems, "spec.sources[0].custom.class"))

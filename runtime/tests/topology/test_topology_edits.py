@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+from topology_texts import WORDCOUNT, model
+
+from millrace.topology.document import read_document
+from millrace.topology.edits import Effect, classify, worst
+from millrace.topology.problems import NOTHING
+
+
+def edited(*overrides: str, base=WORDCOUNT):
+    return model(read_document(str(base).replace("False", "false"), overrides).data)
+
+
+def edits(*overrides: str, stateful=None, base=WORDCOUNT):
+    return classify(model(base), edited(*overrides, base=base), stateful)
+
+
+def test_equal_topologies_have_no_edits():
+    assert classify(model(WORDCOUNT), model(WORDCOUNT)) == []
+    # A default that is written out changes nothing.
+    assert edits("spec.window.maxRecords=200000", "spec.tupleTimeout=0.5m") == []
+
+
+@pytest.mark.parametrize(
+    ("override", "effect"),
+    [
+        ("metadata.labels={a: b}", Effect.NONE),
+        ("spec.window.maxRecords=5", Effect.IN_PLACE),
+        ("spec.window.maxInterval=1s", Effect.IN_PLACE),
+        ("spec.ackers.replicas=3", Effect.IN_PLACE),
+        ("spec.ackers.backoff=5s", Effect.IN_PLACE),
+        ("spec.ackers.maxReplays=9", Effect.IN_PLACE),
+        ("spec.tupleTimeout=1m", Effect.IN_PLACE),
+        ("spec.guarantee=AtLeastOnce", Effect.RESTART),
+        ("spec.tracking=Off", Effect.RESTART),
+        ("spec.parallelism=4", Effect.RESTART),
+        ("spec.code.path=code", Effect.RESTART),
+        ('spec.spark.conf={a: "b"}', Effect.RESTART),
+        ("spec.stateServers.replicas=3", Effect.RESTART),
+        ("spec.processors[split].function=words:other", Effect.RESTART),
+        ("spec.processors[counts].aggregate.emit=final", Effect.RESTART),
+        ("spec.sources[lines].files.watch=true", Effect.RESTART),
+        ("metadata.name=other", Effect.REFUSED),
+        ("spec.keyGroups=64", Effect.REFUSED),
+        ("spec.stateServers.url=redis://h", Effect.REFUSED),
+        ("spec.sources[lines].files.path=other", Effect.REFUSED),
+        ("spec.sources[lines].files.format=parquet", Effect.REFUSED),
+        ("spec.processors[counts].inputs[0].key=[letter]", Effect.REFUSED),
+        ("spec.processors[counts].aggregate.columns[0].name=m", Effect.REFUSED),
+        ("spec.sinks[out].files.path=elsewhere", Effect.REFUSED),
+    ],
+)
+def test_each_edit_has_its_effect_and_a_reason(override, effect):
+    (edit,) = edits(override)
+    assert edit.effect is effect
+    assert edit.reason
+    if effect is Effect.REFUSED and "namespace" not in edit.path:
+        assert "change it back" in edit.reason
+
+
+def test_an_edit_names_the_component_and_both_values():
+    (edit,) = edits("spec.sources[lines].files.path=other")
+    assert (edit.path, edit.old, edit.new) == ("spec.sources[lines].files.path", "texts", "other")
+    assert '"texts" → "other": refused' in str(edit)
+
+
+def test_the_order_of_components_and_inputs_means_nothing():
+    data = copy.deepcopy(WORDCOUNT)
+    data["spec"]["processors"].reverse()
+    assert classify(model(WORDCOUNT), model(data)) == []
+
+
+def test_components_come_and_go_with_a_restart():
+    added = copy.deepcopy(WORDCOUNT)
+    added["spec"]["sources"].append({"name": "made", "generator": {}})
+    added["spec"]["sinks"].append(
+        {"name": "raw", "inputs": [{"from": "made"}], "files": {"path": "raw"}}
+    )
+    there = classify(model(WORDCOUNT), model(added))
+    assert [(e.path, e.old, e.effect) for e in there] == [
+        ("spec.sources[made]", NOTHING, Effect.RESTART),
+        ("spec.sinks[raw]", NOTHING, Effect.RESTART),
+    ]
+    back = classify(model(added), model(WORDCOUNT))
+    assert [(e.path, e.new, e.effect) for e in back] == [
+        ("spec.sources[made]", NOTHING, Effect.RESTART),
+        ("spec.sinks[raw]", NOTHING, Effect.RESTART),
+    ]
+    assert "read position" in back[0].reason
+
+
+def test_renaming_what_keeps_something_is_refused():
+    renamed = copy.deepcopy(WORDCOUNT)
+    renamed["spec"]["sources"][0]["name"] = "text"
+    renamed["spec"]["processors"][0]["inputs"] = [{"from": "text"}]
+    renamed["spec"]["processors"][1]["name"] = "totals"
+    renamed["spec"]["sinks"][0]["inputs"] = [{"from": "totals"}]
+    refused = {
+        e.path: e.new
+        for e in classify(model(WORDCOUNT), model(renamed))
+        if e.effect is Effect.REFUSED
+    }
+    assert refused == {
+        "spec.sources[lines].name": "text",
+        "spec.processors[counts].name": "totals",
+    }
+
+
+def test_another_kind_of_source_is_refused_once():
+    data = copy.deepcopy(WORDCOUNT)
+    data["spec"]["sources"][0] = {"name": "lines", "generator": {"seed": 3}}
+    (edit,) = classify(model(WORDCOUNT), model(data))
+    assert (edit.old, edit.new, edit.effect) == ("files", "generator", Effect.REFUSED)
+
+
+def test_another_kind_of_processor_is_refused_where_it_keeps_state():
+    data = copy.deepcopy(WORDCOUNT)
+    for processor in data["spec"]["processors"]:
+        for kind in ("function", "aggregate"):
+            processor.pop(kind, None)
+        processor["sql"] = {"select": ["*"]}
+    kinds = {e.path: e.effect for e in classify(model(WORDCOUNT), model(data))}
+    assert kinds["spec.processors[split]"] is Effect.RESTART
+    assert kinds["spec.processors[counts]"] is Effect.REFUSED
+
+
+def test_the_key_of_a_processor_without_state_may_change():
+    data = copy.deepcopy(WORDCOUNT)
+    data["spec"]["processors"][0]["inputs"] = [{"from": "lines", "key": ["value"]}]
+    other = "spec.processors[split].inputs[0].key=[other]"
+    (guarded,) = edits(other, base=data)
+    assert guarded.effect is Effect.REFUSED
+    (edit,) = edits(other, base=data, stateful={"counts"})
+    assert (edit.path, edit.effect) == ("spec.processors[split].inputs[lines].key", Effect.RESTART)
+
+
+def test_another_input_of_the_same_key_keeps_the_state():
+    data = copy.deepcopy(WORDCOUNT)
+    data["spec"]["processors"][1]["inputs"].append({"from": "more", "key": ["word"]})
+    (edit,) = classify(model(WORDCOUNT), model(data))
+    assert (edit.path, edit.effect) == ("spec.processors[counts].inputs[more]", Effect.RESTART)
+
+
+def test_options_of_custom_parts_may_hold_anything():
+    data = copy.deepcopy(WORDCOUNT)
+    custom = {"class": "m:C", "options": {"inputs": [1]}}
+    data["spec"]["sources"][0] = {"name": "lines", "custom": custom}
+    (edit,) = edits("spec.sources[lines].custom.options.inputs=[2]", base=data)
+    assert edit.effect is Effect.RESTART
+
+
+def test_the_worst_effect_counts():
+    assert worst([]) is Effect.NONE
+    assert worst(edits("spec.window.maxRecords=5")) is Effect.IN_PLACE
+    assert worst(edits("spec.window.maxRecords=5", "spec.parallelism=4")) is Effect.RESTART
+    assert worst(edits("spec.keyGroups=5", "spec.parallelism=4")) is Effect.REFUSED
