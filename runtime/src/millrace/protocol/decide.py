@@ -83,7 +83,15 @@ class SplitIt:
     reason: str
 
 
-Decision = SealIt | DropIt | RunAgain | SplitIt
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """A final window cannot be run and has no root to set aside; the user has to act."""
+
+    progress: Progress
+    reason: str
+
+
+Decision = SealIt | DropIt | RunAgain | SplitIt | GiveUp
 
 
 def decide(progress: Progress, outcome: Judged | Died, guarantee: Guarantee) -> Decision:
@@ -93,7 +101,10 @@ def decide(progress: Progress, outcome: Judged | Died, guarantee: Guarantee) -> 
         return _after_death(progress, outcome.reason, guarantee)
     if outcome.combined_failures:
         return _after_combined_failure(progress, outcome, guarantee)
-    if not outcome.window_complete and not outcome.failed:
+    if not outcome.window_complete:
+        # Nothing can be said of the roots that no one blames, so partial effects may not be
+        # sealed either.
+        progress = _set_aside(progress, outcome.failed)
         return _after_death(progress, "the window's own tuple tree is incomplete", guarantee)
     if guarantee is Guarantee.AT_MOST_ONCE:
         return SealIt(progress, dropped=len({f.sequence for f in outcome.failed}))
@@ -135,6 +146,8 @@ def _after_combined_failure(progress: Progress, outcome: Judged, guarantee: Guar
 
 def narrow(progress: Progress, reason: str) -> Decision:
     """Get closer to the root to blame: split, or blame the only one that is left."""
+    if progress.intent.final:
+        return GiveUp(progress, reason)
     suspects = [s for s in range(progress.intent.roots) if s not in progress.failed]
     if len(suspects) > 1:
         return SplitIt(progress, suspects[len(suspects) // 2], reason)

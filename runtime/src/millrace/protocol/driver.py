@@ -32,6 +32,9 @@ from millrace.protocol.windows import Windows
 RESEND_S = 1.0
 """How long an unanswered message is waited for before it is sent again."""
 
+WATCH_TICKS = 5
+"""How often, in resend intervals, a recovered driver looks whether a newer one has taken over."""
+
 _ALWAYS = (e.Published, e.PublishFailed, e.DeadLetterRequest, e.StopAsked)
 """Events about windows that count while members change, too."""
 
@@ -48,6 +51,8 @@ class Settings:
     copies: int = 1
     key_groups: int = 128
     max_unpublished: int = 4
+    emits_final: bool = False
+    callbacks: bool = False
 
 
 class Driver:
@@ -59,6 +64,8 @@ class Driver:
         self.windows = self.make_windows(locate)
         self.stopped: e.Stop | None = None
         self._fenced_sinks = False
+        self._resend_s = 0.0
+        self._ticks = 0
         self._handlers: dict[type, Callable[..., list[e.Action]]] = {
             e.ViewRead: self.membership.view_read,
             e.CasDone: self.membership.cas_done,
@@ -84,7 +91,8 @@ class Driver:
 
     def start(self, now_s: float) -> list[e.Action]:
         """First actions of this driver's life."""
-        return [*self.membership.start(), e.Wake(now_s + RESEND_S)]
+        self._resend_s = now_s + RESEND_S
+        return [*self.membership.start(), e.Wake(self._resend_s)]
 
     def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
         """React to one event at wall-clock time ``now_s``."""
@@ -92,15 +100,18 @@ class Driver:
             return []
         before = self.membership.step
         handler = self._handlers.get(type(event))
-        if handler is not None:
+        if isinstance(event, e.Tick) and now_s < self._resend_s:
+            actions: list[e.Action] = []
+        elif handler is not None:
             actions = handler(event)
         elif before is Step.RECOVERED or isinstance(event, _ALWAYS):
             actions = self.windows.handle(event, now_s)
         else:
             actions = []
         actions += self._after(before, now_s)
-        if isinstance(event, e.Tick):
-            actions.append(e.Wake(now_s + RESEND_S))
+        if isinstance(event, e.Tick) and now_s >= self._resend_s:
+            self._resend_s = now_s + RESEND_S
+            actions.append(e.Wake(self._resend_s))
         for action in actions:
             if isinstance(action, e.Stop):
                 self.stopped = action
@@ -168,5 +179,10 @@ class Driver:
             again: list[e.Action] = list(self.windows.resend())
             if not self._fenced_sinks:
                 again.append(e.FenceSinks(self.membership.execution))
-            return again
+            return [*again, *self._watch()]
         return self.membership.tick()
+
+    def _watch(self) -> list[e.Action]:
+        """A driver that waits for something would never notice that it has been replaced."""
+        self._ticks += 1
+        return [e.ReadView()] if self._ticks % WATCH_TICKS == 0 else []

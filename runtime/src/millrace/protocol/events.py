@@ -152,6 +152,17 @@ class Forget:
     attempts: tuple[AttemptId, ...]
     keep: frozenset[str] | None = None
 
+    def covers(self, name: str) -> bool:
+        """Whether the object ``name`` is to be deleted."""
+        if name in self.names:
+            return True
+        if self.keep is None or name in self.keep:
+            return False
+        execution, window, attempt = (int(n) for n in name.split("/")[0].split(".")[:3])
+        if execution != self.stamp.execution:
+            return execution < self.stamp.execution
+        return window <= self.sealed or AttemptId(execution, window, attempt) in self.attempts
+
 
 @dataclass(frozen=True, slots=True)
 class Wake:
@@ -315,11 +326,19 @@ class RunDone:
 
 @dataclass(frozen=True, slots=True)
 class RunDied:
-    """``member_lost``: a state server was away, which no root is to blame for."""
+    """``member_lost``: a state server was away or a sink full, which no root is to blame for."""
 
     id: AttemptId
     reason: str
     member_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed:
+    """The attempt cannot be run at all (a source lost its data); the user has to act."""
+
+    id: AttemptId
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +423,7 @@ Event = (
     | PlanFailed
     | RunDone
     | RunDied
+    | RunFailed
     | VerdictGiven
     | VerdictLost
     | DeadWritten

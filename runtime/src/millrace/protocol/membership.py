@@ -45,6 +45,9 @@ _STALE = (
     "file is out of date; bring the newest file back, or start over with --fresh"
 )
 
+MAX_MISSING = 5
+"""How often in a row the view must be missing to be gone."""
+
 
 class Step(str, Enum):
     IDLE = "idle"
@@ -105,6 +108,7 @@ class Membership:
         self._lost: set[Member] = set()
         self._write: RecordWrite | None = None
         self._cas: View | None = None
+        self._missing = 0
 
     # -- what the driver machine asks
 
@@ -157,7 +161,8 @@ class Membership:
             self.version = event.version
             return self._create() if view is None else self._claim(view)
         if view is None:
-            return self._end("failed", "the view document is gone; restore it or start afresh")
+            return self._view_gone()
+        self._missing = 0
         if view.execution > self.execution:
             return self._fenced(view.execution)
         if view.execution < self.execution or self.step not in (Step.MOVING, Step.OPENING):
@@ -168,6 +173,13 @@ class Membership:
         if self._cas is not None:
             return [e.CasView(self.version, self._cas)]
         return []
+
+    def _view_gone(self) -> list[e.Action]:
+        """An answer from before the view's creation may come late; several are the truth."""
+        self._missing += 1
+        if self._missing < MAX_MISSING:
+            return [e.ReadView()]
+        return self._end("failed", "the view document is gone; restore it or start afresh")
 
     def cas_done(self, event: e.CasDone) -> list[e.Action]:
         if self._cas is None or event.view != self._cas:
@@ -227,7 +239,10 @@ class Membership:
     def copy_failed(self, event: e.CopyFailed) -> list[e.Action]:
         if self.step is not Step.COPYING or event.stamp != self.stamp:
             return []
-        return self._end("failed", f"state cannot be copied to the new members: {event.reason}")
+        # What is missing may be in the file of a server that is still starting: ``tick`` tries
+        # again, and a proposal with that server makes a new view.
+        text = f"waiting for a state server to come back: {event.reason}"
+        return [e.Notify("StateMissing", text, warning=True)]
 
     def tick(self) -> list[e.Action]:
         """Send again what is unanswered."""
@@ -327,15 +342,15 @@ class Membership:
         return max(records, key=lambda record: record.tag)
 
     def _sources(self) -> list[Member]:
-        """Whose record counts: members of ``source`` (rules 13, 14), or with a single copy a
-        restarted server of the same name whose record is recent enough (rule 24)."""
+        """Whose record and objects count: members of ``source`` (rules 13, 14), and with a single
+        copy restarted servers of the same names whose record is recent enough (rule 24)."""
         assert self.view is not None
         answered = [m for m in self.view.source if m in self._answers]
-        if answered or self.copies > 1:
+        if self.copies > 1:
             return answered
-        names = {m.name for m in self.view.source}
-        back = [m for m in self.view.target if m.name in names]
-        return [m for m in back if self._recent(self._answers.get(m))]
+        gone = {m.name for m in self.view.source} - {m.name for m in answered}
+        back = [m for m in self.view.target if m.name in gone and m in self._answers]
+        return answered + [m for m in back if self._recent(self._answers[m])]
 
     def _recent(self, record: Record | None) -> bool:
         assert self.view is not None

@@ -20,6 +20,7 @@ from millrace.protocol.types import (
     Record,
     Replay,
     RootRange,
+    Roots,
     Sealed,
     Segment,
     Staged,
@@ -48,6 +49,7 @@ class Opening:
     ranges: tuple[RootRange, ...]
     replays: tuple[Replay, ...]
     offsets: Mapping[str, Json]
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Outcome:
     replays: tuple[Replay, ...] = ()
     dead: DeadSegment | None = None
     dropped: int = 0
+    roots: Roots | None = None
 
 
 def first_record(uid: str, tag: Tag) -> Record:
@@ -69,7 +72,7 @@ def first_record(uid: str, tag: Tag) -> Record:
 def open_next(record: Record, opening: Opening) -> Record:
     """Add the intent of the next window; its replays leave the queue for it."""
     window = max([record.sealed, *(i.window for i in record.intents)]) + 1
-    intent = Intent(window, opening.ranges, opening.replays)
+    intent = Intent(window, opening.ranges, opening.replays, opening.final)
     taken = {_root(r) for r in opening.replays}
     return replace(
         record,
@@ -82,12 +85,13 @@ def open_next(record: Record, opening: Opening) -> Record:
 def seal(record: Record, outcome: Outcome) -> Record:
     """Seal the first open window."""
     intent, *rest = record.intents
-    sealed = Sealed(intent.window, digest_of(outcome.staged), outcome.staged)
+    sealed = Sealed(intent.window, digest_of(outcome.staged), outcome.staged, outcome.roots)
     lost = len(outcome.replays) + (outcome.dead.count if outcome.dead else 0) + outcome.dropped
     totals = record.totals
     return replace(
         record,
         sealed=intent.window,
+        finished=intent.final,
         intents=tuple(rest),
         chains=extend(record.chains, outcome.segments),
         replays=(*record.replays, *outcome.replays),
@@ -127,22 +131,26 @@ def mark_published(record: Record, window: int) -> Record:
 
 
 def take_letters(
-    record: Record, segment: str, indexes: Iterable[int], replays: tuple[Replay, ...]
+    record: Record, segment: str, indexes: tuple[int, ...], replays: tuple[Replay, ...]
 ) -> Record:
-    """Remove dead letters, into the replay queue or for good; unknown ones change nothing."""
-    wanted = set(indexes)
-    dead = []
-    found = False
-    for one in record.dead:
-        if one.name == segment and not wanted & set(one.removed):
-            found = True
-            one = replace(one, removed=tuple(sorted({*one.removed, *wanted})))
-        if len(one.removed) < one.count:
-            dead.append(one)
-    if not found:
+    """Remove dead letters, for good or (``replays``, one for each index) into the replay queue.
+
+    Letters that are gone already are passed over, so taking them twice changes nothing.
+    """
+    held = {one.name: one for one in record.dead}
+    if segment not in held:
         return record
-    totals = replace(record.totals, dead=record.totals.dead - len(wanted))
-    return replace(record, dead=tuple(dead), replays=(*record.replays, *replays), totals=totals)
+    gone = set(held[segment].removed)
+    fresh = [n for n, index in enumerate(indexes) if index not in gone]
+    removed = tuple(sorted(gone | set(indexes)))
+    held[segment] = replace(held[segment], removed=removed)
+    again = tuple(replays[n] for n in fresh) if replays else ()
+    return replace(
+        record,
+        dead=tuple(one for one in held.values() if len(one.removed) < one.count),
+        replays=(*record.replays, *again),
+        totals=replace(record.totals, dead=record.totals.dead - len(fresh)),
+    )
 
 
 def extend(

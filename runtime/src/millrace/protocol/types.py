@@ -121,12 +121,14 @@ class Replay:
 class Intent:
     """The plan of a window: exactly these roots, numbered in this order.
 
-    Sequence numbers run over ``ranges`` first and then over ``replays``.
+    Sequence numbers run over ``ranges`` first and then over ``replays``. A ``final`` window has
+    no roots: all input is drained, and aggregations that emit at the end do so.
     """
 
     window: int
     ranges: tuple[RootRange, ...]
     replays: tuple[Replay, ...] = ()
+    final: bool = False
 
     @property
     def roots(self) -> int:
@@ -162,15 +164,27 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
+class Roots:
+    """What became of a window's roots: all of ``intent`` but ``replays`` (set aside) and
+    ``letters`` (dead) are completely processed."""
+
+    intent: Intent
+    replays: tuple[Replay, ...]
+    letters: tuple[Replay, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Sealed:
     """What a sealed window shows on the sinks, until its publication is confirmed.
 
-    ``digest`` is over the staged outputs and tells two contents of one window apart.
+    ``digest`` is over the staged outputs and tells two contents of one window apart. ``roots`` is
+    there where a source wants to be told of them.
     """
 
     window: int
     digest: str
     staged: tuple[Staged, ...]
+    roots: Roots | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +215,7 @@ class Record:
     ``offsets`` is where the next plan starts reading, so a root is: at or behind ``offsets``
     (not yet read), in ``intents`` (open), in ``replays``, in ``dead``, or sealed.
     ``sealed`` is the last sealed window, ``published`` the last one confirmed by every sink;
-    ``unpublished`` are those between, in order.
+    ``unpublished`` are those between, in order. ``finished``: the last window was a final one.
     """
 
     uid: str
@@ -215,6 +229,7 @@ class Record:
     unpublished: tuple[Sealed, ...]
     published: int
     totals: Totals = Totals()
+    finished: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)

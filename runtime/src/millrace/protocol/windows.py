@@ -16,6 +16,7 @@ from millrace.protocol import record as records
 from millrace.protocol.decide import (
     Died,
     DropIt,
+    GiveUp,
     Judged,
     Progress,
     RunAgain,
@@ -35,6 +36,7 @@ from millrace.protocol.types import (
     Intent,
     Record,
     Replay,
+    Roots,
     Segment,
     Staged,
     TaskReport,
@@ -120,6 +122,7 @@ class Windows:
             e.PlanFailed: self._plan_failed,
             e.RunDone: self._run_done,
             e.RunDied: self._run_died,
+            e.RunFailed: self._run_failed,
             e.VerdictGiven: self._verdict_given,
             e.VerdictLost: self._verdict_lost,
             e.DeadWritten: self._dead_written,
@@ -131,6 +134,7 @@ class Windows:
         }
         self._now_s = 0.0
         self._hold_until_s = 0.0
+        self._woken_s = 0.0
 
     # -- what the driver machine calls
 
@@ -307,16 +311,25 @@ class Windows:
             return [e.Stop("asked", f"stopped behind window {record.sealed}")]
         due_s = records.next_due_s(record)
         if due_s is not None:
-            return [e.Wake(due_s)]
-        if self._ahead.drained and self._ahead.found is None:
-            return [e.Stop("drained", f"all input is processed, last window {record.sealed}")]
-        return []
+            return self._wake_at(due_s)
+        if not self._ahead.drained or self._ahead.found is not None:
+            return []
+        if self.settings.emits_final and not record.finished:
+            opening = Opening((), (), record.offsets, final=True)
+            return self._change(lambda current: records.open_next(current, opening))
+        return [e.Stop("drained", f"all input is processed, last window {record.sealed}")]
+
+    def _wake_at(self, at_s: float) -> list[e.Action]:
+        if self._woken_s == at_s:
+            return []
+        self._woken_s = at_s
+        return [e.Wake(at_s)]
 
     # -- running
 
     def _begin(self, intent: Intent) -> list[e.Action]:
         progress = self._progress.setdefault(intent.window, Progress(intent))
-        if progress.remaining == 0:
+        if progress.remaining == 0 and not intent.final:
             return self._end_window(Ending(None, progress, 0))
         if self.draining:
             return self._finish_draining()
@@ -340,6 +353,8 @@ class Windows:
 
     def _finish_draining(self) -> list[e.Action]:
         assert self.record is not None
+        if self._confirmed > self.record.published:
+            return self._change(lambda current: current)
         if self.record.unpublished:
             return []
         return [e.Stop("asked", f"stopped behind window {self.record.sealed}")]
@@ -374,10 +389,13 @@ class Windows:
         if self._current(event.id) is None:
             return []
         if event.member_lost:
-            notice = e.Notify("StateServerLost", event.reason, event.id.window, warning=True)
+            notice = e.Notify("WindowHeldUp", event.reason, event.id.window, warning=True)
             self._hold_until_s = self._now_s + HOLD_S
             return [notice, *self._end_attempt(cancel=False), e.Wake(self._hold_until_s)]
         return self._judge(Died(event.reason))
+
+    def _run_failed(self, event: e.RunFailed) -> list[e.Action]:
+        return [e.Stop("failed", event.text)] if self._current(event.id) else []
 
     def _verdict_given(self, event: e.VerdictGiven) -> list[e.Action]:
         attempt = self._current(event.verdict.id)
@@ -427,6 +445,8 @@ class Windows:
         text = f"attempt {attempt.id.attempt} of window {window}: {decision.reason}"
         if isinstance(decision, RunAgain):
             return [*actions, e.Notify("WindowRunAgain", text, window, warning=True)]
+        if isinstance(decision, GiveUp):
+            return [*actions, e.Stop("failed", f"the final window cannot be run: {decision.reason}")]
         self._splitting = decision
         split = e.Split(decision.progress.intent, decision.at)
         return [*actions, e.Notify("WindowSplit", text, window, warning=True), split]
@@ -484,7 +504,10 @@ class Windows:
 
     def _seal(self, ending: Ending) -> list[e.Action]:
         segments, staged = _outputs(ending.winners)
-        outcome = Outcome(segments, staged, ending.replays, ending.dead, ending.dropped)
+        roots = None
+        if self.settings.callbacks:
+            roots = Roots(ending.progress.intent, ending.replays, ending.letters)
+        outcome = Outcome(segments, staged, ending.replays, ending.dead, ending.dropped, roots)
         self._ending = None
         return self._change(lambda record: self._with_next(records.seal(record, outcome)))
 

@@ -1,0 +1,384 @@
+"""What an acker decides: which messages count, when a slice of the log can be judged, and how.
+
+Pure: entries of the log go in, actions come out, arrays are behind ``Fold``. The acker process
+and the simulator drive this very code. One *slice* is (window attempt, tracking partition):
+
+    FOLLOWING --close--> DRAINING --drained, losers folded--> UNDOING --reread--> judge
+                             \\------drained, only winners------------------------> judge
+    judge: a winner's message is missing, or every root is complete --> ANSWERED
+    judge: some roots are not complete --> LOCATING --reread--> ANSWERED
+
+Crash rule: nothing here outlives the process. An acker that starts, or has lost its connection,
+reads the control stream and the open attempts' slices from the beginning and comes to the same
+answers, since an answer is a function of the log alone: of the messages that winners had appended
+before the close marker, the first of each task, in whatever order.
+
+A message that should be there and is not (``Fold.accepts`` refused it, or the log lost it) blames
+no root: the answer is "nothing complete, nothing blamed, window not complete", on which the
+driver runs a new attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Generic
+
+from millrace.errors import ProtocolError
+from millrace.ids import TRACKING_PARTITIONS
+from millrace.protocol.acklog import (
+    ControlEntry,
+    Fold,
+    ForgetAttempt,
+    M,
+    MakeFold,
+    Members,
+    Open,
+    Trace,
+    check_partition,
+    consumer_of,
+    partition_of,
+    roots_of,
+    source_edge,
+)
+from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, TaskId, Verdict
+
+# --- actions
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Read this slice from its beginning and hand in every message, now and as they come."""
+
+    id: AttemptId
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unfollow:
+    """Stop reading this slice."""
+
+    id: AttemptId
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Hand in all that is in this slice by now, then call ``drained``."""
+
+    id: AttemptId
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """Read these log entries again, in any order, and call ``reread``."""
+
+    id: AttemptId
+    partition: int
+    entries: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Append the verdict on one slice for the driver."""
+
+    verdict: Verdict
+
+
+AckerAction = Follow | Unfollow | Drain | Reread | Answer
+
+# --- the machine
+
+
+class Phase(Enum):
+    FOLLOWING = auto()
+    DRAINING = auto()
+    UNDOING = auto()
+    LOCATING = auto()
+
+
+_TAKING = (Phase.FOLLOWING, Phase.DRAINING)
+
+
+@dataclass(slots=True)
+class _Slice(Generic[M]):
+    fold: Fold[M]
+    phase: Phase = Phase.FOLLOWING
+    folded: dict[TaskId, str] = field(default_factory=dict)
+    refused: set[TaskId] = field(default_factory=set)
+    checks: dict[str, int] = field(default_factory=dict)
+    trace: Trace[M] | None = None
+
+    def apply(self, message: M) -> None:
+        self.fold.apply(message)
+        for edge, value in message.window_checks.items():
+            self.checks[edge] = self.checks.get(edge, 0) ^ value
+
+
+@dataclass(slots=True)
+class _Attempt(Generic[M]):
+    opened: Open
+    marker: CloseMarker | None = None
+    winners: Mapping[TaskId, frozenset[int]] = field(default_factory=dict)
+    slices: dict[int, _Slice[M]] = field(default_factory=dict)
+
+
+class AckerMachine(Generic[M]):
+    """One acker, known by its name in the members entries."""
+
+    def __init__(self, name: str, make_fold: MakeFold[M]) -> None:
+        self.name = name
+        self._make_fold = make_fold
+        self._attempts: dict[AttemptId, _Attempt[M]] = {}
+        self._owned: frozenset[int] = frozenset()
+        self._execution = 0
+
+    @property
+    def attempts(self) -> tuple[AttemptId, ...]:
+        """Attempts that are held, in the order they were opened."""
+        return tuple(self._attempts)
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """Tracking partitions of this acker."""
+        return self._owned
+
+    def phase(self, attempt: AttemptId, partition: int) -> Phase | None:
+        """State of a slice; ``None`` where it is not held, or answered."""
+        held = self._attempts.get(attempt)
+        part = held.slices.get(partition) if held is not None else None
+        return part.phase if part is not None else None
+
+    # -- control
+
+    def control(self, entry: ControlEntry) -> list[AckerAction]:
+        """Take the next entry of the control stream."""
+        if isinstance(entry, Open):
+            return self._open(entry)
+        if isinstance(entry, CloseMarker):
+            return self._close(entry)
+        if isinstance(entry, Members):
+            return self._members(entry)
+        assert isinstance(entry, ForgetAttempt)
+        return self._forget(entry.id)
+
+    def _open(self, entry: Open) -> list[AckerAction]:
+        if entry.id in self._attempts or entry.id.execution < self._execution:
+            return []
+        actions = self._begin_execution(entry.id.execution)
+        held: _Attempt[M] = _Attempt(entry)
+        self._attempts[entry.id] = held
+        for partition in sorted(self._owned):
+            actions += self._follow(held, partition)
+        return actions
+
+    def _close(self, marker: CloseMarker) -> list[AckerAction]:
+        held = self._attempts.get(marker.id)
+        if held is None or held.marker is not None:
+            return []
+        held.marker = marker
+        held.winners = {task: frozenset(parts) for task, parts in marker.winners}
+        actions: list[AckerAction] = []
+        for partition in sorted(self._owned):
+            if partition in held.slices:
+                held.slices[partition].phase = Phase.DRAINING
+                actions.append(Drain(marker.id, partition))
+            else:
+                actions.append(_nothing_to_judge(marker.id, partition))
+        return actions
+
+    def _members(self, entry: Members) -> list[AckerAction]:
+        if entry.execution < self._execution:
+            return []
+        actions = self._begin_execution(entry.execution)
+        live = set(entry.live)
+        for attempt in [one for one in self._attempts if one not in live]:
+            actions += self._forget(attempt)
+        owned = frozenset(p for p, owner in enumerate(entry.owners) if owner == self.name)
+        lost, gained = self._owned - owned, owned - self._owned
+        self._owned = owned
+        for held in self._attempts.values():
+            for partition in sorted(lost):
+                if held.slices.pop(partition, None) is not None:
+                    actions.append(Unfollow(held.opened.id, partition))
+            for partition in sorted(gained):
+                actions += self._follow(held, partition)
+        return actions
+
+    def _begin_execution(self, execution: int) -> list[AckerAction]:
+        """A new driver never asks about what an older one had running."""
+        self._execution = max(self._execution, execution)
+        older = [one for one in self._attempts if one.execution < self._execution]
+        return [action for one in older for action in self._forget(one)]
+
+    def _forget(self, attempt: AttemptId) -> list[AckerAction]:
+        held = self._attempts.pop(attempt, None)
+        if held is None:
+            return []
+        return [Unfollow(attempt, partition) for partition in sorted(held.slices)]
+
+    def _follow(self, held: _Attempt[M], partition: int) -> list[AckerAction]:
+        attempt, roots = held.opened.id, held.opened.roots
+        closed = held.marker is not None
+        if not roots_of(attempt.window, partition, roots) and partition != check_partition(
+            attempt.window
+        ):
+            return [_nothing_to_judge(attempt, partition)] if closed else []
+        part = held.slices[partition] = _Slice(self._make_fold(held.opened, partition))
+        if not closed:
+            return [Follow(attempt, partition)]
+        part.phase = Phase.DRAINING
+        return [Follow(attempt, partition), Drain(attempt, partition)]
+
+    # -- messages
+
+    def message(self, partition: int, entry: str, message: M) -> None:
+        """Take one message of a followed slice; ``entry`` is its id in the log.
+
+        A task's second message and one that came after the answer change nothing.
+        """
+        held = self._attempts.get(message.attempt)
+        part = held.slices.get(partition) if held is not None else None
+        if held is None or part is None or message.partition != partition:
+            return
+        if part.phase not in _TAKING:
+            return
+        loser = held.marker is not None and message.task not in held.winners
+        if loser or message.task in part.folded or message.task in part.refused:
+            return
+        if not part.fold.accepts(message):
+            part.refused.add(message.task)
+            return
+        part.folded[message.task] = entry
+        part.apply(message)
+
+    def drained(self, attempt: AttemptId, partition: int) -> list[AckerAction]:
+        """All that was in the slice when its ``Drain`` was carried out has been handed in."""
+        held, part = self._waiting(attempt, partition, Phase.DRAINING)
+        if held is None or part is None:
+            return []
+        losers = [task for task in part.folded if task not in held.winners]
+        if not losers:
+            return self._judge(held, partition, part)
+        part.phase = Phase.UNDOING
+        return [Reread(attempt, partition, tuple(part.folded.pop(task) for task in losers))]
+
+    def reread(
+        self, attempt: AttemptId, partition: int, messages: Iterable[M | None]
+    ) -> list[AckerAction]:
+        """Take the messages of a ``Reread``; ``None`` stands for an entry that is gone."""
+        held, part = self._waiting(attempt, partition, Phase.UNDOING)
+        if held is not None and part is not None:
+            for message in messages:
+                if message is None:
+                    return self._answer_lost(held, partition, part)
+                part.apply(message)
+            return self._judge(held, partition, part)
+        held, part = self._waiting(attempt, partition, Phase.LOCATING)
+        if held is None or part is None or part.trace is None:
+            return []
+        for message in messages:
+            if message is None:
+                return self._answer_lost(held, partition, part)
+            part.trace.add(message)
+        blamed = tuple(_broken(sequence, edge) for sequence, edge in part.trace.broken())
+        return self._answer(held, partition, part, blamed)
+
+    def _waiting(
+        self, attempt: AttemptId, partition: int, phase: Phase
+    ) -> tuple[_Attempt[M] | None, _Slice[M] | None]:
+        held = self._attempts.get(attempt)
+        part = held.slices.get(partition) if held is not None else None
+        return (held, part) if part is not None and part.phase is phase else (None, None)
+
+    # -- judging
+
+    def _judge(self, held: _Attempt[M], partition: int, part: _Slice[M]) -> list[AckerAction]:
+        assert held.marker is not None
+        expected = {task for task, parts in held.winners.items() if partition in parts}
+        if not expected <= part.folded.keys() or part.refused & held.winners.keys():
+            return self._answer_lost(held, partition, part)
+        part.fold.seed(held.marker)
+        if not part.fold.incomplete():
+            return self._answer(held, partition, part, ())
+        part.phase = Phase.LOCATING
+        part.trace = part.fold.trace(held.marker)
+        return [Reread(held.opened.id, partition, tuple(part.folded.values()))]
+
+    def _answer(
+        self,
+        held: _Attempt[M],
+        partition: int,
+        part: _Slice[M],
+        incomplete: tuple[FailedRoot, ...],
+    ) -> list[AckerAction]:
+        assert held.marker is not None
+        judged = _judged_roots(held.opened, held.marker, partition)
+        complete = judged - len(incomplete)
+        window_complete = not any(part.checks.values())
+        return self._finish(held, partition, complete, incomplete, window_complete)
+
+    def _answer_lost(self, held: _Attempt[M], partition: int, part: _Slice[M]) -> list[AckerAction]:
+        return self._finish(held, partition, 0, (), False)
+
+    def _finish(
+        self,
+        held: _Attempt[M],
+        partition: int,
+        complete: int,
+        incomplete: tuple[FailedRoot, ...],
+        window_complete: bool,
+    ) -> list[AckerAction]:
+        attempt = held.opened.id
+        # The answer is all that is needed from here on: let go of the arrays at once.
+        del held.slices[partition]
+        verdict = Verdict(attempt, (partition,), complete, incomplete, window_complete)
+        return [Unfollow(attempt, partition), Answer(verdict)]
+
+
+def _nothing_to_judge(attempt: AttemptId, partition: int) -> Answer:
+    return Answer(Verdict(attempt, (partition,), 0, (), True))
+
+
+def _judged_roots(opened: Open, marker: CloseMarker, partition: int) -> int:
+    window = opened.id.window
+    excluded = sum(partition_of(window, sequence) == partition for sequence in marker.excluded)
+    return roots_of(window, partition, opened.roots) - excluded
+
+
+def _broken(sequence: int, edge: str) -> FailedRoot:
+    processor = consumer_of(edge)
+    if edge == source_edge(processor):
+        return FailedRoot(sequence, processor, f"not read once from source {processor!r}")
+    return FailedRoot(
+        sequence, processor, f"its tuples on edge {edge!r} were not each processed once"
+    )
+
+
+def merge_verdicts(parts: Iterable[Verdict]) -> Verdict | None:
+    """One verdict from the answers on the slices, ``None`` until every slice has answered.
+
+    Of several answers on one slice, which are equal, the first counts. Raises ``ProtocolError``
+    for answers on different attempts.
+    """
+    chosen: dict[int, Verdict] = {}
+    attempts: set[AttemptId] = set()
+    for part in parts:
+        attempts.add(part.id)
+        if chosen.keys().isdisjoint(part.partitions):
+            chosen.update(dict.fromkeys(part.partitions, part))
+    if len(attempts) > 1:
+        raise ProtocolError(f"verdicts of different window attempts cannot be merged: {attempts}")
+    if len(chosen) < TRACKING_PARTITIONS:
+        return None
+    distinct = list({id(part): part for part in chosen.values()}.values())
+    incomplete = [root for part in distinct for root in part.incomplete]
+    return Verdict(
+        distinct[0].id,
+        tuple(range(TRACKING_PARTITIONS)),
+        sum(part.complete for part in distinct),
+        tuple(sorted(incomplete, key=lambda root: root.sequence)),
+        all(part.window_complete for part in distinct),
+    )
