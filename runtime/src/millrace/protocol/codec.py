@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from millrace.errors import NewerFormatError, ProtocolError
 from millrace.protocol.types import (
@@ -41,7 +41,7 @@ _MASKS = {(Segment, "groups"), (AttemptPlan, "uncombined")}
 _ENCODE_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
 
 
-class _Garbled(Exception):
+class _GarbledError(Exception):
     """A part of a document does not have its declared type; becomes a ``ProtocolError``."""
 
 
@@ -50,7 +50,7 @@ def encode(value: object) -> bytes:
 
     Raises ``ProtocolError`` when a ``Json`` part holds something that JSON cannot say.
     """
-    kind = type(value)
+    kind: Any = type(value)
     plain = _encoder(kind)(value)
     try:
         body = _ENCODE_JSON(plain).encode()
@@ -80,15 +80,16 @@ def decode(kind: type[T], data: bytes) -> T:
             f"{name} has format {document['format']}, this release of millrace reads up to "
             f"format {FORMAT}: install the release that wrote it, or a later one"
         )
-    head = _head(kind)
+    target: Any = kind
+    head = _head(target)
     value_at = len(head) + 8 + len(_VALUE)
     if not data.startswith(head) or data[len(head) + 8 : value_at] != _VALUE:
         raise _damaged(name, data, f"its head is not that of a {name} of format {FORMAT}")
     if b"%08x" % zlib.crc32(data[value_at:-1]) != data[len(head) : len(head) + 8]:
         raise _damaged(name, data, "its checksum differs from its content")
     try:
-        return _decoder(kind)(document["value"])  # type: ignore[no-any-return]
-    except (_Garbled, RecursionError) as error:
+        return cast("T", _decoder(target)(document["value"]))
+    except (_GarbledError, RecursionError) as error:
         raise _damaged(name, data, str(error)) from error
 
 
@@ -168,7 +169,7 @@ _VALUE = b'","value":'
 
 
 @cache
-def _head(kind: type) -> bytes:
+def _head(kind: type[Any]) -> bytes:
     return f'{{"format":{FORMAT},"kind":"{kind.__name__}","crc":"'.encode()
 
 
@@ -183,7 +184,7 @@ def _damaged(name: str, data: bytes, why: str) -> ProtocolError:
 
 
 @cache
-def _encoder(kind: type) -> _Transform:
+def _encoder(kind: type[Any]) -> _Transform:
     """Function from an instance of a dataclass to plain JSON types."""
     plan = []
     for field, hint in _fields(kind):
@@ -210,11 +211,11 @@ def _encode_as(hint: Any) -> _Transform | None:
         return lambda member: member.value
     if (inner := _optional(hint)) is not None:
         item = _encode_as(inner)
-        return None if item is None else (lambda one: None if one is None else item(one))
+        return None if item is None else _unless_none(item)
     origin, parts = get_origin(hint), get_args(hint)
     if origin is tuple and parts[-1] is Ellipsis:
         item = _encode_as(parts[0])
-        return list if item is None else (lambda many: [item(one) for one in many])
+        return list if item is None else _each(item)
     if origin is tuple:
         items = [_encode_as(part) for part in parts]
         return lambda many: [
@@ -228,6 +229,14 @@ def _encode_as(hint: Any) -> _Transform | None:
     return None
 
 
+def _unless_none(item: _Transform) -> _Transform:
+    return lambda one: None if one is None else item(one)
+
+
+def _each(item: _Transform) -> _Transform:
+    return lambda many: [item(one) for one in many]
+
+
 def _hex_encoder(hint: Any) -> _Transform:
     if hint is int:
         return lambda mask: f"{mask:x}"
@@ -238,7 +247,7 @@ def _hex_encoder(hint: Any) -> _Transform:
 
 
 @cache
-def _decoder(kind: type) -> _Transform:
+def _decoder(kind: type[Any]) -> _Transform:
     """Function from plain JSON types to an instance of a dataclass."""
     plan = {}
     required = set()
@@ -249,14 +258,14 @@ def _decoder(kind: type) -> _Transform:
 
     def run(plain: Any) -> Any:
         if type(plain) is not dict:
-            raise _Garbled(f"a {kind.__name__} is {type(plain).__name__}, not an object")
+            raise _GarbledError(f"a {kind.__name__} is {type(plain).__name__}, not an object")
         try:
             parts = {name: plan[name](part) for name, part in plain.items()}
         except KeyError as error:
-            raise _Garbled(f"a {kind.__name__} has an unknown field {error}") from error
+            raise _GarbledError(f"a {kind.__name__} has an unknown field {error}") from error
         if not required <= parts.keys():
             missing = ", ".join(sorted(required - parts.keys()))
-            raise _Garbled(f"a {kind.__name__} lacks {missing}")
+            raise _GarbledError(f"a {kind.__name__} lacks {missing}")
         return kind(**parts)
 
     return run
@@ -271,7 +280,7 @@ def _decode_as(hint: Any) -> _Transform:
         return _exact_decoder(hint)
     if (inner := _optional(hint)) is not None:
         item = _decode_as(inner)
-        return lambda plain: None if plain is None else item(plain)
+        return _unless_none(item)
     origin, parts = get_origin(hint), get_args(hint)
     if origin is tuple and parts[-1] is Ellipsis:
         item = _decode_as(parts[0])
@@ -298,7 +307,7 @@ def _exact_decoder(expected: type) -> _Transform:
 
     def run(plain: Any) -> Any:
         if type(plain) not in accepted:
-            raise _Garbled(f"{plain!r} is not of type {expected.__name__}")
+            raise _GarbledError(f"{plain!r} is not of type {expected.__name__}")
         return plain
 
     return run
@@ -309,7 +318,7 @@ def _enum_decoder(kind: type[Enum]) -> _Transform:
         try:
             return kind(plain)
         except ValueError as error:
-            raise _Garbled(str(error)) from error
+            raise _GarbledError(str(error)) from error
 
     return run
 
@@ -319,7 +328,7 @@ def _hex_decoder(hint: Any) -> _Transform:
         try:
             return int(plain, 16)
         except (TypeError, ValueError) as error:
-            raise _Garbled(f"{plain!r} is not a bit mask in hex") from error
+            raise _GarbledError(f"{plain!r} is not a bit mask in hex") from error
 
     if hint is int:
         return one
@@ -328,13 +337,13 @@ def _hex_decoder(hint: Any) -> _Transform:
 
 def _listed(plain: Any, length: int | None = None) -> list[Any]:
     if type(plain) is not list or (length is not None and len(plain) != length):
-        raise _Garbled(f"{plain!r} is not a list" + (f" of {length}" if length else ""))
+        raise _GarbledError(f"{plain!r} is not a list" + (f" of {length}" if length else ""))
     return plain
 
 
 def _mapped(plain: Any) -> dict[str, Any]:
     if type(plain) is not dict:
-        raise _Garbled(f"{plain!r} is not an object")
+        raise _GarbledError(f"{plain!r} is not an object")
     return plain
 
 

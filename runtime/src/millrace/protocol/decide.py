@@ -117,7 +117,7 @@ def decide(progress: Progress, outcome: Judged | Died, guarantee: Guarantee) -> 
     reason = f"{len(outcome.failed)} roots failed"
     if progress.failing_runs < MAX_FAILING_RUNS and progress.runs < MAX_RUNS:
         return RunAgain(progress, reason)
-    return narrow(progress, reason)
+    return _narrow_others(progress, reason)
 
 
 def _after_death(progress: Progress, reason: str, guarantee: Guarantee) -> Decision:
@@ -133,15 +133,23 @@ def _after_combined_failure(progress: Progress, outcome: Judged, guarantee: Guar
     processor, _, error = outcome.combined_failures[0]
     reason = f"{processor} failed on a combined tuple: {error}"
     if guarantee is Guarantee.AT_MOST_ONCE:
-        return SealIt(progress, dropped=len(outcome.combined_failures) + len(outcome.failed))
+        lost = len(outcome.combined_failures) + len(outcome.failed)
+        return SealIt(progress, dropped=min(lost, progress.remaining))
     uncombined = dict(progress.uncombined)
     for name, groups, _ in outcome.combined_failures:
         uncombined[name] = uncombined.get(name, 0) | groups
     known = uncombined == progress.uncombined
     progress = replace(_set_aside(progress, outcome.failed), uncombined=uncombined)
-    if known or progress.runs >= MAX_RUNS:
-        return narrow(progress, reason)
-    return RunAgain(progress, reason)
+    if not known and progress.runs < MAX_RUNS:
+        return RunAgain(progress, reason)
+    return _narrow_others(progress, reason) if outcome.failed else narrow(progress, reason)
+
+
+def _narrow_others(progress: Progress, reason: str) -> Decision:
+    """After a run that had somebody else to blame: the only root left is none the worse for it."""
+    if progress.remaining <= 1:
+        return RunAgain(progress, reason)
+    return narrow(progress, reason)
 
 
 def narrow(progress: Progress, reason: str) -> Decision:

@@ -157,9 +157,7 @@ class ServerModel:
         self._write(_Write(record=(record, tag)))
         return OK
 
-    def put(
-        self, run_id: str, stamp: Stamp, objects: Iterable[tuple[str, bytes]]
-    ) -> PutReply:
+    def put(self, run_id: str, stamp: Stamp, objects: Iterable[tuple[str, bytes]]) -> PutReply:
         """Store objects, all or none; the same name again replaces it."""
         if (refusal := self._refuse(run_id, stamp)) is not None:
             return refusal

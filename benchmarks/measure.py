@@ -1,0 +1,194 @@
+"""Rounds, medians, and the check that all sides counted the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+
+@dataclass(frozen=True)
+class Round:
+    """One side's work on one round of windows; times by ``time.monotonic`` in seconds.
+
+    ``ends[i]`` is when what window ``i`` changed was to be seen in the output. ``cpu_s`` is what
+    all processes of the side spent from ``begin`` to the last end.
+    """
+
+    begin: float
+    ends: Sequence[float]
+    cpu_s: float
+
+    @property
+    def window_s(self) -> float:
+        """Mean time of a window behind the first one, which waits for the input to be noticed."""
+        return (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1)
+
+
+class Side(Protocol):
+    """One program under test, alive from its creation to ``stop`` and idle between rounds."""
+
+    name: str
+    output: Path
+
+    def round(self, files: Sequence[Path]) -> Round:
+        """Have the files processed, each as one window or several; blocks."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+def interleave(
+    sides: Sequence[Side], files: Sequence[Path], rounds: int, warmups: int
+) -> dict[str, list[Round]]:
+    """A round of every side in turn, ``warmups + rounds`` times; the warm-ups are left out."""
+    found: dict[str, list[Round]] = {side.name: [] for side in sides}
+    for number in range(warmups + rounds):
+        for side in sides:
+            done = side.round(files)
+            kind = "warm-up" if number < warmups else "round"
+            print(
+                f"  {kind} {number:2d} {side.name:22s} window {done.window_s * 1e3:7.0f} ms, "
+                f"first {(done.ends[0] - done.begin) * 1e3:7.0f} ms, "
+                f"CPU {done.cpu_s / len(files) * 1e3:7.0f} ms a window",
+                flush=True,
+            )
+            if number >= warmups:
+                found[side.name].append(done)
+    return found
+
+
+def median_window_s(rounds: Iterable[Round]) -> float:
+    """Median over rounds of the time of one window, in seconds."""
+    return statistics.median(r.window_s for r in rounds)
+
+
+def ratio(slow: Sequence[Round], fast: Sequence[Round]) -> float:
+    """How many times the throughput of ``slow`` is that of ``fast``: median of the rounds' ratios.
+
+    Rounds of the same number ran next to each other, so a machine that slows down for a while
+    slows both.
+    """
+    pairs = zip(slow, fast, strict=True)
+    return statistics.median(a.window_s / b.window_s for a, b in pairs)
+
+
+def totals_in(folder: Path) -> tuple[dict[str, int], int]:
+    """The last total of every word in a folder of JSON lines (``word``, ``n``), and the rows.
+
+    Totals only grow, so the last is the largest. Files that begin with ``_`` or ``.`` are left
+    out, as any reader of such a folder does.
+    """
+    tables = []
+    rows = 0
+    for path in sorted(folder.rglob("*")):
+        hidden = any(p[0] in "._" for p in path.relative_to(folder).parts)
+        if hidden or not path.is_file() or not path.stat().st_size:
+            continue
+        table = pyarrow.json.read_json(path).select(["word", "n"])
+        rows += table.num_rows
+        tables.append(table)
+        if len(tables) >= 16:
+            tables = [_largest(tables)]
+    if not tables:
+        return {}, 0
+    last = _largest(tables)
+    return dict(zip(last["word"].to_pylist(), last["n"].to_pylist(), strict=True)), rows
+
+
+def _largest(tables: list[pa.Table]) -> pa.Table:
+    found = pa.concat_tables(tables).group_by("word").aggregate([("n", "max")])
+    return found.rename_columns({"word": "word", "n_max": "n"})
+
+
+def check(side: Side, fed: Mapping[Path, int], changes: bool = True) -> None:
+    """Compare a side's output with a plain Python count of the files it was fed, how often each.
+
+    ``changes``: every window must have put out each of its words once. Raises ``SystemExit``
+    with the difference: the speed of a wrong result is worth nothing.
+    """
+    expected: Counter[bytes] = Counter()
+    expected_rows = 0
+    for path, times in fed.items():
+        words = Counter(path.read_bytes().split())
+        expected_rows += len(words) * times
+        for word, count in words.items():
+            expected[word] += count * times
+    totals, rows = totals_in(side.output)
+    wanted = {word.decode(): count for word, count in expected.items()}
+    if totals != wanted:
+        different = [w for w in wanted.keys() | totals.keys() if wanted.get(w) != totals.get(w)]
+        some = {w: (wanted.get(w), totals.get(w)) for w in sorted(different)[:5]}
+        raise SystemExit(
+            f"{side.name} is wrong on {len(different)} of {len(wanted)} words "
+            f"(expected, found): {some}"
+        )
+    if changes and rows != expected_rows:
+        raise SystemExit(f"{side.name} put out {rows} changed totals, expected {expected_rows}")
+
+
+class CpuClock:
+    """CPU seconds of processes and all that is below them, also of those that ended meanwhile."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = list(pids)
+        self._last: dict[tuple[int, float], float] = {}
+
+    def read_s(self) -> float:
+        """Never less than at the last call."""
+        for pid in self._pids:
+            try:
+                top = psutil.Process(pid)
+                family = [top, *top.children(recursive=True)]
+            except psutil.Error:
+                continue
+            for process in family:
+                try:
+                    times = process.cpu_times()
+                    key = (process.pid, process.create_time())
+                except psutil.Error:
+                    continue
+                self._last[key] = times.user + times.system
+        return sum(self._last.values())
+
+
+def machine() -> str:
+    """The machine in one line, to stand beside figures."""
+    model = platform.processor() or "unknown CPU"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    memory = psutil.virtual_memory().total / 2**30
+    return (
+        f"{os.cpu_count()} cores of {model}, {memory:.0f} GiB, {platform.system()} "
+        f"{platform.release()}, Python {platform.python_version()}, pyspark "
+        f"{_version('pyspark')}, pyarrow {_version('pyarrow')}"
+    )
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version
+
+    return version(package)
+
+
+def mean(array: Sequence[float]) -> float:
+    """Mean of a sequence of numbers."""
+    return float(pc.mean(pa.array(array)).as_py())
+
+
+def last_line(values: Mapping[str, Any]) -> None:
+    """The result as one JSON object, which ends a benchmark's output."""
+    print(json.dumps(values), flush=True)

@@ -1,0 +1,157 @@
+"""The programs that are compared: plain Structured Streaming, and Millrace as a user runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from measure import CpuClock, Round
+
+HERE = Path(__file__).resolve().parent
+START_S = 180.0
+ROUND_S = 600.0
+_LOOK_S = 0.002
+
+
+class SideError(RuntimeError):
+    """A side ended or stood still; the message names its log."""
+
+
+class BaselineSide:
+    """A ``baseline.py`` process."""
+
+    def __init__(self, name: str, plan: str, store: str, folder: Path) -> None:
+        self.name = name
+        self.output = folder / "output"
+        self.batches_ms: list[dict[str, int]] = []
+        folder.mkdir(parents=True)
+        self._log = folder / "log.txt"
+        command = [sys.executable, str(HERE / "baseline.py"), "--plan", plan, "--store", store]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [*command, "--folder", str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                bufsize=1,
+            )
+        self._cpu = CpuClock([self._process.pid])
+        self._answer()
+
+    def round(self, files: Sequence[Path]) -> Round:
+        before = self._cpu.read_s()
+        self._tell({"files": [str(path) for path in files]})
+        answer = self._answer()
+        self.batches_ms += answer["batches_ms"]
+        return Round(answer["begin"], answer["ends"], self._cpu.read_s() - before)
+
+    def stop(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._tell({"stop": True})
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _tell(self, command: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SideError(f"{self.name} ended; see {self._log}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+class MillraceSide:
+    """A ``millrace run`` with all its processes, over a folder into which files arrive.
+
+    ``spec`` is the topology's spec; its source must read ``input``, its sink write ``output``,
+    both beside the topology file. Windows hold ``window_records`` roots.
+    """
+
+    def __init__(self, name: str, spec: Mapping[str, Any], folder: Path) -> None:
+        self.name = name
+        self.output = folder / "output"
+        self.workdir = folder / "work"
+        self._input = folder / "input"
+        self._input.mkdir(parents=True)
+        self._rounds = 0
+        self._log = folder / "log.txt"
+        topology = folder / "topology.yaml"
+        document = {
+            "apiVersion": "millrace.dev/v1alpha1",
+            "kind": "StreamTopology",
+            "metadata": {"name": name},
+            "spec": spec,
+        }
+        topology.write_text(json.dumps(document, indent=1))
+        command = [sys.executable, "-m", "millrace.cli.app", "run", str(topology)]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [*command, "--workdir", str(self.workdir), "--no-progress"],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "NO_COLOR": "1"},
+            )
+        self._cpu = CpuClock([self._process.pid])
+        self._wait(lambda: self.status().get("state") == "running", START_S)
+
+    def round(self, files: Sequence[Path]) -> Round:
+        """Each file is one window: it must hold as many lines as a window."""
+        before = self._cpu.read_s()
+        first = int(self.status()["sealed"]) + 1
+        begin = time.monotonic()
+        self.feed(files)
+        ends = [at for _, at in zip(files, self._published(first), strict=False)]
+        return Round(begin, ends, self._cpu.read_s() - before)
+
+    def feed(self, files: Sequence[Path]) -> None:
+        """Let the files arrive at once."""
+        for index, path in enumerate(files):
+            os.link(path, self._input / f"{self._rounds:05d}-{index:05d}.txt")
+        self._rounds += 1
+
+    def status(self) -> dict[str, Any]:
+        """What the driver wrote last; empty before."""
+        try:
+            found: dict[str, Any] = json.loads((self.workdir / "status.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Role, pid and resident bytes of every process of the run."""
+        command = [sys.executable, "-m", "millrace.cli.app", "status", "--json"]
+        done = subprocess.run(
+            [*command, "--workdir", str(self.workdir)], stdout=subprocess.PIPE, check=True
+        )
+        found: list[dict[str, Any]] = json.loads(done.stdout)["processes"]
+        return found
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            for process in [*psutil.Process(self._process.pid).children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            self._process.kill()
+            self._process.wait()

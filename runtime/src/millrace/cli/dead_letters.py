@@ -1,0 +1,203 @@
+"""``millrace dead-letters``: roots that failed for good, to be looked at, replayed or dropped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from millrace.cli.folders import WorkDir, named_folder
+from millrace.cli.output import console, print_plain
+
+if TYPE_CHECKING:
+    from millrace.local.letters import Letter
+    from millrace.local.workdir import WorkFolder
+
+_PAYLOAD_SHOWN = 60
+
+TopologyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--topology",
+        "-t",
+        metavar="FILE",
+        help="The topology file. Not needed where only one topology has run in this folder.",
+        show_default=False,
+    ),
+]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ID",
+        help="Ids as list shows them; without the part behind the colon all of that window.",
+        show_default=False,
+    ),
+]
+All = Annotated[
+    bool, typer.Option("--all", help="All letters, or those that --processor and --source choose.")
+]
+OfProcessor = Annotated[
+    str | None, typer.Option("--processor", metavar="NAME", help="Only where this one failed.")
+]
+OfSource = Annotated[
+    str | None, typer.Option("--source", metavar="NAME", help="Only roots of this source.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each letter.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the group of commands."""
+    group = typer.Typer(
+        name="dead-letters",
+        help="Roots that failed for good: look at them, replay them, drop them.\n\n"
+        "A root becomes a dead letter when its last replay has failed too (ackers.maxReplays).",
+        no_args_is_help=True,
+    )
+    for command in (list_letters, show, replay, drop):
+        group.command("list" if command is list_letters else None)(command)
+    app.add_typer(group)
+
+
+def list_letters(
+    topology: TopologyOption = None,
+    workdir: WorkDir = None,
+    processor: OfProcessor = None,
+    source: OfSource = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the dead letters, oldest window first."""
+    _, letters = _letters(topology, workdir, processor, source)
+    if as_json:
+        _print_json(letters)
+        return
+    if not letters:
+        print_plain("no dead letters")
+        return
+    table = Table("id", "processor", "source", "replays", "error", "payload", box=None)
+    for letter in letters:
+        error = letter.error.strip().splitlines()[-1] if letter.error.strip() else ""
+        asked = f" ({letter.asked} asked)" if letter.asked else ""
+        where = f"{letter.source} at {letter.offset}"
+        table.add_row(
+            *(escape(text) for text in (letter.id + asked, letter.processor, where)),
+            str(letter.replays),
+            *(escape(text) for text in (error, _short(letter.payload))),
+        )
+    console().print(table)
+
+
+def show(
+    ids: Ids = None,
+    topology: TopologyOption = None,
+    workdir: WorkDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show letters in full, all of them without an id: origin, error, payload."""
+    from millrace.local.letters import chosen
+
+    _, letters = _letters(topology, workdir, None, None)
+    wanted = chosen(letters, ids) if ids else letters
+    if as_json:
+        _print_json(wanted)
+        return
+    for letter in wanted:
+        replays = f"{letter.replays} replays"
+        print_plain(f"{letter.id}  source {letter.source}, offset {letter.offset}, {replays}")
+        print_plain(f"failed in {letter.processor or 'the source'}:")
+        print_plain(_indented(letter.error))
+        print_plain("payload:")
+        payload = letter.payload
+        text = "(no longer there)" if payload is None else payload.decode(errors="backslashreplace")
+        print_plain(_indented(text) + "\n")
+
+
+def replay(
+    ids: Ids = None,
+    everything: All = False,
+    topology: TopologyOption = None,
+    workdir: WorkDir = None,
+    processor: OfProcessor = None,
+    source: OfSource = None,
+) -> None:
+    """Process letters once more, after the cause has been mended; with the next seal."""
+    _ask("replay", ids, everything, (topology, workdir, processor, source))
+
+
+def drop(
+    ids: Ids = None,
+    everything: All = False,
+    topology: TopologyOption = None,
+    workdir: WorkDir = None,
+    processor: OfProcessor = None,
+    source: OfSource = None,
+) -> None:
+    """Forget letters for good; with the next seal."""
+    _ask("drop", ids, everything, (topology, workdir, processor, source))
+
+
+def _ask(
+    action: str,
+    ids: list[str] | None,
+    everything: bool,
+    place: tuple[Path | None, Path | None, str | None, str | None],
+) -> None:
+    from millrace.local.letters import ask
+
+    folder, letters = _letters(*place)
+    wanted = _wanted(letters, ids, everything)
+    new = [letter for letter in wanted if letter.asked is None]
+    alive = ask(folder, action, wanted)
+    verb = "replayed" if action == "replay" else "dropped"
+    when = "with the next seal" if alive else "by the next millrace run, no run is alive now"
+    print_plain(f"{len(new)} dead letters will be {verb} {when}")
+    if len(new) < len(wanted):
+        print_plain(f"{len(wanted) - len(new)} had been asked for before and are left alone")
+
+
+def _letters(
+    topology: Path | None, workdir: Path | None, processor: str | None, source: str | None
+) -> tuple[WorkFolder, list[Letter]]:
+    from millrace.local.letters import read_letters
+    from millrace.local.workdir import find_folder
+
+    folder = find_folder(named_folder(topology, workdir))
+    letters = [
+        letter
+        for letter in read_letters(folder)
+        if processor in (None, letter.processor) and source in (None, letter.source)
+    ]
+    return folder, letters
+
+
+def _wanted(letters: list[Letter], ids: Sequence[str] | None, everything: bool) -> list[Letter]:
+    from millrace.local.letters import chosen
+
+    if bool(ids) == everything:
+        raise typer.BadParameter(
+            "both ids and --all are given: leave one of them out"
+            if ids
+            else "no dead letter is named: give ids as millrace dead-letters list shows them, "
+            "or --all"
+        )
+    return letters if everything else chosen(letters, ids or ())
+
+
+def _print_json(letters: Sequence[Letter]) -> None:
+    for letter in letters:
+        print_plain(json.dumps(letter.document(), ensure_ascii=False))
+
+
+def _short(payload: bytes | None) -> str:
+    if payload is None:
+        return "(no longer there)"
+    text = " ".join(payload.decode(errors="backslashreplace").split())
+    return text if len(text) <= _PAYLOAD_SHOWN else text[: _PAYLOAD_SHOWN - 1] + "…"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines() or [""])

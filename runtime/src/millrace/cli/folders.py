@@ -1,0 +1,58 @@
+"""Which work folder a command means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from millrace.errors import TopologyError, WorkFolderError
+
+WorkDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--workdir",
+        metavar="DIR",
+        help="The work folder. Default: .millrace/<name of the topology> in the current folder.",
+        show_default=False,
+    ),
+]
+
+
+def named_folder(file: Path | None, workdir: Path | None) -> Path:
+    """The work folder itself, that of a topology file, or the only one there is.
+
+    Raises ``TopologyError`` for a file without a name and ``WorkFolderError`` where it is not
+    clear which folder is meant.
+    """
+    from millrace.local.workdir import DEFAULT_PARENT, default_path
+
+    if workdir is not None:
+        return workdir
+    if file is not None:
+        return default_path(_name_in(file))
+    parent = Path.cwd() / DEFAULT_PARENT
+    known = sorted(p.parent for p in parent.glob("*/identity.json"))
+    if len(known) == 1:
+        return known[0]
+    if not known:
+        raise WorkFolderError(
+            f"{parent}: no topology has run in this folder; name a topology file or a --workdir"
+        )
+    names = ", ".join(path.name for path in known)
+    raise WorkFolderError(
+        f"{parent}: several topologies have run here ({names}); name a topology file or a --workdir"
+    )
+
+
+def _name_in(file: Path) -> str:
+    """The name of a topology whose file may otherwise be invalid by now."""
+    try:
+        return str(yaml.safe_load(file.read_text())["metadata"]["name"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise TopologyError(
+            f"{file}: its metadata.name cannot be read ({error}); mend it, or name the work "
+            "folder with --workdir"
+        ) from error

@@ -1,0 +1,226 @@
+"""What a run shows while it goes on: a live panel in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from millrace.clock import Clock
+from millrace.local.files import read_json
+from millrace.local.runlog import EventFollower, RunEvent
+
+LINE_EVERY_S = 3.0
+"""Time between two plain lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The driver's figures, as far as this run's driver has written any."""
+
+    state: str = "starting"
+    execution: int = 0
+    sealed: int = 0
+    published: int = 0
+    roots: int = 0
+    replays: int = 0
+    roots_per_s: float = 0.0
+    pending: int = 0
+    dead: int = 0
+    dropped: int = 0
+    lag: int | None = None
+    window: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, status: object, since: float) -> Figures:
+        """From ``status.json``; figures from before ``since`` (wall clock) say nothing."""
+        if not isinstance(status, dict) or status.get("updated", 0.0) < since:
+            return cls()
+        totals = status.get("totals") or {}
+        return cls(
+            str(status.get("state", "running")),
+            int(status.get("execution") or 0),
+            int(status.get("sealed") or 0),
+            int(status.get("published") or 0),
+            int(totals.get("roots") or 0),
+            int(totals.get("replays") or 0),
+            float(status.get("rootsPerS") or 0.0),
+            int(status.get("pendingReplays") or 0),
+            int(status.get("deadLetters") or 0),
+            int(totals.get("dropped") or 0),
+            status.get("lagRecords"),
+            status.get("window"),
+        )
+
+    def line(self) -> str:
+        """Everything in one plain line."""
+        lag = "" if self.lag is None else f", lag {self.lag:,}"
+        dropped = f", dropped {self.dropped:,}" if self.dropped else ""
+        return (
+            f"{self.state}: {self.roots:,} roots in {self.sealed:,} windows "
+            f"({self.published:,} published), {self.roots_per_s:,.0f} roots/s, "
+            f"{self.pending:,} pending, {self.replays:,} replays, "
+            f"{self.dead:,} dead letters{dropped}{lag}"
+        )
+
+
+class Quiet:
+    """Shows what the driver prints and nothing else."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def __enter__(self) -> Quiet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def tell(self, text: str) -> None:
+        """A sentence about the start of the run."""
+
+    def event(self, event: RunEvent) -> None:
+        """See ``Listener``."""
+
+    def progress(self) -> None:
+        """See ``Listener``."""
+
+    def output(self, line: str) -> None:
+        """A line for standard output, as it is."""
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def finish(self) -> None:
+        """Nothing more will come."""
+
+
+class Lines(Quiet):
+    """A plain line every few seconds, and one for each event.
+
+    With ``figures`` off there are only the events.
+    """
+
+    def __init__(self, console: Console, folder: Path, clock: Clock, figures: bool = True) -> None:
+        super().__init__(console)
+        self._status = folder / "status.json"
+        self._clock = clock
+        self._since = clock.now_s()
+        self._follower = EventFollower(folder / "events.jsonl")
+        self._figures = figures
+        self._due_s = clock.monotonic_s() + LINE_EVERY_S
+        self._last = ""
+        self._told: set[RunEvent] = set()
+
+    def event(self, event: RunEvent) -> None:
+        # Told at once, even if the disk is too full for the file of events.
+        self._told.add(event)
+        self._show(event)
+
+    def tell(self, text: str) -> None:
+        self.console.print(escape(text), soft_wrap=True)
+
+    def progress(self) -> None:
+        self._show_events()
+        if not self._figures or self._clock.monotonic_s() < self._due_s:
+            return
+        self._due_s = self._clock.monotonic_s() + LINE_EVERY_S
+        line = self._now().line()
+        if line != self._last:
+            self._last = line
+            self.console.print(f"{_time(self._clock.now_s())} {line}", soft_wrap=True)
+
+    def finish(self) -> None:
+        self._show_events()
+
+    def _now(self) -> Figures:
+        return Figures.of(read_json(self._status), self._since)
+
+    def _show_events(self) -> None:
+        for event in self._follower.new():
+            if event not in self._told:
+                self._show(event)
+            self._told.discard(event)
+
+    def _show(self, event: RunEvent) -> None:
+        style = "yellow" if event.warning else "dim"
+        text = f"{_time(event.time)} {event.kind}: {escape(event.text)}"
+        self.console.print(f"[{style}]{text}[/]", soft_wrap=True)
+
+
+class Panel(Lines):
+    """A panel at the bottom of a terminal that changes in place, events above it."""
+
+    def __init__(self, console: Console, folder: Path, clock: Clock, name: str) -> None:
+        super().__init__(console, folder, clock)
+        self._name = name
+        self._spinner = Spinner("dots", "starting")
+        self._live = Live(
+            self._drawn(Figures()), console=console, refresh_per_second=8, transient=True
+        )
+
+    def __enter__(self) -> Panel:
+        self._live.start()
+        return self
+
+    def progress(self) -> None:
+        self._show_events()
+        self._live.update(self._drawn(self._now()))
+
+    def finish(self) -> None:
+        self._show_events()
+        self._live.stop()
+
+    def _drawn(self, figures: Figures) -> RenderableType:
+        self._spinner.update(text=self._headline(figures))
+        grid = Table.grid(padding=(0, 3))
+        grid.add_row(
+            _figure("roots", f"{figures.roots:,}"),
+            _figure("roots/s", f"{figures.roots_per_s:,.0f}"),
+            _figure("windows", f"{figures.sealed:,}"),
+            _figure("published", f"{figures.published:,}"),
+            _figure("lag", "?" if figures.lag is None else f"{figures.lag:,}"),
+            _figure("pending", f"{figures.pending:,}"),
+            _figure("replays", f"{figures.replays:,}"),
+            _figure("dead letters", f"{figures.dead:,}", "red" if figures.dead else ""),
+        )
+        return Group(self._spinner, grid)
+
+    def _headline(self, figures: Figures) -> Text:
+        text = Text.assemble((self._name, "bold"), f" {figures.state}")
+        if figures.execution:
+            text.append(f", execution {figures.execution}", "dim")
+        window = figures.window
+        if window is not None:
+            seconds = max(0.0, self._clock.now_s() - float(window.get("since") or 0.0))
+            text.append(
+                f", window {window['number']} attempt {window['attempt']} "
+                f"({window['roots']:,} roots, {seconds:.1f} s)"
+            )
+        return text
+
+
+def shown(
+    console: Console, folder: Path, name: str, clock: Clock, *, quiet: bool, progress: bool
+) -> Quiet:
+    """The display that fits the options and the place where it is shown."""
+    if quiet:
+        return Quiet(console)
+    if progress and console.is_terminal:
+        return Panel(console, folder, clock, name)
+    return Lines(console, folder, clock, figures=progress)
+
+
+def _figure(label: str, value: str, style: str = "") -> Text:
+    return Text.assemble((value, style or "bold"), " ", (label, "dim"))
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))

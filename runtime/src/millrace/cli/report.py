@@ -1,0 +1,118 @@
+"""The report at the end of a run, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from millrace.errors import ExitCode
+from millrace.local.files import read_json
+from millrace.local.supervisor import RunResult
+from millrace.local.workdir import WorkFolder
+from millrace.topology.load import LoadedTopology
+from millrace.topology.model import Sink
+
+_TOTALS = ("roots", "windows", "replays", "dead", "dropped")
+
+
+def totals_in(folder: Path, uid: str | None = None) -> dict[str, int]:
+    """The record's totals as the driver showed them last; zeros for another life of a topology."""
+    status = read_json(folder / "status.json")
+    totals: Any = {}
+    if isinstance(status, dict) and (uid is None or status.get("uid") == uid):
+        totals = status.get("totals") or {}
+    return {name: int(totals.get(name) or 0) for name in _TOTALS}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a run ended. ``totals`` are those of the topology's life, ``here`` those of this run."""
+
+    name: str
+    folder: WorkFolder
+    result: RunResult
+    seconds: float
+    totals: Mapping[str, int]
+    here: Mapping[str, int]
+    status: Mapping[str, Any]
+    sinks: Mapping[str, str]
+    bytes_per_root: float | None = None
+
+    def document(self) -> dict[str, Any]:
+        """The report as JSON; ``run`` counts this run alone, ``totals`` all since ``--fresh``."""
+        return {
+            "name": self.name,
+            "uid": self.folder.uid,
+            "workdir": str(self.folder.path),
+            "code": int(self.result.code),
+            "reason": self.result.reason,
+            "message": self.result.message,
+            "seconds": round(self.seconds, 3),
+            "execution": self.status.get("execution"),
+            "sealed": self.status.get("sealed"),
+            "published": self.status.get("published"),
+            "totals": dict(self.totals),
+            "run": dict(self.here),
+            "pendingReplays": self.status.get("pendingReplays"),
+            "deadLetters": self.status.get("deadLetters"),
+            "bytesPerRoot": self.bytes_per_root,
+            "restarts": dict(self.result.restarts),
+            "sinks": dict(self.sinks),
+        }
+
+    def show(self, console: Console) -> None:
+        """Print it for people."""
+        console.print(f"[bold]{escape(self.name)}[/] {self._ending()}")
+        table = Table.grid(padding=(0, 2))
+        table.add_row("roots", f"{self.here['roots']:,} in {self.here['windows']:,} windows")
+        if self.totals["roots"] != self.here["roots"]:
+            everything = f"{self.totals['roots']:,} in {self.totals['windows']:,} windows"
+            table.add_row("in all", everything)
+        table.add_row("replays", f"{self.here['replays']:,}")
+        if self.here["dropped"]:
+            table.add_row("dropped", f"{self.here['dropped']:,}")
+        dead = int(self.status.get("deadLetters") or 0)
+        if dead:
+            hint = f"millrace dead-letters list --workdir {self.folder.path}"
+            table.add_row("dead letters", f"{dead:,}: {escape(hint)}")
+        if self.result.restarts:
+            again = ", ".join(f"{name} {count}×" for name, count in self.result.restarts.items())
+            table.add_row("started again", escape(again))
+        for name, place in self.sinks.items():
+            table.add_row(f"sink {escape(name)}", escape(place))
+        table.add_row("work folder", escape(str(self.folder.path)))
+        console.print(table, soft_wrap=True)
+
+    def _ending(self) -> str:
+        after = f"after {self.seconds:.1f} s"
+        if self.result.reason == "drained":
+            return f"is drained {after}: all input is processed and published"
+        if self.result.reason == "asked":
+            return f"was stopped {after}; the next millrace run goes on where it stopped"
+        if self.result.reason == "fenced":
+            return f"was fenced {after}: a newer run has taken over"
+        code = self.result.code
+        name = ExitCode(code).name if code in ExitCode.__members__.values() else "unknown"
+        return f"[bold red]failed[/] {after} (exit code {code}, {name}); nothing is lost"
+
+
+def sink_places(loaded: LoadedTopology) -> dict[str, str]:
+    """Where each sink shows its rows."""
+    return {sink.name: _place(sink, loaded.folder) for sink in loaded.topology.spec.sinks}
+
+
+def _place(sink: Sink, folder: Path) -> str:
+    if sink.files is not None:
+        return str((folder / sink.files.path).resolve())
+    if sink.redis is not None:
+        parts = urlsplit(sink.redis.url)
+        bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+        return f"{urlunsplit(bare)} {sink.redis.key or sink.redis.stream or ''}".rstrip()
+    return sink.custom.target if sink.custom is not None else "standard output"

@@ -1,0 +1,109 @@
+"""``millrace run``: a topology with all its processes on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millrace.cli.folders import WorkDir
+from millrace.cli.options import Overrides, TopologyFile
+from millrace.cli.output import console, print_error, print_plain
+from millrace.errors import ExitCode, MillraceError
+from millrace.topology.load import LoadedTopology, load
+
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Start over: forget all state and read from the beginning.")
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option("--overwrite", help="With --fresh: empty sinks that hold something from before."),
+]
+QuietFlag = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Show errors and what a console sink prints only.")
+]
+NoProgress = Annotated[
+    bool, typer.Option("--no-progress", help="Show events and the report, no figures meanwhile.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, as the last line.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+
+    @app.command()
+    def run(
+        file: TopologyFile,
+        override: Overrides = None,
+        workdir: WorkDir = None,
+        fresh: Fresh = False,
+        overwrite: Overwrite = False,
+        quiet: QuietFlag = False,
+        no_progress: NoProgress = False,
+        as_json: AsJson = False,
+    ) -> None:
+        """Run a topology on this machine until its input is drained or Ctrl-C.
+
+        Starts a state server, acker processes and a Spark driver, and starts again what dies.
+        Run it again to go on behind the last sealed window, also after a crash, also after an
+        edit of the file: what the edit means is said at the start. A second run of the same
+        topology takes over from the first.
+
+        Ctrl-C ends cleanly: what is sealed is published. A second Ctrl-C does not wait for that.
+        """
+        if overwrite and not fresh:
+            raise typer.BadParameter("--overwrite empties sinks only together with --fresh")
+        loaded = load(file, override or ())
+        try:
+            code = _run(loaded, workdir, fresh, overwrite, (quiet, not no_progress, as_json))
+        except KeyboardInterrupt:
+            # Before the driver was started: there is nothing to be drained.
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+        raise typer.Exit(code)
+
+
+def _run(
+    loaded: LoadedTopology,
+    workdir: Path | None,
+    fresh: bool,
+    overwrite: bool,
+    display: tuple[bool, bool, bool],
+) -> int:
+    from millrace.cli.progress import shown
+    from millrace.cli.report import Report, sink_places, totals_in
+    from millrace.clock import SystemClock
+    from millrace.local.files import read_json
+    from millrace.local.launch import LaunchOptions, run_topology
+    from millrace.local.workdir import default_path
+
+    quiet, progress, as_json = display
+    name = loaded.topology.name
+    path = (workdir or default_path(name)).resolve()
+    clock, out = SystemClock(), console()
+    before, started_s = totals_in(path), clock.monotonic_s()
+    options = LaunchOptions(path, fresh, overwrite)
+    with shown(out, path, name, clock, quiet=quiet, progress=progress) as display_:
+        folder, result = run_topology(loaded, options, display_, display_.tell, clock)
+    status = read_json(folder.status)
+    totals = totals_in(path, folder.uid)
+    if fresh:
+        before = dict.fromkeys(before, 0)
+    report = Report(
+        name,
+        folder,
+        result,
+        clock.monotonic_s() - started_s,
+        totals,
+        {key: max(0, totals[key] - before[key]) for key in totals},
+        status if isinstance(status, dict) else {},
+        sink_places(loaded),
+    )
+    if result.message:
+        print_error(MillraceError(result.message))
+    if not quiet:
+        report.show(out)
+    if as_json:
+        print_plain(json.dumps(report.document()))
+    return result.code

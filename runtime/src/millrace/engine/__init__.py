@@ -1,0 +1,1 @@
+"""Runs window attempts on Spark: compiler, passes, envelope exchange, workers and session."""

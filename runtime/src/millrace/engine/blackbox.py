@@ -1,0 +1,221 @@
+"""What a worker was doing when it died, told from files that outlive it.
+
+Each worker keeps one small memory-mapped file (a note costs no system call and survives
+SIGKILL); the daemon that forked it adds how it ended. ``AttemptRunner`` puts both together into
+the reason that a dead attempt is given.
+
+A note of one batch is also the worker's proof of progress: ``Box.begin`` arms an interval timer
+whose signal keeps its default action, so that a batch that never ends, even inside a C loop that
+never returns to the interpreter, ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+FOLDER_VARIABLE = "MILLRACE_BLACKBOX"
+"""Environment variable that names the folder of the notes."""
+
+_SIZE_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a worker works on; ``roots`` is the span (first, last) of its batch if known."""
+
+    pid: int
+    execution: int
+    window: int
+    attempt: int
+    pass_no: int
+    partition: int
+    processor: str = ""
+    roots: tuple[int, int] | None = None
+    busy: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a worker ended: ``signal`` if one ended it, else ``exit_code``."""
+
+    pid: int
+    exit_code: int
+    signal: int
+    note: Note | None
+
+
+class Box:
+    """The notes of one worker process.
+
+    Without a folder only the timer works. Not thread-safe; one task at a time uses it.
+    """
+
+    def __init__(self, folder: Path | None, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._memory: mmap.mmap | None = None
+        self._task = Note(os.getpid(), 0, 0, 0, 0, 0)
+        if folder is not None:
+            self._memory = _map_file(folder / f"{os.getpid()}.note")
+
+    def task(self, note: Note) -> None:
+        """A task begins."""
+        self._task = note
+        self._write(note)
+
+    def begin(self, processor: str, roots: tuple[int, int] | None = None) -> None:
+        """A batch goes into user code, which has ``tupleTimeout`` from now."""
+        t = self._task
+        self._write(
+            Note(
+                t.pid, t.execution, t.window, t.attempt, t.pass_no, t.partition, processor, roots
+            )
+        )
+        signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
+
+    def progress(self) -> None:
+        """The batch goes on: the time starts again."""
+        signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
+
+    def end(self) -> None:
+        """User code has returned."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if self._memory is not None:
+            self._write(self._task)
+
+    def idle(self) -> None:
+        """The task has ended; a death from here on has nothing to do with it."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        t = self._task
+        self._write(
+            Note(t.pid, t.execution, t.window, t.attempt, t.pass_no, t.partition, busy=False)
+        )
+
+    def _write(self, note: Note) -> None:
+        if self._memory is None:
+            return
+        text = json.dumps(asdict(note)).encode()[: _SIZE_BYTES - 8]
+        # The length goes last, so that a note cut off by a kill reads as the one before or none.
+        self._memory[0:4] = b"\0\0\0\0"
+        self._memory[4 : 4 + len(text)] = text
+        self._memory[0:4] = len(text).to_bytes(4, "little")
+
+
+def folder() -> Path | None:
+    """The folder of the notes of this process, if it has one."""
+    name = os.environ.get(FOLDER_VARIABLE)
+    if not name:
+        return None
+    path = Path(name)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def record_death(path: Path, pid: int, status: int) -> None:
+    """Store a wait status (as ``os.waitpid`` gives it); called by the daemon."""
+    temporary = path / f".{pid}.death"
+    temporary.write_text(json.dumps({"pid": pid, "status": status}))
+    temporary.replace(path / f"{pid}.death")
+
+
+def collect(path: Path) -> list[Death]:
+    """Take out every recorded death that is not an orderly end; each is returned once."""
+    deaths = []
+    for file in sorted(path.glob("*.death")):
+        death = _death(path, json.loads(file.read_text()))
+        file.unlink(missing_ok=True)
+        (path / f"{death.pid}.note").unlink(missing_ok=True)
+        if death.signal or death.exit_code:
+            deaths.append(death)
+    return deaths
+
+
+def await_deaths(path: Path, timeout_s: float) -> list[Death]:
+    """Deaths of workers whose notes say busy, waited for as long as such a process is gone.
+
+    Spark notices the end of a worker before its parent records how it ended.
+    """
+    end_s = time.monotonic() + timeout_s
+    found = collect(path)
+    while time.monotonic() < end_s and (not found or _unrecorded(path)):
+        time.sleep(0.01)
+        found += collect(path)
+    return found
+
+
+def describe(death: Death, timeout_s: float) -> str:
+    """A sentence about a death: what the worker did and what ended it."""
+    cause = _cause(death, timeout_s)
+    note = death.note
+    if note is None:
+        return f"worker process {death.pid} ended: {cause}"
+    where = f"processor {note.processor!r}" if note.processor else "the engine's own code"
+    span = f", roots {note.roots[0]} to {note.roots[1]}" if note.roots else ""
+    return (
+        f"worker process {death.pid} ended in {where} (pass {note.pass_no}, partition "
+        f"{note.partition}{span}): {cause}"
+    )
+
+
+def _cause(death: Death, timeout_s: float) -> str:
+    if death.signal == signal.SIGALRM:
+        return f"no progress within tupleTimeout ({timeout_s:g} s)"
+    if death.signal == signal.SIGKILL:
+        return "killed (SIGKILL), as the kernel does when memory runs out"
+    if death.signal:
+        return f"killed by {signal.Signals(death.signal).name}"
+    return f"exit code {death.exit_code}"
+
+
+def _death(path: Path, entry: dict[str, int]) -> Death:
+    status = entry["status"]
+    code, number = 0, 0
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+    else:
+        code = os.WEXITSTATUS(status)
+    return Death(entry["pid"], code, number, read_note(path / f"{entry['pid']}.note"))
+
+
+def read_note(file: Path) -> Note | None:
+    """The last note of a worker, or ``None`` where none can be read."""
+    try:
+        data = file.read_bytes()
+        size = int.from_bytes(data[0:4], "little")
+        if not 0 < size <= _SIZE_BYTES - 4:
+            return None
+        fields = json.loads(data[4 : 4 + size])
+    except (OSError, ValueError):
+        return None
+    if fields.get("roots"):
+        fields["roots"] = tuple(fields["roots"])
+    return Note(**fields)
+
+
+def _unrecorded(path: Path) -> bool:
+    for file in path.glob("*.note"):
+        note = read_note(file)
+        if note is not None and note.busy and not _alive(note.pid):
+            return not file.with_suffix(".death").exists()
+    return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _map_file(file: Path) -> mmap.mmap:
+    with file.open("w+b") as handle:
+        handle.truncate(_SIZE_BYTES)
+        return mmap.mmap(handle.fileno(), _SIZE_BYTES)

@@ -1,0 +1,128 @@
+"""What one task has emitted and processed, and which of its tuples failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from millrace.engine import kernels
+from millrace.engine.rows import Batch
+from millrace.protocol.types import FailedRoot
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_ERROR_LENGTH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """Check values of one edge in one task: by root, and of the window's own tree."""
+
+    roots: Array
+    loose: Array
+
+    @staticmethod
+    def empty(roots: int) -> Net:
+        return Net(np.zeros(roots, np.uint64), np.zeros(1, np.uint64))
+
+    @property
+    def pair(self) -> tuple[Array, Array]:
+        return self.roots, self.loose
+
+
+class Books:
+    """XOR of all ids, for each edge: once where emitted, once where processed.
+
+    With ``tracked`` false every operation does nothing.
+    """
+
+    def __init__(self, roots: int, tracked: bool) -> None:
+        self.tracked = tracked
+        self._size = roots
+        self._nets: dict[str, Net] = {}
+
+    @property
+    def nets(self) -> dict[str, Net]:
+        """Nets by edge name."""
+        return self._nets
+
+    def net(self, edge: str) -> Net:
+        found = self._nets.get(edge)
+        if found is None:
+            found = self._nets[edge] = Net.empty(self._size)
+        return found
+
+    def absorb(self, edge: str, batch: Batch) -> None:
+        """A batch that came over ``edge`` has been processed."""
+        if not self.tracked or batch.ids is None:
+            return
+        net = self.net(edge)
+        if batch.anchors is None:
+            kernels.absorb(batch.ids, batch.roots, net.pair)
+        else:
+            lists = batch.anchors
+            kernels.absorb_lists(
+                batch.ids, lists.offsets.to_numpy(), lists.values.to_numpy(), net.pair
+            )
+
+
+class Failures:
+    """Failed roots of one task. A root that failed contributes nothing more."""
+
+    def __init__(self, roots: int) -> None:
+        self._size = roots
+        self._mask: Array | None = None
+        self._failed: dict[int, FailedRoot] = {}
+        self._combined: dict[str, tuple[int, str]] = {}
+        self.dropped = 0
+
+    def add(self, roots: list[int], processor: str, error: str, names: dict[int, str]) -> None:
+        """A tuple failed for good; ``names`` are the aggregates by component number."""
+        for root in roots:
+            if root < kernels.WINDOW_TREE:
+                self._add_root(root, processor, error)
+            elif root == kernels.UNTRACKED:
+                self.dropped += 1
+            else:
+                number, group = (root - kernels.WINDOW_TREE) >> 16, root & 0xFFFF
+                name = names[number]
+                mask, first = self._combined.get(name, (0, f"{processor}: {error}"))
+                self._combined[name] = (mask | 1 << group, first)
+
+    def _add_root(self, root: int, processor: str, error: str) -> None:
+        if root in self._failed:
+            return
+        if self._mask is None:
+            self._mask = np.zeros(self._size, bool)
+        self._mask[root] = True
+        self._failed[root] = FailedRoot(root, processor, error[:_ERROR_LENGTH])
+
+    def without_failed(self, batch: Batch) -> Batch:
+        """The batch less tuples of roots that failed in this task."""
+        if self._mask is None or not len(batch):
+            return batch
+        own = batch.roots < kernels.WINDOW_TREE
+        failed = np.zeros(len(batch), bool)
+        failed[own] = self._mask[batch.roots[own]]
+        return batch.filter(~failed) if failed.any() else batch
+
+    @property
+    def failed_roots(self) -> dict[int, FailedRoot]:
+        """Failed roots by sequence number."""
+        return self._failed
+
+    @property
+    def failed(self) -> tuple[FailedRoot, ...]:
+        return tuple(self._failed[s] for s in sorted(self._failed))
+
+    @property
+    def combined(self) -> tuple[tuple[str, int, str], ...]:
+        return tuple((n, mask, text) for n, (mask, text) in sorted(self._combined.items()))
+
+
+def error_text(error: BaseException) -> str:
+    """``Type: message`` of an exception, on one line."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

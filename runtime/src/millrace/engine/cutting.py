@@ -1,0 +1,30 @@
+"""Cuts the roots of a window in pieces, with exact counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millrace.protocol.types import Intent, RootRange
+from millrace.sources.base import Source
+
+
+def cut_intent(intent: Intent, at: int, sources: Mapping[str, Source]) -> tuple[Intent, Intent]:
+    """Two intents that together hold exactly the roots of one, ``at`` of them in the first."""
+    low: list[RootRange] = []
+    high: list[RootRange] = []
+    left = at
+    for piece in intent.ranges:
+        if left >= piece.count:
+            low.append(piece)
+        elif left <= 0:
+            high.append(piece)
+        else:
+            first, second = sources[piece.source].split(piece, left)
+            low.append(first)
+            high.append(second)
+        left -= piece.count
+    replays = max(0, left)
+    return (
+        Intent(intent.window, tuple(low), intent.replays[:replays]),
+        Intent(intent.window, tuple(high), intent.replays[replays:]),
+    )

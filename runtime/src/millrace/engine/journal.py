@@ -1,0 +1,60 @@
+"""What the driver tells the outside about itself: a status file and an event file.
+
+Neither is ever read back by the driver; the truth is the record.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+from millrace.clock import Clock
+from millrace.protocol import events as e
+
+STATUS_INTERVAL_S = 0.2
+EVENT_FILE_BYTES = 2_000_000
+
+
+class StatusFile:
+    """A JSON document that is replaced atomically, at most five times a second."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+        self._written_s = float("-inf")
+        self.values: dict[str, Any] = {}
+
+    def write(self, force: bool = False) -> None:
+        """Write ``values`` unless that was done a moment ago."""
+        now = self._clock.monotonic_s()
+        if not force and now - self._written_s < STATUS_INTERVAL_S:
+            return
+        self._written_s = now
+        self.values["updated"] = self._clock.now_s()
+        draft = self._path.with_suffix(".new")
+        draft.write_text(json.dumps(self.values))
+        draft.replace(self._path)
+
+
+class EventFile:
+    """One JSON line for each event that a user may want to know of; old lines are dropped."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._clock = clock
+        self._log = logging.Logger("events")
+        handler = RotatingFileHandler(path, maxBytes=EVENT_FILE_BYTES, backupCount=1)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        self._log.addHandler(handler)
+
+    def add(self, notice: e.Notify) -> None:
+        line = {
+            "time": self._clock.now_s(),
+            "kind": notice.kind,
+            "text": notice.text,
+            "window": notice.window,
+            "warning": notice.warning,
+        }
+        self._log.info(json.dumps(line))

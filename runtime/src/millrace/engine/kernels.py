@@ -1,0 +1,227 @@
+"""Compiled loops over the tracking columns of a batch.
+
+Root column (uint32): a value below ``WINDOW_TREE`` is a root sequence number. Above it lie the
+tuples of the window's own tree, ``WINDOW_TREE | aggregate << 16 | key group``, so that a failure
+behind a combine finds the aggregate and the key group it came from. ``UNTRACKED`` belongs to no
+tree.
+
+``nets`` is uint64, one value for each root of the window; ``loose`` is uint64[1] and collects
+the window's own tree. Numba does not check bounds: roots that came out of an envelope go through
+``count_foreign`` first.
+
+Source: tuple ids and check values after JStorm's acker; ``millrace.ids`` is the reference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from millrace.ids import mix
+from millrace.tracking.jit import jit, kernel, vector
+
+WINDOW_TREE = 0x80000000
+UNTRACKED = 0xFFFFFFFF
+
+_ORDINAL_BITS = 16
+_ORDINAL_MAX = (1 << _ORDINAL_BITS) - 1
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_M1 = np.uint64(0xBF58476D1CE4E5B9)
+_M2 = np.uint64(0x94D049BB133111EB)
+_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
+_TREE = np.uint32(WINDOW_TREE)
+_NONE = np.uint32(UNTRACKED)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_U64, _U64_OUT = vector(types.uint64), vector(types.uint64, writable=True)
+_U32, _U32_OUT = vector(types.uint32), vector(types.uint32, writable=True)
+_INDEX, _LISTS = vector(types.int64), vector(types.int32)
+
+
+@jit
+def _mix64(x: Any) -> Any:
+    x = (x ^ (x >> _S30)) * _M1
+    x = (x ^ (x >> _S27)) * _M2
+    return x ^ (x >> _S31)
+
+
+@jit
+def _mix(a: Any, b: Any) -> Any:
+    return _mix64(a ^ _mix64(b + _GOLDEN))
+
+
+@kernel((_INDEX, _U32_OUT, _U32_OUT))
+def _count_up(parents: Any, counts: Any, ordinals: Any) -> Any:
+    for i in range(parents.size):
+        parent = parents[i]
+        ordinals[i] = counts[parent]
+        counts[parent] += np.uint32(1)
+
+
+@kernel((_U64, _INDEX, _U32, _U32, types.uint64, _U64_OUT, _U64_OUT, _U64_OUT))
+def _emit(parent_ids: Any, parents: Any, ordinals: Any, roots: Any, edge: Any, nets: Any, loose: Any, ids: Any) -> Any:
+    for i in range(roots.size):
+        value = _mix(parent_ids[parents[i]] ^ edge, np.uint64(ordinals[i]))
+        ids[i] = value
+        root = roots[i]
+        if root < _TREE:
+            nets[root] ^= value
+        elif root != _NONE:
+            loose[0] ^= value
+
+
+@kernel((_U64, _U32, types.uint64, _U64_OUT, _U64_OUT, _U64_OUT))
+def _emit_single(parent_ids: Any, roots: Any, edge: Any, nets: Any, loose: Any, ids: Any) -> Any:
+    inner = _mix64(_GOLDEN)
+    for i in range(roots.size):
+        value = _mix64(parent_ids[i] ^ edge ^ inner)
+        ids[i] = value
+        root = roots[i]
+        if root < _TREE:
+            nets[root] ^= value
+        elif root != _NONE:
+            loose[0] ^= value
+
+
+@kernel((_U64, _U32, _U64_OUT, _U64_OUT))
+def _absorb(ids: Any, roots: Any, nets: Any, loose: Any) -> Any:
+    for i in range(roots.size):
+        root = roots[i]
+        if root < _TREE:
+            nets[root] ^= ids[i]
+        elif root != _NONE:
+            loose[0] ^= ids[i]
+
+
+@kernel((_U64, _LISTS, _U32, _U64_OUT, _U64_OUT))
+def _absorb_lists(ids: Any, offsets: Any, values: Any, nets: Any, loose: Any) -> Any:
+    for i in range(ids.size):
+        for j in range(offsets[i], offsets[i + 1]):
+            root = values[j]
+            if root < _TREE:
+                nets[root] ^= ids[i]
+            elif root != _NONE:
+                loose[0] ^= ids[i]
+
+
+@kernel((_U32, types.uint32))
+def _count_foreign(roots: Any, limit: Any) -> Any:
+    bad = 0
+    for i in range(roots.size):
+        if roots[i] < _TREE and roots[i] >= limit:
+            bad += 1
+    return bad
+
+
+@kernel((_U64,))
+def _xor(ids: Any) -> Any:
+    value = np.uint64(0)
+    for i in range(ids.size):
+        value ^= ids[i]
+    return value
+
+
+@kernel((_U64, _INDEX, _U32, _U64_OUT))
+def _child_order(order: Any, parents: Any, ordinals: Any, out: Any) -> Any:
+    limit = np.uint64(_ORDINAL_MAX)
+    for i in range(parents.size):
+        step = min(np.uint64(ordinals[i]), limit)
+        out[i] = (order[parents[i]] << np.uint64(_ORDINAL_BITS)) | step
+
+
+@kernel((_U32, _U64))
+def _in_order(roots: Any, order: Any) -> Any:
+    for i in range(1, roots.size):
+        if roots[i] < roots[i - 1]:
+            return False
+        if roots[i] == roots[i - 1] and order[i] <= order[i - 1]:
+            return False
+    return True
+
+
+@kernel((types.uint64, types.uint64, types.uint64, _U64_OUT))
+def _tracking_ids(source_partition: Any, start: Any, replay: Any, out: Any) -> Any:
+    for i in range(out.size):
+        out[i] = _mix(_mix(source_partition, start + np.uint64(i)), replay)
+
+
+def ordinals_of(parents: Array, parent_count: int) -> Array:
+    """For each child (int64 ``parents``) how many earlier children its parent has: uint32."""
+    ordinals = np.empty(parents.size, np.uint32)
+    _count_up(parents, np.zeros(parent_count, np.uint32), ordinals)
+    return ordinals
+
+
+def emit(
+    parent_ids: Array,
+    parents: Array | None,
+    ordinals: Array | None,
+    roots: Array,
+    edge: int,
+    net: tuple[Array, Array],
+) -> Array:
+    """Ids of the children on an edge, XORed into ``net`` as emitted.
+
+    ``roots`` are the children's, ``net`` is (nets, loose). Without ``parents`` each parent has
+    one child.
+    """
+    ids = np.empty(roots.size, np.uint64)
+    nets, loose = net
+    if parents is None or ordinals is None:
+        _emit_single(parent_ids, roots, np.uint64(edge), nets, loose, ids)
+    else:
+        _emit(parent_ids, parents, ordinals, roots, np.uint64(edge), nets, loose, ids)
+    return ids
+
+
+def emit_unbooked(
+    parent_ids: Array, parents: Array | None, ordinals: Array | None, edge: int, count: int
+) -> Array:
+    """Ids of ``count`` children as ``emit`` derives them, XORed into nothing."""
+    nowhere = np.full(count, UNTRACKED, np.uint32)
+    net = np.zeros(1, np.uint64), np.zeros(1, np.uint64)
+    return emit(parent_ids, parents, ordinals, nowhere, edge, net)
+
+
+def absorb(ids: Array, roots: Array, net: tuple[Array, Array]) -> None:
+    """XOR ids into the roots they belong to (emitted or processed, both are the same)."""
+    _absorb(ids, roots, net[0], net[1])
+
+
+def absorb_lists(ids: Array, offsets: Array, values: Array, net: tuple[Array, Array]) -> None:
+    """XOR each id into every root of its list of anchors (int32 offsets, uint32 values)."""
+    _absorb_lists(ids, offsets, values, net[0], net[1])
+
+
+def count_foreign(roots: Array, limit: int) -> int:
+    """How many root sequence numbers are not below ``limit``."""
+    return int(_count_foreign(roots, np.uint32(limit)))
+
+
+def xor(ids: Array) -> int:
+    """XOR of all ids."""
+    return int(_xor(ids))
+
+
+def child_order(order: Array, parents: Array, ordinals: Array) -> Array:
+    """Order of children within their root: the parent's, then 16 bits for the ordinal."""
+    out = np.empty(parents.size, np.uint64)
+    _child_order(order, parents, ordinals, out)
+    return out
+
+
+def in_order(roots: Array, order: Array) -> bool:
+    """Whether (root, order) rises strictly, so that no sort is needed."""
+    return bool(_in_order(roots, order))
+
+
+def tracking_ids(source: int, partition: int, start: int, count: int, replay: int) -> Array:
+    """Tracking ids (uint64) of ``count`` consecutive records of a source partition."""
+    out = np.empty(count, np.uint64)
+    _tracking_ids(
+        np.uint64(mix(source, partition)), np.uint64(start & (2**64 - 1)), np.uint64(replay), out
+    )
+    return out

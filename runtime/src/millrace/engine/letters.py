@@ -1,0 +1,68 @@
+"""Dead letters as objects: what failed, where, why, and the record's own bytes."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from millrace.errors import MillraceError, NewerFormatError
+from millrace.protocol.types import FORMAT, Replay
+from millrace.sources.base import Source
+
+
+def encode_letters(letters: Sequence[Replay], sources: Mapping[str, Source]) -> bytes:
+    """The object of one window's dead letters, as JSON."""
+    return json.dumps(
+        {"format": FORMAT, "letters": [_letter(one, sources) for one in letters]}
+    ).encode()
+
+
+def decode_letters(data: bytes) -> list[dict[str, Any]]:
+    """The letters of an object, in order. Raises ``NewerFormatError``."""
+    document = json.loads(data)
+    if document["format"] > FORMAT:
+        raise NewerFormatError(
+            f"dead letters have format {document['format']}, this release reads up to {FORMAT}; "
+            "use the newer release"
+        )
+    return list(document["letters"])
+
+
+def replay_of(letter: Mapping[str, Any], now_s: float) -> Replay:
+    """The root of a letter as a fresh replay: its count of replays starts again."""
+    return Replay(
+        letter["source"],
+        letter["partition"],
+        letter["offset"],
+        letter["number"] + 1,
+        now_s,
+        letter["locator"],
+        letter["processor"],
+        letter["error"],
+        letter["alone"],
+    )
+
+
+def _letter(root: Replay, sources: Mapping[str, Source]) -> dict[str, Any]:
+    letter: dict[str, Any] = {
+        "source": root.source,
+        "partition": root.partition,
+        "offset": root.offset,
+        "number": root.number,
+        "processor": root.processor,
+        "error": root.error,
+        "alone": root.alone,
+        "locator": root.locator,
+    }
+    try:
+        payload = sources[root.source].payload(root)
+    except MillraceError as error:
+        # A letter without its payload is better than a stream that stops for it.
+        return {**letter, "payload": None, "payloadEncoding": "none", "payloadError": str(error)}
+    try:
+        return {**letter, "payload": payload.decode(), "payloadEncoding": "utf-8"}
+    except UnicodeDecodeError:
+        encoded = base64.b64encode(payload).decode()
+        return {**letter, "payload": encoded, "payloadEncoding": "base64"}

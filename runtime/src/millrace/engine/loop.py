@@ -1,0 +1,84 @@
+"""The driver's event loop: feeds the state machine and carries out what it wants.
+
+The machine and everything quick (stamps, record writes, the view) run on the calling thread;
+window attempts, verdicts, publishing, deleting and planning each have a thread that posts its
+answer as an event. So the order of record writes is the order in which the machine asked.
+"""
+
+from __future__ import annotations
+
+import heapq
+import queue
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from millrace.clock import Clock
+from millrace.protocol import events as e
+from millrace.protocol.driver import Driver
+
+LONGEST_WAIT_S = 0.2
+"""How often ``poll`` is called when no event arrives."""
+
+
+class Effects(Protocol):
+    """Carries out actions. An event that is already known is returned, others are posted."""
+
+    def perform(self, action: e.Action) -> list[e.Event]: ...
+
+    def poll(self) -> list[e.Event]:
+        """Look at what arrives by file: proposals and requests."""
+        ...
+
+
+class Loop:
+    """Run with ``run``; ``post`` is safe from any thread and from signal handlers."""
+
+    def __init__(self, machine: Driver, clock: Clock) -> None:
+        self._machine = machine
+        self._clock = clock
+        self._events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+        self._timers: list[float] = []
+
+    def post(self, event: e.Event) -> None:
+        self._events.put(event)
+
+    def run(self, effects: Effects, observe: Callable[[e.Event], None]) -> e.Stop:
+        """Run the machine to its end; ``observe`` is told every event before it is handled."""
+        ready: deque[e.Event] = deque()
+        actions = self._machine.start(self._clock.now_s())
+        polled_s = float("-inf")
+        while True:
+            for action in actions:
+                if isinstance(action, e.Wake):
+                    heapq.heappush(self._timers, action.at_s)
+                    continue
+                ready.extend(effects.perform(action))
+                if isinstance(action, e.Stop):
+                    return action
+            now = self._clock.monotonic_s()
+            if now - polled_s >= LONGEST_WAIT_S:
+                polled_s = now
+                ready.extend(effects.poll())
+            event = ready.popleft() if ready else self._next()
+            if event is None:
+                actions = []
+                continue
+            observe(event)
+            actions = self._machine.handle(event, self._clock.now_s())
+
+    def _next(self) -> e.Event | None:
+        now_s = self._clock.now_s()
+        wait_s = LONGEST_WAIT_S
+        if self._timers:
+            wait_s = min(wait_s, max(0.0, self._timers[0] - now_s))
+        try:
+            return self._events.get(timeout=wait_s) if wait_s > 0 else self._events.get_nowait()
+        except queue.Empty:
+            pass
+        if self._timers and self._timers[0] <= self._clock.now_s():
+            now_s = self._clock.now_s()
+            while self._timers and self._timers[0] <= now_s:
+                heapq.heappop(self._timers)
+            return e.Tick()
+        return None

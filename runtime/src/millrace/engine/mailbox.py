@@ -1,0 +1,103 @@
+"""What reaches the driver through files of the work folder: proposals and requests."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from millrace.clock import Clock
+from millrace.engine.letters import decode_letters, replay_of
+from millrace.protocol import events as e
+from millrace.protocol.types import Member, Record, Replay
+
+log = logging.getLogger(__name__)
+
+
+class Mailbox:
+    """Turns ``proposal.json`` and ``requests/*.json`` into events.
+
+    A request file is deleted once the committed record reflects it, so a driver that dies in
+    between leaves it to the next one; taking a letter twice changes nothing.
+    ``fetch`` reads an object by its name; ``ackers`` is told who is alive.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Clock,
+        fetch: Callable[[str], bytes],
+        ackers: Callable[[tuple[str, ...]], None],
+    ) -> None:
+        self._proposal = folder / "proposal.json"
+        self._requests = folder / "requests"
+        self._clock = clock
+        self._fetch = fetch
+        self._ackers = ackers
+        self._seen = ""
+        self._record: Record | None = None
+        self._waiting: dict[str, e.DeadLetterRequest] = {}
+
+    def look(self) -> list[e.Event]:
+        return [*self._proposals(), *self._new_requests()]
+
+    def committed(self, record: Record) -> None:
+        """Requests that the record reflects are done."""
+        self._record = record
+        for token, request in list(self._waiting.items()):
+            if self._done(request, record):
+                (self._requests / f"{token}.json").unlink(missing_ok=True)
+                del self._waiting[token]
+
+    def _done(self, request: e.DeadLetterRequest, record: Record) -> bool:
+        for segment in record.dead:
+            if segment.name == request.segment:
+                return set(request.indexes) <= set(segment.removed)
+        return True
+
+    def _proposals(self) -> list[e.Event]:
+        try:
+            text = self._proposal.read_text()
+        except FileNotFoundError:
+            return []
+        if text == self._seen:
+            return []
+        self._seen = text
+        proposal = json.loads(text)
+        self._ackers(tuple(proposal["ackers"]))
+        members = tuple(
+            Member(m["name"], m["run_id"], m["url"])
+            for m in sorted(proposal["members"], key=lambda m: m["name"])
+        )
+        return [e.Proposal(members)] if members else []
+
+    def _new_requests(self) -> list[e.Event]:
+        if self._record is None or not self._requests.is_dir():
+            return []
+        found: list[e.Event] = []
+        for path in sorted(self._requests.glob("*.json")):
+            if path.stem in self._waiting:
+                continue
+            try:
+                request = self._request(path.stem, json.loads(path.read_text()))
+            except (ValueError, KeyError, TypeError) as error:
+                log.warning("request %s is dropped: %s", path.name, error)
+                path.unlink(missing_ok=True)
+                continue
+            if self._done(request, self._record):
+                path.unlink(missing_ok=True)
+                continue
+            self._waiting[path.stem] = request
+        found.extend(self._waiting.values())
+        return found
+
+    def _request(self, token: str, body: dict[str, Any]) -> e.DeadLetterRequest:
+        indexes = tuple(sorted(int(i) for i in body["indexes"]))
+        replays: tuple[Replay, ...] = ()
+        if body["action"] == "replay":
+            letters = decode_letters(self._fetch(body["segment"]))
+            now_s = self._clock.now_s()
+            replays = tuple(replay_of(letters[i], now_s) for i in indexes)
+        return e.DeadLetterRequest(token, body["segment"], indexes, replays)

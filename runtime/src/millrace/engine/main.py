@@ -1,0 +1,64 @@
+"""The driver process: ``python -m millrace.engine.main --workdir FOLDER``.
+
+Claiming the execution and reading the record go on while Spark starts, so a new driver is ready
+as soon as its JVM is. SIGTERM ends it behind the running publication; SIGKILL at any moment is
+what the protocol is for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from millrace.engine.process import DriverConfig, DriverProcess
+from millrace.errors import ExitCode, MillraceError
+
+log = logging.getLogger("millrace.driver")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a driver to its end and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m millrace.engine.main", description=__doc__)
+    parser.add_argument("--workdir", type=Path, required=True, help="the topology's work folder")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=os.environ.get("MILLRACE_LOG_LEVEL", "INFO"),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        document = json.loads((options.workdir / "driver.json").read_text())
+        config = DriverConfig.load(options.workdir, document)
+        process = DriverProcess(config)
+    except MillraceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+    def stop(_: int, __: FrameType | None) -> None:
+        process.ask_to_stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return process.run()
+    except MillraceError as error:
+        log.error("%s", error)
+        return error.exit_code
+    except Exception:
+        # The boundary of the process: the supervisor decides what follows from the exit code.
+        log.exception("the driver failed")
+        return ExitCode.FAILED
+
+
+if __name__ == "__main__":
+    # The JVM has threads that would hold the interpreter at its end.
+    code = main()
+    logging.shutdown()
+    os._exit(code)

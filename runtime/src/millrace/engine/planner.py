@@ -1,0 +1,130 @@
+"""Finds the next input behind the planned offsets, while a window is being processed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from millrace.clock import Clock
+from millrace.errors import MillraceError
+from millrace.protocol import events as e
+from millrace.protocol.types import Json, RootRange
+from millrace.sources.base import Source
+
+POLL_S = 0.05
+"""Longest pause between two looks at sources that had nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What all sources together have for one window."""
+
+    ranges: tuple[RootRange, ...]
+    offsets: dict[str, Json]
+    drained: bool
+    lag_records: int
+
+    @property
+    def roots(self) -> int:
+        return sum(r.count for r in self.ranges)
+
+
+def look(sources: Sequence[Source], offsets: Mapping[str, Json], max_records: int) -> Found:
+    """Ask each source once; a source that has little leaves its share to the others.
+
+    Raises ``SourceError`` where a source lost or changed data that was already counted.
+    """
+    ranges: list[RootRange] = []
+    after = dict(offsets)
+    drained = True
+    lag = 0
+    left = max_records
+    for number, source in enumerate(sources):
+        share = left // (len(sources) - number)
+        plan = source.plan(offsets.get(source.name), share)
+        ranges += plan.ranges
+        left -= sum(r.count for r in plan.ranges)
+        after[source.name] = plan.offsets
+        drained = drained and plan.drained
+        lag += plan.lag_records or 0
+    return Found(tuple(ranges), after, drained, lag)
+
+
+class Planner:
+    """One thread that answers ``Plan`` actions; a newer one replaces an unanswered older one.
+
+    ``post`` takes the answer. A plan is posted when it is full, when ``max_interval_s`` has
+    passed with at least one record, or when the sources are drained.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        max_records: int,
+        max_interval_s: float,
+        clock: Clock,
+        post: Callable[[e.Event], None],
+    ) -> None:
+        self.lag_records = 0
+        self._sources = sources
+        self._max_records = max_records
+        self._max_interval_s = max_interval_s
+        self._clock = clock
+        self._post = post
+        self._wanted: e.Plan | None = None
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; waits for the source call that is under way."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._thread.join()
+
+    def ask(self, plan: e.Plan) -> None:
+        with self._changed:
+            self._wanted = plan
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped or self._wanted is not None)
+                if self._stopped:
+                    return
+                plan, self._wanted = self._wanted, None
+            assert plan is not None
+            try:
+                self._answer(plan)
+            except MillraceError as error:
+                self._post(e.PlanFailed(plan.token, str(error)))
+
+    def _answer(self, plan: e.Plan) -> None:
+        since: float | None = None
+        while True:
+            found = look(self._sources, plan.offsets, self._max_records)
+            self.lag_records = found.lag_records
+            now = self._clock.monotonic_s()
+            if found.roots and since is None:
+                since = now
+            waited = since is not None and now - since >= self._max_interval_s
+            if found.drained or found.roots >= self._max_records or waited:
+                self._post(e.Planned(plan.token, found.ranges, found.offsets, found.drained))
+                return
+            pause = POLL_S
+            if since is not None:
+                pause = min(POLL_S, max(0.001, since + self._max_interval_s - now))
+            if self._interrupted(pause):
+                return
+
+    def _interrupted(self, pause_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._stopped or self._wanted is not None, pause_s
+            )

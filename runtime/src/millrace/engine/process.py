@@ -1,0 +1,222 @@
+"""Puts a driver together: the state machine, its loop, and the real parts around it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from millrace import crash
+from millrace.clock import Clock, SystemClock
+from millrace.engine.callbacks import Callbacks
+from millrace.engine.connectors import build_sinks, build_sources
+from millrace.engine.effects import Parts, RealEffects
+from millrace.engine.journal import EventFile, StatusFile
+from millrace.engine.loop import Loop
+from millrace.engine.mailbox import Mailbox
+from millrace.engine.planner import Planner
+from millrace.engine.publisher import Publisher
+from millrace.engine.runner import AttemptRunner
+from millrace.engine.start import SparkParts, start_spark
+from millrace.engine.stateio import Services
+from millrace.engine.statistics import Statistics
+from millrace.engine.stores import Stores
+from millrace.engine.verdicts import Verdicts
+from millrace.errors import ExitCode, MillraceError, WorkFolderError
+from millrace.protocol import events as e
+from millrace.protocol.driver import Driver, Settings
+from millrace.protocol.record import Backoff
+from millrace.protocol.types import Guarantee, Json, Record, RootRange
+from millrace.ring import owners
+from millrace.state.viewfile import ViewFile
+from millrace.topology.model import StreamTopology
+
+log = logging.getLogger("millrace.driver")
+
+
+@dataclass(frozen=True, slots=True)
+class DriverConfig:
+    """What a driver process is told: its work folder and ``driver.json`` in it.
+
+    ``folder`` is where the topology file lies: relative paths start there.
+    """
+
+    workdir: Path
+    uid: str
+    folder: Path
+    topology: StreamTopology
+    password: str | None
+    fresh: bool
+    overwrite: bool
+
+    @classmethod
+    def load(cls, workdir: Path, document: Mapping[str, Any]) -> DriverConfig:
+        """Raises ``WorkFolderError`` where the document lacks something."""
+        try:
+            topology = json.loads(Path(document["topology"]).read_text())
+            return cls(
+                workdir,
+                document["uid"],
+                Path(document["folder"]),
+                StreamTopology.model_validate(topology),
+                os.environ.get("MILLRACE_STATE_PASSWORD"),
+                bool(document.get("fresh")),
+                bool(document.get("overwrite")),
+            )
+        except (KeyError, OSError, ValueError) as error:
+            raise WorkFolderError(
+                f"{workdir / 'driver.json'}: {error}; start the run again with `millrace run`"
+            ) from error
+
+
+def settings_of(topology: StreamTopology, uid: str) -> Settings:
+    """The protocol's view of a topology."""
+    spec = topology.spec
+    guarantee = Guarantee(spec.guarantee.value)
+    return Settings(
+        uid=uid,
+        guarantee=guarantee,
+        tracking=spec.tracked,
+        backoff=Backoff(spec.ackers.max_replays, spec.ackers.backoff.seconds),
+        max_records=spec.window.max_records,
+        copies=spec.state_servers.copies,
+        key_groups=spec.key_groups,
+        emits_final=any(
+            p.aggregate is not None and p.aggregate.emit.value == "final" for p in spec.processors
+        ),
+    )
+
+
+class DriverProcess:
+    """One life of a driver. ``run`` from the main thread; ``ask_to_stop`` from anywhere."""
+
+    def __init__(self, config: DriverConfig, clock: Clock | None = None) -> None:
+        self.config = config
+        self._clock = clock or SystemClock()
+        self._sources = build_sources(config.topology, config.folder)
+        self._callbacks = Callbacks(self._sources)
+        settings = settings_of(config.topology, config.uid)
+        self._settings = replace(settings, callbacks=self._callbacks.wanted)
+        self._stores = Stores(config.uid, config.password)
+        self._sinks = build_sinks(config.topology, config.folder, self._stores)
+        self._view = ViewFile(config.workdir / "view.json")
+        self._machine = Driver(self._settings, self._owners, self._locate)
+        self._loop = Loop(self._machine, self._clock)
+        self._exit_code = ExitCode.FAILED
+        self._spark: Future[SparkParts] | None = None
+        self._runner: AttemptRunner | None = None
+        self._statistics = Statistics(
+            StatusFile(config.workdir / "status.json", self._clock), self._clock
+        )
+
+    def ask_to_stop(self) -> None:
+        self._loop.post(e.StopAsked())
+
+    def run(self) -> int:
+        """Run until drained, asked, fenced or failed; the exit code says which."""
+        for sink in self._sinks:
+            sink.prepare(self.config.uid, self.config.fresh, self.config.overwrite)
+        starter = ThreadPoolExecutor(1, thread_name_prefix="spark-start")
+        config = self.config
+        self._spark = starter.submit(
+            start_spark, config.topology, config.uid, config.folder, config.workdir
+        )
+        effects = self._effects()
+        try:
+            stop = self._loop.run(effects, self._observe)
+        finally:
+            effects.close()
+            starter.shutdown(wait=False, cancel_futures=True)
+        self._statistics.stopped(stop)
+        return self._code(stop)
+
+    # -- parts
+
+    def _effects(self) -> RealEffects:
+        config, spec, post = self.config, self.config.topology.spec, self._loop.post
+        verdicts = Verdicts(self._stores, lambda: self._started().program.tracked_edges, post)
+        planner = Planner(
+            self._sources,
+            spec.window.max_records,
+            spec.window.max_interval.seconds,
+            self._clock,
+            post,
+        )
+        planner.start()
+        self._statistics.lag = lambda: planner.lag_records
+        parts = Parts(
+            view=self._view,
+            stores=self._stores,
+            verdicts=verdicts,
+            planner=planner,
+            publisher=Publisher(self._sinks, self._callbacks, post),
+            mailbox=Mailbox(config.workdir, self._clock, self._stores.fetch, verdicts.members),
+            events=EventFile(config.workdir / "events.jsonl", self._clock),
+            sources={source.name: source for source in self._sources},
+            runner=self._attempt_runner,
+            committed=self._committed,
+            running=self._statistics.running,
+            failed=self._failed,
+        )
+        return RealEffects(parts, post)
+
+    def _started(self) -> SparkParts:
+        assert self._spark is not None
+        return self._spark.result()
+
+    def _attempt_runner(self) -> AttemptRunner:
+        if self._runner is None:
+            started = self._started()
+            named = {source.name: source for source in self._sources}
+            self._runner = AttemptRunner(started.spark, started.program, named, self._services)
+        return self._runner
+
+    def _services(self) -> Services:
+        view = self._machine.membership.view
+        assert view is not None
+        return Services(self._stores.access(view), self._stores.log_address())
+
+    # -- what the machine asks for
+
+    def _owners(
+        self, members: tuple[Any, ...], previous: tuple[tuple[str, ...], ...]
+    ) -> tuple[tuple[str, ...], ...]:
+        names = [member.name for member in members]
+        return owners(self._settings.key_groups, names, self._settings.copies, None, previous)
+
+    def _locate(self, piece: RootRange, index: int) -> Json:
+        named = {source.name: source for source in self._sources}
+        return named[piece.source].locate(piece, index)
+
+    # -- watching
+
+    def _observe(self, event: e.Event) -> None:
+        if isinstance(event, e.CasDone):
+            self._stores.use(event.view)
+        if isinstance(event, e.SinkRefused):
+            self._exit_code = ExitCode.SINK
+        if isinstance(event, e.PlanFailed):
+            self._exit_code = ExitCode.SOURCE
+        self._statistics.observe(event)
+
+    def _failed(self, error: MillraceError) -> None:
+        self._exit_code = error.exit_code
+
+    def _committed(self, record: Record) -> None:
+        crash.reached(self._point(record))
+        view = self._machine.membership.view
+        assert view is not None
+        self._statistics.committed(record, view)
+
+    def _point(self, record: Record) -> str:
+        return self._statistics.what_changed(record)
+
+    def _code(self, stop: e.Stop) -> int:
+        if stop.kind == "fenced":
+            return ExitCode.FENCED
+        return ExitCode.OK if stop.kind in ("drained", "asked") else self._exit_code

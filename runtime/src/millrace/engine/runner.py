@@ -1,0 +1,206 @@
+"""Runs window attempts as Spark jobs.
+
+A window of few roots is one task that runs every pass; a larger one is one job whose stages are
+the passes, joined by envelopes. Each attempt is a job of its own: nothing is cached, nothing runs
+twice.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.core.rdd import RDD
+from pyspark.errors import PySparkException
+from pyspark.serializers import NoOpSerializer
+
+from millrace.engine import blackbox
+from millrace.engine.cutting import cut_intent
+from millrace.engine.exchange import EnvelopeError
+from millrace.engine.faults import find_error, short_reason
+from millrace.engine.program import Program
+from millrace.engine.sql import add_step, frame_schema, jvm_chain
+from millrace.engine.sqlstage import RESULT_SCHEMA, FramePass, FrameReader, keyed, unpickled
+from millrace.engine.stateio import Services
+from millrace.engine.steps.ends import Piece
+from millrace.engine.worker import FirstPass, Job, NextPass
+from millrace.errors import MillraceError, StateServerError
+from millrace.protocol.types import AttemptPlan, Intent, RootRange, TaskReport
+from millrace.sources.base import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL_WINDOW_ROOTS = 4_096
+"""A window of at most so many roots runs as one task."""
+
+DEATH_NOTICE_S = 1.0
+"""How long to wait for the record of a worker's end after Spark has noticed it."""
+
+
+class AttemptDied(Exception):
+    """A window attempt ended without results.
+
+    ``member_lost``: something outside the attempt was away (a state server), which no root is to
+    blame for.
+    """
+
+    def __init__(self, reason: str, member_lost: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.member_lost = member_lost
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptResult:
+    """Reports of all tasks whose output was used; ``shape[k]`` counts the tasks of pass k."""
+
+    shape: tuple[int, ...]
+    reports: tuple[TaskReport, ...]
+
+
+class AttemptRunner:
+    """Runs attempts of one program, one at a time; ``cancel`` may come from another thread.
+
+    ``services`` says how tasks reach the state servers and the ack log, and is asked for each
+    attempt, since the view may have changed.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        sources: Mapping[str, Source],
+        services: Callable[[], Services],
+        small_window_roots: int = SMALL_WINDOW_ROOTS,
+    ) -> None:
+        self._spark = spark
+        self._context = spark.sparkContext
+        self._program = program
+        self._digest, self._encoded = program.encode()
+        self._sources = sources
+        self._services = services
+        self._small = small_window_roots
+        self._group = f"millrace-{program.uid}"
+        self._cancelled = threading.Event()
+        folder = self._context.getConf().get(f"spark.executorEnv.{blackbox.FOLDER_VARIABLE}")
+        self._blackbox = Path(folder) if folder else None
+
+    def run(self, plan: AttemptPlan) -> AttemptResult:
+        """Run one attempt to its end.
+
+        Raises ``AttemptDied``, or another ``MillraceError`` where running again cannot help
+        (a source that lost its data, a sink that refuses).
+        """
+        self._cancelled.clear()
+        whole = plan.intent.roots <= self._small
+        tasks = 1 if whole else self._program.parallelism
+        job = Job(self._digest, self._encoded, plan, self._services(), whole).encode()
+        if self._blackbox is not None:
+            blackbox.collect(self._blackbox)  # deaths before this attempt are not its own
+        self._context.setJobGroup(self._group, str(plan.id), interruptOnCancel=True)
+        try:
+            pieces = share(plan.intent, tasks, self._sources)
+            reports = self._collect(job, pieces, whole)
+        except (Py4JError, PySparkException) as error:
+            raise self._reason(str(error)) from error
+        shape = (1,) if whole else (tasks,) * len(self._program.passes)
+        return AttemptResult(shape, tuple({r.task: r for r in reports}.values()))
+
+    def cancel(self) -> None:
+        """End the running attempt soon; its ``run`` raises ``AttemptDied``."""
+        self._cancelled.set()
+        self._context.cancelJobGroup(self._group)
+
+    # -- jobs
+
+    def _collect(
+        self, job: bytes, pieces: Sequence[Sequence[Piece]], whole: bool
+    ) -> list[TaskReport]:
+        payload = [pickle.dumps(list(part), protocol=5) for part in pieces]
+        if self._program.sql_steps:
+            rdd = self._through_jvm(job, payload, whole)
+        else:
+            rdd = self._context.parallelize(payload, len(payload))
+            rdd = rdd.mapPartitionsWithIndex(FirstPass(job))
+        if not whole:
+            for number in range(1, len(self._program.passes)):
+                rdd = self._exchange(rdd, len(payload))
+                rdd = rdd.mapPartitionsWithIndex(NextPass(job, number))
+        return list(rdd.collect())
+
+    def _through_jvm(self, job: bytes, payload: list[bytes], whole: bool) -> RDD[Any]:
+        """The first pass with SQL steps, which run in the JVM between two Python workers."""
+        count = len(payload)
+        frame = self._spark.range(0, count, 1, count)
+        frame = frame.mapInArrow(FrameReader(job, payload), frame_schema(self._program))
+        for before, step in jvm_chain(self._program):
+            frame = add_step(frame, before, step)
+        frame = frame.mapInArrow(FramePass(job, payload), RESULT_SCHEMA)
+        last = whole or len(self._program.passes) == 1
+        return frame.rdd.mapPartitions(unpickled if last else keyed)
+
+    def _exchange(self, rdd: RDD[Any], partitions: int) -> RDD[Any]:
+        """Move (reader, envelope) pairs; both are bytes already, Spark serialises nothing."""
+        rdd._bypass_serializer = True  # type: ignore[attr-defined]
+        jvm = self._context._jvm
+        assert jvm is not None
+        pairs = jvm.PairwiseRDD(rdd._jrdd.rdd()).asJavaPairRDD()
+        moved = pairs.partitionBy(jvm.PythonPartitioner(partitions, 0))
+        return RDD(jvm.PythonRDD.valueOfPair(moved), self._context, NoOpSerializer())
+
+    def _reason(self, text: str) -> MillraceError | AttemptDied:
+        """What a failed job means."""
+        if self._cancelled.is_set():
+            return AttemptDied("cancelled")
+        error = find_error(text)
+        if isinstance(error, StateServerError):
+            return AttemptDied(str(error), member_lost=True)
+        if isinstance(error, EnvelopeError):
+            return AttemptDied(str(error))
+        if error is not None:
+            return error
+        if self._blackbox is not None and _worker_gone(text):
+            deaths = blackbox.await_deaths(self._blackbox, DEATH_NOTICE_S)
+            if deaths:
+                told = (blackbox.describe(d, self._program.tuple_timeout_s) for d in deaths)
+                return AttemptDied("; ".join(dict.fromkeys(told)))
+        return AttemptDied(short_reason(text))
+
+
+def share(
+    intent: Intent, tasks: int, sources: Mapping[str, Source]
+) -> list[list[Piece]]:
+    """Cut a window's roots into consecutive parts of nearly equal size, one for each task."""
+    pieces: list[list[Piece]] = []
+    rest, first, left = intent, 0, intent.roots
+    for number in range(tasks):
+        count = -(-left // (tasks - number))
+        mine, rest = (rest, rest) if number == tasks - 1 else cut_intent(rest, count, sources)
+        pieces.append(_pieces(mine, first))
+        first += count
+        left -= count
+    return pieces
+
+
+def _pieces(intent: Intent, first: int) -> list[Piece]:
+    pieces = []
+    for part in intent.ranges:
+        pieces.append(Piece(first, part))
+        first += part.count
+    for replay in intent.replays:
+        alone = RootRange(replay.source, replay.partition, replay.offset, 1, replay.locator)
+        pieces.append(Piece(first, alone, replay.number))
+        first += 1
+    return pieces
+
+
+def _worker_gone(text: str) -> bool:
+    signs = ("Python worker exited", "worker exited unexpectedly", "EOFException",
+             "Connection reset", "Broken pipe", "failed to connect", "Failed to")
+    return any(sign in text for sign in signs)

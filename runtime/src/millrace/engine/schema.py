@@ -1,0 +1,176 @@
+"""Declared schemas as Arrow's, and outputs of user code brought into them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.ddl import Column
+from millrace.errors import MillraceError
+
+_SIMPLE = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "int": pa.int32(),
+    "double": pa.float64(),
+    "float": pa.float32(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "date": pa.date32(),
+}
+_NAMES = {arrow: name for name, arrow in _SIMPLE.items()}
+
+
+class OutputError(MillraceError):
+    """A processor put out what it did not declare; the message names it and the column."""
+
+
+def arrow_type(name: str) -> pa.DataType:
+    """Arrow type of a canonical type name."""
+    array = re.fullmatch(r"array<(.*)>", name)
+    if array:
+        return pa.list_(arrow_type(array[1]))
+    return _SIMPLE[name]
+
+
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    """Arrow schema of declared columns; every column may be null."""
+    return pa.schema([pa.field(name, arrow_type(kind)) for name, kind in columns])
+
+
+def type_name(arrow: pa.DataType) -> str:
+    """Canonical name of an Arrow type, or Arrow's own where it has none."""
+    if pa.types.is_list(arrow):
+        return f"array<{type_name(arrow.value_type)}>"
+    return _NAMES.get(arrow, str(arrow))
+
+
+def normal_type(arrow: pa.DataType) -> pa.DataType:
+    """The canonical type that holds every value of ``arrow``, or ``arrow`` itself."""
+    if pa.types.is_dictionary(arrow):
+        return normal_type(arrow.value_type)
+    if pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow):
+        return pa.string()
+    if pa.types.is_large_binary(arrow):
+        return pa.binary()
+    if pa.types.is_timestamp(arrow):
+        return pa.timestamp("us", tz="UTC")
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        return pa.list_(normal_type(arrow.value_type))
+    if pa.types.is_integer(arrow) and arrow not in (pa.int32(), pa.int64()):
+        return pa.int32() if arrow.bit_width < 32 else pa.int64()
+    return arrow
+
+
+def normal_schema(schema: pa.Schema) -> pa.Schema:
+    """A schema of canonical types, for what comes from sources."""
+    return pa.schema([pa.field(f.name, normal_type(f.type)) for f in schema])
+
+
+def conform(data: Any, schema: pa.Schema, processor: str) -> pa.RecordBatch:
+    """Bring a processor's output (RecordBatch, Table or dict of arrays) into its schema.
+
+    Columns may come in another order; integers and floats are widened, dictionaries decoded.
+    Raises ``OutputError`` naming processor, column, expected and got type.
+    """
+    columns = _columns_of(data, processor)
+    extra = [name for name in columns if schema.get_field_index(name) < 0]
+    if extra:
+        raise OutputError(
+            f"processor {processor!r} put out the column {extra[0]!r}, which it does not declare; "
+            f"declared are {', '.join(schema.names)}"
+        )
+    arrays = []
+    for field in schema:
+        if field.name not in columns:
+            raise OutputError(
+                f"processor {processor!r} did not put out its column {field.name!r} "
+                f"({type_name(field.type)})"
+            )
+        arrays.append(_conform_array(columns[field.name], field, processor))
+    lengths = {len(a) for a in arrays}
+    if len(lengths) > 1:
+        raise OutputError(
+            f"processor {processor!r} put out columns of different lengths: {sorted(lengths)}"
+        )
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _columns_of(data: Any, processor: str) -> dict[str, Any]:
+    if isinstance(data, pa.RecordBatch | pa.Table):
+        return dict(zip(data.schema.names, data.columns, strict=True))
+    if isinstance(data, dict):
+        return data
+    raise OutputError(
+        f"processor {processor!r} returned {type(data).__name__}; "
+        "return (pa.RecordBatch or dict of arrays, parents)"
+    )
+
+
+def _conform_array(values: Any, field: pa.Field, processor: str) -> pa.Array:
+    if isinstance(values, np.ndarray | list):
+        values = pa.array(values)
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if not isinstance(values, pa.Array):
+        raise OutputError(
+            f"processor {processor!r}, column {field.name!r}: expected an Arrow array of "
+            f"{type_name(field.type)}, got {type(values).__name__}"
+        )
+    if values.type == field.type:
+        return values
+    if not _fits(values.type, field.type):
+        raise OutputError(
+            f"processor {processor!r}, column {field.name!r}: expected "
+            f"{type_name(field.type)}, got {type_name(values.type)}"
+        )
+    return pc.cast(values, field.type, safe=True)
+
+
+def _fits(got: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a cast can only fail for a single value's size, never for its kind."""
+    if pa.types.is_null(got):
+        return True
+    if pa.types.is_dictionary(got):
+        return got.value_type == wanted or _fits(got.value_type, wanted)
+    if pa.types.is_integer(got):
+        return pa.types.is_integer(wanted) or pa.types.is_floating(wanted)
+    if pa.types.is_floating(got):
+        return pa.types.is_floating(wanted)
+    if pa.types.is_list(got) or pa.types.is_large_list(got):
+        return pa.types.is_list(wanted) and (
+            got.value_type == wanted.value_type or _fits(got.value_type, wanted.value_type)
+        )
+    return normal_type(got) == wanted
+
+
+def pylist(column: pa.Array) -> list[Any]:
+    """Values of a column as Python objects; several times as fast as ``to_pylist`` for text."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        entries = pylist(column.dictionary)
+        if column.null_count == 0:
+            return [entries[code] for code in column.indices.to_numpy().tolist()]
+        return [None if code is None else entries[code] for code in column.indices.to_pylist()]
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return list(column.to_numpy(zero_copy_only=False).tolist())
+    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    if plain and column.null_count == 0:
+        return list(column.to_numpy(zero_copy_only=False).tolist())
+    return list(column.to_pylist())
+
+
+def rows_of(data: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows of a batch as dicts."""
+    names = data.schema.names
+    if len(names) == 1:
+        name = names[0]
+        return [{name: value} for value in pylist(data.column(0))]
+    columns = [pylist(column) for column in data.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]

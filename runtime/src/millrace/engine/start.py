@@ -1,0 +1,58 @@
+"""Starts Spark and compiles the topology: the slow part of a driver's start."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millrace.engine.compile import CompileOptions, compile_topology
+from millrace.engine.program import Program
+from millrace.engine.session import SessionSettings, build_session
+from millrace.engine.sql import SqlAnalyser
+from millrace.topology.model import StreamTopology
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class SparkParts:
+    """A session and the program that was compiled for it."""
+
+    spark: SparkSession
+    program: Program
+
+
+def session_settings(topology: StreamTopology, workdir: Path) -> SessionSettings:
+    """The session that a topology asks for; without executors, threads of this process."""
+    spec = topology.spec
+    executors = spec.spark.executors
+    return SessionSettings(
+        name=topology.metadata.name,
+        folder=workdir,
+        threads=min(spec.parallelism, os.cpu_count() or 1),
+        instances=executors.instances,
+        cores=executors.cores,
+        driver_memory=spec.spark.driver.memory,
+        executor_memory=executors.memory,
+        conf=spec.spark.conf,
+    )
+
+
+def code_path(topology: StreamTopology, folder: Path) -> Path:
+    """Folder of the user's code."""
+    return (folder / (topology.spec.code.path or ".")).resolve()
+
+
+def start_spark(topology: StreamTopology, uid: str, folder: Path, workdir: Path) -> SparkParts:
+    """Build the session, then compile. Raises ``TopologyError``."""
+    spark = build_session(session_settings(topology, workdir))
+    options = CompileOptions(
+        uid=uid,
+        base_path=folder,
+        code_path=code_path(topology, folder),
+        sql_schema=SqlAnalyser(spark),
+    )
+    return SparkParts(spark, compile_topology(topology, options))

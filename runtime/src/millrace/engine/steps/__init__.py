@@ -1,0 +1,1 @@
+"""How each kind of component handles the batches that reach it inside a task."""

@@ -1,0 +1,170 @@
+"""Where tuples begin and end: sources and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from millrace import crash
+from millrace.engine import kernels
+from millrace.engine.exchange import EnvelopeError
+from millrace.engine.program import Component, Edge
+from millrace.engine.rows import Array, Batch
+from millrace.engine.schema import conform
+from millrace.engine.sql import ERROR
+from millrace.engine.steps.base import CollectingStep, Outlet, Step, Task
+from millrace.engine.steps.sqlstep import unfold
+from millrace.ids import name_id
+from millrace.protocol.acklog import source_edge
+from millrace.protocol.types import RootRange, Staged
+from millrace.sinks.base import Sink
+from millrace.sources.base import Source
+
+ROWS_PER_BATCH = 32_768
+"""Most roots that go through the steps of a pass at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive roots that one task reads: sequence numbers from ``first`` on."""
+
+    first: int
+    range: RootRange
+    replay: int = 0
+
+
+class SourceStep(Step):
+    """Reads one task's share of the window's roots and emits a tuple for each."""
+
+    def __init__(
+        self, task: Task, component: Component, outlet: Outlet, source: Source
+    ) -> None:
+        super().__init__(task, component, outlet)
+        self._source = source
+        self._fed: list[Array] = []
+        self._excluded = np.array(sorted(task.plan.excluded), np.int64)
+
+    def accept(self, edge: Edge, batch: Batch) -> None:
+        raise AssertionError("a source has no input")
+
+    def read(self, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+        """Read the pieces of this source; the (first, count) runs that were really read."""
+        runs = []
+        for piece in pieces:
+            if piece.range.source == self.name:
+                runs.append((piece.first, self._read_piece(piece)))
+        crash.reached("worker.read")
+        return runs
+
+    def feed(self, batch: Batch) -> None:
+        """Take roots of this source that were read elsewhere and came through the JVM."""
+        self._fed.append(batch.roots)
+        keep = ~np.isin(batch.roots, self._excluded)
+        texts = batch.data.column(ERROR)
+        for index in np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False)):
+            if keep[index]:
+                self.task.fail(batch, int(index), self.name, texts[int(index)].as_py())
+        if not keep.all():
+            batch = batch.filter(keep)
+        batch = self.task.failures.without_failed(batch)
+        if len(batch):
+            batch = batch.with_data(unfold(batch.data, self.component))
+            self.outlet.emit(batch.data, batch, None)
+            self.task.books.absorb(source_edge(self.name), batch)
+
+    def fed_runs(self, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+        """The (first, count) runs of roots that really came out of the JVM.
+
+        Raises ``EnvelopeError`` for roots that came twice or out of the pieces' order.
+        """
+        roots = np.concatenate(self._fed) if self._fed else np.zeros(0, np.uint32)
+        mine = [p for p in pieces if p.range.source == self.name]
+        runs = []
+        for piece in mine:
+            low, high = piece.first, piece.first + piece.range.count
+            runs.append((low, int(((roots >= low) & (roots < high)).sum())))
+        if roots.size != sum(count for _, count in runs) or np.unique(roots).size != roots.size:
+            raise EnvelopeError(
+                f"{roots.size} rows of source {self.name!r} came out of the JVM, among them roots "
+                "that were not read or that came twice"
+            )
+        return runs
+
+    def _read_piece(self, piece: Piece) -> int:
+        done = 0
+        self.task.box.begin(self.name, (piece.first, piece.first + piece.range.count - 1))
+        for part in self._source.read(piece.range):
+            errors = dict(part.errors)
+            for at in range(0, part.data.num_rows, ROWS_PER_BATCH):
+                data = part.data.slice(at, ROWS_PER_BATCH)
+                self.task.box.end()
+                self._emit(piece, done, data, {i - at: text for i, text in errors.items()})
+                done += data.num_rows
+            self.task.box.begin(self.name)
+        self.task.box.end()
+        return done
+
+    def _emit(
+        self, piece: Piece, done: int, data: pa.RecordBatch, errors: dict[int, str]
+    ) -> None:
+        batch = self._tracked(piece, done, data)
+        keep = self._wanted(piece.first + done, data.num_rows)
+        books = self.task.books
+        for index, text in errors.items():
+            if 0 <= index < len(batch) and (keep is None or keep[index]):
+                self.task.fail(batch, index, self.name, text)
+        if keep is not None:
+            batch = batch.filter(keep)
+        batch = self.task.failures.without_failed(batch)
+        self.outlet.emit(batch.data, batch, None)
+        books.absorb(source_edge(self.name), batch)
+
+    def _tracked(self, piece: Piece, done: int, data: pa.RecordBatch) -> Batch:
+        assert self.component.output is not None
+        first, rows = piece.first + done, data.num_rows
+        ids = None
+        if self.task.books.tracked:
+            ids = kernels.tracking_ids(
+                name_id(self.name),
+                piece.range.partition,
+                piece.range.start + done,
+                rows,
+                piece.replay,
+            )
+        return Batch(
+            conform(data, self.component.output, self.name),
+            np.arange(first, first + rows, dtype=np.uint32),
+            ids,
+        )
+
+    def _wanted(self, first: int, rows: int) -> Array | None:
+        """Mask of the roots that are not excluded, or ``None`` where all are wanted."""
+        low, high = np.searchsorted(self._excluded, [first, first + rows])
+        if low == high:
+            return None
+        keep = np.ones(rows, bool)
+        keep[self._excluded[low:high] - first] = False
+        return keep
+
+
+class SinkStep(CollectingStep):
+    """Stages what reaches a sink under this task attempt's name."""
+
+    def __init__(self, task: Task, component: Component, outlet: Outlet, sink: Sink) -> None:
+        super().__init__(task, component, outlet)
+        self._sink = sink
+        self.staged: Staged | None = None
+
+    def finish(self) -> None:
+        waiting = self.waiting
+        if waiting:
+            left = [(e, self.task.failures.without_failed(b)) for e, b in waiting]
+            name = self.task.object_name("out", self.name)
+            assert self.component.output is not None
+            columns = self.component.output.names
+            self.staged = self._sink.stage(name, [b.data.select(columns) for _, b in left])
+            crash.reached("worker.staged")
+        self.take_all()

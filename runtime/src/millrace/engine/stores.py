@@ -1,0 +1,162 @@
+"""The driver's side of the state servers: answers as events, objects of the driver itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from millrace.errors import StateServerError
+from millrace.protocol import events as e
+from millrace.protocol.codec import decode_record, encode_record
+from millrace.protocol.record import needed_objects
+from millrace.protocol.server import Found, NotOwner, Ok, Stamped, TagTooLow
+from millrace.protocol.types import Member, Record, Stamp, View
+from millrace.state.client import StateAddress, StateClient, connect
+from millrace.state.errors import OutOfMemoryError, UnreachableError
+from millrace.state.servers import StateAccess, owners_of
+
+log = logging.getLogger(__name__)
+
+MISSING_SHOWN = 3
+
+
+class Stores:
+    """All state servers as the driver sees them; safe for use by several threads."""
+
+    def __init__(self, uid: str, password: str | None) -> None:
+        self.uid = uid
+        self._password = password
+        self._view: View | None = None
+
+    def use(self, view: View) -> None:
+        """From now on this is the view whose members hold the driver's own objects."""
+        self._view = view
+
+    def client(self, member: Member) -> StateClient:
+        return connect(StateAddress.of(member, self._password), self.uid)
+
+    def access(self, view: View) -> StateAccess:
+        """What tasks need to read and write under a view."""
+        return StateAccess.of(view, {m.name: self._password for m in view.target})
+
+    def log_member(self) -> tuple[Member, int]:
+        """The server that holds the ack log, and this driver's execution."""
+        view = self._required()
+        return view.target[0], view.execution
+
+    def log_address(self) -> StateAddress:
+        """The same, for tasks."""
+        return StateAddress.of(self.log_member()[0], self._password)
+
+    # -- the protocol's messages
+
+    def stamp(self, member: Member, stamp: Stamp) -> e.Event:
+        """Raises ``ProtocolError`` for a damaged record, ``NewerFormatError`` for a newer one."""
+        try:
+            reply = self.client(member).stamp(stamp)
+        except UnreachableError as error:
+            log.warning("%s", error)
+            return e.Unreachable(member, stamp)
+        if isinstance(reply, NotOwner):
+            return e.Refused(member, stamp, reply.reason.value, reply.current)
+        assert isinstance(reply, Stamped)
+        record = None if reply.record is None else decode_record(reply.record)
+        return e.Stamped(member, stamp, record)
+
+    def write_record(self, member: Member, stamp: Stamp, record: Record) -> e.Event:
+        try:
+            reply = self.client(member).write_record(stamp, record.tag, encode_record(record))
+        except (UnreachableError, OutOfMemoryError) as error:
+            log.warning("%s", error)
+            return e.Unreachable(member, stamp)
+        if isinstance(reply, NotOwner):
+            return e.Refused(member, stamp, reply.reason.value, reply.current)
+        if isinstance(reply, TagTooLow) and reply.current != record.tag:
+            return e.Refused(member, stamp, "stamp", stamp)
+        return e.RecordAck(member, stamp, record.tag.seq)
+
+    def copy(self, action: e.CopyObjects) -> e.Event:
+        """Bring every object that the record names to its owners, from any source that has it."""
+        try:
+            for name, groups in _named(action.record):
+                self._copy_one(action, name, groups)
+        except StateServerError as error:
+            return e.CopyFailed(action.stamp, str(error))
+        return e.Copied(action.stamp)
+
+    def _copy_one(self, action: e.CopyObjects, name: str, groups: int) -> None:
+        members = {m.name: m for m in action.view.target}
+        lacking = []
+        data: bytes | None = None
+        for owner in owners_of(action.view.owners, name, groups):
+            held = self._read(members[owner], action.stamp, name)
+            if held is None:
+                lacking.append(members[owner])
+            else:
+                data = held
+        for source in action.sources:
+            if data is None and lacking:
+                data = self._read(source, action.stamp, name)
+        if lacking and data is None:
+            raise StateServerError(
+                f"object {name} is on no state server any more; bring back the append-only file "
+                "that holds it, or start over with --fresh"
+            )
+        for member in lacking:
+            assert data is not None
+            self._store(member, action.stamp, name, data)
+
+    def _read(self, member: Member, stamp: Stamp, name: str) -> bytes | None:
+        reply = self.client(member).get(stamp, [name])
+        if isinstance(reply, NotOwner):
+            raise StateServerError(f"{member.name} refused to read {name} ({reply.reason.value})")
+        held = reply[0]
+        return held.data if isinstance(held, Found) else None
+
+    # -- objects of the driver
+
+    def put_everywhere(self, stamp: Stamp, name: str, data: bytes) -> None:
+        """Store one of the driver's own objects on its owners."""
+        view = self._required()
+        members = {m.name: m for m in view.target}
+        for owner in owners_of(view.owners, name, 0):
+            self._store(members[owner], stamp, name, data)
+
+    def fetch(self, name: str, groups: int = 0) -> bytes:
+        """Read an object from the first owner that has it, without a stamp."""
+        view = self._required()
+        members = {m.name: m for m in view.target}
+        for owner in owners_of(view.owners, name, groups):
+            reply = self.client(members[owner]).get(None, [name])
+            if not isinstance(reply, NotOwner) and isinstance(reply[0], Found):
+                return reply[0].data
+        raise StateServerError(f"object {name} is on none of its owners")
+
+    def delete(self, forget: e.Forget) -> None:
+        """Delete what ``forget`` covers on every member; a fenced driver deletes nothing."""
+        for member in self._required().target:
+            client = self.client(member)
+            names: Iterable[str] = forget.names
+            if forget.keep is not None:
+                listed = client.list_objects(forget.stamp)
+                if isinstance(listed, NotOwner):
+                    return
+                names = [name for name in listed.names if forget.covers(name)]
+            if names:
+                client.delete(forget.stamp, list(names))
+
+    def _store(self, member: Member, stamp: Stamp, name: str, data: bytes) -> None:
+        reply = self.client(member).put(stamp, [(name, data)])
+        if not isinstance(reply, Ok):
+            raise StateServerError(f"{member.name} refused object {name} ({reply.reason.value})")
+
+    def _required(self) -> View:
+        assert self._view is not None
+        return self._view
+
+
+def _named(record: Record) -> list[tuple[str, int]]:
+    """Objects on state servers that a record names, with their key groups."""
+    groups = {s.name: s.groups for chain in record.chains.values() for s in chain}
+    outputs = {s.name for sealed in record.unpublished for s in sealed.staged}
+    return [(n, groups.get(n, 0)) for n in sorted(needed_objects(record) - outputs)]

@@ -1,0 +1,48 @@
+"""Makes compiled code ready before workers are forked, so that none of them waits for it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from millrace.state import blobs
+from millrace.state.aggregates import Aggregate
+from millrace.state.aggregatestate import AggregateState
+from millrace.state.dictstate import DictState
+from millrace.state.keys import hash_keys
+from millrace.tracking.jit import compile_all
+
+_KEY_GROUPS = 2
+
+
+def warm_up() -> None:
+    """Compile every kernel, or load it from the cache on disk."""
+    compile_all()
+    _use_state()
+
+
+def _use_state() -> None:
+    """Go once through what tasks do with keyed state, for each form of column."""
+    text = pa.array(["a", "b", "a"])
+    whole, real = pa.array([1, None, 3]), pa.array([1.0, None, 3.0])
+    rows = pa.RecordBatch.from_arrays([text, whole, real], names=["t", "n", "x"])
+    functions = ("count", "sum", "min", "max", "avg")
+    columns = [Aggregate(f"{f}_{c}", f, c) for f in functions for c in ("n", "x")]
+    for keys in (["t"], ["n"], ["t", "n"]):
+        hash_keys([rows.column(k) for k in keys])
+        for aggregates in (columns, [Aggregate("count", "count")]):
+            state = AggregateState(rows.schema, keys, aggregates, _KEY_GROUPS)
+            state.begin()
+            state.update(rows)
+            state.update(rows.slice(0, 1))
+            delta = state.delta()
+            assert delta is not None
+            state.rows(state.touched())
+            state.rollback()
+            state.apply(blobs.read(delta.data))
+    values = DictState(
+        pa.schema([rows.schema.field("t")]), pa.schema([rows.schema.field("n")]), _KEY_GROUPS
+    )
+    values.begin()
+    values.values[int(values.find([text])[0])]["n"] = 1
+    values.delta()
+    values.commit()

@@ -1,0 +1,240 @@
+"""What runs inside a Python worker: the entry points of tasks and what a process keeps.
+
+A task is an importable callable with a few bytes; everything that takes time to make (the
+program, user functions, sources, sinks, connections, state) stays with the process and is found
+by the program's digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.serializers import pack_long
+
+from millrace.engine import blackbox
+from millrace.engine.acks import send_acks
+from millrace.engine.blackbox import Box, Note
+from millrace.engine.books import Books, Failures
+from millrace.engine.code import load_function, load_object, use_path
+from millrace.engine.exchange import Transport, verify
+from millrace.engine.faults import TaskError
+from millrace.engine.passes import Effects, PassRun, headed
+from millrace.engine.program import Component, Program
+from millrace.engine.stateio import Services, StateHost, TaskState
+from millrace.engine.steps.base import Task
+from millrace.engine.steps.ends import Piece
+from millrace.errors import MillraceError
+from millrace.functions import FunctionSpec
+from millrace.protocol.types import AttemptPlan, TaskId, TaskReport
+from millrace.sinks import Sink, open_sink
+from millrace.sources import Source, open_source
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One window attempt as every task of it gets it.
+
+    ``program`` is the pickled program; ``whole`` says that one task runs every pass.
+    """
+
+    digest: str
+    program: bytes
+    plan: AttemptPlan
+    services: Services
+    whole: bool
+
+    def encode(self) -> bytes:
+        return pickle.dumps(self, protocol=5)
+
+
+class ProcessParts:
+    """User code, sources, sinks and state caches of this process, for one program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        use_path(program.code_path)
+        self.box = Box(blackbox.folder(), program.tuple_timeout_s)
+        self.transport: Transport = load_object(program.transport, program.code_path)()
+        self.states = StateHost()
+        self._functions: dict[str, FunctionSpec] = {}
+
+    def function(self, component: Component) -> FunctionSpec:
+        if component.name not in self._functions:
+            assert component.function is not None
+            found = load_function(component.function, self.program.code_path)
+            self._functions[component.name] = found
+        return self._functions[component.name]
+
+    def source(self, component: Component) -> Source:
+        return open_source(component.connector)
+
+    def sink(self, component: Component) -> Sink:
+        return open_sink(component.connector)
+
+
+_PROCESS: dict[str, ProcessParts] = {}
+_JOBS: dict[str, Job] = {}
+
+
+def load_job(data: bytes) -> Job:
+    key = hashlib.blake2b(data, digest_size=16).hexdigest()
+    job = _JOBS.get(key)
+    if job is None:
+        job = pickle.loads(data)
+        _JOBS.clear()
+        _JOBS[key] = job
+    return job
+
+
+def parts_of(job: Job) -> ProcessParts:
+    parts = _PROCESS.get(job.digest)
+    if parts is None:
+        parts = ProcessParts(pickle.loads(job.program))
+        _PROCESS.clear()
+        _PROCESS[job.digest] = parts
+    return parts
+
+
+class Running:
+    """One task attempt from its first to its last line."""
+
+    def __init__(self, job: Job, pass_no: int, partition: int) -> None:
+        self.job = job
+        self.parts = parts_of(job)
+        program, plan = self.parts.program, job.plan
+        context = TaskContext.get()
+        task_attempt = context.taskAttemptId() if context is not None else 0
+        passes = program.passes if job.whole else program.passes[pass_no : pass_no + 1]
+        self.partitions = 1 if job.whole else program.parallelism
+        self.last = job.whole or pass_no == len(program.passes) - 1
+        roots = plan.intent.roots
+        self.task = Task(
+            program=program,
+            plan=plan,
+            id=TaskId(pass_no, partition, task_attempt),
+            partitions=self.partitions,
+            books=Books(roots, program.tracking),
+            failures=Failures(roots),
+            box=self.parts.box,
+        )
+        a = plan.id
+        self.parts.box.task(
+            Note(os.getpid(), a.execution, a.window, a.attempt, pass_no, partition)
+        )
+        self.state = TaskState(self.task, job.services.access, self.parts.states)
+        self.run = PassRun(self.task, passes, self.parts, self.state)
+
+    def complete(
+        self,
+        read: tuple[TaskId, ...] = (),
+        roots_read: tuple[tuple[int, int], ...] = (),
+        relayed: Iterable[TaskReport] = (),
+    ) -> list[Any]:
+        """Bring the task to its end, when all input is in.
+
+        Returns the reports for the driver, or (reader, envelope) pairs for the next pass. What
+        leaves is booked before the ack message is written, and the report says that it was.
+        """
+        effects = self.run.finish()
+        tables = {} if self.last else self.run.parcels(self.partitions)
+        reports = (self._report(effects, read, roots_read), *relayed)
+        if self.last:
+            return list(reports)
+        return list(self.parts.transport.send(headed(self.task.id, tables, reports)))
+
+    def _report(
+        self,
+        effects: Effects,
+        read: tuple[TaskId, ...],
+        roots_read: tuple[tuple[int, int], ...],
+    ) -> TaskReport:
+        report = TaskReport(
+            task=self.task.id,
+            read=read,
+            roots_read=roots_read,
+            segments=effects.segments,
+            staged=effects.staged,
+            failed=self.task.failures.failed,
+            combined_failures=self.task.failures.combined,
+        )
+        return replace(report, partitions=send_acks(self.task, self.job.services))
+
+
+    def end(self) -> None:
+        """The task is over, whichever way."""
+        self.run.close()
+        self.parts.box.idle()
+
+
+class FirstPass:
+    """Reads the sources and runs pass 0; yields (reader, envelope) pairs, or the reports."""
+
+    def __init__(self, job: bytes) -> None:
+        self._job = job
+
+    def __call__(self, partition: int, payload: Iterable[bytes]) -> Iterator[Any]:
+        pieces: list[Piece] = [piece for data in payload for piece in pickle.loads(data)]
+        with guarded():
+            running = Running(load_job(self._job), 0, partition)
+            try:
+                running.run.open()
+                runs = tuple(running.run.read(pieces))
+                made = running.complete(roots_read=runs)
+            finally:
+                running.end()
+        yield from shuffled(running, made)
+
+
+class NextPass:
+    """Runs a later pass over the envelopes of the one before."""
+
+    def __init__(self, job: bytes, pass_no: int) -> None:
+        self._job = job
+        self._pass_no = pass_no
+
+    def __call__(self, partition: int, envelopes: Iterable[bytes]) -> Iterator[Any]:
+        data = list(envelopes)
+        with guarded():
+            running = Running(load_job(self._job), self._pass_no, partition)
+            try:
+                run = running.run
+                parcels = running.parts.transport.receive(data)
+                del data
+                tracked = running.parts.program.tracking
+                verify(parcels, running.partitions, partition, tracked)
+                read = tuple(sorted(p.header.task for p in parcels))
+                relayed = {r.task: r for p in parcels for r in p.header.reports}
+                run.open()
+                run.receive(parcels)
+                del parcels
+                made = running.complete(read, relayed=relayed.values())
+            finally:
+                running.end()
+        yield from shuffled(running, made)
+
+
+def shuffled(running: Running, made: list[Any]) -> Iterator[Any]:
+    """Results as Spark's shuffle takes them: key, value, key, value, ..."""
+    if running.last:
+        yield from made
+        return
+    for reader, envelope in made:
+        yield pack_long(reader)
+        yield envelope
+
+
+class guarded:
+    """Marks deliberate errors, so that the driver finds them in Spark's text."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MillraceError):
+            raise TaskError(error) from error

@@ -1,0 +1,235 @@
+"""The processes that a supervisor keeps alive, apart from the state servers.
+
+A crew starts, watches and logs; whether one that ended is started again is decided by its owner.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from millrace.clock import Clock
+from millrace.local.children import Child, ProcessSpec
+from millrace.local.logs import Lines, LogFile, LogPump
+from millrace.local.restarts import Restarts
+from millrace.local.workdir import WorkFolder
+
+_TAIL_LINES = 40
+
+_CAUSE = re.compile(r"(?:^|\s)(?:ERROR \S+|error:|[\w.]*Error:)\s+(?P<text>.+)")
+
+
+@dataclass(slots=True)
+class Post:
+    """One process that is to be kept alive: its present life, or when the next one begins.
+
+    ``due_s`` and ``started_s`` are monotonic seconds.
+    """
+
+    spec: ProcessSpec
+    restarts: Restarts
+    child: Child | None = None
+    due_s: float | None = None
+    started_s: float = 0.0
+    since: float = 0.0
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A life that ended. ``code`` is the exit code or minus the signal's number; ``cause`` the
+    last thing it wrote that looks like an error."""
+
+    name: str
+    role: str
+    pid: int
+    code: int
+    lived_s: float
+    cause: str
+
+    @property
+    def how(self) -> str:
+        """``exit code 3`` or ``signal 9``."""
+        return f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
+
+
+class Crew:
+    """Used from the supervisor's main thread; ``output`` is called from another one."""
+
+    def __init__(self, folder: WorkFolder, clock: Clock, output: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._output = output
+        self._pump = LogPump()
+        self._files: dict[str, LogFile] = {}
+        self.posts: dict[str, Post] = {}
+
+    def want(self, spec: ProcessSpec, final_codes: Mapping[int, int]) -> None:
+        """Keep such a process alive from now on.
+
+        A life under another specification is killed; the next one takes its place.
+        """
+        spec = replace(spec, environment={**spec.environment, **self._folder.mark})
+        post = self.posts.get(spec.name)
+        if post is None:
+            self.posts[spec.name] = Post(
+                spec, Restarts(final_codes), due_s=self._clock.monotonic_s()
+            )
+        elif post.spec != spec:
+            post.spec = spec
+            if post.child is not None:
+                post.child.kill()
+
+    def unwant(self, name: str) -> None:
+        """Start no further life of a process."""
+        post = self.posts.get(name)
+        if post is not None:
+            post.due_s = None
+
+    def start_due(self) -> list[Post]:
+        """Start what is due now; those that were started."""
+        now = self._clock.monotonic_s()
+        due = [p for p in self.posts.values() if p.due_s is not None and p.due_s <= now]
+        for post in due:
+            self._start(post)
+        return due
+
+    def reap(self) -> list[Death]:
+        """Lives that have ended since the last call."""
+        deaths = []
+        for post in self.posts.values():
+            code = post.child.ended() if post.child is not None else None
+            if code is not None:
+                deaths.append(self._buried(post, code))
+        return deaths
+
+    def again(self, name: str, delay_s: float) -> None:
+        """Start the next life of a process after a delay."""
+        self.posts[name].due_s = self._clock.monotonic_s() + delay_s
+
+    def alive(self, role: str) -> list[str]:
+        """Names of the living processes of a role."""
+        return [
+            name
+            for name, post in self.posts.items()
+            if post.spec.role == role and post.child is not None
+        ]
+
+    def child(self, name: str) -> Child | None:
+        """The present life of a process."""
+        post = self.posts.get(name)
+        return post.child if post is not None else None
+
+    def handles(self) -> list[int]:
+        """File descriptors that become readable when a child ends."""
+        return [p.child.handle for p in self.posts.values() if p.child is not None]
+
+    def next_due_s(self) -> float | None:
+        """When the next start is due."""
+        return min((p.due_s for p in self.posts.values() if p.due_s is not None), default=None)
+
+    def pids(self) -> set[int]:
+        """Pids of living children and their guards."""
+        children = [p.child for p in self.posts.values() if p.child is not None]
+        return {pid for c in children for pid in (c.pid, c.guard) if pid}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Living processes as they stand in ``processes.json``."""
+        return [
+            {
+                "role": post.spec.role,
+                "name": name,
+                "pid": post.child.pid,
+                "ticks": post.child.ticks,
+                "guard": post.child.guard,
+                "started": post.since,
+                "restarts": post.restarts.count,
+            }
+            for name, post in self.posts.items()
+            if post.child is not None
+        ]
+
+    def restarts(self) -> dict[str, int]:
+        """How often each process was started again, those left out that never were."""
+        return {n: p.restarts.count for n, p in self.posts.items() if p.restarts.count}
+
+    def end(self, names: Iterable[str], grace_s: float) -> None:
+        """End processes for good: SIGTERM, then SIGKILL where that takes over ``grace_s``."""
+        posts = [self.posts[name] for name in names]
+        for post in posts:
+            post.due_s = None
+            if post.child is not None:
+                post.child.ask_to_stop()
+        end_s = self._clock.monotonic_s() + grace_s
+        for post in posts:
+            if post.child is None:
+                continue
+            code = post.child.wait(max(0.0, end_s - self._clock.monotonic_s()))
+            if code is None:
+                post.child.kill()
+                code = post.child.wait(10.0)
+            self._buried(post, code if code is not None else -9)
+
+    def close(self) -> None:
+        """Write what is left of the logs; every process has been ended."""
+        self._pump.close()
+        for file in self._files.values():
+            file.close()
+
+    def _start(self, post: Post) -> None:
+        name = post.spec.name
+        post.due_s = None
+        post.tail.clear()
+        file = self._files.setdefault(name, LogFile(self._folder.logs / f"{name}.log"))
+        tail = Lines(post.tail.append)
+
+        def log(data: bytes) -> None:
+            file.write(data)
+            tail.write(data)
+
+        stderr = self._pump.pipe(log)
+        try:
+            stdout = self._pump.pipe(Lines(self._output).write) if post.spec.tree else stderr
+            try:
+                post.child = Child(post.spec, stdout, stderr)
+            finally:
+                if stdout != stderr:
+                    os.close(stdout)
+        finally:
+            os.close(stderr)
+        post.started_s = self._clock.monotonic_s()
+        post.since = self._clock.now_s()
+
+    def _buried(self, post: Post, code: int) -> Death:
+        assert post.child is not None
+        pid = post.child.pid
+        post.child.close()
+        post.child = None
+        self._pump.settle()
+        lived_s = self._clock.monotonic_s() - post.started_s
+        return Death(post.spec.name, post.spec.role, pid, code, lived_s, cause_in(post.tail))
+
+
+def cause_in(lines: Iterable[str]) -> str:
+    """The text of the last line that reports an error, or the last line at all."""
+    last = ""
+    cause = ""
+    for line in lines:
+        last = line.strip() or last
+        match = _CAUSE.search(line)
+        if match is not None:
+            cause = match["text"].strip()
+    return cause or last
+
+
+def await_any(handles: Iterable[int], timeout_s: float) -> None:
+    """Sleep until one of the file descriptors is readable, or ``timeout_s`` has passed."""
+    poll = select.poll()
+    for handle in handles:
+        poll.register(handle, select.POLLIN)
+    poll.poll(max(0.0, timeout_s) * 1000)

@@ -1,0 +1,238 @@
+"""From a topology file to a run: work folder, what an edit means, takeover, and the processes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from millrace.clock import Clock
+from millrace.errors import MillraceError, TopologyError, WorkFolderError
+from millrace.local.children import ProcessSpec
+from millrace.local.files import read_json, write_json
+from millrace.local.servers import (
+    PASSWORD_VARIABLE,
+    Embedded,
+    External,
+    StateServer,
+    reach,
+    without_password,
+)
+from millrace.local.supervisor import DRIVER, Listener, RunPlan, RunResult, Supervisor
+from millrace.local.takeover import Holder, take_over
+from millrace.local.workdir import (
+    WorkFolder,
+    default_path,
+    open_folder,
+    start_over,
+    unusable,
+)
+from millrace.state.client import StateAddress, StateClient
+from millrace.topology.edits import Edit, Effect, classify, worst
+from millrace.topology.load import LoadedTopology
+from millrace.topology.model import StreamTopology
+
+Tell = Callable[[str], None]
+
+_CLEAN_UP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """How to run. ``workdir`` None: ``.millrace/<name>`` in the current folder.
+
+    ``fresh`` forgets the state, ``overwrite`` lets the driver empty sinks that hold something.
+    """
+
+    workdir: Path | None = None
+    fresh: bool = False
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What was edited since the topology last ran."""
+
+    edits: tuple[Edit, ...]
+
+    @property
+    def effect(self) -> Effect:
+        return worst(self.edits)
+
+    def refusal(self) -> TopologyError | None:
+        """The error of edits that the state would not survive."""
+        refused = [edit for edit in self.edits if edit.effect is Effect.REFUSED]
+        if not refused:
+            return None
+        return TopologyError("\n".join(str(edit) for edit in refused))
+
+
+def run_topology(
+    loaded: LoadedTopology,
+    options: LaunchOptions,
+    listener: Listener,
+    tell: Tell,
+    clock: Clock,
+) -> tuple[WorkFolder, RunResult]:
+    """Run a topology to its end; ``tell`` is given sentences about the start.
+
+    An older run of the same topology is ended first. Raises ``MillraceError`` for whatever keeps
+    the run from starting; nothing of the work folder has been changed then.
+    """
+    topology = loaded.topology
+    path = options.workdir or default_path(topology.name)
+    folder = open_folder(path, topology.name, loaded.file, clock)
+    if not options.fresh:
+        _explain_edits(folder, topology, tell)
+
+    def waiting(older: Holder) -> None:
+        tell(f"another run of {topology.name} (process {older.pid}) is being taken over")
+
+    lease = take_over(folder.path, waiting)
+    try:
+        if options.fresh:
+            _clean_own_server(folder, tell)
+            folder = start_over(folder, clock)
+        try:
+            _write_driver_file(folder, loaded, options)
+            plan = _Plan(folder, topology).plan()
+        except OSError as error:
+            raise unusable(folder.path, error) from error
+        supervisor = Supervisor(folder, lease, plan, listener, clock)
+        return folder, supervisor.run()
+    finally:
+        lease.release()
+
+
+def edits_since(folder: WorkFolder, topology: StreamTopology) -> Edits:
+    """Edits since the topology was last run in the folder; none if it never was.
+
+    Raises ``WorkFolderError`` where the last topology cannot be read any more.
+    """
+    document = read_json(folder.topology)
+    if document is None:
+        return Edits(())
+    try:
+        return Edits(tuple(classify(StreamTopology.model_validate(document), topology)))
+    except ValidationError as error:
+        raise WorkFolderError(
+            f"{folder.topology}: the topology that ran last cannot be read by this release "
+            f"({error.error_count()} problems); use the release that wrote it, or start over "
+            "with --fresh"
+        ) from error
+
+
+def state_servers(folder: WorkFolder, topology: StreamTopology) -> list[StateServer]:
+    """The state servers of a topology, not yet started."""
+    wanted = topology.spec.state_servers
+    if wanted.url is not None:
+        url, password = without_password(wanted.url)
+        return [External(url, password or os.environ.get(PASSWORD_VARIABLE), folder.uid)]
+    names = [f"state-{number}" for number in range(wanted.replicas)]
+    _share_password(folder, names)
+    return [Embedded(folder.path / name, name, folder.path) for name in names]
+
+
+def _explain_edits(folder: WorkFolder, topology: StreamTopology, tell: Tell) -> None:
+    found = edits_since(folder, topology)
+    refusal = found.refusal()
+    if refusal is not None:
+        raise refusal
+    if not found.edits:
+        return
+    status = read_json(folder.status)
+    sealed = status.get("sealed", 0) if isinstance(status, dict) else 0
+    for edit in found.edits:
+        tell(f"edited: {edit}")
+    tell(f"the run goes on behind window {sealed}, the last sealed one, with these edits")
+
+
+def _write_driver_file(folder: WorkFolder, loaded: LoadedTopology, options: LaunchOptions) -> None:
+    document = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+    write_json(folder.topology, document)
+    write_json(
+        folder.driver,
+        {
+            "workdir": str(folder.path),
+            "topology": str(folder.topology),
+            "folder": str(loaded.folder),
+            "uid": folder.uid,
+            "fresh": options.fresh,
+            "overwrite": options.overwrite,
+        },
+    )
+
+
+def _share_password(folder: WorkFolder, names: Sequence[str]) -> None:
+    """One password for all embedded servers: processes are given a single one."""
+    files = [folder.path / name / "password" for name in names]
+    known = next((file.read_text() for file in files if file.exists()), secrets.token_hex(24))
+    for file in files:
+        if not file.exists():
+            file.parent.mkdir(mode=0o700, exist_ok=True)
+            draft = file.with_suffix(".draft")
+            draft.touch(mode=0o600)
+            draft.write_text(known)
+            draft.replace(file)
+
+
+def _clean_own_server(folder: WorkFolder, tell: Tell) -> None:
+    """Delete what the life of the topology that ends here left on a server of the user's own."""
+    document = read_json(folder.topology)
+    try:
+        url = document["spec"]["stateServers"]["url"]
+    except (KeyError, TypeError):
+        return
+    try:
+        url, password = without_password(url)
+        password = password or os.environ.get(PASSWORD_VARIABLE)
+        client = StateClient(reach("state-0", url, password, _CLEAN_UP_S), folder.uid)
+        client.wipe()
+        client.close()
+    except MillraceError as error:
+        tell(f"the old state of {folder.identity.name} was not deleted there: {error}")
+
+
+class _Plan:
+    """Builds the specifications of the processes."""
+
+    def __init__(self, folder: WorkFolder, topology: StreamTopology) -> None:
+        self._folder = folder
+        self._topology = topology
+
+    def plan(self) -> RunPlan:
+        servers = state_servers(self._folder, self._topology)
+        return RunPlan(servers, self.ackers, self.driver)
+
+    def ackers(self, addresses: Sequence[StateAddress]) -> Sequence[ProcessSpec]:
+        spec = self._topology.spec
+        count = spec.ackers.replicas if spec.tracked else 0
+        return [self._acker(f"acker-{number}", addresses) for number in range(count)]
+
+    def _acker(self, name: str, addresses: Sequence[StateAddress]) -> ProcessSpec:
+        # The ack log has one copy, on the first member, as the driver knows too.
+        places = ("--url", addresses[0].url, "--uid", self._folder.uid)
+        command = (sys.executable, "-m", "millrace.tracking.process", "--name", name, *places)
+        return ProcessSpec(name, "acker", command, _password(addresses), self._folder.path)
+
+    def driver(self, addresses: Sequence[StateAddress]) -> ProcessSpec:
+        command = (
+            sys.executable,
+            "-m",
+            "millrace.engine.main",
+            "--workdir",
+            str(self._folder.path),
+        )
+        return ProcessSpec(
+            DRIVER, DRIVER, command, _password(addresses), self._folder.path, tree=True
+        )
+
+
+def _password(addresses: Sequence[StateAddress]) -> dict[str, str]:
+    password = addresses[0].password if addresses else None
+    return {PASSWORD_VARIABLE: password} if password else {}

@@ -1,0 +1,239 @@
+"""Dead letters for the command line: read from the record, replayed or dropped by the driver.
+
+Reading goes to the state servers of the living run; where none lives, the embedded servers are
+started for a moment, and a run that starts meanwhile waits. Replaying and dropping is asked for by
+a file in ``requests/``: the driver applies it together with the next seal, the next driver if
+none lives. Asking twice for the same letter changes nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from millrace.engine.letters import decode_letters
+from millrace.errors import MillraceError, StateServerError, WorkFolderError
+from millrace.local.files import read_json, write_json
+from millrace.local.launch import state_servers
+from millrace.local.servers import PASSWORD_VARIABLE
+from millrace.local.takeover import current_holder, held_briefly
+from millrace.local.workdir import WorkFolder
+from millrace.protocol.codec import decode_record
+from millrace.protocol.server import Found, Stamped
+from millrace.protocol.types import DeadSegment, Record
+from millrace.state.client import StateAddress, StateClient
+from millrace.topology.model import StreamTopology
+
+_SUFFIX = "/dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One dead letter. ``payload`` is None where the source could not give it any more.
+
+    ``asked`` is ``replay`` or ``drop`` if that was asked for and has not happened yet.
+    """
+
+    segment: str
+    index: int
+    window: int
+    source: str
+    partition: int
+    offset: int
+    replays: int
+    processor: str
+    error: str
+    payload: bytes | None
+    asked: str | None = None
+
+    @property
+    def id(self) -> str:
+        """What the user calls it: ``<execution>.<window>.<attempt>:<index>``."""
+        return f"{self.segment.removesuffix(_SUFFIX)}:{self.index}"
+
+    def document(self) -> dict[str, Any]:
+        """As ``--json`` shows it; bytes that are no UTF-8 come in base64."""
+        plain: dict[str, Any] = {
+            "id": self.id,
+            "window": self.window,
+            "source": self.source,
+            "partition": self.partition,
+            "offset": self.offset,
+            "replays": self.replays,
+            "processor": self.processor,
+            "error": self.error,
+            "asked": self.asked,
+        }
+        if self.payload is None:
+            return {**plain, "payload": None, "payloadEncoding": "none"}
+        try:
+            return {**plain, "payload": self.payload.decode(), "payloadEncoding": "utf-8"}
+        except UnicodeDecodeError:
+            encoded = base64.b64encode(self.payload).decode()
+            return {**plain, "payload": encoded, "payloadEncoding": "base64"}
+
+
+def read_letters(folder: WorkFolder) -> list[Letter]:
+    """All dead letters of a topology, oldest window first.
+
+    Raises ``StateServerError`` where no state server can be reached.
+    """
+    with _reachable(folder) as clients:
+        record = _newest_record(clients)
+        if record is None:
+            return []
+        asked = _asked(folder)
+        letters: list[Letter] = []
+        for segment in record.dead:
+            letters += _letters(segment, _fetch(clients, segment.name), asked)
+        return letters
+
+
+def ask(folder: WorkFolder, action: str, letters: Collection[Letter]) -> bool:
+    """Ask for letters to be replayed or dropped; whether a run is alive to do so now.
+
+    ``action`` is ``replay`` or ``drop``; letters that were asked for already are left alone.
+    """
+    by_segment: dict[str, list[int]] = {}
+    for letter in letters:
+        if letter.asked is None:
+            by_segment.setdefault(letter.segment, []).append(letter.index)
+    folder.requests.mkdir(mode=0o700, exist_ok=True)
+    for segment, indexes in by_segment.items():
+        # Names sort in the order of asking, which is the order in which the driver looks.
+        token = f"{time.time_ns()}-{secrets.token_hex(4)}"
+        request = {"action": action, "segment": segment, "indexes": sorted(indexes)}
+        write_json(folder.requests / f"{token}.json", request)
+    return current_holder(folder.path) is not None
+
+
+def _letters(
+    segment: DeadSegment, data: bytes, asked: dict[tuple[str, int], str]
+) -> Iterator[Letter]:
+    for index, entry in enumerate(decode_letters(data)):
+        if index in segment.removed:
+            continue
+        yield Letter(
+            segment.name,
+            index,
+            segment.window,
+            entry["source"],
+            entry["partition"],
+            entry["offset"],
+            entry["number"],
+            entry["processor"],
+            entry["error"],
+            _payload(entry),
+            asked.get((segment.name, index)),
+        )
+
+
+def _payload(entry: dict[str, Any]) -> bytes | None:
+    if entry["payload"] is None:
+        return None
+    if entry["payloadEncoding"] == "base64":
+        return base64.b64decode(entry["payload"])
+    return str(entry["payload"]).encode()
+
+
+def _asked(folder: WorkFolder) -> dict[tuple[str, int], str]:
+    """What the request files ask for, by (segment, index)."""
+    found = {}
+    for file in sorted(folder.requests.glob("*.json")):
+        request = read_json(file)
+        if isinstance(request, dict):
+            for index in request.get("indexes", ()):
+                found[request["segment"], int(index)] = str(request["action"])
+    return found
+
+
+@contextmanager
+def _reachable(folder: WorkFolder) -> Iterator[list[StateClient]]:
+    with ExitStack() as stack:
+        free = stack.enter_context(held_briefly(folder.path))
+        addresses = _started(folder, stack) if free else _of_the_run(folder)
+        clients = [StateClient(address, folder.uid, timeout_s=5.0) for address in addresses]
+        for client in clients:
+            stack.callback(client.close)
+        yield clients
+
+
+def _of_the_run(folder: WorkFolder) -> list[StateAddress]:
+    proposal = read_json(folder.proposal)
+    members = proposal["members"] if isinstance(proposal, dict) else []
+    if not members:
+        raise StateServerError(
+            f"{folder.identity.name}: no state server of the run is alive at the moment; try "
+            "again in a few seconds"
+        )
+    password = _password(folder)
+    return [StateAddress(m["name"], m["url"], m["run_id"], password) for m in members]
+
+
+def _password(folder: WorkFolder) -> str | None:
+    try:
+        return (folder.path / "state-0" / "password").read_text().strip()
+    except FileNotFoundError:
+        return os.environ.get(PASSWORD_VARIABLE)
+
+
+def _started(folder: WorkFolder, stack: ExitStack) -> list[StateAddress]:
+    document = read_json(folder.topology)
+    try:
+        topology = StreamTopology.model_validate(document)
+    except ValidationError as error:
+        raise WorkFolderError(
+            f"{folder.topology}: cannot be read ({error.error_count()} problems), so its state "
+            "servers are not known; run the topology once with millrace run"
+        ) from error
+    addresses = []
+    for server in state_servers(folder, topology):
+        stack.callback(server.stop)
+        addresses.append(server.start())
+    return addresses
+
+
+def _newest_record(clients: Sequence[StateClient]) -> Record | None:
+    records = []
+    for client in clients:
+        reply = client.peek()
+        if not isinstance(reply, Stamped):
+            raise StateServerError(
+                f"state server {client.address.shown} was started again just now; try again"
+            )
+        if reply.record is not None:
+            records.append(decode_record(reply.record))
+    return max(records, key=lambda record: record.tag, default=None)
+
+
+def _fetch(clients: Sequence[StateClient], name: str) -> bytes:
+    for client in clients:
+        reply = client.get(None, [name])
+        if isinstance(reply, tuple) and isinstance(reply[0], Found):
+            return reply[0].data
+    raise StateServerError(f"dead letters {name}: no state server that was asked holds them")
+
+
+def chosen(letters: Sequence[Letter], ids: Sequence[str]) -> list[Letter]:
+    """The letters that ``ids`` name: one by its id, or all of a window attempt without the index.
+
+    Raises ``MillraceError`` for an id that names none.
+    """
+    found: list[Letter] = []
+    for wanted in ids:
+        named = [one for one in letters if wanted in (one.id, one.id.rpartition(":")[0])]
+        if not named:
+            raise MillraceError(
+                f"dead letter {wanted}: there is none of that id; millrace dead-letters list "
+                "shows them all"
+            )
+        found += [one for one in named if one not in found]
+    return found

@@ -1,0 +1,132 @@
+"""What child processes write goes into files of limited size.
+
+A child's output is a pipe, so that the file can be cut while the child runs. One thread reads
+all pipes; it never waits for anything but them, so children do not block on a busy supervisor.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+MAX_BYTES = 2_000_000
+"""Size at which a log file is put aside; the one put aside before is dropped."""
+
+_READ_BYTES = 1 << 16
+
+Sink = Callable[[bytes], None]
+
+
+class LogFile:
+    """A file that is renamed to ``<name>.1`` when it is full; not thread-safe."""
+
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._file = path.open("ab", buffering=0)
+        self._size = self._file.tell()
+
+    def write(self, data: bytes) -> None:
+        """Append; a full disk loses the log, never the process that writes it."""
+        if self._size + len(data) > self._max_bytes and self._size:
+            self._file.close()
+            self._path.replace(self._path.with_name(self._path.name + ".1"))
+            self._file = self._path.open("ab", buffering=0)
+            self._size = 0
+        try:
+            self._file.write(data)
+            self._size += len(data)
+        except OSError:
+            return
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Lines:
+    """Cuts a byte stream into lines for ``take``; ends without one are kept for the next call."""
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        self._take = take
+        self._rest = b""
+
+    def write(self, data: bytes) -> None:
+        """Take what arrived."""
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        for line in whole:
+            self._take(line.decode(errors="replace"))
+
+
+class LogPump:
+    """Reads the pipes of all children in one thread; methods are called by one other thread."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._new: list[tuple[int, Sink]] = []
+        self._settled = threading.Event()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+        self._thread.start()
+
+    def pipe(self, sink: Sink) -> int:
+        """A new pipe whose data goes to ``sink``; the caller closes the end it is given."""
+        read, write = os.pipe()
+        with self._lock:
+            self._new.append((read, sink))
+        os.write(self._wake_write, b"+")
+        return write
+
+    def settle(self, timeout_s: float = 1.0) -> None:
+        """Wait until everything that is in the pipes now has reached its sink."""
+        self._settled.clear()
+        os.write(self._wake_write, b"s")
+        self._settled.wait(timeout_s)
+
+    def close(self) -> None:
+        """End once every pipe has been read to its end; children must have ended."""
+        self._closing = True
+        os.write(self._wake_write, b"-")
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        open_pipes = 0
+        while not (self._closing and open_pipes == 0 and not self._new):
+            ready = self._selector.select()
+            orders = self._orders(ready)
+            if b"+" in orders:
+                open_pipes += self._admit()
+            # A pipe holds no more than one read takes, so one look at each settles them.
+            for key, _ in self._selector.select(0) if orders else ready:
+                if key.fd != self._wake_read:
+                    open_pipes -= self._drain(key.fd, key.data)
+            if b"s" in orders:
+                self._settled.set()
+        self._selector.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _orders(self, ready: list[tuple[selectors.SelectorKey, int]]) -> bytes:
+        woken = any(key.fd == self._wake_read for key, _ in ready)
+        return os.read(self._wake_read, 1024) if woken else b""
+
+    def _admit(self) -> int:
+        with self._lock:
+            new, self._new = self._new, []
+        for pipe, sink in new:
+            self._selector.register(pipe, selectors.EVENT_READ, sink)
+        return len(new)
+
+    def _drain(self, pipe: int, sink: Sink) -> int:
+        data = os.read(pipe, _READ_BYTES)
+        if data:
+            sink(data)
+            return 0
+        self._selector.unregister(pipe)
+        os.close(pipe)
+        return 1

@@ -1,0 +1,70 @@
+"""What is known about a topology on this machine, alive or not, as one document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millrace.local.files import read_json
+from millrace.local.table import process_rows
+from millrace.local.takeover import current_holder
+from millrace.local.workdir import WorkFolder
+
+_FIGURES = (
+    "execution",
+    "epoch",
+    "phase",
+    "members",
+    "sealed",
+    "published",
+    "window",
+    "totals",
+    "pendingReplays",
+    "deadLetters",
+    "lagRecords",
+    "rootsPerS",
+    "timings",
+    "updated",
+    "reason",
+)
+
+_WARNING = "tracking is off: a tuple that is lost on the way goes unnoticed"
+
+
+def overview(folder: WorkFolder) -> dict[str, Any]:
+    """State, figures and processes.
+
+    ``state`` is starting, running or ending while a run is alive; then how it ended: drained,
+    asked, fenced, failed, or killed. Figures are those of the last driver, null before the first.
+    """
+    holder = current_holder(folder.path)
+    status = read_json(folder.status)
+    figures: dict[str, Any] = status if isinstance(status, dict) else {}
+    rows = process_rows(folder) if holder is not None else []
+    topology = read_json(folder.topology)
+    spec: dict[str, Any] = topology["spec"] if isinstance(topology, dict) else {}
+    tracked = spec.get("tracking", "On") == "On" and spec.get("guarantee") != "AtMostOnce"
+    return {
+        "name": folder.identity.name,
+        "uid": folder.uid,
+        "workdir": str(folder.path),
+        "topology": folder.identity.topology,
+        "alive": holder is not None,
+        "run": holder.generation if holder is not None else None,
+        "state": _state(holder is not None, figures, {row.pid for row in rows}),
+        "guarantee": spec.get("guarantee"),
+        "tracking": "On" if tracked else "Off",
+        "warnings": [] if tracked or not spec else [_WARNING],
+        **{name: figures.get(name) for name in _FIGURES},
+        "requests": len(list(folder.requests.glob("*.json"))),
+        "processes": [row.document() for row in rows],
+    }
+
+
+def _state(alive: bool, figures: dict[str, Any], pids: set[int]) -> str:
+    written = str(figures.get("state") or "starting")
+    if not alive:
+        return "killed" if written in ("starting", "running") and figures else written
+    if written in ("starting", "running"):
+        # Figures of a driver that is gone say nothing about the one that is coming.
+        return written if figures.get("pid") in pids else "starting"
+    return "ending" if figures.get("pid") in pids else "starting"

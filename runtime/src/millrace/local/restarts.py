@@ -1,0 +1,72 @@
+"""When a process that ended is started again, as a pure rule.
+
+A life that brought progress forgives what was before. Without progress each further start waits
+longer, and an exit code that says "a restart does not help" ends the run after a few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from millrace.errors import ExitCode
+
+DELAYS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Waits before the first, second, … start without progress; the last one repeats."""
+
+LONG_LIFE_S = 60.0
+"""A life of this length counts as progress."""
+
+FINAL_CODES: Mapping[int, int] = {
+    ExitCode.USAGE: 1,
+    ExitCode.INVALID_TOPOLOGY: 1,
+    ExitCode.WORK_FOLDER: 1,
+    ExitCode.NEWER_FORMAT: 1,
+    ExitCode.SINK: 2,
+    ExitCode.SOURCE: 2,
+    ExitCode.FAILED: 5,
+}
+"""How many lives in a row without progress may end with a code before the run is given up.
+
+Signals and lost state servers are not in it: these are what restarts are for.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Start again after ``delay_s``."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Do not start again: ``lives`` ended with ``code``."""
+
+    code: int
+    lives: int
+
+
+@dataclass(slots=True)
+class Restarts:
+    """The history of one process. ``count`` is how often it was started again."""
+
+    final_codes: Mapping[int, int] = field(default_factory=dict)
+    count: int = 0
+    _fruitless: int = 0
+    _same_code: tuple[int, int] = (0, 0)
+
+    def ended(self, code: int, lived_s: float, progressed: bool) -> Again | GiveUp:
+        """Decide after a life that ended with ``code`` (negative: a signal)."""
+        if progressed or lived_s >= LONG_LIFE_S:
+            self._fruitless = 0
+            self._same_code = (0, 0)
+        last, times = self._same_code
+        self._same_code = (code, times + 1 if code == last else 1)
+        allowed = self.final_codes.get(code)
+        if allowed is not None and self._same_code[1] >= allowed:
+            return GiveUp(code, self._same_code[1])
+        delay_s = DELAYS_S[min(self._fruitless, len(DELAYS_S) - 1)]
+        self._fruitless += 1
+        self.count += 1
+        return Again(delay_s)

@@ -1,0 +1,323 @@
+"""The state servers of a run: embedded ones that it starts, or one that the user names by URL.
+
+Both are watched for new incarnations: an embedded server that dies is started again on its
+folder, a server of the user's is asked for its run id once in a while.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from millrace.clock import Clock
+from millrace.errors import StateServerError
+from millrace.local.processes import ProcessId
+from millrace.local.restarts import Again, Restarts
+from millrace.local.workdir import MARK
+from millrace.state.client import StateAddress, StateClient, discover
+from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
+from millrace.state.errors import UnreachableError
+
+PASSWORD_VARIABLE = "MILLRACE_STATE_PASSWORD"
+"""Environment variable that carries the state servers' password to the processes of a run."""
+
+REACH_S = 30.0
+"""How long a server that the user names may be away when a run starts."""
+
+_RETRY_S = 0.5
+_WATCH_S = 1.0
+_WATCH_TIMEOUT_S = 2.0
+
+
+class StateServer(Protocol):
+    """What the supervisor needs of a state server.
+
+    ``address`` is the incarnation seen alive last, or None while there is none; ``handle`` is a
+    pidfd of a process of ours, or None.
+    """
+
+    name: str
+    address: StateAddress | None
+    handle: int | None
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def start(self) -> StateAddress:
+        """Bring it up, or make sure that it is up. Raises ``StateServerError``."""
+        ...
+
+    def ended(self) -> int | None:
+        """Exit code of a process of ours that has ended, else None."""
+        ...
+
+    def stop(self) -> None:
+        """End a process of ours; free what watches it."""
+        ...
+
+
+class Embedded:
+    """A server of our own; its password is in its folder."""
+
+    def __init__(self, folder: Path, name: str, work_folder: Path) -> None:
+        self.name = name
+        self.address: StateAddress | None = None
+        self.handle: int | None = None
+        self._folder = folder
+        self._work_folder = work_folder
+        self._server: EmbeddedServer | None = None
+        self._port = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._server.pid if self._server is not None else None
+
+    def start(self) -> StateAddress:
+        """Start it, on the port it had before if that is still free."""
+        with _environment(MARK, str(self._work_folder)):
+            self._server = self._start_on(self._port) if self._port else self._start_on(0)
+        self._port = int(self._server.address.url.rpartition(":")[2])
+        self.handle = os.pidfd_open(self._server.pid)
+        self.address = self._server.address
+        return self.address
+
+    def _start_on(self, port: int) -> EmbeddedServer:
+        try:
+            return EmbeddedServer.start(self._folder, self.name, EmbeddedOptions(port=port))
+        except StateServerError:
+            if not port:
+                raise
+            # Another program may have taken the port in the meantime: any other one will do.
+            return EmbeddedServer.start(self._folder, self.name)
+
+    def ended(self) -> int | None:
+        if self._server is None or self._server.alive():
+            return None
+        code = self._server.process.returncode
+        self._forget()
+        return code
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._forget()
+
+    def _forget(self) -> None:
+        if self.handle is not None:
+            os.close(self.handle)
+        self.handle = self.address = self._server = None
+
+
+class External:
+    """A server of the user's own, at ``url``; a thread looks for new incarnations of it."""
+
+    def __init__(self, url: str, password: str | None, uid: str) -> None:
+        self.name = "state-0"
+        self.address: StateAddress | None = None
+        self.handle: int | None = None
+        self._url = url
+        self._password = password
+        self._uid = uid
+        self._stopped = threading.Event()
+
+    @property
+    def pid(self) -> int | None:
+        return None
+
+    def start(self) -> StateAddress:
+        """Wait until it answers, check its settings, then watch it."""
+        self.address = reach(self.name, self._url, self._password)
+        client = StateClient(self.address, self._uid)
+        try:
+            client.check_settings()
+        finally:
+            client.close()
+        threading.Thread(target=self._watch, name=f"watch {self.name}", daemon=True).start()
+        return self.address
+
+    def ended(self) -> int | None:
+        return None
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(_WATCH_S):
+            try:
+                found = discover(self.name, self._url, self._password, timeout_s=_WATCH_TIMEOUT_S)
+            except StateServerError:
+                # Away: the driver notices by itself and waits for it.
+                continue
+            self.address = found
+
+
+@dataclass(slots=True)
+class _Kept:
+    server: StateServer
+    restarts: Restarts = field(default_factory=Restarts)
+    due_s: float | None = None
+    started_s: float = 0.0
+    since: float = 0.0
+    sealed: int = 0
+
+    def wait_s(self, code: int, lived_s: float, progressed: bool) -> float:
+        """Seconds until the next start: without its server the topology stands still."""
+        decision = self.restarts.ended(code, lived_s, progressed)
+        return decision.delay_s if isinstance(decision, Again) else 0.0
+
+
+class ServerKeeper:
+    """Keeps the state servers of a run alive; used from the supervisor's main thread.
+
+    ``tell`` is called with a kind and a text for every end and every start after one; ``sealed``
+    gives the last sealed window, by which a life is known to have been of use.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[StateServer],
+        clock: Clock,
+        tell: Callable[[str, str], None],
+        sealed: Callable[[], int],
+    ) -> None:
+        self._kept = [_Kept(server) for server in servers]
+        self._clock = clock
+        self._tell = tell
+        self._sealed = sealed
+
+    def start_all(self) -> None:
+        """Bring all of them up. Raises ``StateServerError``."""
+        for kept in self._kept:
+            self._start(kept)
+
+    def look(self) -> None:
+        """Notice servers that ended and start those that are due."""
+        now = self._clock.monotonic_s()
+        for kept in self._kept:
+            code = kept.server.ended()
+            if code is not None:
+                progressed = self._sealed() > kept.sealed
+                kept.due_s = now + kept.wait_s(code, now - kept.started_s, progressed)
+                self._tell(
+                    "StateServerEnded",
+                    f"state server {kept.server.name} ended ({code}); it is started again on its "
+                    "folder, windows wait for it",
+                )
+            if kept.due_s is not None and kept.due_s <= now:
+                self._start_again(kept)
+
+    @property
+    def addresses(self) -> tuple[StateAddress, ...]:
+        """Incarnations seen alive."""
+        found = (kept.server.address for kept in self._kept)
+        return tuple(address for address in found if address is not None)
+
+    def handles(self) -> list[int]:
+        """File descriptors that become readable when a server ends."""
+        found = (kept.server.handle for kept in self._kept)
+        return [handle for handle in found if handle is not None]
+
+    def next_due_s(self) -> float | None:
+        """When the next start is due."""
+        return min((k.due_s for k in self._kept if k.due_s is not None), default=None)
+
+    def pids(self) -> set[int]:
+        """Pids of living servers."""
+        return {pid for kept in self._kept if (pid := kept.server.pid) is not None}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Living servers as they stand in ``processes.json``."""
+        rows = []
+        for kept in self._kept:
+            pid = kept.server.pid
+            own = ProcessId.of(pid) if pid is not None else None
+            if own is not None:
+                rows.append(
+                    {
+                        "role": "state",
+                        "name": kept.server.name,
+                        "pid": own.pid,
+                        "ticks": own.ticks,
+                        "guard": 0,
+                        "started": kept.since,
+                        "restarts": kept.restarts.count,
+                    }
+                )
+        return rows
+
+    def restarts(self) -> dict[str, int]:
+        """How often each server was started again, those left out that never were."""
+        return {k.server.name: k.restarts.count for k in self._kept if k.restarts.count}
+
+    def stop_all(self) -> None:
+        """End all of them for good."""
+        for kept in self._kept:
+            kept.due_s = None
+            kept.server.stop()
+
+    def _start(self, kept: _Kept) -> None:
+        kept.due_s = None
+        kept.server.start()
+        kept.started_s = self._clock.monotonic_s()
+        kept.since = self._clock.now_s()
+        kept.sealed = self._sealed()
+
+    def _start_again(self, kept: _Kept) -> None:
+        now = self._clock.monotonic_s()
+        try:
+            self._start(kept)
+        except StateServerError as error:
+            kept.due_s = now + kept.wait_s(1, 0.0, progressed=False)
+            self._tell("StateServerFailed", str(error))
+        else:
+            self._tell("StateServerStarted", f"state server {kept.server.name} is back")
+
+
+def reach(name: str, url: str, password: str | None, patience_s: float = REACH_S) -> StateAddress:
+    """Ask a server who it is, again and again for ``patience_s`` while it does not answer.
+
+    Raises ``UnreachableError`` in the end, and other ``StateServerError`` at once.
+    """
+    waited = threading.Event()
+    tries = max(1, int(patience_s / _RETRY_S))
+    for number in range(1, tries + 1):
+        try:
+            return discover(name, url, password, timeout_s=_WATCH_TIMEOUT_S)
+        except UnreachableError as error:
+            if number == tries:
+                raise UnreachableError(
+                    f"{error} (tried {tries} times in at least {patience_s:g} s)"
+                ) from error
+        waited.wait(_RETRY_S)
+    raise AssertionError("unreachable")
+
+
+def without_password(url: str) -> tuple[str, str | None]:
+    """A URL that may be shown in lists of processes, and the password that it carried."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url, None
+    user, at, place = parts.netloc.rpartition("@")
+    name = user.partition(":")[0]
+    netloc = f"{name}{at}{place}" if name else place
+    return urlunsplit(parts._replace(netloc=netloc)), unquote(parts.password)
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable for children; this process's own ``/proc`` entry does not show it."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,362 @@
+"""Keeps the processes of one topology alive on one machine, and ends with the driver.
+
+It takes the place that the operator has on a cluster: it observes which processes live, proposes
+members, and starts what died. It decides nothing about windows or membership.
+
+=====================  ======================================================================
+what happens           what the supervisor does
+=====================  ======================================================================
+a state server ends    starts it again on its folder and proposes the new incarnation
+an acker ends          proposes the others, starts it again, proposes it again
+the driver ends        drained: ends the run; fenced: ends the run as fenced; anything else:
+                       kills what is left of its tree, then starts it again
+SIGINT, SIGTERM        asks the driver to end and waits; a second one kills it
+a newer run claims     asks the driver to end, kills it a moment later, ends as fenced
+SIGKILL of itself      the kernel and the guard kill all its processes; the next run goes on
+=====================  ======================================================================
+
+One thread; it sleeps until a child ends, a signal arrives or a moment has come.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Protocol
+
+from millrace.clock import Clock
+from millrace.errors import ExitCode
+from millrace.local.children import ProcessSpec
+from millrace.local.crew import Crew, Death, await_any
+from millrace.local.files import read_json, write_json
+from millrace.local.guard import become_subreaper
+from millrace.local.processes import ProcessId, kill_marked
+from millrace.local.restarts import FINAL_CODES, GiveUp
+from millrace.local.runlog import RunEvent, RunLog
+from millrace.local.servers import ServerKeeper, StateServer
+from millrace.local.takeover import Lease, fenced_by
+from millrace.local.workdir import WorkFolder
+from millrace.state.client import StateAddress
+
+TICK_S = 0.25
+"""Longest sleep: how soon a newer run is noticed and progress is shown."""
+
+DRAIN_S = 60.0
+"""How long an asked driver may take before it is killed."""
+
+FENCED_DRAIN_S = 3.0
+"""The same, when a newer run waits."""
+
+ACKER_STOP_S = 2.0
+
+DRIVER = "driver"
+
+
+class Listener(Protocol):
+    """Told what happens; ``output`` is called from another thread."""
+
+    def event(self, event: RunEvent) -> None:
+        """Something happened to a process."""
+        ...
+
+    def progress(self) -> None:
+        """A moment has passed; called about four times a second."""
+        ...
+
+    def output(self, line: str) -> None:
+        """The driver wrote a line to its standard output (a console sink, a print)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """The processes of a run.
+
+    ``ackers`` and ``driver`` give the specifications for the servers at hand; they are asked
+    again when a server changes. An acker whose specification changed is started anew, a driver
+    goes on and learns of the change from the proposal.
+    """
+
+    servers: Sequence[StateServer]
+    ackers: Callable[[Sequence[StateAddress]], Sequence[ProcessSpec]]
+    driver: Callable[[Sequence[StateAddress]], ProcessSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended. ``reason`` is drained, asked, fenced or failed."""
+
+    code: int
+    reason: str
+    message: str = ""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+
+
+class Supervisor:
+    """``run`` from the main thread; a supervisor runs once."""
+
+    def __init__(
+        self, folder: WorkFolder, lease: Lease, plan: RunPlan, listener: Listener, clock: Clock
+    ) -> None:
+        self._folder = folder
+        self._lease = lease
+        self._plan = plan
+        self._listener = listener
+        self._clock = clock
+        self._log = RunLog(folder.events, clock)
+        self._crew = Crew(folder, clock, listener.output)
+        self._servers = ServerKeeper(plan.servers, clock, self._warn, self._sealed)
+        self._wake_read, self._wake_write = os.pipe()
+        self._signals = 0
+        self._started = clock.now_s()
+        self._sealed_at_start: dict[str, int] = {}
+        self._addresses: tuple[StateAddress, ...] = ()
+        self._told: tuple[object, object] = (None, None)
+        self._ending: RunResult | None = None
+        self._deadline_s: float | None = None
+        self._result: RunResult | None = None
+        self._ended = False
+
+    def run(self) -> RunResult:
+        """Start everything, keep it alive, and return when the run has ended and nothing lives.
+
+        Raises ``StateServerError`` when a state server cannot be had at the start.
+        """
+        become_subreaper()
+        for end in (self._wake_read, self._wake_write):
+            os.set_blocking(end, False)
+        try:
+            # A signal in this line ends the run at once: there is nothing to be drained.
+            self._servers.start_all()
+            with self._caught_signals():
+                self._start_all()
+                while self._result is None:
+                    self._step()
+                self._end_all()
+        except BaseException:
+            self._end_all()
+            raise
+        finally:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+        return replace(self._result, restarts=self._crew.restarts() | self._servers.restarts())
+
+    # -- the loop
+
+    def _start_all(self) -> None:
+        self._log.trim()
+        self._tell("RunStarted", f"run {self._lease.generation} has started")
+        self._follow_addresses()
+        self._start_due()
+
+    def _step(self) -> None:
+        handles = [self._wake_read, *self._crew.handles(), *self._servers.handles()]
+        await_any(handles, self._sleep_s())
+        self._drain_wakes()
+        self._look_at_signals()
+        self._look_at_lease()
+        self._look_at_deadline()
+        for death in self._crew.reap():
+            if death.role == DRIVER:
+                self._driver_ended(death)
+            else:
+                self._acker_ended(death)
+        if self._result is None:
+            self._servers.look()
+            self._follow_addresses()
+            self._start_due()
+            self._listener.progress()
+
+    def _sleep_s(self) -> float:
+        moments = (self._crew.next_due_s(), self._servers.next_due_s(), self._deadline_s)
+        now = self._clock.monotonic_s()
+        return min([TICK_S, *(max(0.0, moment - now) for moment in moments if moment is not None)])
+
+    def _drain_wakes(self) -> None:
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            return
+
+    # -- what ends a run
+
+    def _look_at_signals(self) -> None:
+        if not self._signals:
+            return
+        if self._ending is None:
+            self._signals = 0
+            self._tell("StopAsked", "asked to stop: what is sealed is published first")
+            self._stop_driver(RunResult(ExitCode.INTERRUPTED, "asked"), DRAIN_S)
+        else:
+            self._force("asked to stop again: the driver is killed")
+
+    def _look_at_lease(self) -> None:
+        if self._ending is not None and self._ending.reason == "fenced":
+            return
+        newer = self._lease.newer()
+        if newer is not None:
+            message = str(fenced_by(newer))
+            self._warn("Fenced", message)
+            self._stop_driver(RunResult(ExitCode.FENCED, "fenced", message), FENCED_DRAIN_S)
+
+    def _look_at_deadline(self) -> None:
+        if self._deadline_s is not None and self._clock.monotonic_s() >= self._deadline_s:
+            self._force("the driver did not end in time and is killed")
+
+    def _stop_driver(self, result: RunResult, grace_s: float) -> None:
+        """Ask the driver to end, as the run then does with ``result``."""
+        self._ending = result
+        self._crew.unwant(DRIVER)
+        driver = self._crew.child(DRIVER)
+        if driver is None:
+            self._result = result
+            return
+        driver.ask_to_stop()
+        self._deadline_s = self._clock.monotonic_s() + grace_s
+
+    def _force(self, text: str) -> None:
+        self._signals = 0
+        self._deadline_s = None
+        driver = self._crew.child(DRIVER)
+        if driver is not None:
+            self._warn("StopForced", text)
+            driver.kill()
+
+    # -- what died
+
+    def _driver_ended(self, death: Death) -> None:
+        self._sweep()
+        if self._ending is not None:
+            self._result = self._ending
+        elif death.code == ExitCode.OK:
+            self._result = RunResult(ExitCode.OK, "drained")
+        elif death.code == ExitCode.FENCED:
+            self._result = RunResult(ExitCode.FENCED, "fenced", death.cause)
+        else:
+            self._start_again(death)
+
+    def _acker_ended(self, death: Death) -> None:
+        if self._ending is None:
+            self._start_again(death)
+
+    def _start_again(self, death: Death) -> None:
+        progressed = self._sealed() > self._sealed_at_start[death.name]
+        restarts = self._crew.posts[death.name].restarts
+        decision = restarts.ended(death.code, death.lived_s, progressed)
+        if isinstance(decision, GiveUp):
+            message = death.cause or f"it wrote nothing; see {self._log_of(death.name)}"
+            self._warn("GivenUp", f"{death.name} ended with {death.how}: {message}")
+            self._result = RunResult(decision.code, "failed", f"{death.name}: {message}")
+            return
+        why = f": {death.cause}" if death.cause and death.code > 0 else ""
+        wait = f" in {decision.delay_s:g} s" if decision.delay_s else ""
+        self._warn(
+            f"{death.role.capitalize()}Ended",
+            f"{death.name} (process {death.pid}) ended with {death.how}{why}; it is started "
+            f"again{wait}",
+        )
+        self._crew.again(death.name, decision.delay_s)
+
+    def _log_of(self, name: str) -> str:
+        return str(self._folder.logs / f"{name}.log")
+
+    # -- what is started
+
+    def _follow_addresses(self) -> None:
+        """Give the crew its orders for the servers that are there now."""
+        addresses = self._servers.addresses
+        if addresses and addresses != self._addresses:
+            self._addresses = addresses
+            for spec in self._plan.ackers(addresses):
+                self._crew.want(spec, FINAL_CODES)
+        self._publish()
+
+    def _start_due(self) -> None:
+        if self._crew.child(DRIVER) is None:
+            # Between two lives the driver may be told of servers that moved.
+            self._crew.want(self._plan.driver(self._addresses), FINAL_CODES)
+        for post in self._crew.start_due():
+            self._sealed_at_start[post.spec.name] = self._sealed()
+        self._publish()
+
+    def _publish(self) -> None:
+        """Write ``proposal.json`` and ``processes.json`` where they changed."""
+        members = [
+            {"name": a.name, "run_id": a.run_id, "url": a.url} for a in self._servers.addresses
+        ]
+        proposal = {"members": members, "ackers": self._crew.alive("acker")}
+        me = ProcessId.me()
+        own = {
+            "role": "supervisor",
+            "name": "supervisor",
+            "pid": me.pid,
+            "ticks": me.ticks,
+            "guard": 0,
+            "started": self._started,
+            "restarts": 0,
+        }
+        processes = [own, *self._servers.rows(), *self._crew.rows()]
+        if self._told == (proposal, processes):
+            return
+        try:
+            write_json(self._folder.proposal, proposal, durable=False)
+            write_json(self._folder.processes, processes, durable=False)
+        except OSError:
+            # A full disk: what has to be told is told when there is room again.
+            return
+        self._told = (proposal, processes)
+
+    def _sealed(self) -> int:
+        status = read_json(self._folder.status)
+        return int(status.get("sealed") or 0) if isinstance(status, dict) else 0
+
+    # -- the end
+
+    def _end_all(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        posts = self._crew.posts
+        self._crew.end([name for name in posts if name == DRIVER], 0.0)
+        self._crew.end([name for name in posts if name != DRIVER], ACKER_STOP_S)
+        self._servers.stop_all()
+        self._sweep()
+        self._crew.close()
+        # Left behind by a full disk it names processes that are gone, which readers check.
+        with suppress(OSError):
+            write_json(self._folder.processes, [], durable=False)
+
+    def _sweep(self) -> None:
+        """Kill and reap what an ended driver left, if its guard could not."""
+        keep = self._crew.pids() | self._servers.pids()
+        for process in kill_marked(self._folder.path, keep):
+            with suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
+
+    # -- telling
+
+    def _tell(self, kind: str, text: str) -> None:
+        self._listener.event(self._log.add(kind, text))
+
+    def _warn(self, kind: str, text: str) -> None:
+        self._listener.event(self._log.add(kind, text, warning=True))
+
+    @contextmanager
+    def _caught_signals(self) -> Iterator[None]:
+        def count(_: int, __: FrameType | None) -> None:
+            self._signals += 1
+            os.write(self._wake_write, b"s")
+
+        before = {
+            number: signal.signal(number, count) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        hang_up = signal.signal(signal.SIGHUP, count)
+        try:
+            yield
+        finally:
+            for number, handler in {**before, signal.SIGHUP: hang_up}.items():
+                signal.signal(number, handler)

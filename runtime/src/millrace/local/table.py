@@ -1,0 +1,121 @@
+"""Every process of a run with its role: the supervisor's list, and what is below the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import psutil
+
+from millrace.local.files import read_json
+from millrace.local.processes import ProcessId
+from millrace.local.workdir import WorkFolder
+
+EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"
+"""What the command line of a Spark executor holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One living process.
+
+    ``role`` is supervisor, state, acker, driver, guard, jvm, executor, pythonDaemon, pythonWorker
+    or other; ``started`` is wall-clock time in seconds.
+    """
+
+    role: str
+    name: str
+    pid: int
+    started: float
+    restarts: int = 0
+    rss_bytes: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """As ``status --json`` shows it."""
+        plain = asdict(self)
+        plain["rssBytes"] = plain.pop("rss_bytes")
+        return plain
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A process below the driver, as found."""
+
+    pid: int
+    parent: int
+    command: tuple[str, ...]
+
+
+def process_rows(folder: WorkFolder) -> list[Row]:
+    """All living processes of the run in a work folder; empty where nothing runs."""
+    listed = read_json(folder.processes)
+    rows: list[Row] = []
+    for entry in listed if isinstance(listed, list) else []:
+        if not ProcessId(entry["pid"], entry["ticks"]).alive:
+            continue
+        rows.append(_row(entry["role"], entry["name"], entry["pid"], entry["restarts"]))
+        if entry.get("guard"):
+            rows.append(_row("guard", f"guard of {entry['name']}", entry["guard"]))
+            below = _below(entry["guard"], leave_out=entry["pid"])
+            rows += [_row(role, name, pid) for role, name, pid in roles_of(below)]
+    return [row for row in rows if row.started]
+
+
+def roles_of(processes: Iterable[Seen]) -> list[tuple[str, str, int]]:
+    """(role, name, pid) of what Spark starts below a driver.
+
+    A JVM is a driver's or an executor's by its command line; a Python process whose parent is a
+    JVM is a daemon, one that was forked by a daemon (or outlived it) is a worker.
+    """
+    seen = {process.pid: process for process in processes}
+    counts: dict[str, int] = {}
+    found = []
+    for process in sorted(seen.values(), key=lambda p: p.pid):
+        role = _role(process, seen)
+        number = counts.get(role, 0)
+        counts[role] = number + 1
+        found.append((role, f"{role}-{number}", process.pid))
+    return found
+
+
+def _role(process: Seen, seen: Mapping[int, Seen]) -> str:
+    program = _program(process)
+    if program == "java":
+        executor = any(EXECUTOR_CLASS in part for part in process.command)
+        return "executor" if executor else "jvm"
+    if program.startswith("python") and any("daemon" in part for part in process.command):
+        parent = seen.get(process.parent)
+        of_jvm = parent is not None and _program(parent) == "java"
+        return "pythonDaemon" if of_jvm else "pythonWorker"
+    return "other"
+
+
+def _program(process: Seen) -> str:
+    return process.command[0].rpartition("/")[2] if process.command else ""
+
+
+def _below(guard: int, leave_out: int) -> list[Seen]:
+    try:
+        children = psutil.Process(guard).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    found = []
+    for child in children:
+        try:
+            command = tuple(child.cmdline())
+            if child.pid != leave_out and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(Seen(child.pid, child.ppid(), command))
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def _row(role: str, name: str, pid: int, restarts: int = 0) -> Row:
+    try:
+        process = psutil.Process(pid)
+        started, rss = process.create_time(), process.memory_info().rss
+    except psutil.NoSuchProcess:
+        # It ended while it was being looked at; rows without a start are left out.
+        return Row(role, name, pid, 0.0)
+    return Row(role, name, pid, round(started, 3), restarts, rss)

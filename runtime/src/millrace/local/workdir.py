@@ -1,0 +1,257 @@
+"""The work folder of a topology: everything that a run on one machine keeps.
+
+========================  ====================================================================
+``identity.json``         whose folder it is; the uid is made once and lives until ``--fresh``
+``topology.json``         the topology as it was last accepted
+``driver.json``           what the driver process needs to know
+``view.json``             the view (written by the driver under a lock)
+``proposal.json``         state servers and ackers seen alive by the supervisor
+``status.json``           the driver's figures
+``processes.json``        the supervisor's processes
+``events.jsonl``          what happened, one line each
+``requests/``             dead letters to be replayed or dropped
+``state-<n>/``            the files of the embedded state servers
+``spark/``, ``blackbox/`` scratch of Spark and of its workers
+``logs/``                 what the processes wrote, limited in size
+``run.lock``, ``run.json`` who runs this topology now
+========================  ====================================================================
+
+A fresh start writes the new identity with ``clearing`` set, deletes what the old one left and
+then writes it again without. Whoever opens a folder that says ``clearing`` goes on deleting, so a
+crash in between never mixes two lives of a topology.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from millrace.clock import Clock
+from millrace.errors import ProtocolError, WorkFolderError
+from millrace.local.files import read_json, sync_folder, write_json
+from millrace.state.viewfile import ViewFile
+
+DEFAULT_PARENT = ".millrace"
+
+_KEPT_BY_FRESH = {"identity.json", "run.lock", "run.json", "claim.lock", "logs"}
+
+MARK = "MILLRACE_WORK_FOLDER"
+"""Environment variable of every process of a run: the absolute path of its work folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose folder it is. ``created`` is wall-clock time in seconds."""
+
+    uid: str
+    name: str
+    topology: str
+    created: float
+    clearing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFolder:
+    """An existing, writable work folder with its identity; made by ``open_folder``."""
+
+    path: Path
+    identity: Identity
+
+    @property
+    def uid(self) -> str:
+        return self.identity.uid
+
+    @property
+    def topology(self) -> Path:
+        return self.path / "topology.json"
+
+    @property
+    def driver(self) -> Path:
+        return self.path / "driver.json"
+
+    @property
+    def view(self) -> Path:
+        return self.path / "view.json"
+
+    @property
+    def proposal(self) -> Path:
+        return self.path / "proposal.json"
+
+    @property
+    def status(self) -> Path:
+        return self.path / "status.json"
+
+    @property
+    def processes(self) -> Path:
+        return self.path / "processes.json"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def requests(self) -> Path:
+        return self.path / "requests"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def mark(self) -> dict[str, str]:
+        """Environment that marks a process as belonging to this folder."""
+        return {MARK: str(self.path)}
+
+
+def default_path(name: str) -> Path:
+    """Work folder of a topology when none is named: below the current folder."""
+    return Path.cwd() / DEFAULT_PARENT / name
+
+
+def open_folder(path: Path, name: str, topology: Path, clock: Clock) -> WorkFolder:
+    """Open the work folder of topology ``name``, or create it with a new uid.
+
+    Raises ``WorkFolderError`` if it cannot be written or belongs to another topology.
+    """
+    path = path.resolve()
+    _make_writable(path)
+    identity = _read_identity(path)
+    if identity is None:
+        _refuse_strange_content(path)
+        identity = Identity(uuid.uuid4().hex, name, str(topology.absolute()), clock.now_s())
+        _write_identity(path, identity)
+    folder = _checked(path, name, identity)
+    if identity.clearing:
+        return _clear(folder)
+    if identity.topology != str(topology.absolute()):
+        identity = replace(identity, topology=str(topology.absolute()))
+        _write_identity(path, identity)
+    for part in (folder.logs, folder.requests):
+        part.mkdir(mode=0o700, exist_ok=True)
+    return replace(folder, identity=identity)
+
+
+def find_folder(path: Path, name: str | None = None) -> WorkFolder:
+    """An existing work folder, to look at. Raises ``WorkFolderError`` if there is none."""
+    path = path.resolve()
+    identity = _read_identity(path)
+    if identity is None:
+        raise WorkFolderError(
+            f"work folder {path}: nothing has run here; start the topology with millrace run, "
+            "or name its folder with --workdir"
+        )
+    return _checked(path, name or identity.name, identity)
+
+
+def start_over(folder: WorkFolder, clock: Clock) -> WorkFolder:
+    """Delete all state and give the topology a new uid; its old run must have ended."""
+    identity = replace(folder.identity, uid=uuid.uuid4().hex, created=clock.now_s(), clearing=True)
+    _write_identity(folder.path, identity)
+    return _clear(replace(folder, identity=identity))
+
+
+def _clear(folder: WorkFolder) -> WorkFolder:
+    try:
+        for part in folder.path.iterdir():
+            if part.name in _KEPT_BY_FRESH:
+                continue
+            if part.is_dir() and not part.is_symlink():
+                shutil.rmtree(part)
+            else:
+                part.unlink()
+        sync_folder(folder.path)
+        identity = replace(folder.identity, clearing=False)
+        _write_identity(folder.path, identity)
+        for sub in (folder.logs, folder.requests):
+            sub.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise unusable(folder.path, error) from error
+    return replace(folder, identity=identity)
+
+
+def _make_writable(path: Path) -> None:
+    """Create the folder, for its user alone, and write to it once."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.chmod(0o700)
+        probe = path / f".probe.{os.getpid()}"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise unusable(path, error) from error
+
+
+def unusable(path: Path, error: OSError) -> WorkFolderError:
+    """The error of a work folder that cannot be written."""
+    return WorkFolderError(
+        f"work folder {path}: cannot be written ({error.strerror or error}); make room or allow "
+        "writing there, or choose another folder with --workdir"
+    )
+
+
+def _refuse_strange_content(path: Path) -> None:
+    strange = sorted(p.name for p in path.iterdir() if p.name not in _KEPT_BY_FRESH)
+    if strange:
+        raise WorkFolderError(
+            f"work folder {path}: holds {strange[0]!r} but no identity.json, so it is no work "
+            "folder; choose an empty or new folder with --workdir"
+        )
+
+
+def _checked(path: Path, name: str, identity: Identity) -> WorkFolder:
+    if identity.name != name:
+        raise WorkFolderError(
+            f"work folder {path}: belongs to topology {identity.name!r}, not to {name!r}; choose "
+            f"another folder with --workdir, or delete this one if {identity.name!r} is done with"
+        )
+    folder = WorkFolder(path, identity)
+    if not identity.clearing:
+        _check_view(folder)
+    return folder
+
+
+def _check_view(folder: WorkFolder) -> None:
+    """The view must be of the same life of the topology as the identity."""
+    if not folder.view.exists():
+        return
+    try:
+        _, view = ViewFile(folder.view).read()
+    except ProtocolError as error:
+        raise WorkFolderError(str(error)) from error
+    if view is not None and view.uid != folder.uid:
+        raise WorkFolderError(
+            f"work folder {folder.path}: identity.json has uid {folder.uid}, view.json has "
+            f"{view.uid}; its files come from two folders: restore it from one copy, or start "
+            "over with --fresh"
+        )
+
+
+def _read_identity(path: Path) -> Identity | None:
+    file = path / "identity.json"
+    if not file.exists():
+        return None
+    document = read_json(file)
+    try:
+        return Identity(**_typed(document))
+    except TypeError as error:
+        raise WorkFolderError(
+            f"work folder {path}: its identity.json cannot be read ({error}); restore it from a "
+            "copy, or choose another folder with --workdir"
+        ) from error
+
+
+def _typed(document: Any) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise TypeError("it is not a JSON object")
+    return document
+
+
+def _write_identity(path: Path, identity: Identity) -> None:
+    try:
+        write_json(path / "identity.json", asdict(identity))
+    except OSError as error:
+        raise unusable(path, error) from error

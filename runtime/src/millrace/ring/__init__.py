@@ -1,0 +1,17 @@
+"""Consistent hashing with virtual nodes and bounded load: pure functions, immutable values."""
+
+from millrace.ring.hashing import DEFAULT_STRATEGY, POSITIONS, Strategy, paper_hash, position
+from millrace.ring.placement import assign, owners
+from millrace.ring.ring import DEFAULT_VIRTUAL_NODES, Ring
+
+__all__ = [
+    "DEFAULT_STRATEGY",
+    "DEFAULT_VIRTUAL_NODES",
+    "POSITIONS",
+    "Ring",
+    "Strategy",
+    "assign",
+    "owners",
+    "paper_hash",
+    "position",
+]

@@ -1,0 +1,52 @@
+"""Independent judges of a run, one module for each kind of truth.
+
+They listen to the history; a broken invariant raises ``Violation`` at the very action that broke
+it. None of them looks into the machines that it judges.
+"""
+
+from __future__ import annotations
+
+from millrace.simulate import history as h
+from millrace.simulate.checkers.acts import Acts
+from millrace.simulate.checkers.bound import Bound
+from millrace.simulate.checkers.contents import Contents
+from millrace.simulate.checkers.durability import Durability
+from millrace.simulate.checkers.ledger import Ledger
+from millrace.simulate.checkers.places import Places
+from millrace.simulate.checkers.promises import Promises
+from millrace.simulate.checkers.shown import ShownWindows
+from millrace.simulate.checkers.stamps import Stamps
+from millrace.simulate.checkers.verdicts import VerdictTruth
+from millrace.simulate.cluster import Cluster, ViewStore
+from millrace.simulate.options import Options
+from millrace.simulate.sinks import Sink
+from millrace.simulate.workload import Workload
+
+
+class Checkers:
+    """All judges of one run; ``finish`` asks for what must hold once the input is drained."""
+
+    def __init__(
+        self,
+        history: h.History,
+        options: Options,
+        workload: Workload,
+        cluster: Cluster,
+        store: ViewStore,
+        sinks: dict[str, Sink],
+    ) -> None:
+        self.ledger = Ledger(history)
+        self.stamps = Stamps(history, cluster)
+        self.durability = Durability(history, cluster, self.ledger)
+        self.places = Places(history, options, workload)
+        self.contents = Contents(history, options)
+        self.acts = Acts(history, store, self.ledger)
+        self.verdicts = VerdictTruth(history)
+        self.shown = ShownWindows(history, self.ledger, tuple(sinks))
+        self.promises = Promises(history, options, workload, tuple(sinks))
+        if options.poison_only:
+            self.bound = Bound(history, workload)
+
+    def finish(self) -> None:
+        self.shown.finish()
+        self.promises.finish(self.ledger.record)

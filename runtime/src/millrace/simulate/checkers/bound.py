@@ -1,0 +1,59 @@
+"""A window of n roots with k that kill their worker ends within 3·(1 + 2k·ceil(log2 n)) runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+
+from millrace.protocol import events as e
+from millrace.protocol.types import Intent
+from millrace.simulate import history as h
+from millrace.simulate.workload import Root, Workload, roots_of
+
+Tree = tuple[Root, int]
+
+
+@dataclass(slots=True)
+class _Origin:
+    """A window as it was opened; its halves count with it."""
+
+    window: int
+    limit: int
+    runs: int = 0
+
+
+def limit(roots: int, killers: int) -> int:
+    """The bound of design section 4."""
+    return 3 * (1 + 2 * killers * ceil(log2(roots)))
+
+
+class Bound:
+    """For runs in which nothing fails but poisoned roots."""
+
+    def __init__(self, history: h.History, workload: Workload) -> None:
+        self._workload = workload
+        self._origins: dict[Tree, _Origin] = {}
+        history.listen(h.Commit, self._committed)
+        history.listen(h.Acted, self._acted)
+
+    def _committed(self, entry: h.Commit) -> None:
+        for intent in entry.after.intents:
+            listed = roots_of(intent)
+            if listed[0] not in self._origins:
+                origin = self._origin(intent)
+                self._origins.update(dict.fromkeys(listed, origin))
+
+    def _origin(self, intent: Intent) -> _Origin:
+        listed = roots_of(intent)
+        killers = sum(1 for root, _ in listed if self._workload.kinds[root].deadly)
+        return _Origin(intent.window, limit(len(listed), killers))
+
+    def _acted(self, entry: h.Acted) -> None:
+        if not isinstance(entry.action, e.Run):
+            return
+        origin = self._origins[roots_of(entry.action.plan.intent)[0]]
+        origin.runs += 1
+        if origin.runs > origin.limit:
+            raise h.Violation(
+                "bound", f"window {origin.window} is run {origin.runs} times, {origin.limit} allowed"
+            )

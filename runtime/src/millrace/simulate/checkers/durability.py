@@ -1,0 +1,47 @@
+"""I6: what a committed record names is on all its owners (rule 18) and not deleted (rule 22)."""
+
+from __future__ import annotations
+
+from millrace.protocol.types import Record, View
+from millrace.simulate import history as h
+from millrace.simulate.checkers.ledger import Ledger
+from millrace.simulate.cluster import Cluster, owners_of
+
+
+class Durability:
+    """Asked at every commit and every deletion."""
+
+    def __init__(self, history: h.History, cluster: Cluster, ledger: Ledger) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._needed: dict[str, int] = {}
+        self._view: View | None = None
+        history.listen(h.Commit, self._committed)
+        history.listen(h.ObjectsDeleted, self._deleted)
+
+    def _committed(self, entry: h.Commit) -> None:
+        needed = _named(entry.after)
+        same_place = self._view == entry.view
+        for name, groups in needed.items():
+            if not same_place or self._needed.get(name) != groups:
+                self._on_owners(name, groups, entry.view)
+        self._needed, self._view = needed, entry.view
+
+    def _on_owners(self, name: str, groups: int, view: View) -> None:
+        members = {m.name: m for m in view.target}
+        for owner in owners_of(view.owners, name, groups):
+            member = members[owner]
+            if self._cluster.is_alive(member) and not self._cluster.has(member, name):
+                raise h.Violation("rule 18", f"{name} is committed and not on {member.name}")
+
+    def _deleted(self, entry: h.ObjectsDeleted) -> None:
+        for name in entry.names:
+            if name in self._needed:
+                raise h.Violation("rule 22", f"{name} was deleted and is still needed")
+
+
+def _named(record: Record) -> dict[str, int]:
+    """Objects on state servers that a record names, with the key groups that decide on owners."""
+    wanted = {segment.name: segment.groups for c in record.chains.values() for segment in c}
+    wanted.update({one.name: 0 for one in record.dead})
+    return wanted

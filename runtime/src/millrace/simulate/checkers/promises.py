@@ -1,0 +1,102 @@
+"""Section 1 of the design, at the end of a run: what was fed against what the sinks hold."""
+
+from __future__ import annotations
+
+from millrace.protocol.types import Guarantee, Record
+from millrace.simulate import history as h
+from millrace.simulate.options import Options
+from millrace.simulate.workload import Kind, Root, Workload, root_of
+
+
+class Promises:
+    """Compares the feed with the rows that became visible, and with the dead letters."""
+
+    def __init__(
+        self, history: h.History, options: Options, workload: Workload, sinks: tuple[str, ...]
+    ) -> None:
+        self._history = history
+        self._options = options
+        self._workload = workload
+        self._rows: dict[str, dict[Root, list[h.Row]]] = {sink: {} for sink in sinks}
+        self._hits: dict[Root, int] = {}
+        self._dropped: set[Root] = set()
+        history.listen(h.Shown, self._shown)
+        history.listen(h.Hit, self._hit)
+        history.listen(h.LettersTaken, self._taken)
+
+    def _shown(self, entry: h.Shown) -> None:
+        found = self._rows[entry.sink]
+        for row in entry.rows:
+            found.setdefault(row.root, []).append(row)
+
+    def _hit(self, entry: h.Hit) -> None:
+        for root in entry.roots:
+            self._hits[root] = self._hits.get(root, 0) + 1
+
+    def _taken(self, entry: h.LettersTaken) -> None:
+        if not entry.request.replays:
+            self._dropped |= {root_of(letter) for letter in entry.letters}
+
+    def finish(self, record: Record | None) -> None:
+        if record is None:
+            raise h.Violation("end", "drained without a record")
+        if record.intents or record.replays or record.unpublished:
+            raise h.Violation("end", f"drained with something left: {record}")
+        dead = self._dead(record)
+        if self._options.guarantee is Guarantee.AT_MOST_ONCE:
+            self._at_most_once(record)
+            return
+        for root in self._workload.roots:
+            gone = root in dead or root in self._dropped
+            self._kept(root, gone)
+            self._poison(root, gone)
+
+    def _dead(self, record: Record) -> set[Root]:
+        return {
+            root_of(letter)
+            for one in record.dead
+            for index, letter in enumerate(self._history.letters(one.name))
+            if index not in one.removed
+        }
+
+    def _kept(self, root: Root, dead: bool) -> None:
+        for sink, found in self._rows.items():
+            sets = _complete_sets(found.get(root, []))
+            if self._options.guarantee is Guarantee.EXACTLY_ONCE:
+                rows = len(found.get(root, []))
+                wanted = 0 if dead and not sets else len(self._workload.keys[root])
+                if rows != wanted or (not dead and sets != 1) or (root in self._dropped and sets):
+                    raise h.Violation("ExactlyOnce", f"{root} shows {rows} rows on {sink}")
+            elif not dead and sets < 1:
+                raise h.Violation("AtLeastOnce", f"{root} never shows as a whole on {sink}")
+
+    def _poison(self, root: Root, gone: bool) -> None:
+        kind = self._workload.kinds[root]
+        good = kind in (Kind.GOOD, Kind.RAISES_ONCE)
+        if not good and not gone:
+            raise h.Violation("poison", f"{root} {kind.value} and is no dead letter")
+        hits = self._hits.get(root, 0) + (kind is Kind.RAISES_ONCE)
+        mended = root in self._workload.mended
+        if good and gone and not mended and hits <= self._options.max_replays:
+            raise h.Violation("poison", f"{root} is a good root and a dead letter ({hits} faults)")
+
+    def _at_most_once(self, record: Record) -> None:
+        for sink, found in self._rows.items():
+            whole = 0
+            for root, rows in found.items():
+                if len({row.ordinal for row in rows}) != len(rows):
+                    raise h.Violation("AtMostOnce", f"{root} shows twice on {sink}")
+                whole += _complete_sets(rows)
+            lost = len(self._workload.roots) - whole
+            if lost > record.totals.dropped and not self._options.combined:
+                raise h.Violation(
+                    "AtMostOnce", f"{lost} roots lost on {sink}, {record.totals.dropped} counted"
+                )
+
+
+def _complete_sets(rows: list[h.Row]) -> int:
+    """How often a root shows as a whole."""
+    if not rows:
+        return 0
+    counts = [sum(1 for row in rows if row.ordinal == n) for n in range(rows[0].count)]
+    return min(counts)

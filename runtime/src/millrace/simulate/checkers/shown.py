@@ -1,0 +1,56 @@
+"""I7: what a sink shows of a window is what the sealed record names, once; and rule 20."""
+
+from __future__ import annotations
+
+from millrace.simulate import history as h
+from millrace.simulate.checkers.ledger import Ledger
+
+
+class ShownWindows:
+    """Asked at every change of a sink and every commit."""
+
+    def __init__(self, history: h.History, ledger: Ledger, sinks: tuple[str, ...]) -> None:
+        self._ledger = ledger
+        self._sinks = sinks
+        self._parts: dict[tuple[str, int], list[str]] = {}
+        self._confirmed: set[tuple[str, int]] = set()
+        history.listen(h.Shown, self._shown)
+        history.listen(h.SinkConfirmed, self._confirm)
+        history.listen(h.Commit, self._committed)
+
+    def _wanted(self, sink: str, window: int) -> list[str]:
+        sealed = self._ledger.sealed.get(window)
+        if sealed is None:
+            raise h.Violation("I7", f"{sink} shows window {window}, which is not committed")
+        return [staged.name for staged in sealed.staged if staged.sink == sink]
+
+    def _shown(self, entry: h.Shown) -> None:
+        window = entry.sealed.window
+        shown = self._parts.setdefault((entry.sink, window), [])
+        if entry.name in shown:
+            raise h.Violation("I7", f"{entry.sink} shows {entry.name} twice")
+        if entry.name not in self._wanted(entry.sink, window):
+            raise h.Violation("I7", f"{entry.sink} shows {entry.name}, not named by the record")
+        shown.append(entry.name)
+
+    def _confirm(self, entry: h.SinkConfirmed) -> None:
+        shown = self._parts.get((entry.sink, entry.window), [])
+        if sorted(shown) != sorted(self._wanted(entry.sink, entry.window)):
+            raise h.Violation("I7", f"{entry.sink} confirms window {entry.window} with {shown}")
+        self._confirmed.add((entry.sink, entry.window))
+
+    def _committed(self, entry: h.Commit) -> None:
+        before = entry.before.published if entry.before is not None else 0
+        for window in range(before + 1, entry.after.published + 1):
+            for sink in self._sinks:
+                if (sink, window) not in self._confirmed:
+                    raise h.Violation(
+                        "rule 20", f"window {window} is marked, {sink} has not confirmed it"
+                    )
+
+    def finish(self) -> None:
+        """At the end every sealed window is shown, whole, on every sink."""
+        for window in self._ledger.sealed:
+            for sink in self._sinks:
+                if (sink, window) not in self._confirmed:
+                    raise h.Violation("I7", f"{sink} never confirmed window {window}")

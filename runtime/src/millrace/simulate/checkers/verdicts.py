@@ -1,0 +1,72 @@
+"""I3: a verdict says exactly what the winners' tasks truly did, and two verdicts never differ."""
+
+from __future__ import annotations
+
+from millrace.protocol import acklog as al
+from millrace.protocol.types import AttemptId, CloseMarker, TaskId, Verdict
+from millrace.simulate import history as h
+
+
+class VerdictTruth:
+    """Asked at every answer of an acker. Compares with counts of tuples, not with check values."""
+
+    def __init__(self, history: h.History) -> None:
+        self._history = history
+        self._given: dict[tuple[object, int], Verdict] = {}
+        self._forgotten: set[AttemptId] = set()
+        history.listen(h.Answered, self._answered)
+        history.listen(h.AttemptForgotten, self._forget)
+
+    def _forget(self, entry: h.AttemptForgotten) -> None:
+        self._forgotten.add(entry.id)
+
+    def _answered(self, entry: h.Answered) -> None:
+        marker, verdict = entry.marker, entry.verdict
+        if verdict.id in self._forgotten:
+            return
+        (partition,) = verdict.partitions
+        first = self._given.setdefault((verdict.id, partition), verdict)
+        if first != verdict:
+            raise h.Violation("I3", f"two verdicts on slice {partition} of {verdict.id}")
+        facts = self._history.attempts[verdict.id]
+        if facts.winners is None or {task for task, _ in marker.winners} != set(facts.winners):
+            raise h.Violation("I3", f"{verdict.id} is judged by tasks that are not its winners")
+        incomplete = tuple(root.sequence for root in verdict.incomplete)
+        found = (verdict.complete, incomplete, verdict.window_complete)
+        wanted = self._truth(facts, marker, partition)
+        if found != wanted:
+            raise h.Violation(
+                "I3", f"slice {partition} of {verdict.id} was judged {found}, true is {wanted}"
+            )
+
+    def _truth(
+        self, facts: h.AttemptFacts, marker: CloseMarker, partition: int
+    ) -> tuple[int, tuple[int, ...], bool]:
+        window, roots = marker.id.window, marker.intent.roots
+        if self._missing(facts, marker, partition):
+            return 0, (), False
+        judged = [
+            s for s in al.sequences(window, partition, roots) if s not in marker.excluded
+        ]
+        broken, window_broken = _broken(facts, tuple(facts.winners or ()))
+        read = [s for task in facts.winners or () for s in facts.tasks[task].sources_read]
+        incomplete = tuple(s for s in judged if s in broken or read.count(s) != 1)
+        whole = partition != al.check_partition(window) or not window_broken
+        return len(judged) - len(incomplete), incomplete, whole
+
+    def _missing(self, facts: h.AttemptFacts, marker: CloseMarker, partition: int) -> bool:
+        return any(
+            partition in parts and partition not in facts.tasks[task].appended
+            for task, parts in marker.winners
+        )
+
+
+def _broken(facts: h.AttemptFacts, winners: tuple[TaskId, ...]) -> tuple[set[int], bool]:
+    """Roots with a tuple that was not processed as often as it was emitted."""
+    nets: dict[tuple[int | None, str, object], int] = {}
+    for winner in winners:
+        for where, count in facts.tasks[winner].tuples.items():
+            nets[where] = nets.get(where, 0) + count
+    broken = {where[0] for where, net in nets.items() if net}
+    return {s for s in broken if s is not None}, None in broken
+

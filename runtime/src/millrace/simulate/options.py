@@ -1,0 +1,170 @@
+"""What one run looks like: the topology's shape, the faults, the poison. All from the seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from millrace.protocol.types import Guarantee
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Probabilities for one message; ``late_s`` is the mean extra delay of a late one (seconds)."""
+
+    loss: float = 0.0
+    double: float = 0.0
+    late: float = 0.0
+    late_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chaos:
+    """How often things break while the storm lasts.
+
+    ``driver`` is the probability of a kill or a freeze after one action, ``task`` that a task
+    attempt dies, ``loser`` that a task runs twice at once, ``mixed`` that readers see different
+    attempts of one map partition, ``tuple_lost`` that an envelope loses, doubles or misroutes a
+    tuple. The ``*_s`` are mean times between faults in seconds, 0 for never.
+    """
+
+    driver: float = 0.0
+    freeze: float = 0.0
+    task: float = 0.0
+    loser: float = 0.0
+    mixed: float = 0.0
+    tuple_lost: float = 0.0
+    short_read: float = 0.0
+    cas_answer_lost: float = 0.0
+    sink_away: float = 0.0
+    server_s: float = 0.0
+    acker_s: float = 0.0
+    log_s: float = 0.0
+    rival_s: float = 0.0
+    stop_s: float = 0.0
+    scale_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """Share of the roots that is poisoned in each way; see ``workload.Kind``."""
+
+    raises: float = 0.0
+    raises_late: float = 0.0
+    raises_once: float = 0.0
+    kills: float = 0.0
+    kills_late: float = 0.0
+    combine: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One run. ``copies`` is R; ``combined`` merges a window's tuples before the exchange;
+    ``side`` gives the tuples a second consumer with a sink of its own."""
+
+    seed: int
+    guarantee: Guarantee
+    servers: int
+    copies: int
+    passes: int
+    parallelism: int
+    tracking: bool
+    combined: bool
+    side: bool
+    random_output: bool
+    ackers: int
+    roots: int
+    max_records: int
+    key_groups: int = 4
+    max_replays: int = 2
+    max_unpublished: int = 4
+    storm_s: float = 20.0
+    network: Network = field(default_factory=Network)
+    chaos: Chaos = field(default_factory=Chaos)
+    poison: Poison = field(default_factory=Poison)
+    poison_only: bool = False
+    requests: bool = False
+
+
+_GUARANTEES = (
+    Guarantee.EXACTLY_ONCE,
+    Guarantee.AT_LEAST_ONCE,
+    Guarantee.EXACTLY_ONCE,
+    Guarantee.AT_MOST_ONCE,
+)
+
+
+def draw(seed: int) -> Options:
+    """Options of a seed; neighbouring seeds differ in guarantee, servers, copies and passes."""
+    rng = Random(f"options/{seed}")
+    guarantee = _GUARANTEES[seed % 4]
+    servers = 1 + seed // 4 % 3
+    passes = 1 + seed // 12 % 3
+    copies = min(servers, rng.choice((1, 2, 2, 3)))
+    poison_only = rng.random() < 0.12
+    tracking = guarantee is not Guarantee.AT_MOST_ONCE and rng.random() < 0.9
+    return Options(
+        seed=seed,
+        guarantee=guarantee,
+        servers=servers,
+        copies=copies,
+        passes=passes,
+        parallelism=1 if passes == 1 else rng.choice((1, 2, 2, 3)),
+        tracking=tracking,
+        combined=passes > 1 and rng.random() < 0.4,
+        side=rng.random() < 0.5,
+        random_output=rng.random() < 0.5,
+        ackers=rng.choice((1, 2, 2, 3)),
+        roots=rng.randint(24, 56),
+        max_records=rng.randint(4, 8),
+        key_groups=rng.choice((2, 4, 6)),
+        max_replays=rng.choice((1, 2, 3)),
+        max_unpublished=rng.choice((1, 2, 4)),
+        storm_s=rng.uniform(10.0, 24.0),
+        network=Network() if poison_only else _network(rng),
+        chaos=Chaos() if poison_only else _chaos(rng, tracking),
+        poison=_poison(rng, poison_only),
+        poison_only=poison_only,
+        requests=not poison_only and rng.random() < 0.4,
+    )
+
+
+def _network(rng: Random) -> Network:
+    if rng.random() < 0.2:
+        return Network()
+    scale = rng.choice((0.3, 1.0, 2.0))
+    return Network(0.02 * scale, 0.03 * scale, 0.04 * scale, rng.choice((0.3, 1.0, 3.0)))
+
+
+def _chaos(rng: Random, tracking: bool) -> Chaos:
+    def some(value: float, share: float = 0.7) -> float:
+        return value * rng.uniform(0.5, 2.0) if rng.random() < share else 0.0
+
+    return Chaos(
+        driver=rng.uniform(0.004, 0.02),
+        freeze=rng.uniform(0.0, 0.6),
+        task=some(0.03),
+        loser=some(0.1),
+        mixed=some(0.3, 0.4),
+        tuple_lost=some(0.03) if tracking else 0.0,
+        short_read=some(0.03, 0.4) if tracking else 0.0,
+        cas_answer_lost=some(0.15),
+        sink_away=some(0.05),
+        server_s=some(6.0, 0.8),
+        acker_s=some(5.0),
+        log_s=some(15.0, 0.4),
+        rival_s=some(10.0, 0.5),
+        stop_s=some(20.0, 0.2),
+        scale_s=some(8.0, 0.5),
+    )
+
+
+def _poison(rng: Random, poison_only: bool) -> Poison:
+    if not poison_only and rng.random() < 0.3:
+        return Poison()
+
+    def some(value: float) -> float:
+        return value * rng.uniform(0.5, 2.0) if rng.random() < 0.4 else 0.0
+
+    kills = 0.05 if poison_only else 0.02
+    return Poison(some(0.04), some(0.04), some(0.04), some(kills), some(kills), some(0.03))

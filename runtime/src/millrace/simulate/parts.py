@@ -1,0 +1,27 @@
+"""The production machines a run is made of; a deliberate bug replaces one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millrace.protocol.acker import AckerMachine
+from millrace.protocol.driver import Driver, Settings
+from millrace.protocol.membership import Owners
+from millrace.protocol.plainfold import PlainMessage
+from millrace.protocol.record import Locate
+from millrace.protocol.server import ServerModel
+from millrace.simulate.acklog import make_machine
+from millrace.simulate.engine import Attempt
+from millrace.simulate.flow import Ids
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What stands in for each part; the defaults are what production runs."""
+
+    driver: Callable[[Settings, Owners, Locate], Driver] = Driver
+    server: Callable[[str, str], ServerModel] = ServerModel
+    acker: Callable[[str], AckerMachine[PlainMessage]] = make_machine
+    ids: Callable[[], Ids] = Ids
+    attempt: type[Attempt] = Attempt

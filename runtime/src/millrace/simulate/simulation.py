@@ -1,0 +1,226 @@
+"""One run from one seed: the simulated world, put together, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+
+from millrace import ids
+from millrace.protocol import acker as ak
+from millrace.protocol import acklog as al
+from millrace.protocol.driver import Driver, Settings
+from millrace.protocol.record import Backoff
+from millrace.protocol.types import Member
+from millrace.simulate import history as h
+from millrace.simulate.acklog import AckerProcess, AckLog
+from millrace.simulate.brief import brief
+from millrace.simulate.checkers import Checkers
+from millrace.simulate.cluster import Cluster, ViewStore, place
+from millrace.simulate.driver import DriverProcess, Surroundings
+from millrace.simulate.engine import Plant
+from millrace.simulate.flow import OUT_SINK, SIDE_SINK, Flow
+from millrace.simulate.nemesis import Nemesis, Targets
+from millrace.simulate.options import Options, draw
+from millrace.simulate.parts import Parts
+from millrace.simulate.sinks import FilesSink, Sink, TransactionSink
+from millrace.simulate.supervisor import Supervisor
+from millrace.simulate.workload import Workload, locate
+from millrace.simulate.world import World
+
+CALM_LIMIT_S = 400.0
+"""Simulated time after the storm within which a run must be drained."""
+
+NOTICE_S = 12.0
+"""Within this time a driver notices that it has a successor."""
+
+STEP_LIMIT = 60_000
+"""Events after which a run counts as stuck (an ordinary one takes a few thousand)."""
+
+BACKOFF_S = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run was like; ``violation`` is None if everything held."""
+
+    seed: int
+    violation: str | None
+    actions: int
+    crashes: int
+    seals: int
+    steps: int
+    simulated_s: float
+
+
+class Simulation:
+    """Build with a seed, then ``run`` once."""
+
+    def __init__(
+        self,
+        seed: int,
+        parts: Parts | None = None,
+        options: Options | None = None,
+        trace: Callable[[str], None] | None = None,
+    ) -> None:
+        self.options = options or draw(seed)
+        self.parts = parts or Parts()
+        rng = Random(seed)
+        self.world = World(rng, self.options.network, self.options.storm_s)
+        self.history = h.History(self._tracer(trace))
+        self.workload = Workload(self.options, rng, self.world.now_s)
+        names = [f"s{n}" for n in range(self.options.servers)]
+        self.store = ViewStore(self.history)
+        self.cluster = Cluster(self.world, self.history, self.parts.server, names)
+        self.log = AckLog(self.history)
+        self.sinks = self._sinks(rng)
+        flow = Flow(self.options, self.workload, self.parts.ids())
+        self._plant = Plant(
+            self.world,
+            self.history,
+            self.options,
+            self.cluster,
+            self.log,
+            self.sinks,
+            flow,
+            self.parts.attempt,
+        )
+        self.ackers = [
+            AckerProcess(f"acker-{n}", self.world, self.history, self.log, self.parts.acker)
+            for n in range(self.options.ackers)
+        ]
+        self.supervisor = Supervisor(self.world, self.cluster, self.ackers, self._make_driver)
+        self.checkers = Checkers(
+            self.history, self.options, self.workload, self.cluster, self.store, self.sinks
+        )
+        self.nemesis = Nemesis(
+            self.world,
+            self.history,
+            Targets(
+                self.options,
+                self.cluster,
+                self.store,
+                self.ackers,
+                self.log,
+                self.supervisor,
+                self.workload,
+                lambda: self.checkers.ledger.record,
+            ),
+        )
+
+    def run(self) -> Outcome:
+        """Run until the input is drained; a violation of any invariant ends the run."""
+        violation = None
+        with small_blocks():
+            try:
+                self._to_the_end()
+            except h.Violation as found:
+                violation = str(found)
+            except AssertionError as found:
+                violation = f"assertion: {found!r} at {_where(found)}"
+        return Outcome(
+            seed=self.options.seed,
+            violation=violation,
+            actions=sum(driver.actions for driver in self.supervisor.drivers),
+            crashes=self.supervisor.crashes + self.nemesis.crashes,
+            seals=self.checkers.ledger.seals,
+            steps=self.world.steps,
+            simulated_s=self.world.now_s,
+        )
+
+    def _to_the_end(self) -> None:
+        self.supervisor.start()
+        self.nemesis.start()
+        latest_s = self.world.storm_ends_s + CALM_LIMIT_S
+        while not self.supervisor.drained:
+            if not self.world.step():
+                raise h.Violation("liveness", "nothing is left to happen and input is not drained")
+            if self.world.steps > STEP_LIMIT or self.world.now_s > latest_s:
+                raise h.Violation("liveness", self._stuck())
+        self._let_zombies_finish()
+        self.checkers.finish()
+
+    def _let_zombies_finish(self) -> None:
+        """What is still on its way, and drivers that wake up late, must change nothing."""
+        until_s = self.world.now_s + 20.0
+        for _ in range(5_000):
+            if self.world.now_s > until_s or not self.world.step():
+                break
+        for driver in self.supervisor.drivers:
+            awake_s = self.world.now_s - driver.awake_since_s
+            if driver.alive and not driver.frozen and awake_s > NOTICE_S:
+                raise h.Violation("liveness", f"driver {driver.number} never notices its successor")
+
+    def _stuck(self) -> str:
+        record = self.checkers.ledger.record
+        driver = self.supervisor.drivers[-1]
+        failures = "; ".join(self.supervisor.failures[-2:])
+        return (
+            f"not drained after {self.world.steps} steps and {self.world.now_s:.0f} s: "
+            f"last driver {driver.number} in step {driver.machine.membership.step.value} "
+            f"(alive {driver.alive}), view {self.store.view}, record {record}, "
+            f"failures [{failures}]"
+        )
+
+    # -- parts
+
+    def _make_driver(
+        self, number: int, gone: Callable[[DriverProcess, str], None]
+    ) -> DriverProcess:
+        options = self.options
+        settings = Settings(
+            uid="sim",
+            guarantee=options.guarantee,
+            tracking=options.tracking,
+            backoff=Backoff(options.max_replays, BACKOFF_S),
+            max_records=options.max_records,
+            copies=options.copies,
+            key_groups=options.key_groups,
+            max_unpublished=options.max_unpublished,
+        )
+        machine: Driver = self.parts.driver(settings, self._owners, locate)
+        around = Surroundings(
+            self._plant, self.store, self.workload, self.supervisor.alive_ackers, gone
+        )
+        return DriverProcess(around, machine, number)
+
+    def _owners(
+        self, members: tuple[Member, ...], previous: tuple[tuple[str, ...], ...]
+    ) -> tuple[tuple[str, ...], ...]:
+        names = tuple(sorted(m.name for m in members))
+        return place(self.options.key_groups, self.options.copies, names, previous)
+
+    def _sinks(self, rng: Random) -> dict[str, Sink]:
+        names = [OUT_SINK, SIDE_SINK] if self.options.side else [OUT_SINK]
+        return {name: rng.choice((FilesSink, TransactionSink))(name, self.history) for name in names}
+
+    def _tracer(self, trace: Callable[[str], None] | None) -> Callable[[object], None] | None:
+        if trace is None:
+            return None
+        return lambda entry: trace(f"{self.world.now_s:10.4f} {brief(entry)}")
+
+
+@contextmanager
+def small_blocks(block_roots: int = 2, partitions: int = 4) -> Iterator[None]:
+    """Blocks of few roots over few slices, so that small windows use all of them."""
+    before = ids.BLOCK_ROOTS, ids.TRACKING_PARTITIONS
+    try:
+        _set_blocks(block_roots, partitions)
+        yield
+    finally:
+        _set_blocks(*before)
+
+
+def _set_blocks(block_roots: int, partitions: int) -> None:
+    for module in (ids, al):
+        module.BLOCK_ROOTS = block_roots  # type: ignore[attr-defined]
+    for module in (ids, al, ak):
+        module.TRACKING_PARTITIONS = partitions  # type: ignore[attr-defined]
+
+
+def _where(error: AssertionError) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}" if trace else "?"

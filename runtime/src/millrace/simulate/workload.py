@@ -1,0 +1,160 @@
+"""What is fed in: roots, when they arrive, what becomes of each, and which are poisoned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+from millrace.ids import name_id, root_id
+from millrace.protocol import events as e
+from millrace.protocol.types import Intent, Json, Replay, RootRange
+from millrace.simulate.options import Options, Poison
+
+Root = tuple[str, int, int]
+"""(source, partition, offset)."""
+
+
+class Kind(str, Enum):
+    """How a root behaves."""
+
+    GOOD = "good"
+    RAISES = "raises in its first processor"
+    RAISES_LATE = "raises after the exchange"
+    RAISES_ONCE = "raises the first time only"
+    KILLS = "kills its worker"
+    KILLS_LATE = "kills the worker after the exchange"
+    COMBINE = "raises after a combine"
+
+    @property
+    def deadly(self) -> bool:
+        return self in (Kind.KILLS, Kind.KILLS_LATE)
+
+
+@dataclass(slots=True)
+class Feed:
+    """One source partition; ``arrivals`` are rising times, in seconds."""
+
+    source: str
+    partition: int
+    arrivals: list[float]
+
+
+class Workload:
+    """Everything about the roots of a run that is known before it starts."""
+
+    def __init__(self, options: Options, rng: Random, start_s: float) -> None:
+        self.options = options
+        self.feeds = _feeds(options, rng, start_s)
+        self.roots: list[Root] = [
+            (f.source, f.partition, offset) for f in self.feeds for offset in range(len(f.arrivals))
+        ]
+        self.keys: dict[Root, tuple[str, ...]] = {}
+        self.kinds: dict[Root, Kind] = {}
+        self.ids: dict[Root, int] = {}
+        self.raised: set[Root] = set()
+        self.mended: set[Root] = set()
+        self.index = {root: n for n, root in enumerate(self.roots)}
+        for root in self.roots:
+            self.keys[root] = tuple(f"k{rng.randrange(7)}" for _ in range(rng.randint(1, 3)))
+            self.kinds[root] = _kind(options.poison, options.combined, rng)
+            self.ids[root] = root_id(name_id(root[0]), root[1], root[2])
+
+    def mend(self, root: Root, rng: Random) -> None:
+        """The user may have mended what made a root fail."""
+        self.mended.add(root)
+        if rng.random() < 0.5:
+            self.kinds[root] = Kind.GOOD
+
+    def plan(self, action: e.Plan, now_s: float) -> e.Planned | float | None:
+        """The next roots behind the offsets that have arrived by now, the time at which the next
+        one does, or None if there will be no more."""
+        offsets: dict[str, dict[str, int]] = {
+            s: dict(action.offsets.get(s) or {}) for s in sorted({f.source for f in self.feeds})
+        }
+        room = self.options.max_records
+        ranges: list[RootRange] = []
+        upcoming: list[float] = []
+        for feed in self.feeds:
+            start = offsets[feed.source].get(str(feed.partition), 0)
+            arrived = sum(1 for at in feed.arrivals if at <= now_s)
+            count = min(room, arrived - start)
+            if count > 0:
+                room -= count
+                ranges.append(RootRange(feed.source, feed.partition, start, count, {"at": start}))
+                offsets[feed.source][str(feed.partition)] = start + count
+            if start + max(count, 0) < len(feed.arrivals):
+                upcoming.append(feed.arrivals[start + max(count, 0)])
+        if ranges:
+            return e.Planned(action.token, tuple(ranges), offsets, drained=not upcoming)
+        return min(upcoming) if upcoming else None
+
+
+def locate(piece: RootRange, index: int) -> Json:
+    """Locator of one record of a range."""
+    return {"at": piece.locator["at"] + index}
+
+
+def roots_of(intent: Intent) -> list[tuple[Root, int]]:
+    """(root, replay number) of an intent in the order of their sequence numbers."""
+    found = [
+        ((piece.source, piece.partition, offset), 0)
+        for piece in intent.ranges
+        for offset in range(piece.start, piece.start + piece.count)
+    ]
+    return found + [(root_of(replay), replay.number) for replay in intent.replays]
+
+
+def root_of(replay: Replay) -> Root:
+    return (replay.source, replay.partition, replay.offset)
+
+
+def cut(intent: Intent, at: int) -> tuple[Intent, Intent]:
+    """Two intents that together hold the roots of one, ``at`` of them in the first."""
+    low: list[RootRange] = []
+    high: list[RootRange] = []
+    left = at
+    for piece in intent.ranges:
+        taken = min(max(left, 0), piece.count)
+        if taken:
+            low.append(_part(piece, 0, taken))
+        if taken < piece.count:
+            high.append(_part(piece, taken, piece.count - taken))
+        left -= piece.count
+    here = max(left, 0)
+    return (
+        Intent(intent.window, tuple(low), intent.replays[:here]),
+        Intent(intent.window, tuple(high), intent.replays[here:]),
+    )
+
+
+def _part(piece: RootRange, skipped: int, count: int) -> RootRange:
+    start = piece.start + skipped
+    return RootRange(piece.source, piece.partition, start, count, {"at": start})
+
+
+def _feeds(options: Options, rng: Random, start_s: float) -> list[Feed]:
+    sources = ["a"] if rng.random() < 0.6 else ["a", "b"]
+    feeds = [Feed(s, p, []) for s in sources for p in range(rng.choice((1, 1, 2)))]
+    span_s = options.storm_s * rng.choice((0.3, 0.7, 0.9))
+    arrivals = sorted(start_s + rng.random() * span_s for _ in range(options.roots))
+    for at in arrivals:
+        rng.choice(feeds).arrivals.append(at)
+    return feeds
+
+
+def _kind(poison: Poison, combined: bool, rng: Random) -> Kind:
+    luck = rng.random()
+    shares = (
+        (poison.raises, Kind.RAISES),
+        (poison.raises_late, Kind.RAISES_LATE),
+        (poison.raises_once, Kind.RAISES_ONCE),
+        (poison.kills, Kind.KILLS),
+        (poison.kills_late, Kind.KILLS_LATE),
+        (poison.combine if combined else 0.0, Kind.COMBINE),
+    )
+    for share, kind in shares:
+        if luck < share:
+            return kind
+        luck -= share
+    return Kind.GOOD

@@ -1,0 +1,176 @@
+"""CSV: a header, then one record a line, read into the declared columns.
+
+Fields are separated by commas and may be quoted with double quotes, doubled inside a quoted field;
+a quoted field cannot hold a newline, so that one bad quote spoils one record. Columns are found by
+their names in the header. An empty field is null, in a string column the empty string. Empty
+lines are skipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+
+from millrace.sources.base import ReadBatch
+from millrace.sources.decode import (
+    BYTE_ORDER_MARK,
+    Decoder,
+    Errors,
+    batch_with_errors,
+    convert,
+    shown,
+)
+from millrace.sources.lines import Lines
+
+
+class CsvDecoder(Decoder):
+    """Splits with Arrow's parser, then converts column by column."""
+
+    blanks = False
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+
+    def preamble(self, head: bytes, complete: bool) -> tuple[int, Any] | None:
+        end = head.find(b"\n") + 1
+        if not end:
+            if not complete:
+                return None
+            end = len(head)
+        line = head[:end].removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n")
+        try:
+            names = next(csv.reader([line.decode()]), [])
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ValueError(f"has a header that cannot be read ({error})") from None
+        if not head.strip():
+            return (len(head), None) if complete else None
+        for field in self.schema:
+            if names.count(field.name) != 1:
+                how = "twice" if field.name in names else "not"
+                raise ValueError(
+                    f"has the declared column {field.name!r} {how} in its header "
+                    f"({shown(','.join(names))})"
+                )
+        return end, None if names == self.schema.names else names
+
+    def decode(self, lines: Lines, kept: Any) -> ReadBatch:
+        names = kept or self.schema.names
+        errors: Errors = {}
+        odd = _odd_lines(lines)
+        columns = self._columns(lines, 0, names, odd, errors)
+        finished = []
+        for field, column in zip(self.schema, columns, strict=True):
+            array, bad = _finish(column, field)
+            errors = {**bad, **errors}
+            finished.append(array)
+        return batch_with_errors(self.schema, finished, errors)
+
+    def _columns(
+        self, lines: Lines, first: int, names: list[str], odd: set[int], errors: Errors
+    ) -> list[pa.Array]:
+        """Declared columns as binary arrays; lines that do not split right are null."""
+        wanted = len(lines)
+        if not wanted:
+            return [pa.array([], pa.binary()) for _ in self.schema]
+        if wanted > 1 and any(first <= row < first + wanted for row in odd):
+            half = wanted // 2
+            low = self._columns(lines.take(0, half), first, names, odd, errors)
+            high = self._columns(lines.take(half, wanted), first + half, names, odd, errors)
+            return [pa.concat_arrays(pair) for pair in zip(low, high, strict=True)]
+        bad: Errors = {}
+        message = "a quoted field is not closed"
+        try:
+            table = self._split(lines, names, bad)
+            if table.num_rows + len(bad) == wanted and not _has_newline(table):
+                errors.update({first + row: text for row, text in bad.items()})
+                return _with_gaps(table, sorted(bad), wanted)
+        except pa.ArrowInvalid as error:
+            message = str(error)
+        if wanted == 1:
+            errors[first] = f"{message}; the line is {shown(lines.record(0))}"
+            return [pa.nulls(1, pa.binary()) for _ in self.schema]
+        # A quote swallowed a line end: halve until the line stands alone.
+        return self._columns(lines, first, names, odd | {first + wanted // 2}, errors)
+
+    def _split(self, lines: Lines, names: list[str], bad: Errors) -> pa.Table:
+        def note(row: pcsv.InvalidRow) -> str:
+            bad[row.number - 1] = (
+                f"the line has {row.actual_columns} fields, the header {row.expected_columns}"
+            )
+            return "skip"
+
+        unique = [f"{i}" for i in range(len(names))]
+        wanted = [unique[names.index(field.name)] for field in self.schema]
+        data = lines.joined()
+        return pcsv.read_csv(
+            io.BytesIO(data),
+            pcsv.ReadOptions(column_names=unique, use_threads=False, block_size=len(data) + 1),
+            pcsv.ParseOptions(invalid_row_handler=note),
+            pcsv.ConvertOptions(
+                include_columns=wanted,
+                column_types={name: pa.binary() for name in wanted},
+                strings_can_be_null=False,
+            ),
+        )
+
+
+def _odd_lines(lines: Lines) -> set[int]:
+    """Rows that must be split alone: an odd number of quotes, or a carriage return inside."""
+    if b'"' not in lines.data and b"\r" not in lines.data:
+        return set()
+    array = np.frombuffer(lines.data, np.uint8)
+    odd: set[int] = set()
+    for byte, every in ((ord('"'), False), (ord("\r"), True)):
+        at = np.flatnonzero(array == byte)
+        counts = np.searchsorted(at, lines.ends) - np.searchsorted(at, lines.starts)
+        odd.update(np.flatnonzero(counts > 0 if every else counts % 2 == 1).tolist())
+    return odd
+
+
+def _has_newline(table: pa.Table) -> bool:
+    """Whether a field of the last row swallowed the end of its line."""
+    last = table.slice(max(0, table.num_rows - 1))
+    return any(b"\n" in value for column in last.columns for value in column.to_pylist())
+
+
+def _with_gaps(table: pa.Table, missing: list[int], rows: int) -> list[pa.Array]:
+    columns = [c.combine_chunks() if c.num_chunks else pa.array([], c.type) for c in table.columns]
+    plain = [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns]
+    if not missing:
+        return plain
+    index = np.zeros(rows, np.int64)
+    present = np.ones(rows, bool)
+    present[missing] = False
+    index[present] = np.arange(rows - len(missing))
+    take = pa.array(index, mask=~present)
+    return [c.take(take) for c in plain]
+
+
+def _finish(values: pa.Array, field: pa.Field) -> tuple[pa.Array, Errors]:
+    def convert_all(part: pa.Array) -> pa.Array:
+        return _from_text(part.cast(pa.string()), field.type)
+
+    if pa.types.is_binary(field.type):
+        return values, {}
+    if not pa.types.is_string(field.type):
+        values = pc.if_else(pc.equal(values, b""), pa.scalar(None, pa.binary()), values)
+    return convert(values, field.type, convert_all, field.name)
+
+
+def _from_text(values: pa.Array, to: pa.DataType) -> pa.Array:
+    if pa.types.is_list(to):
+        plain = values.to_pylist()
+        return pa.array([None if v is None else json.loads(v) for v in plain], to)
+    if pa.types.is_timestamp(to):
+        try:
+            return values.cast(to)
+        except pa.ArrowInvalid:
+            return pc.assume_timezone(values.cast(pa.timestamp(to.unit)), to.tz)
+    return values.cast(to)

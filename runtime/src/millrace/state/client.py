@@ -1,0 +1,413 @@
+"""Client of one state server: each operation is one script, with the answers of ``ServerModel``.
+
+The answers of the protocol (``NotOwner``, ``TagTooLow``, ``Missing``) are values; what is wrong
+with the server itself is raised: ``UnreachableError``, ``OutOfMemoryError`` or, for anything that
+waiting does not mend, ``StateServerError``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from millrace.errors import ProtocolError, StateServerError
+from millrace.protocol.server import (
+    MISSING,
+    OK,
+    Found,
+    GetReply,
+    Listed,
+    ListReply,
+    Missing,
+    NotOwner,
+    PutReply,
+    Reason,
+    Stamped,
+    StampReply,
+    TagTooLow,
+    WriteReply,
+)
+from millrace.protocol.types import Member, Stamp, Tag
+from millrace.state import scripts
+from millrace.state.errors import OutOfMemoryError, UnreachableError
+from millrace.state.settings import Durability, check_settings
+
+CONNECT_TIMEOUT_S = 2.0
+ANSWER_TIMEOUT_S = 15.0
+
+MAX_OBJECT_BYTES = 500 << 20
+"""Largest object; servers refuse a value of more than 512 MiB."""
+
+_PUT_BYTES = 32 << 20
+_NAMES_PER_CALL = 256
+
+
+@dataclass(frozen=True, slots=True)
+class StateAddress:
+    """Where one incarnation of a state server is; travels to tasks by pickle.
+
+    ``password`` is never shown; ``url`` may carry one of its own.
+    """
+
+    name: str
+    url: str
+    run_id: str
+    password: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, member: Member, password: str | None = None) -> StateAddress:
+        return cls(member.name, member.url, member.run_id, password)
+
+    def member(self) -> Member:
+        return Member(self.name, self.run_id, self.url)
+
+    @property
+    def shown(self) -> str:
+        """Name and place, without a password, for messages."""
+        parts = urlsplit(self.url)
+        where = f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
+        return f"{self.name} at {where}"
+
+
+class StateClient:
+    """Connections to one incarnation of a state server, for one topology.
+
+    Safe for use by several threads, and after a fork. ``timeout_s`` bounds each answer.
+    """
+
+    def __init__(
+        self, address: StateAddress, uid: str, *, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        self.address = address
+        self.uid = uid
+        self._timeout_s = timeout_s
+        self._redis = _open(address, timeout_s)
+        self._durability: Durability | None = None
+        prefix = f"mr:{{{uid}}}:".encode()
+        self._stamp, self._record = prefix + b"stamp", prefix + b"record"
+        self._tag = prefix + b"tag"
+        self._objects, self._prefix = prefix + b"objects", prefix + b"o:"
+
+    @property
+    def redis(self) -> redis.Redis:
+        """The underlying client, for the parts that keep keys of their own (the ack log)."""
+        return self._redis
+
+    # -- operations
+
+    def stamp(self, stamp: Stamp) -> StampReply:
+        """Put a stamp into effect; answers with the record of that moment (rule 6)."""
+        keys = [self._stamp, self._record, self._tag]
+        return _stamped(self._call("stamp", keys, self._under(stamp)))
+
+    def peek(self) -> StampReply:
+        """The record, without a stamp of one's own: for a reader such as ``status``."""
+        keys = [self._stamp, self._record, self._tag]
+        return _stamped(self._call("peek", keys, self._under(None)))
+
+    def write_record(self, stamp: Stamp, tag: Tag, record: bytes) -> WriteReply:
+        """Write a record; answered after its fsync (rule 23).
+
+        ``TagTooLow`` with the very tag sent means that an earlier sending of it is stored and
+        durable.
+        """
+        keys = [self._stamp, self._record, self._tag]
+        arguments = [*self._under(stamp), _tag_text(tag), record]
+        wait = self.check_settings() is Durability.WAIT
+        raw = self._call("write_record", keys, arguments, wait_fsync=wait)
+        if raw[0] == b"TAGTOOLOW":
+            return TagTooLow(_tag_of(raw[1]))
+        return _not_owner(raw) or OK
+
+    def put(self, stamp: Stamp, objects: Sequence[tuple[str, bytes]]) -> PutReply:
+        """Store objects in one round trip; ``Ok`` when all of them are stored."""
+        calls = []
+        for batch in _batches(objects, self.address):
+            keys = [self._stamp, self._objects, *(self._key(name) for name, _ in batch)]
+            arguments = self._under(stamp)
+            for name, data in batch:
+                arguments += (name.encode(), data)
+            calls.append((keys, arguments))
+        for raw in self._calls("put", calls):
+            if (refusal := _not_owner(raw)) is not None:
+                return refusal
+        return OK
+
+    def get(self, stamp: Stamp | None, names: Sequence[str]) -> GetReply:
+        """Objects in the order of ``names``; without a stamp only the run id is compared."""
+        found: list[Found | Missing] = []
+        for at in range(0, max(len(names), 1), _NAMES_PER_CALL):
+            keys = [self._stamp, *(self._key(n) for n in names[at : at + _NAMES_PER_CALL])]
+            raw = self._call("get", keys, self._under(stamp))
+            if (refusal := _not_owner(raw)) is not None:
+                return refusal
+            found += (MISSING if data is None else Found(data) for data in raw[1:])
+        return tuple(found)
+
+    def list_objects(self, stamp: Stamp) -> ListReply:
+        """Names of all objects, sorted."""
+        raw = self._call("list", [self._stamp, self._objects], self._under(stamp))
+        return _not_owner(raw) or Listed(tuple(sorted(name.decode() for name in raw[1])))
+
+    def delete(self, stamp: Stamp, names: Sequence[str]) -> PutReply:
+        """Delete objects; one that is not there is no error."""
+        calls = []
+        for at in range(0, max(len(names), 1), _NAMES_PER_CALL):
+            part = names[at : at + _NAMES_PER_CALL]
+            keys = [self._stamp, self._objects, *(self._key(n) for n in part)]
+            calls.append((keys, [*self._under(stamp), *(n.encode() for n in part)]))
+        for raw in self._calls("delete", calls):
+            if (refusal := _not_owner(raw)) is not None:
+                return refusal
+        return OK
+
+    def wipe(self) -> int:
+        """Delete every key of this topology, for a fresh start; the number of keys.
+
+        Only without a living driver: no stamp is compared.
+        """
+        with _Translated(self.address):
+            keys = list(self._redis.scan_iter(match=f"mr:{{{self.uid}}}:*", count=1000))
+            for at in range(0, len(keys), 1000):
+                self._redis.unlink(*keys[at : at + 1000])
+            return len(keys)
+
+    def check_settings(self) -> Durability:
+        """How this server makes a write durable; asked once.
+
+        Raises ``StateServerError`` with the remedy for settings that could lose a window.
+        """
+        if self._durability is None:
+            with _Translated(self.address):
+                self._durability = check_settings(self._redis, self.address.shown)
+        return self._durability
+
+    def close(self) -> None:
+        """Close all connections of this process."""
+        self._redis.close()
+
+    # -- calls
+
+    def _key(self, name: str) -> bytes:
+        return self._prefix + name.encode()
+
+    def _under(self, stamp: Stamp | None) -> list[bytes]:
+        run_id = self.address.run_id.encode()
+        if stamp is None:
+            return [run_id, b"", b""]
+        return [run_id, b"%d" % stamp.epoch, b"%d" % stamp.execution]
+
+    def _call(
+        self, name: str, keys: list[bytes], arguments: list[bytes], *, wait_fsync: bool = False
+    ) -> list[Any]:
+        return self._calls(name, [(keys, arguments)], wait_fsync=wait_fsync)[0]
+
+    def _calls(
+        self,
+        name: str,
+        calls: Sequence[tuple[list[bytes], list[bytes]]],
+        *,
+        wait_fsync: bool = False,
+    ) -> list[list[Any]]:
+        """Run one script several times in one round trip.
+
+        Every script may be sent twice, so a broken connection (an idle one that the server has
+        closed, say) is tried a second time; a time-out is not.
+        """
+        script = scripts.load(name)
+        with _Translated(self.address):
+            try:
+                replies = self._send(script.sha, calls, wait_fsync)
+            except redis.AuthenticationError:
+                raise
+            except redis.ConnectionError:
+                replies = self._send(script.sha, calls, wait_fsync)
+            except redis.exceptions.NoScriptError:
+                self._redis.script_load(script.text)
+                replies = self._send(script.sha, calls, wait_fsync)
+        if wait_fsync and replies.pop()[0] < 1:
+            raise UnreachableError(
+                f"state server {self.address.shown} did not write its append-only file to disk "
+                f"within {self._timeout_s:g} s; look at the disk it writes to"
+            )
+        return replies
+
+    def _send(
+        self, sha: str, calls: Sequence[tuple[list[bytes], list[bytes]]], wait_fsync: bool
+    ) -> list[Any]:
+        if len(calls) == 1 and not wait_fsync:
+            keys, arguments = calls[0]
+            client: Any = self._redis
+            return [client.execute_command("EVALSHA", sha, len(keys), *keys, *arguments)]
+        pipeline: Any = self._redis.pipeline(transaction=False)
+        for keys, arguments in calls:
+            pipeline.execute_command("EVALSHA", sha, len(keys), *keys, *arguments)
+        if wait_fsync:
+            pipeline.execute_command("WAITAOF", 1, 0, int(self._timeout_s * 900))
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        for reply in replies:
+            if isinstance(reply, redis.RedisError):
+                raise reply
+        return replies
+
+
+def discover(
+    name: str, url: str, password: str | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S
+) -> StateAddress:
+    """Ask a server which incarnation it is.
+
+    Raises ``UnreachableError``, also while it is loading its file.
+    """
+    address = StateAddress(name, url, "", password)
+    client = _open(address, timeout_s)
+    try:
+        with _Translated(address):
+            info = cast("Mapping[str, Any]", client.info("server"))
+            client.ping()
+    finally:
+        client.close()
+    return replace(address, run_id=str(info["run_id"]))
+
+
+# --- connections of this process
+
+_CLIENTS: dict[tuple[StateAddress, str], StateClient] = {}
+_CLIENTS_LOCK = threading.Lock()
+
+
+def connect(address: StateAddress, uid: str) -> StateClient:
+    """This process's client of a server, made on first use and kept."""
+    with _CLIENTS_LOCK:
+        client = _CLIENTS.get((address, uid))
+        if client is None:
+            for stale in [k for k in _CLIENTS if (k[0].name, k[1]) == (address.name, uid)]:
+                _CLIENTS.pop(stale).close()
+            client = _CLIENTS[address, uid] = StateClient(address, uid)
+        return client
+
+
+def _open(address: StateAddress, timeout_s: float) -> redis.Redis:
+    options: dict[str, Any] = {"password": address.password} if address.password else {}
+    try:
+        return redis.Redis.from_url(
+            address.url,
+            socket_connect_timeout=min(CONNECT_TIMEOUT_S, timeout_s),
+            socket_timeout=timeout_s,
+            socket_keepalive=True,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+            **options,
+        )
+    except ValueError as error:
+        raise StateServerError(
+            f"state server {address.name}: its url cannot be used ({error}); write "
+            "redis://host:port, rediss://host:port or unix:///path"
+        ) from error
+
+
+class _Translated:
+    """Context that turns errors of the client library into this package's."""
+
+    def __init__(self, address: StateAddress) -> None:
+        self._shown = address.shown
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, redis.RedisError):
+            raise _translate(self._shown, error) from error
+
+
+_CAUSES: tuple[tuple[type[redis.RedisError] | None, str, str], ...] = (
+    (redis.exceptions.NoPermissionError, "NOPERM", "let this user run EVALSHA, CONFIG and INFO"),
+    (redis.exceptions.ReadOnlyError, "READONLY", "it is a replica; name its primary"),
+    (redis.exceptions.ClusterError, "MOVED", "clusters are not supported; name single servers"),
+    (None, "MISCONF", "it cannot write its append-only file; look at its log and its disk"),
+    (None, "UNKNOWN COMMAND", "use Valkey, or Redis 7.2 or later"),
+)
+"""Kind of error, what it begins with (the client library cuts off codes it knows), remedy."""
+
+
+def _translate(shown: str, error: redis.RedisError) -> StateServerError:
+    text = str(error)
+    if isinstance(error, redis.AuthenticationError):
+        return StateServerError(
+            f"state server {shown} does not accept the password ({text}); put the right one into "
+            "its url, or remove the server's password"
+        )
+    if isinstance(error, redis.exceptions.BusyLoadingError):
+        return UnreachableError(f"state server {shown} is still loading its append-only file")
+    if isinstance(error, redis.TimeoutError | redis.ConnectionError):
+        return UnreachableError(
+            f"state server {shown} cannot be reached ({text}); start it, or correct "
+            "spec.stateServers.url"
+        )
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command" in text:
+        return OutOfMemoryError(
+            f"state server {shown}: its memory is full; raise its maxmemory, or have less state "
+            "(fewer keys, smaller windows)"
+        )
+    for kind, code, remedy in _CAUSES:
+        if (kind is not None and isinstance(error, kind)) or text.upper().startswith(code):
+            return StateServerError(f"state server {shown} answered {text!r}: {remedy}")
+    return StateServerError(f"state server {shown} answered {text!r}")
+
+
+# --- replies
+
+
+def _not_owner(raw: list[Any]) -> NotOwner | None:
+    if raw[0] != b"NOTOWNER":
+        return None
+    current = Stamp(int(raw[2]), int(raw[3])) if len(raw) > 2 else None
+    return NotOwner(Reason(raw[1].decode()), current)
+
+
+def _stamped(raw: list[Any]) -> StampReply:
+    if (refusal := _not_owner(raw)) is not None:
+        return refusal
+    return Stamped(raw[1], None if raw[2] is None else _tag_of(raw[2]))
+
+
+def _tag_text(tag: Tag) -> bytes:
+    return f"{tag.timeline}.{tag.execution}.{tag.epoch}.{tag.seq}".encode()
+
+
+def _tag_of(text: bytes) -> Tag:
+    try:
+        timeline, execution, epoch, seq = (int(part) for part in text.split(b"."))
+    except ValueError as error:
+        raise ProtocolError(
+            f"the stored record's tag is {text!r}, not four numbers; something else wrote to "
+            "this topology's keys"
+        ) from error
+    return Tag(timeline, execution, epoch, seq)
+
+
+def _batches(
+    objects: Sequence[tuple[str, bytes]], address: StateAddress
+) -> Iterator[list[tuple[str, bytes]]]:
+    """Cut objects into messages of bounded size; at least one message, maybe an empty one."""
+    batch: list[tuple[str, bytes]] = []
+    size = 0
+    for name, data in objects:
+        if len(data) > MAX_OBJECT_BYTES:
+            raise StateServerError(
+                f"object {name} has {len(data)} bytes, state server {address.shown} takes at "
+                f"most {MAX_OBJECT_BYTES}: raise spec.parallelism, so that each task holds "
+                "less state"
+            )
+        if batch and (size + len(data) > _PUT_BYTES or len(batch) >= _NAMES_PER_CALL):
+            yield batch
+            batch, size = [], 0
+        batch.append((name, data))
+        size += len(data)
+    yield batch

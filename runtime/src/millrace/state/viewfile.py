@@ -1,0 +1,77 @@
+"""The view document on one machine: a file replaced atomically under a lock.
+
+Compare-and-swap holds the lock from the read to the rename, and the new content is on disk
+before the rename, so a crash leaves the old document or the new one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from millrace.errors import ProtocolError
+from millrace.protocol.codec import decode_view, encode_view
+from millrace.protocol.types import View
+
+
+class ViewFile:
+    """A linearizable store for one view; safe between processes of one machine.
+
+    ``path`` is the document, ``path`` with the suffix ``.lock`` its lock.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = path.with_suffix(".lock")
+
+    def read(self) -> tuple[int, View | None]:
+        """Version and view; (0, None) before the topology exists. Raises ``ProtocolError``."""
+        with self._locked():
+            return self._load()
+
+    def cas(self, expected: int, view: View) -> int | None:
+        """Replace the view if its version is ``expected``; the new version, or None."""
+        with self._locked():
+            version, _ = self._load()
+            if version != expected:
+                return None
+            self._store(version + 1, view)
+            return version + 1
+
+    def _load(self) -> tuple[int, View | None]:
+        try:
+            text = self._path.read_text()
+        except FileNotFoundError:
+            return 0, None
+        try:
+            document = json.loads(text)
+            return int(document["version"]), decode_view(document["view"].encode())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ProtocolError(
+                f"{self._path}: not a view document ({error}); restore it from a copy, "
+                "or start over with --fresh"
+            ) from error
+
+    def _store(self, version: int, view: View) -> None:
+        encoded = encode_view(view).decode()
+        draft = self._path.with_suffix(".new")
+        with draft.open("w") as file:
+            json.dump({"version": version, "view": encoded}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._lock.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield

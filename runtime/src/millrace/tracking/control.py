@@ -1,0 +1,102 @@
+"""The driver's hand on the ack log's control stream: opens, closes, forgets, and keeps it short.
+
+An acker that starts reads the control stream from its first entry. So the entry that names the
+owners of the slices is added again from time to time, with the attempts that are still open, and
+what lies before the oldest of both is trimmed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+from millrace.errors import ProtocolError
+from millrace.protocol.acklog import ForgetAttempt, Members, Open
+from millrace.protocol.types import AttemptId, CloseMarker, Verdict
+from millrace.ring import DEFAULT_VIRTUAL_NODES
+from millrace.tracking.log import AckLog
+
+RENEW_AFTER_OPENS = 64
+"""Windows after which the members entry is added again, so that older entries can go."""
+
+
+class AckControl:
+    """Control entries of one execution; safe for several threads.
+
+    ``edges`` are the topology's edges by name (``acklog.edge_name``) in topological order, each
+    source's own edge (``acklog.source_edge``) first. ``begin`` must come before anything else.
+    Methods raise ``FencedError`` once a newer execution has begun, ``StateServerError`` when the
+    server is away.
+    """
+
+    def __init__(
+        self,
+        log: AckLog,
+        execution: int,
+        edges: Sequence[str],
+        virtual_nodes: int = DEFAULT_VIRTUAL_NODES,
+    ) -> None:
+        self._log = log
+        self._execution = execution
+        self._edges = tuple(edges)
+        self._virtual_nodes = virtual_nodes
+        self._members: Members | None = None
+        self._live: dict[AttemptId, str] = {}
+        self._opens = 0
+        self._lock = threading.Lock()
+
+    def begin(self, ackers: Iterable[str]) -> None:
+        """Take the log over: place the slices, end and delete older executions' attempts."""
+        with self._lock:
+            self._members = self._place(ackers)
+            self._log.append_control(self._execution, self._members, keep_from="=")
+            self._live.clear()
+        self._log.sweep(self._execution)
+
+    def set_ackers(self, ackers: Iterable[str]) -> None:
+        """Tell that these ackers are alive; slices move from those that are gone."""
+        with self._lock:
+            members = self._place(ackers)
+            if self._members is None or members.owners != self._members.owners:
+                self._members = members
+                self._renew()
+
+    def open(self, attempt: AttemptId, roots: int) -> None:
+        """Announce a window attempt with this many roots in its intent."""
+        with self._lock:
+            entry = Open(attempt, roots, self._edges)
+            self._live[attempt] = self._log.append_control(self._execution, entry)
+            self._opens += 1
+            if self._opens % RENEW_AFTER_OPENS == 0:
+                self._renew()
+
+    def close(self, marker: CloseMarker) -> None:
+        """Name the winners: the ackers judge from here on."""
+        self._log.append_control(self._execution, marker)
+
+    def judge(self, marker: CloseMarker, timeout_s: float) -> Verdict | None:
+        """``close``, then ``AckLog.wait_verdict``."""
+        self.close(marker)
+        return self._log.wait_verdict(marker.id, timeout_s)
+
+    def forget(self, attempts: Iterable[AttemptId]) -> None:
+        """End attempts and delete what the log holds of them; harmless when repeated."""
+        with self._lock:
+            for attempt in attempts:
+                self._log.append_control(self._execution, ForgetAttempt(attempt))
+                self._live.pop(attempt, None)
+
+    def _place(self, ackers: Iterable[str]) -> Members:
+        names = list(ackers)
+        if not names:
+            raise ProtocolError(
+                "ackers: none is alive, so no window can be judged; start one, or set tracking: Off"
+            )
+        return Members.of(self._execution, names, self._live, self._members, self._virtual_nodes)
+
+    def _renew(self) -> None:
+        """Say again who owns what, and trim what no acker needs any more."""
+        assert self._members is not None
+        self._members = Members(self._execution, self._members.owners, tuple(self._live))
+        keep_from = next(iter(self._live.values()), "=")
+        self._log.append_control(self._execution, self._members, keep_from)

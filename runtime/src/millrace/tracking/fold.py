@@ -1,0 +1,177 @@
+"""Check values of one slice as a numpy array: 8 bytes a root, messages XORed in whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS, name_id, root_id, tracking_id
+from millrace.protocol.acklog import (
+    Open,
+    local_index,
+    partition_of,
+    roots_of,
+    rotations,
+    source_edge,
+)
+from millrace.protocol.types import CloseMarker, RootRange
+from millrace.tracking.ids import U64, range_tracking_ids
+from millrace.tracking.message import AckMessage, Net
+
+Places = npt.NDArray[np.int64]
+
+
+class ArrayFold:
+    """``protocol.acklog.Fold`` over ``AckMessage``; the array is made with the first message."""
+
+    def __init__(self, opened: Open, partition: int) -> None:
+        self._window = opened.id.window
+        self._partition = partition
+        self._roots = opened.roots
+        self._size = roots_of(self._window, partition, opened.roots)
+        self._edges = opened.edges
+        self._turn = rotations(opened.edges)
+        self._acc: U64 | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held for check values."""
+        return 0 if self._acc is None else self._acc.nbytes
+
+    def accepts(self, message: AckMessage) -> bool:
+        return all(net.edge in self._turn and self._fits(net) for net in message.nets)
+
+    def _fits(self, net: Net) -> bool:
+        if net.places is None:
+            return net.low + len(net.values) <= self._size
+        if not len(net.places):
+            return True
+        # Rising places: each once, so that fancy assignment XORs every value.
+        return int(net.places[-1]) < self._size and bool((net.places[1:] > net.places[:-1]).all())
+
+    def apply(self, message: AckMessage) -> None:
+        if not message.nets:
+            return
+        acc = self._array()
+        for net in message.nets:
+            if net.places is None:
+                _xor_turned(
+                    acc[net.low : net.low + len(net.values)], net.values, self._turn[net.edge]
+                )
+            else:
+                acc[net.places] ^= _turned(net.values, self._turn[net.edge])
+
+    def seed(self, marker: CloseMarker) -> None:
+        if not self._size:
+            return
+        acc = self._array()
+        for edge, low, seeds in self._seeds(marker):
+            _xor_turned(acc[low : low + len(seeds)], seeds, self._turn.get(edge, 0))
+        for sequence in marker.excluded:
+            mine = partition_of(self._window, sequence) == self._partition
+            if mine and sequence < self._roots:
+                acc[self._place(sequence)] = 0
+
+    def incomplete(self) -> Sequence[int]:
+        if self._acc is None:
+            return ()
+        return [int(s) for s in self.sequences(np.flatnonzero(self._acc))]
+
+    def trace(self, marker: CloseMarker) -> ArrayTrace:
+        places = np.flatnonzero(self._array())
+        trace = ArrayTrace(self._edges, places, self.sequences(places))
+        for edge, low, seeds in self._seeds(marker):
+            # An edge that the open entry does not know cannot be placed in its order.
+            if edge in self._turn:
+                trace.add_net(Net(edge, low, seeds))
+        return trace
+
+    def _array(self) -> U64:
+        if self._acc is None:
+            self._acc = np.zeros(self._size, np.uint64)
+        return self._acc
+
+    def _place(self, sequence: int) -> int:
+        """Place of the first root of this slice that is not below ``sequence``."""
+        return min(local_index(self._window, self._partition, sequence), self._size)
+
+    def sequences(self, places: Places) -> Places:
+        """Sequence numbers of the roots at these places, int64."""
+        column = (self._partition - self._window) % TRACKING_PARTITIONS
+        block = places // BLOCK_ROOTS * TRACKING_PARTITIONS + column
+        return block * BLOCK_ROOTS + places % BLOCK_ROOTS
+
+    def _seeds(self, marker: CloseMarker) -> Iterator[tuple[str, int, U64]]:
+        """(source's own edge, first place, tracking ids), excluded roots included."""
+        first = 0
+        for piece in marker.intent.ranges:
+            low, high = self._place(first), self._place(first + piece.count)
+            if low < high:
+                yield source_edge(piece.source), low, self._range_seeds(piece, first, low, high)
+            first += piece.count
+        for place in range(self._place(first), self._size):
+            index = int(self.sequences(np.array([place]))[0]) - first
+            if index >= len(marker.intent.replays):
+                return
+            replay = marker.intent.replays[index]
+            root = root_id(name_id(replay.source), replay.partition, replay.offset)
+            seed = np.array([tracking_id(root, replay.number)], np.uint64)
+            yield source_edge(replay.source), place, seed
+
+    def _range_seeds(self, piece: RootRange, first: int, low: int, high: int) -> U64:
+        offsets = self.sequences(np.arange(low, high)) + (piece.start - first)
+        return range_tracking_ids(name_id(piece.source), piece.partition, offsets.view(np.uint64))
+
+
+class ArrayTrace:
+    """``protocol.acklog.Trace``: one row for each edge, one column for each incomplete root."""
+
+    def __init__(self, edges: Sequence[str], places: Places, sequences: Places) -> None:
+        self._edges = edges
+        self._row = {edge: row for row, edge in enumerate(edges)}
+        self._places = places
+        self._found = sequences
+        self._nets = np.zeros((len(edges), len(places)), np.uint64)
+
+    def add(self, message: AckMessage) -> None:
+        for net in message.nets:
+            self.add_net(net)
+
+    def add_net(self, net: Net) -> None:
+        """XOR the net of one edge for the roots in question."""
+        row = self._nets[self._row[net.edge]]
+        if net.places is None:
+            first, last = np.searchsorted(self._places, (net.low, net.low + len(net.values)))
+            row[first:last] ^= net.values[self._places[first:last] - net.low]
+            return
+        _, mine, theirs = np.intersect1d(
+            self._places, net.places, assume_unique=True, return_indices=True
+        )
+        row[mine] ^= net.values[theirs]
+
+    def broken(self) -> Iterable[tuple[int, str]]:
+        if not self._edges:
+            return [(int(sequence), "") for sequence in self._found]
+        off = self._nets != 0
+        first = off.argmax(axis=0)
+        return [
+            (int(sequence), self._edges[edge] if off[edge, column] else "")
+            for column, (sequence, edge) in enumerate(zip(self._found, first, strict=True))
+        ]
+
+
+def _turned(values: U64, bits: int) -> U64:
+    if not bits:
+        return values
+    return (values << np.uint64(bits)) | (values >> np.uint64(64 - bits))
+
+
+def _xor_turned(into: U64, values: U64, bits: int) -> None:
+    """XOR ``values``, turned left, into a stretch of an array of the same length."""
+    if not bits:
+        into ^= values
+        return
+    into ^= values << np.uint64(bits)
+    into ^= values >> np.uint64(64 - bits)

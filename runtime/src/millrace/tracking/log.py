@@ -1,0 +1,286 @@
+"""The ack log on a state server: streams that tasks, the driver and the ackers share.
+
+Keys, all under ``mr:{uid}:ack:`` so that they lie in one hash slot:
+
+    ctl                                  control entries, kind -> JSON
+    execution                            highest execution that wrote to ``ctl``; older are refused
+    <execution>.<window>.<attempt>:<p>   messages of one slice, m -> bytes
+    <execution>.<window>.<attempt>:v     verdicts, and that the attempt is not over: without this
+                                         key no task adds a message and no acker an answer, so
+                                         nothing is left behind by those who come late
+
+The log has one copy and is never repaired: an attempt whose log is lost is run again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+
+from millrace.errors import FencedError, NewerFormatError, ProtocolError, StateServerError
+from millrace.ids import TRACKING_PARTITIONS
+from millrace.protocol import codec
+from millrace.protocol.acker import merge_verdicts
+from millrace.protocol.acklog import ControlEntry, ForgetAttempt, Members, Open
+from millrace.protocol.types import AttemptId, CloseMarker, Verdict
+
+_KINDS: dict[str, type[ControlEntry]] = {
+    "open": Open,
+    "close": CloseMarker,
+    "members": Members,
+    "forget": ForgetAttempt,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+_LONGEST_BLOCK_S = 1.0
+_BEGINNING = "0-0"
+
+# KEYS: the attempt's verdicts, then its slices; ARGV: a message for each slice.
+_APPEND = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+for i = 2, #KEYS do redis.call('XADD', KEYS[i], '*', 'm', ARGV[i - 1]) end
+return 1
+"""
+
+# KEYS: execution, control, then what an open entry makes or a forget entry deletes;
+# ARGV: execution, kind, value, id of the oldest entry to keep ("" all, "=" this one).
+_CONTROL = """
+local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
+if highest > tonumber(ARGV[1]) then return redis.error_reply('FENCED ' .. highest) end
+if highest < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
+if ARGV[2] == 'open' then redis.call('XADD', KEYS[3], '*', 'open', '') end
+if ARGV[2] == 'forget' then redis.call('UNLINK', unpack(KEYS, 3)) end
+local id = redis.call('XADD', KEYS[2], '*', ARGV[2], ARGV[3])
+local keep = ARGV[4]
+if keep == '=' then keep = id end
+if keep ~= '' then redis.call('XTRIM', KEYS[2], 'MINID', keep) end
+return id
+"""
+
+Entry = tuple[str, Mapping[bytes, bytes]]
+
+
+class AckLogLostError(StateServerError):
+    """The log of a window attempt is gone, or the attempt is over: it needs a new attempt."""
+
+
+class AckLog:
+    """Access to the ack log of one topology; as thread-safe as the client it is given.
+
+    ``client`` must answer in bytes (``decode_responses`` off). Every method raises
+    ``StateServerError`` when the server is away, refuses or is out of memory.
+    """
+
+    def __init__(self, client: redis.Redis, uid: str) -> None:
+        self._client: Any = client
+        self._uid = uid
+        self._prefix = f"mr:{{{uid}}}:ack:"
+        self._append_script: Any = client.register_script(_APPEND)
+        self._control_script: Any = client.register_script(_CONTROL)
+        timeout_s = client.connection_pool.connection_kwargs.get("socket_timeout")
+        self._block_s = min(_LONGEST_BLOCK_S, timeout_s / 2 if timeout_s else _LONGEST_BLOCK_S)
+
+    # -- keys
+
+    @property
+    def control_key(self) -> str:
+        return self._prefix + "ctl"
+
+    def slice_key(self, attempt: AttemptId, partition: int) -> str:
+        return f"{self._attempt_prefix(attempt)}{partition}"
+
+    def verdict_key(self, attempt: AttemptId) -> str:
+        return f"{self._attempt_prefix(attempt)}v"
+
+    def _attempt_prefix(self, attempt: AttemptId) -> str:
+        return f"{self._prefix}{attempt.execution}.{attempt.window}.{attempt.attempt}:"
+
+    # -- tasks
+
+    def append(self, attempt: AttemptId, messages: Sequence[tuple[int, bytes]]) -> None:
+        """Add one task's messages, (tracking partition, bytes) each, all or none.
+
+        Doing it twice does no harm. Raises ``AckLogLostError`` when the attempt is over.
+        """
+        keys = [self.verdict_key(attempt)]
+        keys += [self.slice_key(attempt, partition) for partition, _ in messages]
+        with self._server("append to"):
+            alive = self._append_script(keys=keys, args=[data for _, data in messages])
+        if not alive:
+            raise self._lost(attempt)
+
+    # -- the driver
+
+    def append_control(
+        self, execution: int, entry: ControlEntry, keep_from: str | None = None
+    ) -> str:
+        """Add a control entry and return its id.
+
+        ``keep_from`` trims entries before that id, ``"="`` all before this one. Raises
+        ``FencedError`` when a newer execution has written.
+        """
+        kind = _NAMES[type(entry)]
+        keys = [self._prefix + "execution", self.control_key]
+        if isinstance(entry, Open):
+            keys.append(self.verdict_key(entry.id))
+        if isinstance(entry, ForgetAttempt):
+            keys += self._attempt_keys(entry.id)
+        with self._server("write the control stream of"):
+            try:
+                found: bytes = self._control_script(
+                    keys=keys, args=[execution, kind, codec.encode(entry), keep_from or ""]
+                )
+            except redis.ResponseError as error:
+                if "FENCED" not in str(error):
+                    raise
+                newer = str(error).rpartition(" ")[2]
+                raise FencedError(
+                    f"ack log of topology {self._uid}: execution {newer} has taken over from "
+                    f"execution {execution}; this driver must stop"
+                ) from error
+        return found.decode()
+
+    def wait_verdict(self, attempt: AttemptId, timeout_s: float) -> Verdict | None:
+        """The merged verdict on an attempt, or ``None`` if an acker has not answered by then.
+
+        Raises ``AckLogLostError`` when the log of the attempt is gone.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        key, last = self.verdict_key(attempt), _BEGINNING
+        parts: list[Verdict] = []
+        while True:
+            left_s = max(deadline_s - time.monotonic(), 0.0)
+            found = self.read({key: last}, block_s=left_s)
+            for entry, fields in found.get(key, ()):
+                last = entry
+                parts += _verdicts(fields)
+            merged = merge_verdicts(parts)
+            if merged is not None:
+                return merged
+            if not found:
+                with self._server("look into"):
+                    alive = self._client.exists(key)
+                if not alive:
+                    raise self._lost(attempt)
+                if time.monotonic() >= deadline_s:
+                    return None
+
+    def delete(self, attempt: AttemptId) -> None:
+        """Delete all streams of an attempt, without telling the ackers."""
+        with self._server("delete from"):
+            self._client.unlink(*self._attempt_keys(attempt))
+
+    def sweep(self, below_execution: int) -> int:
+        """Delete what attempts of older executions left behind; returns how many keys."""
+        pattern = "".join(f"[{c}]" if c in "*?[]\\" else c for c in self._prefix)
+        swept = 0
+        with self._server("sweep"):
+            for key in self._client.scan_iter(match=pattern + "*.*.*:*", count=1000):
+                execution = key.decode()[len(self._prefix) :].partition(".")[0]
+                if execution.isdigit() and int(execution) < below_execution:
+                    swept += int(self._client.unlink(key))
+        return swept
+
+    def _attempt_keys(self, attempt: AttemptId) -> list[str]:
+        slices = [self.slice_key(attempt, p) for p in range(TRACKING_PARTITIONS)]
+        return [self.verdict_key(attempt), *slices]
+
+    # -- ackers
+
+    def read(
+        self, after: Mapping[str, str], count: int | None = None, block_s: float = 0.0
+    ) -> dict[str, list[Entry]]:
+        """Entries behind the given id of each stream (key -> id), at most ``count`` of each.
+
+        Waits up to ``block_s`` seconds, less if the client's timeout is short; empty then.
+        """
+        block_ms = int(min(block_s, self._block_s) * 1000) or None
+        with self._server("read"):
+            reply = self._client.xread(dict(after), count=count, block=block_ms)
+        if isinstance(reply, dict):  # RESP3
+            return {key.decode(): _entries(groups[0]) for key, groups in reply.items()}
+        return {key.decode(): _entries(entries) for key, entries in reply or ()}
+
+    def fetch(self, key: str, entries: Iterable[str]) -> Iterator[Mapping[bytes, bytes] | None]:
+        """Single entries by id, ``None`` for one that is gone; a few at a time in memory."""
+        wanted = list(entries)
+        for start in range(0, len(wanted), _FETCH_ENTRIES):
+            with self._server("read again"):
+                pipe = self._client.pipeline(transaction=False)
+                for entry in wanted[start : start + _FETCH_ENTRIES]:
+                    pipe.xrange(key, entry, entry)
+                replies = pipe.execute()
+            for reply in replies:
+                yield reply[0][1] if reply else None
+
+    def answer(self, attempt: AttemptId, verdicts: Sequence[Verdict]) -> None:
+        """Add verdicts on single slices, unless the attempt is over."""
+        trivial = [v for v in verdicts if _is_trivial(v)]
+        fields = {f"{v.partitions[0]}": codec.encode(v) for v in verdicts if not _is_trivial(v)}
+        if trivial:
+            # Many slices have no root: one value for all of them.
+            partitions = tuple(p for v in trivial for p in v.partitions)
+            fields["empty"] = codec.encode(Verdict(attempt, partitions, 0, (), True))
+        with self._server("answer to"):
+            self._client.xadd(self.verdict_key(attempt), fields, nomkstream=True)
+
+    # -- errors
+
+    def _lost(self, attempt: AttemptId) -> AckLogLostError:
+        return AckLogLostError(
+            f"ack log of topology {self._uid}: window {attempt.window}, attempt "
+            f"{attempt.attempt} of execution {attempt.execution} is over or its log is lost; "
+            "a new attempt is needed"
+        )
+
+    @contextmanager
+    def _server(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except redis.RedisError as error:
+            raise StateServerError(
+                f"cannot {doing} the ack log of topology {self._uid}: {error}; is the state "
+                "server up, with the right password and memory left?"
+            ) from error
+
+
+_FETCH_ENTRIES = 8
+
+
+def decode_control(fields: Mapping[bytes, bytes]) -> ControlEntry:
+    """The control entry in a log entry's fields.
+
+    Raises ``NewerFormatError`` for one of a newer release and ``ProtocolError`` for a damaged one.
+    """
+    for name, data in fields.items():
+        kind = _KINDS.get(name.decode(errors="replace"))
+        if kind is None:
+            raise NewerFormatError(
+                f"control entry of kind {name!r} is not known to this release; upgrade the acker"
+            )
+        return codec.decode(kind, data)
+    raise ProtocolError("control entry without a field: something else wrote to the ack log")
+
+
+def _entries(found: Iterable[tuple[bytes, Mapping[bytes, bytes]]]) -> list[Entry]:
+    return [(entry.decode(), fields) for entry, fields in found]
+
+
+def _is_trivial(verdict: Verdict) -> bool:
+    return not verdict.complete and not verdict.incomplete and verdict.window_complete
+
+
+def _verdicts(fields: Mapping[bytes, bytes]) -> Iterator[Verdict]:
+    for name, data in fields.items():
+        if name == b"open":
+            continue
+        verdict = codec.decode(Verdict, data)
+        if name == b"empty":
+            for partition in verdict.partitions:
+                yield Verdict(verdict.id, (partition,), 0, (), True)
+        else:
+            yield verdict

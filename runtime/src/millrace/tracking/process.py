@@ -1,0 +1,247 @@
+"""The acker process: ``python -m millrace.tracking.process --name acker-0 --url … --uid …``.
+
+Reads the control stream and the slices it owns, feeds them to ``protocol.acker`` and writes the
+answers. It keeps nothing: after a crash, or when the server was away, it reads again from the
+beginning. The password of the server comes from the environment (``MILLRACE_STATE_PASSWORD``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from millrace import crash
+from millrace.errors import ExitCode, MillraceError, NewerFormatError, StateServerError
+from millrace.errors import ProtocolError as MalformedError
+from millrace.protocol.acker import (
+    AckerAction,
+    AckerMachine,
+    Drain,
+    Follow,
+    Reread,
+    Unfollow,
+)
+from millrace.protocol.acklog import ForgetAttempt, Open
+from millrace.protocol.types import AttemptId, Verdict
+from millrace.tracking.fold import ArrayFold
+from millrace.tracking.log import AckLog, decode_control
+from millrace.tracking.message import AckMessage, decode
+
+_LOG = logging.getLogger("millrace.acker")
+
+_BLOCK_S = 1.0
+_READ_ENTRIES = 16
+"""Entries of one stream taken at once; bounds the memory of a read."""
+
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 1.0
+_BEGINNING = "0-0"
+
+SliceKey = tuple[AttemptId, int]
+
+
+class Acker:
+    """One acker over an ack log; single-threaded."""
+
+    def __init__(self, name: str, log: AckLog) -> None:
+        self.name = name
+        self.log = log
+        self.restart()
+
+    def restart(self) -> None:
+        """Know nothing, and read the log from its beginning."""
+        self.machine = AckerMachine[AckMessage](self.name, ArrayFold)
+        self._control_after = _BEGINNING
+        self._after: dict[SliceKey, str] = {}
+        self._key_of: dict[SliceKey, str] = {}
+        self._slice_of: dict[str, SliceKey] = {}
+
+    def step(self, block_s: float = _BLOCK_S) -> bool:
+        """Wait for something new and deal with it; False if nothing came.
+
+        Raises ``StateServerError`` when the server is away: ``restart`` then.
+        """
+        wanted = {self.log.control_key: self._control_after}
+        wanted |= {self._key_of[part]: after for part, after in self._after.items()}
+        found = self.log.read(wanted, _READ_ENTRIES, block_s)
+        actions: list[AckerAction] = []
+        for entry, fields in found.pop(self.log.control_key, ()):
+            self._control_after = entry
+            actions += self._control(entry, fields)
+        for key, entries in found.items():
+            self._deliver(self._slice_of[key], entries)
+        self._perform(actions)
+        return bool(actions or found)
+
+    def run(self) -> None:
+        """Serve for ever; only an error that waiting cannot cure ends it."""
+        retry_s = _FIRST_RETRY_S
+        while True:
+            try:
+                self.step()
+                retry_s = _FIRST_RETRY_S
+            except StateServerError as error:
+                if isinstance(error.__cause__, redis.AuthenticationError):
+                    raise
+                if retry_s == _FIRST_RETRY_S:
+                    _LOG.warning("%s; reading from the beginning when it is back", error)
+                self.restart()
+                time.sleep(retry_s)
+                retry_s = min(retry_s * 2, _LAST_RETRY_S)
+
+    def take(self, partition: int, entry: str, message: AckMessage) -> None:
+        """Fold one message that was read from the log."""
+        self.machine.message(partition, entry, message)
+
+    def _control(self, entry_id: str, fields: Mapping[bytes, bytes]) -> list[AckerAction]:
+        try:
+            entry = decode_control(fields)
+        except NewerFormatError:
+            raise
+        except MalformedError as error:
+            _LOG.error("control entry %s is left out: %s", entry_id, error)
+            return []
+        actions = self.machine.control(entry)
+        if isinstance(entry, Open):
+            crash.reached("acker.opened")
+        elif isinstance(entry, ForgetAttempt):
+            _LOG.debug("window %d is over", entry.id.window)
+        return actions
+
+    def _deliver(
+        self, part: SliceKey, entries: Iterable[tuple[str, Mapping[bytes, bytes]]]
+    ) -> None:
+        for entry, fields in entries:
+            self._after[part] = entry
+            message = self._decode(part, entry, fields)
+            if message is not None:
+                self.take(part[1], entry, message)
+                crash.reached("acker.folded")
+
+    def _decode(
+        self, part: SliceKey, entry: str, fields: Mapping[bytes, bytes]
+    ) -> AckMessage | None:
+        """A message of this very slice; what is not one counts as lost, which is noticed."""
+        try:
+            message = decode(fields.get(b"m", b""))
+        except MillraceError as error:
+            _LOG.error("window %d: entry %s is left out: %s", part[0].window, entry, error)
+            return None
+        if (message.attempt, message.partition) != part:
+            _LOG.error("window %d: entry %s belongs elsewhere", part[0].window, entry)
+            return None
+        return message
+
+    def _perform(self, actions: list[AckerAction]) -> None:
+        """Carry out actions and those that follow from them, drains and answers in bulk."""
+        answers: dict[AttemptId, list[Verdict]] = {}
+        while actions:
+            drains: list[SliceKey] = []
+            following: list[AckerAction] = []
+            for action in actions:
+                if isinstance(action, Follow):
+                    self._follow((action.id, action.partition))
+                elif isinstance(action, Unfollow):
+                    self._unfollow((action.id, action.partition))
+                elif isinstance(action, Drain):
+                    drains.append((action.id, action.partition))
+                elif isinstance(action, Reread):
+                    again = self._fetch(action)
+                    following += self.machine.reread(action.id, action.partition, again)
+                else:
+                    answers.setdefault(action.verdict.id, []).append(action.verdict)
+            following += self._drain(drains)
+            actions = following
+        for attempt, verdicts in answers.items():
+            self.log.answer(attempt, verdicts)
+            crash.reached("acker.answered")
+
+    def _follow(self, part: SliceKey) -> None:
+        key = self.log.slice_key(*part)
+        self._after[part], self._key_of[part], self._slice_of[key] = _BEGINNING, key, part
+
+    def _unfollow(self, part: SliceKey) -> None:
+        self._after.pop(part, None)
+        key = self._key_of.pop(part, None)
+        if key is not None:
+            del self._slice_of[key]
+
+    def _drain(self, parts: list[SliceKey]) -> list[AckerAction]:
+        """Read slices up to their present ends."""
+        parts = [part for part in parts if part in self._after]
+        rest = parts
+        while rest:
+            found = self.log.read({self._key_of[p]: self._after[p] for p in rest}, _READ_ENTRIES)
+            for key, entries in found.items():
+                self._deliver(self._slice_of[key], entries)
+            # A stream that gave fewer than it was asked for has been read to its end.
+            rest = [self._slice_of[k] for k, es in found.items() if len(es) == _READ_ENTRIES]
+        return [action for part in parts for action in self.machine.drained(*part)]
+
+    def _fetch(self, action: Reread) -> Iterator[AckMessage | None]:
+        part = (action.id, action.partition)
+        found = self.log.fetch(self.log.slice_key(*part), action.entries)
+        for entry, fields in zip(action.entries, found, strict=True):
+            yield None if fields is None else self._decode(part, entry, fields)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Let the kernel kill this process when its parent dies, also if that has happened already."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        sys.exit(ExitCode.FAILED)
+
+
+def connect(url: str, password: str | None) -> redis.Redis:
+    """Client whose errors come at once: trying again is up to the caller."""
+    return redis.Redis.from_url(
+        url,
+        password=password,
+        socket_timeout=10 * _BLOCK_S,
+        socket_connect_timeout=2 * _BLOCK_S,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run an acker; returns an exit code of ``millrace.errors.ExitCode``."""
+    parser = argparse.ArgumentParser(prog="millrace.tracking.process", description=__doc__)
+    parser.add_argument("--name", required=True, help="name in the list of members")
+    parser.add_argument("--url", required=True, help="redis://host:port/db of the ack log's server")
+    parser.add_argument("--uid", required=True, help="uid of the topology")
+    parser.add_argument("--parent-pid", type=int, help="die when this parent process dies")
+    parser.add_argument("--log-level", default="INFO")
+    options = parser.parse_args(argv)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=options.log_level.upper(),
+        format=f"%(asctime)s {options.name} %(levelname)s %(message)s",
+    )
+    if options.parent_pid is not None:
+        # The supervisor decides when an acker ends, not a Ctrl-C in its terminal.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        die_with_parent(options.parent_pid)
+    client = connect(options.url, os.environ.get("MILLRACE_STATE_PASSWORD"))
+    _LOG.info("serving topology %s, pid %d", options.uid, os.getpid())
+    try:
+        Acker(options.name, AckLog(client, options.uid)).run()
+    except MillraceError as error:
+        _LOG.critical("%s", error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

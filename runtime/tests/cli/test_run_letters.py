@@ -1,0 +1,159 @@
+"""``millrace dead-letters`` against a real state server, with and without a living run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.clock import SystemClock
+from millrace.errors import ExitCode
+from millrace.local.files import write_json
+from millrace.local.launch import state_servers
+from millrace.local.takeover import take_over
+from millrace.local.workdir import WorkFolder, open_folder
+from millrace.protocol.codec import encode_record
+from millrace.protocol.types import DeadSegment, Record, Stamp, Tag
+from millrace.state.client import StateAddress, StateClient
+from millrace.topology.load import parse
+
+TEXT = """
+apiVersion: millrace.dev/v1alpha1
+kind: StreamTopology
+metadata: {name: poison}
+spec:
+  sources: [{name: lines, files: {path: texts}}]
+  sinks: [{name: out, inputs: [{from: lines}], files: {path: out}}]
+"""
+
+
+def letter(offset: int, payload: str, encoding: str, processor: str = "parse") -> dict[str, Any]:
+    return {
+        "source": "lines",
+        "partition": 7,
+        "offset": offset,
+        "number": 3,
+        "processor": processor,
+        "error": f"Traceback\nValueError: line {offset}",
+        "alone": False,
+        "locator": None,
+        "payload": payload,
+        "payloadEncoding": encoding,
+    }
+
+
+LETTERS = {
+    "1.2.0/dead": [letter(5, "bad [line]", "utf-8"), letter(6, "/wA=", "base64")],
+    "1.9.1/dead": [letter(40, "gone", "utf-8"), letter(41, "kept", "utf-8", "load")],
+}
+DEAD = (DeadSegment("1.2.0/dead", 2, 2), DeadSegment("1.9.1/dead", 9, 2, removed=(0,)))
+
+
+def store(address: StateAddress, uid: str) -> None:
+    """A committed record with four letters, one of them removed."""
+    client, stamp, tag = StateClient(address, uid), Stamp(1, 1), Tag(1, 1, 1, 1)
+    record = Record(uid, tag, 9, {}, (), {}, (), DEAD, (), 9)
+    client.stamp(stamp)
+    objects = [
+        (name, json.dumps({"format": 1, "letters": found}).encode())
+        for name, found in LETTERS.items()
+    ]
+    client.put(stamp, objects)
+    client.write_record(stamp, tag, encode_record(record))
+    client.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> WorkFolder:
+    """A topology that has run and is not alive."""
+    made = open_folder(tmp_path / "work", "poison", tmp_path / "t.yaml", SystemClock())
+    topology = parse(TEXT)
+    write_json(made.topology, topology.model_dump(by_alias=True, mode="json", exclude_none=True))
+    (server,) = state_servers(made, topology)
+    store(server.start(), made.uid)
+    server.stop()
+    return made
+
+
+def command(folder: WorkFolder, *arguments: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "millrace.cli.app", "dead-letters", *arguments),
+            *("--workdir", str(folder.path)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def listed(folder: WorkFolder, *options: str) -> dict[str, dict[str, Any]]:
+    lines = command(folder, "list", "--json", *options).splitlines()
+    return {one["id"]: one for one in map(json.loads, lines)}
+
+
+def requests(folder: WorkFolder) -> list[dict[str, Any]]:
+    return [json.loads(p.read_text()) for p in sorted(folder.requests.glob("*.json"))]
+
+
+def test_letters_are_listed_while_no_run_is_alive(folder: WorkFolder) -> None:
+    found = listed(folder)
+    assert list(found) == ["1.2.0:0", "1.2.0:1", "1.9.1:1"]
+    assert found["1.2.0:0"]["payload"] == "bad [line]"
+    assert found["1.2.0:0"]["window"] == 2
+    assert (found["1.2.0:1"]["payload"], found["1.2.0:1"]["payloadEncoding"]) == ("/wA=", "base64")
+    assert list(listed(folder, "--processor", "load")) == ["1.9.1:1"]
+    table = command(folder, "list")
+    assert "bad [line]" in table
+    assert "ValueError: line 41" in table
+    shown = command(folder, "show", "1.9.1")
+    assert "Traceback" in shown
+    assert "kept" in shown
+
+
+def test_what_is_asked_for_waits_for_the_next_run_and_is_asked_for_once(
+    folder: WorkFolder,
+) -> None:
+    answer = command(folder, "replay", "1.2.0")
+    assert "2 dead letters will be replayed by the next millrace run" in answer
+    assert requests(folder) == [{"action": "replay", "segment": "1.2.0/dead", "indexes": [0, 1]}]
+    assert listed(folder)["1.2.0:0"]["asked"] == "replay"
+    answer = command(folder, "drop", "--all")
+    assert "1 dead letters will be dropped" in answer
+    assert "2 had been asked for before" in answer
+    assert requests(folder)[1:] == [{"action": "drop", "segment": "1.9.1/dead", "indexes": [1]}]
+
+
+def test_letters_of_a_living_run_come_from_its_server(folder: WorkFolder) -> None:
+    lease = take_over(folder.path, lambda _: None)
+    (server,) = state_servers(folder, parse(TEXT))
+    address = server.start()
+    try:
+        member = {"name": address.name, "run_id": address.run_id, "url": address.url}
+        write_json(folder.proposal, {"members": [member], "ackers": []})
+        assert len(listed(folder)) == 3
+        assert "replayed with the next seal" in command(folder, "replay", "1.2.0:1")
+    finally:
+        server.stop()
+        lease.release()
+
+
+def test_an_unknown_letter_and_a_missing_choice_are_refused(folder: WorkFolder) -> None:
+    assert "1.2.0:7" in command(folder, "drop", "1.2.0:7", code=ExitCode.FAILED)
+    assert "--all" in command(folder, "drop", code=ExitCode.USAGE)
+    assert requests(folder) == []
+
+
+def test_a_topology_without_a_record_has_no_letters(tmp_path: Path) -> None:
+    made = open_folder(tmp_path / "work", "poison", tmp_path / "t.yaml", SystemClock())
+    document = parse(TEXT).model_dump(by_alias=True, mode="json", exclude_none=True)
+    write_json(made.topology, document)
+    assert command(made, "list").strip() == "no dead letters"

@@ -1,0 +1,76 @@
+"""``millrace run`` with a stand-in driver and acker, and a real state server.
+
+Usage: standin_run.py FOLDER [SERVERS]. The last line is the result as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from millrace.clock import SystemClock
+from millrace.errors import ExitCode, MillraceError
+from millrace.local.children import ProcessSpec
+from millrace.local.runlog import RunEvent
+from millrace.local.servers import Embedded
+from millrace.local.supervisor import RunPlan, RunResult, Supervisor
+from millrace.local.takeover import Holder, take_over
+from millrace.local.workdir import open_folder
+
+TREE = Path(__file__).with_name("standin_tree.py")
+
+
+class Printer:
+    def event(self, event: RunEvent) -> None:
+        print(json.dumps(asdict(event)), flush=True)
+
+    def progress(self) -> None:
+        return
+
+    def output(self, line: str) -> None:
+        print(json.dumps({"output": line}), flush=True)
+
+
+def specification(role: str, name: str, folder: Path) -> ProcessSpec:
+    script = os.environ.get("STANDIN_DRIVER", str(TREE)) if role == "driver" else str(TREE)
+    command = (sys.executable, script, role)
+    return ProcessSpec(name, role, command, folder=folder, tree=role == "driver")
+
+
+def run(folder_path: Path, servers: int) -> RunResult:
+    clock = SystemClock()
+    folder = open_folder(folder_path, "standin", Path("topology.yaml"), clock)
+
+    def waiting(holder: Holder) -> None:
+        print(json.dumps({"waiting": holder.pid}), flush=True)
+
+    answer_s = float(os.environ.get("ANSWER_S", "15"))
+    lease = take_over(folder.path, waiting, answer_s)
+    plan = RunPlan(
+        [Embedded(folder.path / f"state-{n}", f"state-{n}", folder.path) for n in range(servers)],
+        lambda _: [specification("acker", "acker-0", folder.path)],
+        lambda _: specification("driver", "driver", folder.path),
+    )
+    try:
+        return Supervisor(folder, lease, plan, Printer(), clock).run()
+    finally:
+        lease.release()
+
+
+def main() -> int:
+    servers = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    try:
+        result = run(Path(sys.argv[1]), servers)
+    except MillraceError as error:
+        result = RunResult(error.exit_code, type(error).__name__, str(error))
+    except KeyboardInterrupt:
+        result = RunResult(ExitCode.INTERRUPTED, "interrupted")
+    print(json.dumps(asdict(result)), flush=True)
+    return result.code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Logs and events stay small, and nothing is lost between a child and its file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from millrace.clock import SystemClock
+from millrace.local.crew import cause_in
+from millrace.local.logs import Lines, LogFile, LogPump
+from millrace.local.runlog import EventFollower, RunLog
+
+
+def test_a_log_is_put_aside_when_it_is_full(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "x.log", max_bytes=100)
+    for number in range(50):
+        log.write(b"%09d\n" % number)
+    log.close()
+    kept = (tmp_path / "x.log.1").read_bytes() + (tmp_path / "x.log").read_bytes()
+    assert (tmp_path / "x.log").stat().st_size <= 100
+    assert (tmp_path / "x.log.1").stat().st_size <= 100
+    assert kept.splitlines()[-1] == b"%09d" % 49
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.log", "x.log.1"]
+
+
+def test_the_pump_brings_everything_that_was_written_before_settle() -> None:
+    pump = LogPump()
+    lines: list[str] = []
+    chunks: list[bytes] = []
+    first, second = pump.pipe(Lines(lines.append).write), pump.pipe(chunks.append)
+    os.write(first, b"one\ntw")
+    os.write(second, b"x" * 60_000)
+    pump.settle()
+    assert (lines, sum(map(len, chunks))) == (["one"], 60_000)
+    os.write(first, b"o\n")
+    pump.settle()
+    assert lines == ["one", "two"]
+    os.close(first)
+    os.close(second)
+    pump.close()
+
+
+def test_the_cause_of_a_death_is_the_last_error_that_was_written() -> None:
+    lines = [
+        "2030-01-01 INFO millrace.driver all is well",
+        "Traceback (most recent call last):",
+        "millrace.errors.SourceError: lines.txt has shrunk",
+        "bye",
+    ]
+    assert cause_in(lines) == "lines.txt has shrunk"
+    assert cause_in(["2030-01-01 ERROR millrace.driver the sink is full"]) == "the sink is full"
+    assert cause_in(["error: no such module"]) == "no such module"
+    assert cause_in(["something else", ""]) == "something else"
+
+
+def test_events_are_followed_from_now_on_whole_lines_only(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = RunLog(path, SystemClock())
+    log.add("Before", "not seen")
+    follower = EventFollower(path)
+    assert list(follower.new()) == []
+    log.add("After", "seen", warning=True)
+    half = json.dumps({"time": 1, "kind": "Half", "text": "h", "window": 3, "warning": False})
+    with path.open("a") as file:
+        file.write(half[:10])
+    assert [(e.kind, e.warning) for e in follower.new()] == [("After", True)]
+    with path.open("a") as file:
+        file.write(half[10:] + "\n")
+    assert [(e.kind, e.window) for e in follower.new()] == [("Half", 3)]
+    path.replace(tmp_path / "events.jsonl.1")
+    log.add("Rotated", "in a new file")
+    assert [e.kind for e in follower.new()] == ["Rotated"]

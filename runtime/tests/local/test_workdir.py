@@ -1,0 +1,110 @@
+"""The work folder: whose it is, whether it can be used, and a fresh start."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from millrace.clock import SystemClock
+from millrace.errors import WorkFolderError
+from millrace.local.workdir import (
+    Identity,
+    WorkFolder,
+    default_path,
+    find_folder,
+    open_folder,
+    start_over,
+)
+from millrace.protocol.types import Phase, View
+from millrace.state.viewfile import ViewFile
+
+CLOCK = SystemClock()
+
+
+def opened(path: Path, name: str = "counts") -> WorkFolder:
+    return open_folder(path, name, Path("topology.yaml"), CLOCK)
+
+
+def test_a_new_folder_is_for_its_user_alone_and_keeps_its_uid(tmp_path: Path) -> None:
+    first = opened(tmp_path / "a" / "b")
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+    assert opened(tmp_path / "a" / "b").uid == first.uid
+    assert find_folder(first.path).identity.name == "counts"
+
+
+def test_the_default_is_below_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert default_path("counts") == tmp_path / ".millrace" / "counts"
+
+
+def test_a_folder_of_another_topology_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path)
+    with pytest.raises(WorkFolderError, match=r"belongs to topology 'counts'.*--workdir"):
+        opened(tmp_path, "other")
+    assert find_folder(tmp_path).identity.name == "counts"
+
+
+def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(WorkFolderError, match=r"letter\.txt.*--workdir"):
+        opened(tmp_path)
+    assert (tmp_path / "letter.txt").read_text() == "dear"
+
+
+def test_files_of_two_folders_are_refused(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    view = View("another", 1, 1, Phase.OPEN, 1, (), (), 1, ())
+    assert ViewFile(folder.view).cas(0, view) == 1
+    with pytest.raises(WorkFolderError, match=r"uid another|has another"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("where", ["file/below", "/proc/millrace"])
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WorkFolderError, match=r"cannot be written.*--workdir"):
+        opened(tmp_path / where)
+
+
+def test_a_damaged_identity_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path)
+    (tmp_path / "identity.json").write_text("{")
+    with pytest.raises(WorkFolderError, match=r"identity\.json"):
+        opened(tmp_path)
+
+
+def test_looking_at_a_folder_where_nothing_ran_says_so(tmp_path: Path) -> None:
+    with pytest.raises(WorkFolderError, match="nothing has run here"):
+        find_folder(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_fresh_start_deletes_the_state_and_makes_a_new_uid(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    (tmp_path / "state-0").mkdir()
+    (tmp_path / "state-0" / "appendonly.aof").write_text("x")
+    folder.status.write_text("{}")
+    (folder.logs / "driver.log").write_text("old")
+    fresh = start_over(folder, CLOCK)
+    assert fresh.uid != folder.uid
+    assert not (tmp_path / "state-0").exists()
+    assert not folder.status.exists()
+    assert (folder.logs / "driver.log").exists()
+    assert opened(tmp_path).uid == fresh.uid
+
+
+def test_a_fresh_start_that_was_cut_short_is_finished_by_the_next_run(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    (tmp_path / "state-0").mkdir()
+    cut_short = Identity("new", "counts", folder.identity.topology, 0.0, clearing=True)
+    document = {field: getattr(cut_short, field) for field in Identity.__slots__}
+    (tmp_path / "identity.json").write_text(json.dumps(document))
+    again = opened(tmp_path)
+    assert again.uid == "new"
+    assert not again.identity.clearing
+    assert not (tmp_path / "state-0").exists()

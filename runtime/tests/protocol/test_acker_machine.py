@@ -1,0 +1,610 @@
+"""The acker's decisions: XOR algebra with sabotage, losers, membership, restarts, any order."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.errors import ProtocolError
+from millrace.ids import TRACKING_PARTITIONS, edge_id, name_id, root_id, tracking_id, tuple_id
+from millrace.protocol import acker, codec
+from millrace.protocol.acklog import (
+    ControlEntry,
+    ForgetAttempt,
+    Members,
+    Open,
+    check_partition,
+    consumer_of,
+    edge_name,
+    local_index,
+    partition_of,
+    roots_of,
+    sequences,
+    source_edge,
+)
+from millrace.protocol.plainfold import PlainFold, PlainMessage
+from millrace.protocol.types import (
+    AttemptId,
+    CloseMarker,
+    Intent,
+    Replay,
+    RootRange,
+    TaskId,
+    Verdict,
+)
+
+LINES = source_edge("lines")
+SPLIT, AUDIT, WORDS = (
+    edge_name("lines", "split"),
+    edge_name("lines", "audit"),
+    edge_name("split", "counts"),
+)
+TOTALS = edge_name("counts", "out")
+EDGES = (LINES, SPLIT, AUDIT, WORDS, TOTALS)
+
+
+# --- a window's history, event by event
+
+
+@dataclass(frozen=True)
+class Event:
+    """One tuple emitted or processed by one task, or (root -1) something of the window's tree."""
+
+    task: TaskId
+    edge: str
+    root: int
+    value: int
+
+
+@dataclass
+class History:
+    """What the tasks of one window attempt did, and who won."""
+
+    attempt: AttemptId
+    intent: Intent
+    events: list[Event]
+    winners: list[TaskId]
+    losers: list[Event] = field(default_factory=list)
+    excluded: frozenset[int] = frozenset()
+
+    def opened(self) -> Open:
+        return Open(self.attempt, self.intent.roots, EDGES)
+
+    def messages(self) -> list[PlainMessage]:
+        found: dict[tuple[TaskId, int], PlainMessage] = {}
+        window = self.attempt.window
+        home = check_partition(window)
+        for task in self.winners:
+            found[task, home] = PlainMessage(self.attempt, task, home, defaultdict(dict), {})
+        for event in [*self.events, *self.losers]:
+            partition = home if event.root < 0 else partition_of(window, event.root)
+            key = (event.task, partition)
+            if key not in found:
+                found[key] = PlainMessage(
+                    self.attempt, event.task, partition, defaultdict(dict), {}
+                )
+            nets = found[key].window_checks if event.root < 0 else found[key].nets[event.edge]
+            at = event.edge if event.root < 0 else event.root
+            nets[at] = nets.get(at, 0) ^ event.value  # type: ignore[index, call-overload]
+        return list(found.values())
+
+    def marker(self) -> CloseMarker:
+        wrote: dict[TaskId, list[int]] = {task: [] for task in self.winners}
+        for message in self.messages():
+            if message.task in wrote:
+                wrote[message.task].append(message.partition)
+        winners = tuple((task, tuple(parts)) for task, parts in wrote.items())
+        return CloseMarker(
+            self.attempt, self.intent, self.excluded, winners, ((0, self.intent.roots),)
+        )
+
+
+def history(seed: int, roots: int, tasks: int = 3, window: int = 5) -> History:
+    """A faultless run: lines are split and audited, words counted, totals sent to a sink."""
+    rng = random.Random(seed)
+    attempt = AttemptId(2, window, 1)
+    replays = tuple(Replay("lines", 9, 1000 + i, i + 1, 0.0) for i in range(min(roots, 2)))
+    first = (roots - len(replays)) // 2
+    ranges = (
+        RootRange("lines", 3, 40, first),
+        RootRange("lines", 4, 0, roots - len(replays) - first),
+    )
+    intent = Intent(window, ranges, replays)
+    assert intent.roots == roots
+    seeds = [
+        tracking_id(root_id(name_id("lines"), p.partition, p.start + i), 0)
+        for p in ranges
+        for i in range(p.count)
+    ] + [tracking_id(root_id(name_id("lines"), r.partition, r.offset), r.number) for r in replays]
+    events = []
+    maps = [TaskId(0, p, 10 + p) for p in range(tasks)]
+    reduces = [TaskId(1, p, 20 + p) for p in range(tasks)]
+    for root, seed_id in enumerate(seeds):
+        reader = rng.choice(maps)
+        events.append(Event(reader, LINES, root, seed_id))
+        for edge, consumer in ((SPLIT, "split"), (AUDIT, "audit")):
+            child = tuple_id(seed_id, 0, edge_id("lines", consumer))
+            events += [Event(reader, edge, root, child)] * 2
+            for ordinal in range(rng.randrange(3) if edge == SPLIT else 0):
+                word = tuple_id(child, ordinal, edge_id("split", "counts"))
+                events.append(Event(reader, WORDS, root, word))
+                events.append(Event(rng.choice(reduces), WORDS, root, word))
+    for reduce in reduces:
+        total = rng.getrandbits(64)
+        events += [Event(reduce, TOTALS, -1, total), Event(reduces[0], TOTALS, -1, total)]
+    return History(attempt, intent, events, maps + reduces)
+
+
+# --- a log in memory and ackers that read it in whatever order a random source says
+
+
+@dataclass
+class Log:
+    control: list[ControlEntry] = field(default_factory=list)
+    slices: dict[tuple[AttemptId, int], list[PlainMessage]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    answers: list[Verdict] = field(default_factory=list)
+
+    def append(self, message: PlainMessage) -> None:
+        self.slices[message.attempt, message.partition].append(message)
+
+
+class Acker:
+    """Drives one machine over a log, one step at a time."""
+
+    def __init__(self, name: str, log: Log) -> None:
+        self.name, self.log = name, log
+        self.restart()
+
+    def restart(self) -> None:
+        self.machine = acker.AckerMachine[PlainMessage](self.name, PlainFold)
+        self.control_at = 0
+        self.at: dict[tuple[AttemptId, int], int] = {}
+        self.pending: list[acker.AckerAction] = []
+
+    def step(self, rng: random.Random) -> bool:
+        """Do one thing; False when there is nothing to do."""
+        unread = [k for k, at in self.at.items() if at < len(self.log.slices[k])]
+        choices = ["act"] * bool(self.pending)
+        choices += ["control"] * (self.control_at < len(self.log.control))
+        choices += ["read"] * bool(unread)
+        if not choices:
+            return False
+        match rng.choice(choices):
+            case "act":
+                self._act(self.pending.pop(0))
+            case "control":
+                self.control_at += 1
+                self.pending += self.machine.control(self.log.control[self.control_at - 1])
+            case "read":
+                self._read(rng.choice(unread))
+        return True
+
+    def _read(self, key: tuple[AttemptId, int]) -> None:
+        at = self.at[key]
+        self.at[key] = at + 1
+        self.machine.message(key[1], str(at), self.log.slices[key][at])
+
+    def _act(self, action: acker.AckerAction) -> None:
+        if isinstance(action, acker.Answer):
+            self.log.answers.append(action.verdict)
+            return
+        key = (action.id, action.partition)
+        if isinstance(action, acker.Follow):
+            self.at[key] = 0
+        elif isinstance(action, acker.Unfollow):
+            self.at.pop(key, None)
+        elif isinstance(action, acker.Drain):
+            while key in self.at and self.at[key] < len(self.log.slices[key]):
+                self._read(key)
+            self.pending += self.machine.drained(*key)
+        else:
+            messages = [self.log.slices[key][int(entry)] for entry in action.entries]
+            self.pending += self.machine.reread(*key, messages)
+
+
+def settle(rng: random.Random, *ackers: Acker) -> None:
+    while any(one.step(rng) for one in rng.sample(ackers, len(ackers))):
+        pass
+
+
+def judge(what: History, rng: random.Random, log: Log | None = None) -> Verdict:
+    """The verdict of a single acker that reads everything, in an order that ``rng`` says."""
+    log = log or Log()
+    one = Acker("a", log)
+    log.control += [Members.of(2, ["a"]), what.opened()]
+    messages = what.messages()
+    rng.shuffle(messages)
+    for message in messages:
+        log.append(message)
+        if rng.random() < 0.5:
+            one.step(rng)
+    log.control.append(what.marker())
+    settle(rng, one)
+    verdict = acker.merge_verdicts(log.answers)
+    assert verdict is not None
+    return verdict
+
+
+def rngs() -> st.SearchStrategy[random.Random]:
+    return st.integers(0, 1 << 32).map(random.Random)
+
+
+ROOTS = st.sampled_from([0, 1, 2, 5, 255, 300])
+
+
+@given(st.integers(0, 99), ROOTS, rngs())
+@settings(deadline=None, max_examples=60)
+def test_a_faultless_window_is_complete(seed: int, roots: int, rng: random.Random) -> None:
+    verdict = judge(history(seed, roots), rng)
+    assert verdict == Verdict(
+        AttemptId(2, 5, 1), tuple(range(TRACKING_PARTITIONS)), roots, (), True
+    )
+
+
+def test_roots_span_every_slice() -> None:
+    roots = 256 * TRACKING_PARTITIONS + 100
+    verdict = judge(history(1, roots), random.Random(1))
+    assert (verdict.complete, verdict.incomplete, verdict.window_complete) == (roots, (), True)
+
+
+@given(st.integers(0, 99), st.integers(1, 300), st.data(), rngs())
+@settings(deadline=None, max_examples=150)
+def test_any_sabotaged_tuple_is_noticed(
+    seed: int, roots: int, data: st.DataObject, rng: random.Random
+) -> None:
+    """Lost, doubled, altered, credited to another root or edge: exactly its roots break."""
+    what = history(seed, roots)
+    tuples = [i for i, event in enumerate(what.events) if event.root >= 0]
+    at = data.draw(st.sampled_from(tuples), label="event")
+    event = what.events[at]
+    kind = data.draw(st.sampled_from(["lost", "doubled", "altered", "root", "edge"]), label="kind")
+    hurt, blamed = {event.root}, event.edge
+    if kind == "lost":
+        what.events.pop(at)
+    elif kind == "doubled":
+        what.events.append(event)
+    elif kind == "altered":
+        flip = 1 << data.draw(st.integers(0, 63))
+        what.events[at] = replace(event, value=event.value ^ flip)
+    elif kind == "root":
+        other = data.draw(st.integers(0, roots - 1))
+        what.events[at] = replace(event, root=other)
+        hurt = {event.root, other} if other != event.root else set()
+    else:
+        other_edge = data.draw(st.sampled_from(EDGES))
+        what.events[at] = replace(event, edge=other_edge)
+        blamed = min(event.edge, other_edge, key=EDGES.index)
+        hurt = {event.root} if other_edge != event.edge else set()
+    verdict = judge(what, rng)
+    assert {root.sequence for root in verdict.incomplete} == hurt
+    assert {root.processor for root in verdict.incomplete} <= {consumer_of(blamed)}
+    assert verdict.complete == roots - len(hurt)
+    assert verdict.window_complete
+
+
+@given(st.integers(0, 99), st.data(), rngs())
+@settings(deadline=None, max_examples=40)
+def test_the_windows_own_tree_is_judged(seed: int, data: st.DataObject, rng: random.Random) -> None:
+    what = history(seed, 5)
+    combined = [i for i, event in enumerate(what.events) if event.root < 0]
+    # The last task processes its own total, so one of its two events alone is a loss too.
+    what.events.pop(data.draw(st.sampled_from(combined)))
+    verdict = judge(what, rng)
+    assert not verdict.window_complete
+    assert verdict.complete == 5
+
+
+def test_a_combined_tuple_on_the_wrong_edge_is_noticed() -> None:
+    what = history(3, 5)
+    at = next(i for i, event in enumerate(what.events) if event.root < 0)
+    what.events[at] = replace(what.events[at], edge=WORDS)
+    assert not judge(what, random.Random(0)).window_complete
+
+
+@given(st.integers(0, 99), st.integers(1, 300), st.integers(0, 3), rngs())
+@settings(deadline=None, max_examples=60)
+def test_losers_and_repeats_change_nothing(
+    seed: int, roots: int, repeats: int, rng: random.Random
+) -> None:
+    what = history(seed, roots)
+    loser = TaskId(0, 1, 99)
+    what.losers = [
+        replace(event, task=loser, value=rng.getrandbits(64))
+        for event in what.events
+        if event.task.pass_no == 0 and rng.random() < 0.5
+    ]
+    log = Log()
+    for _ in range(repeats):
+        log.append(rng.choice(what.messages()))
+    verdict = judge(what, rng, log)
+    assert (verdict.complete, verdict.incomplete, verdict.window_complete) == (roots, (), True)
+
+
+@given(st.integers(0, 99), st.integers(1, 300), rngs(), rngs())
+@settings(deadline=None, max_examples=60)
+def test_the_verdict_is_a_function_of_the_log(
+    seed: int, roots: int, one: random.Random, other: random.Random
+) -> None:
+    """Whatever the order of reading, also with faults and losers: the same verdict."""
+    what = history(seed, roots)
+    rng = random.Random(seed)
+    what.events = [event for event in what.events if rng.random() < 0.95]
+    what.losers = [replace(e, task=TaskId(1, 0, 77)) for e in what.events if rng.random() < 0.1]
+    assert judge(what, one) == judge(what, other)
+
+
+@given(st.integers(0, 99), st.integers(1, 300), st.data(), rngs())
+@settings(deadline=None, max_examples=60)
+def test_a_lost_message_blames_nobody(
+    seed: int, roots: int, data: st.DataObject, rng: random.Random
+) -> None:
+    what = history(seed, roots)
+    log = Log()
+    one = Acker("a", log)
+    messages = what.messages()
+    lost = messages.pop(data.draw(st.integers(0, len(messages) - 1)))
+    for message in messages:
+        log.append(message)
+    log.control += [Members.of(2, ["a"]), what.opened(), what.marker()]
+    settle(rng, one)
+    verdict = acker.merge_verdicts(log.answers)
+    assert verdict is not None
+    assert not verdict.window_complete
+    assert verdict.incomplete == ()
+    assert verdict.complete == roots - roots_of(5, lost.partition, roots)
+
+
+def test_a_message_that_does_not_fit_counts_as_lost() -> None:
+    what = history(1, 5)
+    what.events.append(Event(what.winners[0], "lines>nobody", 0, 7))
+    verdict = judge(what, random.Random(1))
+    assert not verdict.window_complete
+    assert verdict.incomplete == ()
+
+
+@given(st.integers(0, 99), st.integers(1, 300), st.sets(st.integers(0, 299)), rngs())
+@settings(deadline=None, max_examples=60)
+def test_excluded_roots_are_not_judged(
+    seed: int, roots: int, excluded: set[int], rng: random.Random
+) -> None:
+    what = history(seed, roots)
+    what.excluded = frozenset(root for root in excluded if root < roots)
+    what.events = [
+        event for event in what.events if event.root not in what.excluded or rng.random() < 0.5
+    ]
+    verdict = judge(what, rng)
+    assert verdict.complete == roots - len(what.excluded)
+    assert verdict.incomplete == ()
+
+
+def test_a_root_that_nobody_read_breaks_at_its_source() -> None:
+    what = history(4, 6)
+    what.events = [event for event in what.events if event.root != 3]
+    verdict = judge(what, random.Random(0))
+    (broken,) = verdict.incomplete
+    assert (broken.sequence, broken.processor) == (3, "lines")
+    assert "not read once from source 'lines'" in broken.error
+
+
+# --- several ackers, changes, crashes
+
+
+@given(st.integers(0, 99), st.sampled_from([1, 300, 900]), rngs())
+@settings(max_examples=60, deadline=None)
+def test_changes_and_crashes_give_the_same_verdict(
+    seed: int, roots: int, rng: random.Random
+) -> None:
+    """Ackers come and go, crash and are doubled, in the middle of a window."""
+    what = history(seed, roots)
+    keep = random.Random(seed)
+    what.events = [event for event in what.events if keep.random() < 0.99]
+    what.losers = [replace(e, task=TaskId(1, 0, 77)) for e in what.events if keep.random() < 0.1]
+    expected = judge(what, random.Random(0))
+    log = Log()
+    names = ["a", "b", "c"]
+    ackers = [Acker(name, log) for name in [*names, "a"]]
+    log.control += [(members := Members.of(2, names[:1])), what.opened()]
+    todo: list[PlainMessage | CloseMarker] = [*what.messages()]
+    rng.shuffle(todo)
+    todo.append(what.marker())
+    while todo:
+        match rng.randrange(10):
+            case 0:
+                alive = rng.sample(names, rng.randint(1, 3))
+                members = Members.of(2, alive, [what.attempt], members)
+                log.control.append(members)
+            case 1:
+                rng.choice(ackers).restart()
+            case 2 | 3:
+                entry = todo.pop(0)
+                if isinstance(entry, CloseMarker):
+                    log.control.append(entry)
+                else:
+                    log.append(entry)
+            case _:
+                rng.choice(ackers).step(rng)
+    settle(rng, *ackers)
+    if rng.random() < 0.5:
+        log.control.append(Members.of(2, names[1:], [what.attempt], members))
+        settle(rng, *ackers)
+    assert acker.merge_verdicts(log.answers) == expected
+    by_slice: dict[tuple[int, ...], Verdict] = {}
+    for answer in log.answers:
+        assert by_slice.setdefault(answer.partitions, answer) == answer
+
+
+def test_an_acker_without_a_share_answers_nothing() -> None:
+    log = Log()
+    one = Acker("b", log)
+    what = history(1, 5)
+    log.control += [Members.of(2, ["a"]), what.opened(), what.marker()]
+    settle(random.Random(0), one)
+    assert log.answers == []
+    assert one.machine.owned == frozenset()
+
+
+def test_who_takes_over_after_the_close_answers_for_all() -> None:
+    what = history(3, 300)
+    log = Log()
+    heir = Acker("b", log)
+    log.control += [Members.of(2, ["a"]), what.opened(), what.marker()]
+    for message in what.messages():
+        log.append(message)
+    settle(random.Random(0), heir)
+    assert log.answers == []
+    log.control.append(Members.of(2, ["b"], [what.attempt]))
+    settle(random.Random(0), heir)
+    verdict = acker.merge_verdicts(log.answers)
+    assert verdict is not None
+    assert (verdict.complete, verdict.window_complete) == (300, True)
+
+
+def test_who_loses_a_slice_stops_reading_it() -> None:
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine.control(Members.of(2, ["a"]))
+    opened = history(1, 300).opened()
+    slices = [check_partition(5), check_partition(5) + 1]
+    assert machine.control(opened) == [acker.Follow(opened.id, p) for p in slices]
+    gone = machine.control(Members.of(2, ["b"], [opened.id]))
+    assert gone == [acker.Unfollow(opened.id, p) for p in slices]
+    assert machine.owned == frozenset()
+    assert machine.drained(opened.id, slices[0]) == []
+
+
+def test_a_winner_that_was_refused_where_none_was_expected_counts_as_lost() -> None:
+    what = history(1, 300)
+    log = Log()
+    one = Acker("a", log)
+    for message in what.messages():
+        log.append(message)
+    elsewhere = next(p for p in range(TRACKING_PARTITIONS) if roots_of(5, p, 300) == 44)
+    marker = what.marker()
+    task = marker.winners[0][0]
+    unlisted = tuple((t, tuple(p for p in parts if p != elsewhere)) for t, parts in marker.winners)
+    log.slices[what.attempt, elsewhere][:0] = [
+        PlainMessage(what.attempt, task, elsewhere, {"lines>nobody": {256: 1}})
+    ]
+    log.control += [Members.of(2, ["a"]), what.opened(), replace(marker, winners=unlisted)]
+    settle(random.Random(0), one)
+    verdict = acker.merge_verdicts(log.answers)
+    assert verdict is not None
+    assert not verdict.window_complete
+
+
+def test_only_slices_with_roots_are_followed() -> None:
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine.control(Members.of(2, ["a"]))
+    opened = history(1, 100).opened()
+    assert machine.control(opened) == [acker.Follow(opened.id, check_partition(5))]
+    assert machine.phase(opened.id, check_partition(5)) is acker.Phase.FOLLOWING
+    assert machine.phase(opened.id, check_partition(6)) is None
+
+
+def test_forget_lets_go() -> None:
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine.control(Members.of(2, ["a"]))
+    opened = history(1, 100).opened()
+    machine.control(opened)
+    assert machine.control(opened) == []
+    gone = [acker.Unfollow(opened.id, check_partition(5))]
+    assert machine.control(ForgetAttempt(opened.id)) == gone
+    assert machine.control(ForgetAttempt(opened.id)) == []
+    assert machine.attempts == ()
+
+
+def test_members_name_what_is_alive() -> None:
+    """What was trimmed out of the control stream unseen is forgotten all the same."""
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine.control(Members.of(2, ["a"]))
+    old, new = history(1, 9).opened(), replace(history(1, 9).opened(), id=AttemptId(2, 6, 1))
+    machine.control(old)
+    machine.control(new)
+    machine.control(Members.of(2, ["a"], live=[new.id]))
+    assert machine.attempts == (new.id,)
+
+
+def test_a_new_execution_ends_the_older_ones_attempts() -> None:
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine.control(Members.of(2, ["a"]))
+    old = history(1, 9).opened()
+    machine.control(old)
+    machine.control(Members.of(3, ["a"], live=[old.id]))
+    assert machine.attempts == ()
+    # What the fenced driver still appends is not listened to.
+    assert machine.control(old) == []
+    assert machine.control(Members.of(2, ["b"])) == []
+    assert len(machine.owned) == TRACKING_PARTITIONS
+
+
+def test_a_second_close_and_late_messages_change_nothing() -> None:
+    what = history(2, 5)
+    log = Log()
+    one = Acker("a", log)
+    log.control += [Members.of(2, ["a"]), what.opened()]
+    for message in what.messages():
+        log.append(message)
+    other = replace(what.marker(), winners=())
+    log.control += [what.marker(), other]
+    settle(random.Random(3), one)
+    for message in what.messages():
+        log.append(message)
+    settle(random.Random(3), one)
+    verdict = acker.merge_verdicts(log.answers)
+    assert verdict is not None
+    assert (verdict.complete, verdict.window_complete) == (5, True)
+    assert len(log.answers) == TRACKING_PARTITIONS
+
+
+# --- numbers and values
+
+
+@given(st.integers(0, 40), st.integers(0, 9000))
+@settings(deadline=None, max_examples=40)
+def test_slices_partition_the_roots(window: int, roots: int) -> None:
+    seen = []
+    for partition in range(TRACKING_PARTITIONS):
+        mine = list(sequences(window, partition, roots))
+        assert [partition_of(window, s) for s in mine] == [partition] * len(mine)
+        assert [local_index(window, partition, s) for s in mine] == list(range(len(mine)))
+        assert roots_of(window, partition, roots) == len(mine)
+        seen += mine
+    assert sorted(seen) == list(range(roots))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Open(AttemptId(1, 2, 3), 10, EDGES),
+        Members.of(4, ["a", "b"], [AttemptId(4, 2, 3)]),
+        ForgetAttempt(AttemptId(1, 2, 3)),
+        history(1, 5).marker(),
+    ],
+)
+def test_control_entries_survive_json(entry: ControlEntry) -> None:
+    assert codec.decode(type(entry), codec.encode(entry)) == entry
+
+
+def test_a_change_of_members_moves_few_slices() -> None:
+    before = Members.of(1, ["a", "b"])
+    after = Members.of(1, ["a", "b", "c"], previous=before)
+    moved = sum(x != y for x, y in zip(before.owners, after.owners, strict=True))
+    assert moved == TRACKING_PARTITIONS // 3
+
+
+def test_merging_waits_for_every_slice() -> None:
+    attempt = AttemptId(1, 1, 1)
+    parts = [Verdict(attempt, (p,), p, (), True) for p in range(TRACKING_PARTITIONS)]
+    assert acker.merge_verdicts(parts[1:]) is None
+    assert acker.merge_verdicts([]) is None
+    merged = acker.merge_verdicts([*parts, *parts])
+    assert merged is not None
+    assert merged.complete == sum(range(TRACKING_PARTITIONS))
+    with pytest.raises(ProtocolError, match="different window attempts"):
+        acker.merge_verdicts([*parts, replace(parts[0], id=AttemptId(1, 1, 2))])

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.errors import NewerFormatError, ProtocolError
+from millrace.protocol import codec, types
+from millrace.protocol.types import (
+    FORMAT,
+    AttemptId,
+    AttemptPlan,
+    CloseMarker,
+    Intent,
+    Member,
+    Phase,
+    Record,
+    Replay,
+    RootRange,
+    Sealed,
+    Segment,
+    Staged,
+    Stamp,
+    Tag,
+    TaskReport,
+    Verdict,
+    View,
+)
+
+KINDS = [View, Record, Intent, CloseMarker, Verdict, AttemptPlan, TaskReport]
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+def _values(hint: Any, mask: bool = False) -> st.SearchStrategy[Any]:
+    """Values of an annotation, written apart from the codec's own reading of annotations."""
+    if dataclasses.is_dataclass(hint):
+        return _instances(hint)
+    origin, parts = get_origin(hint), get_args(hint)
+    if type(None) in parts:
+        return st.none() | _values(parts[0])
+    if origin is tuple and parts[-1] is Ellipsis:
+        return st.lists(_values(parts[0]), max_size=3).map(tuple)
+    if origin is tuple:
+        return st.tuples(*(_values(part) for part in parts))
+    if origin is frozenset:
+        return st.frozensets(_values(parts[0]), max_size=3)
+    if origin is not None:
+        return st.dictionaries(st.text(max_size=4), _values(parts[1], mask), max_size=2)
+    if hint is int:
+        return st.integers(0, (1 << 130) - 1) if mask else st.integers(-(1 << 64), 1 << 64)
+    simple = {
+        str: st.text(max_size=8),
+        bool: st.booleans(),
+        float: st.floats(allow_nan=False, allow_infinity=False),
+        Phase: st.sampled_from(Phase),
+        Any: _JSON,
+    }
+    return simple[hint]
+
+
+def _instances(kind: Any) -> st.SearchStrategy[Any]:
+    hints = get_type_hints(kind)
+    masks = {"groups", "uncombined"}
+    names = [field.name for field in dataclasses.fields(kind)]
+    return st.builds(kind, **{n: _values(hints[n], n in masks) for n in names})
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_what_is_written_is_read_back(kind: type, data: st.DataObject) -> None:
+    value = data.draw(_instances(kind))
+    assert codec.decode(kind, codec.encode(value)) == value
+
+
+@given(_instances(Record), st.data())
+def test_no_damaged_byte_passes_for_another_record(record: Record, data: st.DataObject) -> None:
+    text = codec.encode_record(record)
+    at = data.draw(st.integers(0, len(text) - 1))
+    byte = data.draw(st.integers(0, 255).filter(lambda b: b != text[at]))
+    damaged = text[:at] + bytes([byte]) + text[at + 1 :]
+    with pytest.raises((ProtocolError, NewerFormatError)):
+        codec.decode_record(damaged)
+
+
+@given(_instances(Intent), st.data())
+def test_truncated_text_is_refused(intent: Intent, data: st.DataObject) -> None:
+    text = codec.encode_intent(intent)
+    cut = data.draw(st.integers(0, len(text) - 1))
+    with pytest.raises(ProtocolError):
+        codec.decode_intent(text[:cut])
+
+
+def _record() -> Record:
+    segment = Segment("3.1.0.1.0.7/state/counts", 1, (1 << 128) - 1, True, 10, 200, "ab")
+    staged = Staged("out", "3.1.0.1.0.7/out/out", "cd", 10, 200, {"path": "x"})
+    intent = Intent(2, (RootRange("lines", 1 << 63, 5, 7, {"at": 3}),))
+    return Record(
+        "uid", Tag(1, 3, 2, 9), 1, {"lines": [1, 2]}, (intent,), {"counts": (segment,)},
+        (Replay("lines", 1, 4, 2, 1.5),), (), (Sealed(1, "ef", (staged,)),), 0,
+    )  # fmt: skip
+
+
+def test_masks_are_hex_and_defaults_are_left_out() -> None:
+    document = json.loads(codec.encode_record(_record()))
+    assert (document["format"], document["kind"]) == (FORMAT, "Record")
+    segment = document["value"]["chains"]["counts"][0]
+    assert segment["groups"] == "f" * 32
+    assert "totals" not in document["value"]
+    assert "locator" not in document["value"]["replays"][0]
+
+
+def test_members_keep_their_url() -> None:
+    members = (Member("state-0", "ab", "redis://h:1"),)
+    view = View("u", 1, 2, Phase.OPEN, 3, members, members, 2, (("state-0",),))
+    read = codec.decode_view(codec.encode_view(view))
+    assert read == view
+    assert read.target[0].url == "redis://h:1"
+    assert read.stamp() == Stamp(2, 3)
+
+
+def test_a_newer_format_is_named() -> None:
+    text = codec.encode_record(_record()).replace(b'"format":1', b'"format":%d' % (FORMAT + 6))
+    with pytest.raises(NewerFormatError, match=f"format {FORMAT + 6}.*format {FORMAT}"):
+        codec.decode_record(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"null", b"{}", b"[1]", b'{"format":"1"}', b'{"format":0}', b"\xff\xfe", b"[" * 100_000],
+)
+def test_foreign_text_is_refused(text: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"Record of \d+ bytes cannot be read"):
+        codec.decode_record(text)
+
+
+def test_another_kind_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="not that of a Verdict"):
+        codec.decode_verdict(codec.encode(AttemptId(1, 2, 3)))
+
+
+@pytest.mark.parametrize("locator", [{1, 2}, float("nan"), b"x", object()])
+def test_a_locator_that_is_not_json_is_named(locator: Any) -> None:
+    with pytest.raises(ProtocolError, match="Intent: cannot be written as JSON"):
+        codec.encode_intent(Intent(1, (RootRange("s", 0, 0, 1, locator),)))
+
+
+def test_every_value_of_the_protocol_has_a_json_form() -> None:
+    kinds = [k for k in vars(types).values() if dataclasses.is_dataclass(k)]
+    assert len(kinds) > 15
+    for kind in kinds:
+        codec._encoder(kind)
+        codec._decoder(kind)

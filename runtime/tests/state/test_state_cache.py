@@ -1,0 +1,315 @@
+"""The cache gives exactly the state of the chain it is asked for, however it comes by it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from millrace.protocol.record import extend
+from millrace.protocol.types import Segment
+from millrace.state.errors import BlobError
+from millrace.state.keyed import (
+    Aggregate,
+    AggregateState,
+    DictState,
+    OpenState,
+    StateCache,
+    StateKey,
+    links,
+    should_compact,
+)
+
+K = 16
+ALL = (1 << K) - 1
+INPUTS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+
+
+class Store:
+    """Objects by name, as on a state server; counts what is read."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.read: list[str] = []
+
+    def load(self, segments: Sequence[Segment]) -> list[bytes]:
+        self.read += [segment.name for segment in segments]
+        return [self.objects[segment.name] for segment in segments]
+
+
+def make() -> AggregateState:
+    return AggregateState(INPUTS, ["k"], [Aggregate("sum", "sum", "v")], K)
+
+
+def add(state: AggregateState, keys: Sequence[int], value: int) -> None:
+    columns = [pa.array(keys, pa.int64()), pa.array([value] * len(keys), pa.int64())]
+    state.update(pa.RecordBatch.from_arrays(columns, schema=INPUTS))
+
+
+def totals(state: AggregateState) -> dict[int, int]:
+    return {row["k"]: row["sum"] for row in state.rows().to_pylist()}
+
+
+class Window:
+    """One process's attempts at windows of one processor, for one task's key groups."""
+
+    def __init__(self, store: Store, groups: int = ALL) -> None:
+        self.store = store
+        self.cache = StateCache()
+        self.key = StateKey("uid", "counts", groups)
+
+    def open(self, chain: Sequence[Segment]) -> OpenState[AggregateState]:
+        return self.cache.open(self.key, chain, make, self.store.load)
+
+    def attempt(
+        self, chain: Sequence[Segment], keys: Sequence[int], name: str, **options: bool
+    ) -> tuple[Segment, ...]:
+        """Add one to each key on top of a chain; the chain if this attempt is sealed."""
+        opened = self.open(chain)
+        mine = keys_of(self.key.groups, keys)
+        if mine:
+            add(opened.state, mine, 1)
+        written = opened.write(name, len(chain), **options)
+        if written is None:
+            return tuple(chain)
+        segment, data = written
+        self.store.objects[name] = data
+        return extend({"counts": tuple(chain)}, [("counts", segment)])["counts"]
+
+
+def keys_of(groups: int, keys: Sequence[int]) -> list[int]:
+    """Those of some keys that lie in a mask of key groups."""
+    probe = make()
+    probe.begin()
+    add(probe, keys, 0)
+    place = dict(zip(probe.rows().column("k").to_pylist(), probe.groups().tolist(), strict=True))
+    return [key for key in keys if groups >> place[key] & 1]
+
+
+def test_a_sealed_attempt_needs_no_reading() -> None:
+    store = Store()
+    window = Window(store)
+    chain = window.attempt((), range(100), "w1")
+    for number in range(2, 6):
+        chain = window.attempt(chain, range(10), f"w{number}")
+    assert store.read == []
+    assert [segment.base for segment in chain] == [True, False, False, False, False]
+    assert totals(window.open(chain).state) == {k: 5 if k < 10 else 1 for k in range(100)}
+
+
+def test_an_attempt_that_was_not_sealed_is_undone() -> None:
+    store = Store()
+    window = Window(store)
+    chain = window.attempt((), range(100), "w1")
+    window.attempt(chain, range(50, 150), "w2.lost")
+    again = window.attempt(chain, range(10), "w2")
+    assert totals(window.open(again).state) == {k: 2 if k < 10 else 1 for k in range(100)}
+    assert store.read == []
+
+
+def test_an_attempt_that_died_before_it_wrote_is_undone() -> None:
+    store = Store()
+    window = Window(store)
+    chain = window.attempt((), range(10), "w1")
+    add(window.open(chain).state, range(5, 500), 7)
+    assert totals(window.open(chain).state) == dict.fromkeys(range(10), 1)
+    assert store.read == []
+
+
+def test_the_winner_of_another_process_is_caught_up_with() -> None:
+    store = Store()
+    here, there = Window(store), Window(store)
+    chain = here.attempt((), range(100), "w1")
+    here.attempt(chain, range(30), "w2.here")
+    chain = there.attempt(chain, range(20, 40), "w2.there")
+    chain = there.attempt(chain, range(3), "w3")
+    opened = here.open(chain)
+    assert store.read == ["w1", "w2.there", "w3"]
+    expected = {k: 1 + (k < 3) + (20 <= k < 40) for k in range(100)}
+    assert totals(opened.state) == expected
+    add(opened.state, [0], 1)
+    assert totals(opened.state) == {**expected, 0: 3}
+
+
+def test_a_base_of_another_process_is_loaded_afresh() -> None:
+    store = Store()
+    here, there = Window(store), Window(store)
+    chain = here.attempt((), range(10), "w1")
+    chain = there.attempt(chain, range(5), "w2", compact=True)
+    assert [segment.name for segment in chain] == ["w2"]
+    assert totals(here.open(chain).state) == {k: 2 if k < 5 else 1 for k in range(10)}
+    assert store.read == ["w1", "w2"]
+
+
+def test_a_base_of_ones_own_is_known() -> None:
+    store = Store()
+    window = Window(store)
+    chain = window.attempt((), range(10), "w1")
+    chain = window.attempt(chain, range(3), "w2", compact=True)
+    assert totals(window.open(chain).state) == {k: 2 if k < 3 else 1 for k in range(10)}
+    assert store.read == []
+
+
+def test_the_same_name_with_another_content_is_not_ones_own() -> None:
+    store = Store()
+    window = Window(store)
+    chain = window.attempt((), range(10), "w1")
+    forged = tuple(replace(segment, digest="0" * 32) for segment in chain)
+    with pytest.raises(BlobError, match="digest"):
+        window.open(forged)
+    assert len(window.cache) == 0
+    assert totals(window.open(chain).state) == dict.fromkeys(range(10), 1)
+
+
+def test_nothing_is_written_when_nothing_changed() -> None:
+    store = Store()
+    window = Window(store)
+    chain = window.attempt((), range(10), "w1")
+    assert window.attempt(chain, [], "w2") == chain
+    assert window.attempt(chain, [1], "w3") != chain
+    assert store.read == []
+
+
+def test_mostly_touched_state_is_written_as_a_base() -> None:
+    window = Window(Store())
+    chain = window.attempt((), range(10), "w1")
+    [only] = window.attempt(chain, range(5), "w2")
+    assert (only.name, only.base, only.groups, only.rows) == ("w2", True, ALL, 10)
+
+
+def test_a_state_that_broke_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    window = Window(store)
+    chain = window.attempt((), range(10), "w1")
+    opened = window.open(chain)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(opened.state._accumulators[0], "merge", stop)
+    with pytest.raises(KeyboardInterrupt):
+        add(opened.state, range(20), 1)
+    assert totals(window.open(chain).state) == dict.fromkeys(range(10), 1)
+    assert store.read == ["w1"]
+
+
+def test_masks_of_another_division_are_dropped() -> None:
+    store = Store()
+    cache = StateCache()
+    halves = (0x00FF, 0xFF00)
+    for mask in halves:
+        cache.open(StateKey("u", "p", mask), (), make, store.load)
+    cache.open(StateKey("u", "other", ALL), (), make, store.load)
+    assert len(cache) == 3
+    cache.open(StateKey("u", "p", 0x0FF0), (), make, store.load)
+    assert len(cache) == 2
+
+
+def test_the_cache_is_bounded() -> None:
+    store = Store()
+    sizes = StateCache()
+    sizes.open(StateKey("u", "p", 1), (), make, store.load)
+    cache = StateCache(limit_bytes=int(sizes.size_bytes * 2.5))
+    for bit in (0, 1, 2):
+        cache.open(StateKey("u", "p", 1 << bit), (), make, store.load)
+    assert len(cache) == 2
+    alone = StateCache(limit_bytes=1)
+    add(alone.open(StateKey("u", "p", 1), (), make, store.load).state, range(9), 1)
+    assert len(alone) == 1
+
+
+def test_links_leave_out_what_a_base_replaces() -> None:
+    def segment(name: str, groups: int, *, base: bool) -> Segment:
+        return Segment(name, 1, groups, base)
+
+    chain = [
+        segment("a", 0b1111, base=True),
+        segment("b", 0b0110, base=False),
+        segment("c", 0b0011, base=True),
+        segment("d", 0b1001, base=False),
+    ]
+    found = [(link.segment.name, link.groups) for link in links(chain, 0b0111)]
+    assert found == [("a", 0b0100), ("b", 0b0100), ("c", 0b0011), ("d", 0b0001)]
+    assert [link.segment.name for link in links(chain, 0b0010)] == ["c"]
+
+
+def test_long_or_heavy_chains_are_compacted() -> None:
+    base = Segment("b", 1, ALL, True, size_bytes=1 << 20)
+    light = [Segment(f"d{n}", n, 1, False, size_bytes=100) for n in range(31)]
+    heavy = Segment("h", 9, 1, False, size_bytes=3 << 20)
+    assert not should_compact([], ALL)
+    assert not should_compact([base, *light], ALL)
+    assert should_compact([base, *light, light[0]], ALL)
+    assert not should_compact([base, *light, light[0]], 0b10)
+    assert should_compact([base, heavy], ALL)
+    assert not should_compact([base, replace(heavy, size_bytes=1 << 20)], ALL)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_histories_equal_a_plain_model(seed: int) -> None:
+    """Processes with caches of their own take turns; some attempts are sealed, some are lost."""
+    dice = random.Random(seed)
+    store = Store()
+    tasks = (0x003F, 0xFFC0) if dice.random() < 0.7 else (ALL,)
+    workers = [{mask: Window(store, mask) for mask in tasks} for _ in range(3)]
+    chain: tuple[Segment, ...] = ()
+    model: dict[int, int] = {}
+    for number in range(40):
+        keys = dice.sample(range(60), dice.randint(0, 25))
+        while True:
+            segments = []
+            for mask in tasks:
+                window = dice.choice(workers)[mask]
+                name = f"{number}.{dice.getrandbits(60)}"
+                window.attempt(chain, keys, name)
+                if name in store.objects:
+                    entry = window.cache._entries[window.key]
+                    assert entry.wrote is not None
+                    segments.append(("counts", entry.wrote[-1].segment))
+            if dice.random() < 0.6:
+                break
+            if dice.random() < 0.2:
+                dice.choice(workers)[dice.choice(tasks)].cache.clear()
+        chain = extend({"counts": chain}, segments)["counts"]
+        model = {k: model.get(k, 0) + (k in keys) for k in {*model, *keys}}
+        if dice.random() < 0.3:
+            found: dict[int, int] = {}
+            for mask in tasks:
+                found |= totals(dice.choice(workers)[mask].open(chain).state)
+            assert found == model
+    fresh = StateCache()
+    everything = fresh.open(StateKey("uid", "counts", ALL), chain, make, store.load)
+    assert totals(everything.state) == model
+
+
+def test_deletions_reach_other_processes() -> None:
+    store = Store()
+
+    def make_dicts() -> DictState:
+        return DictState(pa.schema([("k", pa.int64())]), pa.schema([("v", pa.int64())]), K)
+
+    key = StateKey("u", "dedup", ALL)
+    here, there = StateCache(), StateCache()
+    opened = here.open(key, (), make_dicts, store.load)
+    for row in opened.state.find([pa.array(range(10))]).tolist():
+        opened.state.values[row]["v"] = row
+    written = opened.write("w1", 1)
+    assert written is not None
+    store.objects["w1"] = written[1]
+    chain = [written[0]]
+    there.open(key, chain, make_dicts, store.load)
+    opened = here.open(key, chain, make_dicts, store.load)
+    for row in opened.state.find([pa.array([3, 4])]).tolist():
+        opened.state.values[row].clear()
+    written = opened.write("w2", 2)
+    assert written is not None
+    assert not written[0].base
+    store.objects["w2"] = written[1]
+    chain.append(written[0])
+    for cache in (here, there, StateCache()):
+        state = cache.open(key, chain, make_dicts, store.load).state
+        rows = state.find([pa.array(range(10))]).tolist()
+        assert [state.values[r]["v"] for r in rows] == [0, 1, 2, None, None, 5, 6, 7, 8, 9]

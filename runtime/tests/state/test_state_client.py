@@ -1,0 +1,236 @@
+"""The client against real servers: durability, refused settings, full memory, dead servers."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+
+from millrace.errors import ProtocolError, StateServerError
+from millrace.protocol.server import MISSING, OK, Found, Listed, NotOwner, Reason, TagTooLow
+from millrace.protocol.types import Member, Stamp, Tag
+from millrace.state.client import MAX_OBJECT_BYTES, StateAddress, StateClient, connect, discover
+from millrace.state.embedded import EmbeddedOptions, EmbeddedServer, free_port
+from millrace.state.errors import OutOfMemoryError, UnreachableError
+from millrace.state.settings import Durability
+
+STAMP = Stamp(1, 1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer.start(tmp_path_factory.mktemp("state")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: EmbeddedServer) -> Iterator[StateClient]:
+    one = StateClient(server.address, "t")
+    one.wipe()
+    one.stamp(STAMP)
+    yield one
+    one.redis.config_set("appendfsync", "always")
+    one.redis.config_set("maxmemory-policy", "noeviction")
+    one.redis.config_set("no-appendfsync-on-rewrite", "no")
+    one.close()
+
+
+def test_many_objects_in_one_put(client: StateClient) -> None:
+    objects = [(f"o{n}", bytes([n % 256]) * n) for n in range(600)]
+    assert client.put(STAMP, objects) == OK
+    assert client.get(STAMP, [name for name, _ in objects]) == tuple(Found(d) for _, d in objects)
+    assert client.get(STAMP, ["o1", "gone", "o2"]) == (Found(b"\1"), MISSING, Found(b"\2\2"))
+    assert client.delete(STAMP, [name for name, _ in objects[:-1]]) == OK
+    assert client.list_objects(STAMP) == Listed(("o599",))
+
+
+def test_large_objects_are_cut_into_messages(client: StateClient) -> None:
+    objects = [(f"o{n}", bytes([n]) * (12 << 20)) for n in range(4)]
+    assert client.put(STAMP, objects) == OK
+    assert client.get(STAMP, ["o3", "o0"]) == (Found(objects[3][1]), Found(objects[0][1]))
+
+
+def test_an_object_beyond_the_servers_limit_is_refused(client: StateClient) -> None:
+    class Huge(bytes):
+        def __len__(self) -> int:
+            return MAX_OBJECT_BYTES + 1
+
+    with pytest.raises(StateServerError, match=r"object big has \d+ bytes.*spec\.parallelism"):
+        client.put(STAMP, [("big", Huge())])
+
+
+def test_no_operation_without_the_run_id(server: EmbeddedServer, client: StateClient) -> None:
+    client.put(STAMP, [("a", b"1")])
+    foreign = StateClient(replace(server.address, run_id="0" * 40), "t")
+    refused = NotOwner(Reason.RUN_ID)
+    assert foreign.get(None, ["a"]) == refused
+    assert foreign.get(STAMP, ["a"]) == refused
+    assert foreign.stamp(Stamp(9, 9)) == refused
+    assert foreign.write_record(STAMP, Tag(1, 1, 1, 1), b"") == refused
+    assert foreign.put(STAMP, [("a", b"2")]) == refused
+    assert foreign.delete(STAMP, ["a"]) == refused
+    assert client.get(STAMP, ["a"]) == (Found(b"1"),)
+    foreign.close()
+
+
+def test_a_repeated_record_write_is_told_apart_from_a_lower_one(client: StateClient) -> None:
+    assert client.write_record(STAMP, Tag(1, 1, 1, 10), b"ten") == OK
+    assert client.write_record(STAMP, Tag(1, 1, 1, 10), b"ten") == TagTooLow(Tag(1, 1, 1, 10))
+    assert client.write_record(STAMP, Tag(1, 1, 1, 9), b"nine") == TagTooLow(Tag(1, 1, 1, 10))
+    peeked = client.peek()
+    assert not isinstance(peeked, NotOwner)
+    assert peeked.record == b"ten"
+
+
+def test_scripts_come_back_after_they_are_flushed(client: StateClient) -> None:
+    client.redis.script_flush()
+    assert client.put(STAMP, [("a", b"1")]) == OK
+    client.redis.script_flush()
+    assert client.write_record(STAMP, Tag(1, 1, 1, 1), b"r") == OK
+
+
+def test_connections_that_the_server_closed_are_opened_again(
+    client: StateClient, server: EmbeddedServer
+) -> None:
+    client.put(STAMP, [("a", b"1")])
+    admin = StateClient(server.address, "admin")
+    admin.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    assert client.get(STAMP, ["a"]) == (Found(b"1"),)
+    admin.close()
+
+
+# --- durability
+
+
+def test_fsync_always_is_recognised(client: StateClient) -> None:
+    assert client.check_settings() is Durability.FSYNC_ALWAYS
+
+
+def test_with_everysec_a_record_is_on_disk_when_it_is_acknowledged(
+    client: StateClient, server: EmbeddedServer
+) -> None:
+    client.redis.config_set("appendfsync", "everysec")
+    waiting = StateClient(server.address, "t")
+    assert waiting.check_settings() is Durability.WAIT
+    waits = int(client.redis.info("commandstats").get("cmdstat_waitaof", {"calls": 0})["calls"])
+    assert waiting.write_record(STAMP, Tag(1, 1, 1, 1), b"r") == OK
+    assert waiting.write_record(STAMP, Tag(1, 1, 1, 1), b"r") == TagTooLow(Tag(1, 1, 1, 1))
+    calls = int(client.redis.info("commandstats")["cmdstat_waitaof"]["calls"])
+    assert calls - waits == 2
+    waiting.close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "remedy"),
+    [
+        ("appendfsync", "no", "set it to always"),
+        ("maxmemory-policy", "allkeys-lru", "CONFIG SET maxmemory-policy noeviction"),
+        ("no-appendfsync-on-rewrite", "yes", "CONFIG SET no-appendfsync-on-rewrite no"),
+        ("appendonly", "no", "CONFIG SET appendonly yes"),
+    ],
+)
+def test_settings_that_lose_windows_are_refused(
+    setting: str, value: str, remedy: str, server: EmbeddedServer, client: StateClient
+) -> None:
+    client.redis.config_set(setting, value)
+    fresh = StateClient(server.address, "t")
+    message = rf"state-0 at 127.0.0.1:\d+ has {setting} {value}.*{remedy}"
+    with pytest.raises(StateServerError, match=message):
+        fresh.check_settings()
+    fresh.close()
+    if setting == "appendonly":
+        client.redis.config_set("appendonly", "yes")
+
+
+# --- errors
+
+
+def test_a_wrong_password_is_named_and_not_shown(server: EmbeddedServer) -> None:
+    wrong = StateClient(replace(server.address, password="secret-guess"), "t")
+    with pytest.raises(StateServerError, match="does not accept the password") as caught:
+        wrong.stamp(STAMP)
+    assert "secret-guess" not in str(caught.value)
+    assert not isinstance(caught.value, UnreachableError)
+    assert str(server.address.password) not in repr(server.address)
+
+
+def test_a_password_in_the_url_is_not_shown() -> None:
+    address = StateAddress("s", f"redis://user:hidden@127.0.0.1:{free_port()}", "r")
+    with pytest.raises(UnreachableError) as caught:
+        StateClient(address, "t").stamp(STAMP)
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_server_that_is_away_is_unreachable() -> None:
+    with pytest.raises(UnreachableError, match=r"state-7 at 127.0.0.1:.*cannot be reached"):
+        discover("state-7", f"redis://127.0.0.1:{free_port()}", timeout_s=1.0)
+
+
+def test_a_url_that_is_none_is_refused() -> None:
+    with pytest.raises(StateServerError, match="redis://host:port"):
+        StateClient(StateAddress("s", "localhost:6379", "r"), "t")
+
+
+def test_a_damaged_tag_is_an_error(client: StateClient) -> None:
+    client.write_record(STAMP, Tag(1, 1, 1, 1), b"r")
+    client.redis.set("mr:{t}:tag", "rubbish")
+    with pytest.raises(ProtocolError, match="rubbish"):
+        client.stamp(STAMP)
+
+
+def _fill(client: StateClient) -> Iterator[str]:
+    for n in range(100):
+        try:
+            client.put(STAMP, [(f"o{n}", bytes(1 << 20))])
+        except OutOfMemoryError:
+            return
+        yield f"o{n}"
+
+
+def test_full_memory_refuses_objects_and_still_takes_records(tmp_path: Path) -> None:
+    options = EmbeddedOptions(max_memory_bytes=6 << 20)
+    with EmbeddedServer.start(tmp_path, options=options) as full:
+        client = StateClient(full.address, "t")
+        client.stamp(STAMP)
+        names = list(_fill(client))
+        with pytest.raises(OutOfMemoryError, match="its memory is full; raise its maxmemory"):
+            client.put(STAMP, [("more", b"1")])
+        assert client.list_objects(STAMP) == Listed(tuple(sorted(names)))
+        assert client.write_record(STAMP, Tag(1, 1, 1, 1), b"sealed") == OK
+        assert client.stamp(Stamp(1, 2)) != OK
+        assert client.delete(Stamp(1, 2), names) == OK
+        assert client.put(Stamp(1, 2), [("again", b"1")]) == OK
+        client.close()
+
+
+# --- addresses
+
+
+def test_addresses_travel_to_tasks(server: EmbeddedServer) -> None:
+    address: StateAddress = pickle.loads(pickle.dumps(server.address))
+    assert address == server.address
+    assert StateAddress.of(address.member(), address.password) == address
+    assert connect(address, "t") is connect(pickle.loads(pickle.dumps(address)), "t")
+    assert discover("state-0", address.url, address.password) == address
+
+
+def test_a_new_incarnation_gets_a_new_connection(server: EmbeddedServer) -> None:
+    first = connect(server.address, "t")
+    other = replace(server.address, run_id="1" * 40)
+    assert connect(other, "t").address.run_id == "1" * 40
+    assert connect(server.address, "t") is not first
+
+
+def test_members_are_compared_without_their_url() -> None:
+    assert Member("a", "1", "redis://x:1") == Member("a", "1", "redis://y:2")
+
+
+def test_raw_commands_of_other_parts_reach_the_same_server(client: StateClient) -> None:
+    assert isinstance(client.redis, redis.Redis)
+    client.redis.xadd("mr:{t}:ack:ctl", {"m": b"x"})
+    assert client.redis.xlen("mr:{t}:ack:ctl") == 1
+    assert client.list_objects(STAMP) == Listed(())

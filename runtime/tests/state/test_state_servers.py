@@ -1,0 +1,144 @@
+"""Objects on their owners, over several real servers."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millrace.errors import StateServerError
+from millrace.protocol.server import OK, Listed, NotOwner, Reason, Stamped, TagTooLow
+from millrace.protocol.types import Stamp, Tag
+from millrace.state.client import StateClient
+from millrace.state.embedded import EmbeddedServer
+from millrace.state.errors import NotOwnerError, ObjectMissingError, UnreachableError
+from millrace.state.servers import StateAccess, StateObject, StateServers, owners_of
+
+STAMP = Stamp(1, 1)
+OWNERS = (("s0", "s1"), ("s1", "s2"), ("s2", "s0"), ("s0", "s1"))
+
+
+class Cluster:
+    """Three servers and a view in which each key group has two owners."""
+
+    def __init__(self, folder: Path) -> None:
+        self.servers = {n: EmbeddedServer.start(folder / n, n) for n in ("s0", "s1", "s2")}
+        addresses = tuple(server.address for server in self.servers.values())
+        self.access = StateAccess("t", STAMP, addresses, OWNERS)
+        self.stores = StateServers(self.access, StateClient)
+        assert all(isinstance(r, Stamped) for r in self.stores.stamp_all().values())
+
+    def names_on(self, server: str) -> set[str]:
+        listed = self.stores.clients[server].list_objects(STAMP)
+        assert isinstance(listed, Listed)
+        return set(listed.names)
+
+    def stop(self) -> None:
+        self.stores.close()
+        for name, server in self.servers.items():
+            self.stores.clients[name].close()
+            server.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    three = Cluster(tmp_path)
+    yield three
+    three.stop()
+
+
+def test_objects_lie_on_all_owners_of_their_key_groups(cluster: Cluster) -> None:
+    cluster.stores.put(
+        [StateObject("a", b"A", 0b0001), StateObject("b", b"B", 0b0110), StateObject("c", b"C")]
+    )
+    assert {n for n in cluster.servers if "a" in cluster.names_on(n)} == {"s0", "s1"}
+    assert {n for n in cluster.servers if "b" in cluster.names_on(n)} == {"s0", "s1", "s2"}
+    assert {n for n in cluster.servers if "c" in cluster.names_on(n)} == set(
+        cluster.stores.owners("c")
+    )
+    assert cluster.stores.get([("b", 0b0110), ("c", 0), ("a", 1)]) == [b"B", b"C", b"A"]
+
+
+def test_reads_fall_back_to_the_next_owner(cluster: Cluster) -> None:
+    cluster.stores.put([StateObject("a", b"A", 1), StateObject("b", b"B", 0b0010)])
+    cluster.servers["s0"].kill()
+    assert cluster.stores.get([("a", 1), ("b", 0b0010)]) == [b"A", b"B"]
+    cluster.stores.clients["s1"].delete(STAMP, ["b"])
+    assert cluster.stores.get([("b", 0b0010)]) == [b"B"]
+    cluster.servers["s1"].kill()
+    with pytest.raises(UnreachableError):
+        cluster.stores.get([("a", 1)])
+
+
+def test_a_write_needs_every_owner(cluster: Cluster) -> None:
+    cluster.servers["s1"].kill()
+    with pytest.raises(UnreachableError, match="s1"):
+        cluster.stores.put([StateObject("a", b"A", 1)])
+    cluster.stores.put([StateObject("b", b"B", 0b0100)])
+
+
+def test_an_object_that_is_nowhere_is_missing(cluster: Cluster) -> None:
+    with pytest.raises(ObjectMissingError, match="object gone is on none of its owners"):
+        cluster.stores.get([("gone", 1)])
+
+
+def test_a_restarted_owner_is_passed_over_and_never_believed(cluster: Cluster) -> None:
+    cluster.stores.put([StateObject("a", b"A", 1)])
+    cluster.servers["s0"].kill()
+    cluster.servers["s0"] = EmbeddedServer.start(cluster.servers["s0"].folder, "s0")
+    reborn = replace(cluster.access.addresses[0], url=cluster.servers["s0"].address.url)
+    access = replace(cluster.access, addresses=(reborn, *cluster.access.addresses[1:]))
+    stores = StateServers(access, StateClient)
+    assert stores.get([("a", 1)]) == [b"A"]
+    with pytest.raises(NotOwnerError) as caught:
+        stores.put([StateObject("b", b"B", 1)])
+    assert (caught.value.server, caught.value.refusal) == ("s0", NotOwner(Reason.RUN_ID))
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert (copied.server, copied.refusal) == ("s0", NotOwner(Reason.RUN_ID))
+    stores.close()
+    for client in stores.clients.values():
+        client.close()
+
+
+def test_a_fenced_task_reads_and_writes_nothing(cluster: Cluster) -> None:
+    cluster.stores.put([StateObject("a", b"A", 1)])
+    cluster.stores.clients["s0"].stamp(Stamp(1, 2))
+    for action in (
+        lambda: cluster.stores.get([("a", 1)]),
+        lambda: cluster.stores.put([StateObject("b", b"B", 1)]),
+    ):
+        with pytest.raises(NotOwnerError) as caught:
+            action()
+        assert caught.value.refusal == NotOwner(Reason.STAMP, Stamp(1, 2))
+
+
+def test_a_record_is_written_everywhere_with_each_answer(cluster: Cluster) -> None:
+    tag = Tag(1, 1, 1, 1)
+    cluster.stores.clients["s1"].write_record(STAMP, tag, b"r")
+    cluster.servers["s2"].kill()
+    answers = cluster.stores.write_record(tag, b"r")
+    assert answers["s0"] == OK
+    assert answers["s1"] == TagTooLow(tag)
+    assert isinstance(answers["s2"], UnreachableError)
+
+
+def test_access_travels_to_tasks(cluster: Cluster) -> None:
+    access = pickle.loads(pickle.dumps(cluster.access))
+    assert access == cluster.access
+    password = cluster.access.addresses[0].password
+    assert password is not None
+    assert password not in repr(access)
+
+
+def test_owners_come_without_repetition() -> None:
+    assert owners_of(OWNERS, "x", 0b1001) == ("s0", "s1")
+    assert owners_of(OWNERS, "x", 0b0011) == ("s0", "s1", "s2")
+    assert owners_of(OWNERS, "x", 0) in OWNERS
+
+
+def test_an_owner_that_is_no_member_is_an_error() -> None:
+    with pytest.raises(StateServerError, match="places key groups on s9"):
+        StateServers(StateAccess("t", STAMP, (), (("s9",),))).put([StateObject("a", b"")])

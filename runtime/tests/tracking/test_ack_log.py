@@ -1,0 +1,206 @@
+"""The ack log on a real server: who may write, what is kept, what waiting for a verdict sees."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from millrace.errors import FencedError, NewerFormatError, ProtocolError, StateServerError
+from millrace.ids import TRACKING_PARTITIONS
+from millrace.protocol.acklog import ControlEntry, ForgetAttempt, Members, Open
+from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, Intent, Verdict
+from millrace.tracking.control import RENEW_AFTER_OPENS, AckControl
+from millrace.tracking.log import AckLog, AckLogLostError, decode_control
+
+EDGES = (">lines", "lines>out")
+
+
+def attempt(window: int, execution: int = 3) -> AttemptId:
+    return AttemptId(execution, window, 1)
+
+
+@pytest.fixture
+def log(client: redis.Redis, uid: str) -> AckLog:
+    return AckLog(client, uid)
+
+
+@pytest.fixture
+def control(log: AckLog) -> AckControl:
+    found = AckControl(log, 3, EDGES)
+    found.begin(["a"])
+    return found
+
+
+def entries(log: AckLog) -> list[ControlEntry]:
+    found = log.read({log.control_key: "0-0"})
+    return [decode_control(fields) for _, fields in found.get(log.control_key, ())]
+
+
+def keys(client: redis.Redis, uid: str) -> set[str]:
+    return {key.decode().rpartition("ack:")[2] for key in client.keys(f"mr:{{{uid}}}:*")}
+
+
+def parts(window: int) -> list[Verdict]:
+    return [Verdict(attempt(window), (p,), 0, (), True) for p in range(TRACKING_PARTITIONS)]
+
+
+def test_all_keys_lie_in_one_hash_slot(client: redis.Redis, uid: str, control: AckControl) -> None:
+    control.open(attempt(1), 5)
+    slots = {client.execute_command("CLUSTER KEYSLOT", key) for key in client.keys(f"*{uid}*")}
+    assert len(slots) == 1
+    assert keys(client, uid) == {"ctl", "execution", "3.1.1:v"}
+
+
+def test_messages_are_read_in_order(log: AckLog, control: AckControl) -> None:
+    control.open(attempt(1), 5)
+    log.append(attempt(1), [(4, b"one"), (9, b"two")])
+    log.append(attempt(1), [(4, b"three")])
+    key = log.slice_key(attempt(1), 4)
+    found = log.read({key: "0-0"})[key]
+    assert [fields for _, fields in found] == [{b"m": b"one"}, {b"m": b"three"}]
+    assert log.read({key: found[0][0]}, count=1)[key] == found[1:]
+    ids = [entry for entry, _ in found]
+    again = list(log.fetch(key, [ids[1], "5-5", ids[0], *[ids[1]] * 20]))
+    assert again == [{b"m": b"three"}, None, {b"m": b"one"}, *[{b"m": b"three"}] * 20]
+
+
+def test_late_comers_leave_nothing_behind(
+    client: redis.Redis, uid: str, log: AckLog, control: AckControl
+) -> None:
+    control.open(attempt(1), 5)
+    log.append(attempt(1), [(4, b"one")])
+    control.forget([attempt(1)])
+    with pytest.raises(AckLogLostError, match="window 1, attempt 1 of execution 3 is over"):
+        log.append(attempt(1), [(4, b"two")])
+    log.answer(attempt(1), parts(1))
+    control.forget([attempt(1)])
+    assert keys(client, uid) == {"ctl", "execution"}
+
+
+def test_an_older_execution_may_not_write_control(log: AckLog, control: AckControl) -> None:
+    control.open(attempt(1), 5)
+    newer = AckControl(log, 4, EDGES)
+    newer.begin(["a", "b"])
+    before = entries(log)
+    assert [type(entry) for entry in before] == [Members]
+    for write in (
+        lambda: control.open(attempt(2), 5),
+        lambda: control.close(CloseMarker(attempt(1), Intent(1, ()), frozenset(), (), ())),
+        lambda: control.set_ackers(["b"]),
+        lambda: control.forget([attempt(1)]),
+        lambda: control.begin(["a"]),
+    ):
+        with pytest.raises(FencedError, match="execution 4 has taken over from execution 3"):
+            write()
+    assert entries(log) == before
+
+
+def test_a_new_execution_sweeps_what_older_ones_left(
+    client: redis.Redis, uid: str, log: AckLog, control: AckControl
+) -> None:
+    control.open(attempt(1), 5)
+    log.append(attempt(1), [(4, b"one")])
+    client.set(f"mr:{{{uid}}}:record", b"kept")
+    AckControl(log, 4, EDGES).begin(["a"])
+    assert keys(client, uid) == {"ctl", "execution", f"mr:{{{uid}}}:record"}
+
+
+def test_the_control_stream_stays_short_and_complete(log: AckLog, control: AckControl) -> None:
+    """An acker that starts at any time learns from it who owns what and which attempts are open."""
+    control.open(attempt(1), 5)
+    for window in range(2, 5 * RENEW_AFTER_OPENS):
+        control.open(attempt(window), 5)
+        control.forget([attempt(window)])
+    found = entries(log)
+    # Window 1 is open to this day, so everything since then had to stay.
+    assert isinstance(found[0], Open)
+    assert found[0].id == attempt(1)
+    control.forget([attempt(1)])
+    control.open(attempt(1000), 5)
+    for window in range(2000, 2000 + RENEW_AFTER_OPENS):
+        control.open(attempt(window), 5)
+        control.forget([attempt(window)])
+    found = entries(log)
+    assert len(found) < 3 * RENEW_AFTER_OPENS
+    opened = {e.id for e in found if isinstance(e, Open)}
+    opened -= {e.id for e in found if isinstance(e, ForgetAttempt)}
+    assert opened == {attempt(1000)}
+    *_, members = (e for e in found if isinstance(e, Members))
+    assert members.owners == ("a",) * TRACKING_PARTITIONS
+    assert attempt(1000) in members.live
+
+
+def test_changed_ackers_are_told_once(log: AckLog, control: AckControl) -> None:
+    control.open(attempt(1), 5)
+    control.set_ackers(["a", "b"])
+    control.set_ackers(["b", "a"])
+    *_, members = entries(log)
+    assert [type(entry) for entry in entries(log)] == [Open, Members]
+    assert isinstance(members, Members)
+    assert members.live == (attempt(1),)
+    assert sorted(set(members.owners)) == ["a", "b"]
+    with pytest.raises(ProtocolError, match="none is alive"):
+        control.set_ackers([])
+
+
+def test_waiting_ends_with_the_last_slice(log: AckLog, control: AckControl) -> None:
+    control.open(attempt(1), 5)
+    assert log.wait_verdict(attempt(1), 0.0) is None
+    some = parts(1)
+    some[3] = Verdict(attempt(1), (3,), 4, (FailedRoot(2, "out", "broken"),), False)
+    log.answer(attempt(1), some[:5])
+    log.answer(attempt(1), some[2:9])
+    assert log.wait_verdict(attempt(1), 0.01) is None
+    log.answer(attempt(1), some[9:])
+    assert log.wait_verdict(attempt(1), 5.0) == Verdict(
+        attempt(1),
+        tuple(range(TRACKING_PARTITIONS)),
+        4,
+        (FailedRoot(2, "out", "broken"),),
+        False,
+    )
+
+
+def test_a_lost_log_is_told_from_a_slow_acker(
+    client: redis.Redis, log: AckLog, control: AckControl
+) -> None:
+    control.open(attempt(1), 5)
+    client.flushdb()
+    with pytest.raises(AckLogLostError, match="a new attempt is needed"):
+        log.wait_verdict(attempt(1), 60.0)
+
+
+def test_a_server_that_is_away_is_named(log: AckLog, server: object) -> None:
+    away = AckLog(redis.Redis(port=1, retry=None), "wordcount-1")
+    with pytest.raises(StateServerError, match="ack log of topology wordcount-1: "):
+        away.append(attempt(1), [(1, b"x")])
+    with pytest.raises(StateServerError, match="is the state server up"):
+        away.read({"x": "0-0"})
+
+
+def test_both_versions_of_the_redis_protocol(server: object, uid: str) -> None:
+    for version in (2, 3):
+        client = redis.Redis(
+            port=server.port,  # type: ignore[attr-defined]
+            password=server.password,  # type: ignore[attr-defined]
+            protocol=version,
+        )
+        with client:
+            log = AckLog(client, f"{uid}-{version}")
+            control = AckControl(log, 1, EDGES)
+            control.begin(["a"])
+            control.open(attempt(1, 1), 5)
+            assert len(entries(log)) == 2
+            log.append(attempt(1, 1), [(4, b"one")])
+            key = log.slice_key(attempt(1, 1), 4)
+            ((entry, fields),) = log.read({key: "0-0"})[key]
+            assert list(log.fetch(key, [entry, "1-1"])) == [fields, None]
+
+
+def test_an_unknown_kind_of_entry_is_refused() -> None:
+    with pytest.raises(NewerFormatError, match="kind b'drain' is not known"):
+        decode_control({b"drain": b"{}"})
+    with pytest.raises(ProtocolError, match="damaged"):
+        decode_control({b"open": b"{}"})
+    with pytest.raises(ProtocolError, match="without a field"):
+        decode_control({})

@@ -1,0 +1,183 @@
+"""Ack messages: what a task collects comes out of the bytes, in few bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.errors import NewerFormatError, ProtocolError
+from millrace.ids import TRACKING_PARTITIONS, tuple_id
+from millrace.protocol.acklog import check_partition, local_index, partition_of, source_edge
+from millrace.protocol.types import AttemptId, TaskId
+from millrace.tracking import message as codec
+from millrace.tracking.collector import AckCollector, Edge
+
+ATTEMPT, TASK = AttemptId(1 << 40, 7, 3), TaskId(2, 9, 1 << 35)
+SPLIT, WORDS = Edge.between("lines", "split"), Edge.between("split", "zähler")
+U64S = st.integers(0, (1 << 64) - 1)
+
+Touch = tuple[str, int, int]
+
+
+def _net_by_root(collector: AckCollector, roots: int) -> dict[tuple[str, int], int]:
+    """Non-zero nets by edge and sequence number, straight from the bytes."""
+    found: dict[tuple[str, int], int] = {}
+    for partition, data in collector.messages():
+        message = codec.decode(data)
+        assert (message.attempt, message.task, message.partition) == (ATTEMPT, TASK, partition)
+        place_of = {
+            local_index(7, partition, s): s for s in range(roots) if partition_of(7, s) == partition
+        }
+        for net in message.nets:
+            places = range(net.low, net.low + len(net.values)) if net.places is None else net.places
+            for place, value in zip(places, net.values.tolist(), strict=True):
+                if value:
+                    found[net.edge, place_of[int(place)]] = value
+    return found
+
+
+@given(
+    st.sampled_from([1, 200, 300, 4096, 9000]),
+    st.lists(
+        st.tuples(
+            st.sampled_from([SPLIT.name, WORDS.name]),
+            st.lists(st.tuples(st.integers(0, 8999), U64S), max_size=9),
+        ),
+        max_size=6,
+    ),
+)
+@settings(deadline=None)
+def test_what_is_collected_comes_out(
+    roots: int, batches: list[tuple[str, list[tuple[int, int]]]]
+) -> None:
+    collector = AckCollector(ATTEMPT, TASK, roots)
+    expected: dict[tuple[str, int], int] = {}
+    for number, (edge, items) in enumerate(batches):
+        items = [(root % roots, value) for root, value in items]
+        fold = collector.emitted if number % 2 else collector.processed
+        fold(
+            edge,
+            np.array([root for root, _ in items], np.uint32),
+            np.array([value for _, value in items], np.uint64),
+        )
+        for root, value in items:
+            expected[edge, root] = expected.get((edge, root), 0) ^ value
+    assert _net_by_root(collector, roots) == {k: v for k, v in expected.items() if v}
+
+
+def test_an_edge_that_nets_out_takes_no_bytes() -> None:
+    def sizes(collector: AckCollector) -> list[int]:
+        return [len(data) for _, data in collector.messages()]
+
+    busy, idle = AckCollector(ATTEMPT, TASK, 5000), AckCollector(ATTEMPT, TASK, 5000)
+    roots, ids = np.arange(5000, dtype=np.uint32), np.arange(1, 5001, dtype=np.uint64)
+    busy.emitted(SPLIT, roots, ids)
+    busy.processed(SPLIT, roots, ids)
+    busy.window_emitted(WORDS, 77)
+    busy.window_processed(WORDS, 77)
+    assert sizes(busy) == sizes(idle)
+    assert len(sizes(idle)) == 1
+
+
+def test_every_task_writes_to_the_slice_that_judges_the_window() -> None:
+    collector = AckCollector(ATTEMPT, TASK, 5000)
+    collector.emitted(SPLIT, np.array([300], np.uint32), np.array([9], np.uint64))
+    collector.window_emitted(WORDS, 5)
+    collector.window_processed_ids(WORDS, np.array([1, 2], np.uint64))
+    home, other = check_partition(7), (check_partition(7) + 1) % TRACKING_PARTITIONS
+    messages = {partition: codec.decode(data) for partition, data in collector.messages()}
+    assert messages.keys() == {home, other}
+    assert messages[home].window_checks == {WORDS.name: 5 ^ 1 ^ 2}
+    assert messages[home].nets == ()
+    assert messages[other].window_checks == {}
+
+
+def test_dense_and_sparse_by_size() -> None:
+    def nets(roots: np.ndarray, total: int) -> list[codec.Net]:  # type: ignore[type-arg]
+        collector = AckCollector(ATTEMPT, TASK, total)
+        collector.read("lines", roots.astype(np.uint32), np.ones(len(roots), np.uint64))
+        return [n for _, data in collector.messages() for n in codec.decode(data).nets]
+
+    dense = nets(np.arange(8192), 8192)
+    assert len(dense) == TRACKING_PARTITIONS
+    assert all(net.places is None and len(net.values) == 512 for net in dense)
+    assert {net.edge for net in dense} == {source_edge("lines")}
+    (sparse,) = nets(np.array([5, 200, 4096]), 8192)
+    assert sparse.places is not None
+    assert sparse.places.tolist() == [5, 200, 256]
+
+
+def test_bytes_of_a_dense_message_are_8_a_root() -> None:
+    collector = AckCollector(ATTEMPT, TASK, 100_000)
+    roots = np.arange(100_000, dtype=np.uint32)
+    collector.emitted(SPLIT, roots, roots.astype(np.uint64) + np.uint64(1))
+    size_bytes = sum(len(data) for _, data in collector.messages())
+    assert size_bytes < 8.02 * 100_000
+
+
+def test_children_are_made_and_collected() -> None:
+    collector, by_hand = AckCollector(ATTEMPT, TASK, 50), AckCollector(ATTEMPT, TASK, 50)
+    roots, ids = np.array([7, 7, 3], np.uint32), np.array([70, 71, 30], np.uint64)
+    parents = np.array([0, 0, 2, 1])
+    made = collector.emitted_children(WORDS, roots, ids, parents)
+    assert made.tolist() == [
+        tuple_id(70, 0, WORDS.id),
+        tuple_id(70, 1, WORDS.id),
+        tuple_id(30, 0, WORDS.id),
+        tuple_id(71, 0, WORDS.id),
+    ]
+    by_hand.emitted(WORDS, roots[parents], made)
+    assert collector.messages() == by_hand.messages()
+
+
+def test_arrays_are_views_into_the_bytes() -> None:
+    collector = AckCollector(ATTEMPT, TASK, 5000)
+    collector.emitted(SPLIT, np.arange(5000, dtype=np.uint32), np.ones(5000, np.uint64))
+    collector.emitted(WORDS, np.array([1], np.uint32), np.ones(1, np.uint64))
+    data = collector.messages()[0][1]
+    whole = np.frombuffer(data, np.uint8)
+    for net in codec.decode(data).nets:
+        assert np.shares_memory(net.values, whole)
+        assert net.values.flags.aligned
+        assert not net.values.flags.writeable
+        assert net.places is None or np.shares_memory(net.places, whole)
+
+
+def test_a_root_beyond_the_window_is_refused() -> None:
+    collector = AckCollector(ATTEMPT, TASK, 10)
+    with pytest.raises(ProtocolError, match="root sequence 5000 is out of range"):
+        collector.emitted(SPLIT, np.array([5000], np.uint32), np.array([1], np.uint64))
+    collector.emitted(SPLIT, np.array([10], np.uint32), np.array([1], np.uint64))
+    with pytest.raises(ProtocolError, match="root sequence 10 is out of range"):
+        collector.messages()
+
+
+def _bytes() -> bytes:
+    collector = AckCollector(ATTEMPT, TASK, 600)
+    collector.emitted(SPLIT, np.arange(600, dtype=np.uint32), np.ones(600, np.uint64))
+    collector.emitted(WORDS, np.array([1, 90, 200], np.uint32), np.ones(3, np.uint64))
+    collector.window_emitted(WORDS, 5)
+    return dict(collector.messages())[check_partition(7)]
+
+
+def test_a_newer_format_is_refused() -> None:
+    data = bytearray(_bytes())
+    data[2:4] = (2).to_bytes(2, "little")
+    with pytest.raises(NewerFormatError, match="has format 2, this release reads up to 1"):
+        codec.decode(bytes(data))
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_a_message_cut_short_is_an_error(data: st.DataObject) -> None:
+    whole = _bytes()
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(ProtocolError):
+        codec.decode(whole[:cut])
+    with pytest.raises(ProtocolError):
+        codec.decode(whole + b"x")
+    noise = data.draw(st.binary(max_size=200))
+    with pytest.raises(ProtocolError):
+        codec.decode(noise)

@@ -1,0 +1,305 @@
+"""Acker processes against a real server: answers, kills in the middle, changes, sabotage."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import subprocess
+import sys
+import tracemalloc
+
+import psutil
+import pytest
+import redis
+from trackedwindow import EDGES, TrackedWindow
+from trackingparts import Ackers, Server
+
+from millrace.errors import ExitCode
+from millrace.ids import TRACKING_PARTITIONS
+from millrace.protocol.acklog import check_partition
+from millrace.protocol.types import AttemptId, FailedRoot, Verdict
+from millrace.tracking.control import AckControl
+from millrace.tracking.log import AckLog
+from millrace.tracking.message import AckMessage
+from millrace.tracking.process import Acker, connect
+
+PATIENCE_S = 60.0
+ALL = tuple(range(TRACKING_PARTITIONS))
+
+
+def window(number: int, roots: int, **options: object) -> TrackedWindow:
+    return TrackedWindow(AttemptId(1, number, 1), roots, **options)  # type: ignore[arg-type]
+
+
+def complete(one: TrackedWindow) -> Verdict:
+    return Verdict(one.attempt, ALL, one.roots, (), True)
+
+
+def broken(one: TrackedWindow, root: int) -> Verdict:
+    why = "its tuples on edge 'split>counts' were not each processed once"
+    return Verdict(one.attempt, ALL, one.roots - 1, (FailedRoot(root, "counts", why),), True)
+
+
+def run(log: AckLog, control: AckControl, one: TrackedWindow) -> Verdict | None:
+    """A whole window: open, messages, close, verdict, forget."""
+    control.open(one.attempt, one.roots)
+    for messages in one.messages():
+        log.append(one.attempt, messages)
+    verdict = control.judge(one.marker(), PATIENCE_S)
+    control.forget([one.attempt])
+    return verdict
+
+
+@pytest.fixture
+def log(client: redis.Redis, uid: str) -> AckLog:
+    return AckLog(client, uid)
+
+
+@pytest.fixture
+def control(log: AckLog) -> AckControl:
+    found = AckControl(log, 1, EDGES)
+    found.begin(["acker-0"])
+    return found
+
+
+@pytest.mark.parametrize("roots", [0, 100, 5000])
+def test_windows_are_judged(
+    server: Server, uid: str, ackers: Ackers, log: AckLog, control: AckControl, roots: int
+) -> None:
+    ackers.start(server, uid)
+    for number in range(3):
+        good = window(number, roots, loser=number == 1)
+        assert run(log, control, good) == complete(good)
+    if roots:
+        bad = window(9, roots, lost_word=42, loser=True)
+        assert run(log, control, bad) == broken(bad, 42)
+
+
+@pytest.mark.parametrize("point", ["acker.opened", "acker.folded:1", "acker.folded:4"])
+def test_kill_in_the_middle_gives_the_same_verdict(
+    server: Server, uid: str, ackers: Ackers, log: AckLog, control: AckControl, point: str
+) -> None:
+    first = ackers.start(server, uid, "acker-0", point)
+    bad = window(1, 5000, lost_word=300, loser=True)
+    control.open(bad.attempt, bad.roots)
+    for messages in bad.messages():
+        log.append(bad.attempt, messages)
+    assert first.wait(PATIENCE_S) == -signal.SIGKILL
+    ackers.start(server, uid)
+    assert control.judge(bad.marker(), PATIENCE_S) == broken(bad, 300)
+
+
+def test_kill_after_the_answer_answers_the_same_again(
+    server: Server, uid: str, ackers: Ackers, client: redis.Redis, log: AckLog, control: AckControl
+) -> None:
+    first = ackers.start(server, uid, "acker-0", "acker.answered")
+    good = window(1, 300)
+    control.open(good.attempt, good.roots)
+    for messages in good.messages():
+        log.append(good.attempt, messages)
+    control.close(good.marker())
+    assert first.wait(PATIENCE_S) == -signal.SIGKILL
+    ackers.start(server, uid)
+    key = log.verdict_key(good.attempt)
+    ((_, before),) = log.read({key: "0-0"}, block_s=PATIENCE_S)[key][1:]
+    last = client.xinfo_stream(key)["last-generated-id"]
+    found: dict[str, list[object]] = {}
+    while not found:
+        found = log.read({key: last}, block_s=PATIENCE_S)  # type: ignore[assignment]
+    assert [fields for _, fields in log.read({key: "0-0"})[key][1:]] == [before, before]
+    assert log.wait_verdict(good.attempt, PATIENCE_S) == complete(good)
+
+
+def test_two_ackers_share_a_window(
+    server: Server, uid: str, ackers: Ackers, log: AckLog, control: AckControl
+) -> None:
+    control.set_ackers(["acker-0", "acker-1"])
+    ackers.start(server, uid, "acker-0")
+    ackers.start(server, uid, "acker-1")
+    bad = window(1, 5000, lost_word=4999)
+    assert run(log, control, bad) == broken(bad, 4999)
+
+
+def test_members_change_in_the_middle(
+    server: Server, uid: str, ackers: Ackers, log: AckLog, control: AckControl
+) -> None:
+    """acker-0 has folded a part when it dies; acker-1 takes over and then shares with a third."""
+    first = ackers.start(server, uid, "acker-0", "acker.folded:5")
+    bad = window(1, 5000, lost_word=7, loser=True)
+    control.open(bad.attempt, bad.roots)
+    loser, source, sink = bad.messages()
+    log.append(bad.attempt, loser)
+    assert first.wait(PATIENCE_S) == -signal.SIGKILL
+    control.set_ackers(["acker-1"])
+    ackers.start(server, uid, "acker-1")
+    log.append(bad.attempt, source)
+    control.set_ackers(["acker-1", "acker-2"])
+    ackers.start(server, uid, "acker-2")
+    log.append(bad.attempt, sink)
+    control.close(bad.marker())
+    control.set_ackers(["acker-2"])
+    assert log.wait_verdict(bad.attempt, PATIENCE_S) == broken(bad, 7)
+
+
+def test_the_server_goes_away_and_comes_back(own_server: Server, uid: str, ackers: Ackers) -> None:
+    ackers.start(own_server, uid)
+    with own_server.client() as client:
+        log = AckLog(client, uid)
+        control = AckControl(log, 1, EDGES)
+        control.begin(["acker-0"])
+        warm = window(1, 100)
+        assert run(log, control, warm) == complete(warm)
+        bad = window(2, 5000, lost_word=8, loser=True)
+        control.open(bad.attempt, bad.roots)
+        loser, source, sink = bad.messages()
+        log.append(bad.attempt, loser)
+        log.append(bad.attempt, source)
+        own_server.kill()
+        own_server.start()
+        log.append(bad.attempt, sink)
+        assert control.judge(bad.marker(), PATIENCE_S) == broken(bad, 8)
+
+
+def test_an_acker_waits_for_its_server(own_server: Server, uid: str, ackers: Ackers) -> None:
+    own_server.kill()
+    early = ackers.start(own_server, uid)
+    own_server.start()
+    with own_server.client() as client:
+        log = AckLog(client, uid)
+        control = AckControl(log, 1, EDGES)
+        control.begin(["acker-0"])
+        good = window(1, 100)
+        assert run(log, control, good) == complete(good)
+    assert early.poll() is None
+
+
+def test_a_wrong_password_is_not_waited_out(server: Server, uid: str, ackers: Ackers) -> None:
+    wrong = Server(server.folder)
+    wrong.port = server.port
+    assert ackers.start(wrong, uid).wait(PATIENCE_S) == ExitCode.STATE_SERVER
+
+
+def test_an_acker_dies_with_its_parent(server: Server, uid: str) -> None:
+    program = (
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'millrace.tracking.process', '--name',"
+        f" 'a', '--url', {server.url!r}, '--uid', {uid!r}, '--parent-pid', str(os.getpid())],"
+        " stderr=subprocess.PIPE)\n"
+        "child.stderr.readline()\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        env={"MILLRACE_STATE_PASSWORD": server.password},
+    ) as parent:
+        assert parent.stdout is not None
+        acker = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    assert psutil.wait_procs([acker], timeout=PATIENCE_S)[0] == [acker]
+
+
+def test_an_acker_whose_parent_is_gone_already_does_not_start(
+    server: Server, uid: str, ackers: Ackers
+) -> None:
+    orphan = ackers.start(server, uid, "acker-0", "", "--parent-pid", "1")
+    assert orphan.wait(PATIENCE_S) == ExitCode.FAILED
+
+
+# --- in this process: sabotage, memory, damage
+
+
+@pytest.fixture
+def log_of_acker(server: Server, uid: str) -> AckLog:
+    return AckLog(connect(server.url, server.password), uid)
+
+
+def finish(acker: Acker, log: AckLog, one: TrackedWindow) -> Verdict:
+    """Let an acker in this process read all there is."""
+    while acker.step(0.0):
+        pass
+    verdict = log.wait_verdict(one.attempt, 0.0)
+    assert verdict is not None
+    return verdict
+
+
+def test_an_acker_that_skips_a_message_is_noticed(
+    log: AckLog, control: AckControl, log_of_acker: AckLog
+) -> None:
+    class Skipping(Acker):
+        taken = 0
+
+        def take(self, partition: int, entry: str, message: AckMessage) -> None:
+            self.taken += 1
+            if self.taken != 3:
+                super().take(partition, entry, message)
+
+    good = window(1, 600)
+    control.open(good.attempt, good.roots)
+    for messages in good.messages():
+        log.append(good.attempt, messages)
+    control.close(good.marker())
+    verdict = finish(Skipping("acker-0", log_of_acker), log, good)
+    assert not verdict.window_complete
+    assert verdict.incomplete == ()
+    assert verdict.complete < 600
+
+
+@pytest.mark.parametrize("damage", ["cut", "newer", "elsewhere", "empty"])
+def test_a_damaged_message_counts_as_lost(
+    log: AckLog, control: AckControl, log_of_acker: AckLog, damage: str
+) -> None:
+    good = window(1, 100)
+    control.open(good.attempt, good.roots)
+    (home, data), *_ = good.messages()[0]
+    assert home == check_partition(1)
+    bad = {
+        "cut": data[:-8],
+        "newer": data[:2] + b"\x63\0" + data[4:],
+        "elsewhere": data[:4] + bytes([home + 1]) + data[5:],
+        "empty": b"",
+    }[damage]
+    log.append(good.attempt, [(home, bad)])
+    log.append(good.attempt, good.messages()[1])
+    control.close(good.marker())
+    verdict = finish(Acker("acker-0", log_of_acker), log, good)
+    assert (verdict.window_complete, verdict.incomplete) == (False, ())
+
+
+def test_memory_goes_with_the_window(
+    client: redis.Redis, uid: str, log: AckLog, control: AckControl, log_of_acker: AckLog
+) -> None:
+    acker = Acker("acker-0", log_of_acker)
+
+    def one_window(number: int) -> None:
+        good = window(number, 300, loser=True)
+        control.open(good.attempt, good.roots)
+        for messages in good.messages():
+            log.append(good.attempt, messages)
+        acker.step(0.0)
+        acker.step(0.0)
+        control.close(good.marker())
+        assert finish(acker, log, good) == complete(good)
+        control.forget([good.attempt])
+        acker.step(0.0)
+
+    def held_bytes() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    for number in range(10):
+        one_window(number)
+    tracemalloc.start()
+    one_window(10)
+    before = held_bytes()
+    for number in range(11, 111):
+        one_window(number)
+    grown_bytes = held_bytes() - before
+    tracemalloc.stop()
+    assert acker.machine.attempts == ()
+    # Less than 100 times the smallest thing that could be kept of a window.
+    assert grown_bytes < 8_000
+    left = {key.decode().rpartition(":")[2] for key in client.keys(f"mr:{{{uid}}}:*")}
+    assert left == {"ctl", "execution"}
+    assert client.xlen(log.control_key) < 500

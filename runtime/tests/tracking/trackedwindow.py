@@ -1,0 +1,70 @@
+"""A small tracked window for tests: lines are split into words, words are counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from millrace.protocol.acklog import edge_name, source_edge
+from millrace.protocol.types import AttemptId, CloseMarker, Intent, RootRange, TaskId
+from millrace.tracking import kernels
+from millrace.tracking.collector import AckCollector, Edge
+
+SPLIT, WORDS = Edge.between("lines", "split"), Edge.between("split", "counts")
+TOTALS = Edge.between("counts", "out")
+EDGES = (source_edge("lines"), SPLIT.name, WORDS.name, TOTALS.name)
+assert edge_name("lines", "split") == SPLIT.name
+
+
+@dataclass
+class TrackedWindow:
+    """Messages of one map task, one reduce task and, with ``loser``, of a map task that lost.
+
+    The word at place ``lost_word`` (a root's first word) is emitted and never counted.
+    """
+
+    attempt: AttemptId
+    roots: int
+    lost_word: int | None = None
+    loser: bool = False
+    wrote: dict[TaskId, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def intent(self) -> Intent:
+        return Intent(self.attempt.window, (RootRange("lines", 1, 0, self.roots),))
+
+    def messages(self) -> list[list[tuple[int, bytes]]]:
+        """What each task appends to the ack log, losers first."""
+        roots = np.arange(self.roots, dtype=np.uint32)
+        source, sink = TaskId(0, 0, 1), TaskId(1, 0, 2)
+        mapped = AckCollector(self.attempt, source, self.roots)
+        seeds = kernels.range_seeds("lines", 1, 0, self.roots)
+        mapped.read("lines", roots, seeds)
+        lines = kernels.child_ids(seeds, roots, SPLIT.id)
+        mapped.emitted(SPLIT, roots, lines)
+        mapped.processed(SPLIT, roots, lines)
+        words = mapped.emitted_children(WORDS, roots, lines, np.repeat(roots, 2))
+        reduced = AckCollector(self.attempt, sink, self.roots)
+        word_roots = np.repeat(roots, 2)
+        if self.lost_word is not None:
+            keep = np.arange(len(words)) != 2 * self.lost_word
+            words, word_roots = words[keep], word_roots[keep]
+        reduced.processed(WORDS, word_roots, words)
+        reduced.window_emitted(TOTALS, 77)
+        reduced.window_processed(TOTALS, 77)
+        self.wrote = {
+            source: tuple(p for p, _ in mapped.messages()),
+            sink: tuple(p for p, _ in reduced.messages()),
+        }
+        parts = [mapped.messages(), reduced.messages()]
+        if self.loser:
+            lost = AckCollector(self.attempt, TaskId(0, 0, 9), self.roots)
+            lost.read("lines", roots, seeds)
+            parts.insert(0, lost.messages())
+        return parts
+
+    def marker(self) -> CloseMarker:
+        """To be called after ``messages``."""
+        winners = tuple(self.wrote.items())
+        return CloseMarker(self.attempt, self.intent, frozenset(), winners, ((0, self.roots),))
