@@ -27,7 +27,9 @@ SIMPLE_TYPES = (
 """Canonical names of the types that are not arrays."""
 
 _ALIASES = {"bigint": "long", "integer": "int", "bool": "boolean", "str": "string"}
-_COLUMN = re.compile(r"^(?:`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_][A-Za-z0-9_]*))\s*:?\s*(?P<type>.*)$")
+_COLUMN = re.compile(
+    r"^(?:`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_][A-Za-z0-9_]*))\s*:?\s*(?P<type>.*)$"
+)
 _ARRAY = re.compile(r"^array\s*<(?P<item>.*)>$", re.DOTALL)
 RESERVED_PREFIX = "__mr_"
 """Column names with this prefix carry tracking through Spark and are refused."""
@@ -45,7 +47,9 @@ def parse_type(text: str) -> str:
     name = _ALIASES.get(name, name)
     if name not in SIMPLE_TYPES:
         known = ", ".join(SIMPLE_TYPES)
-        raise TopologyError(f"type {text.strip()!r} is not known; use one of {known} or array<type>")
+        raise TopologyError(
+            f"type {text.strip()!r} is not known; use one of {known} or array<type>"
+        )
     return name
 
 

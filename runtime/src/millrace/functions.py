@@ -57,34 +57,34 @@ class FunctionSpec:
         return self.state is not None
 
 
-def row(*, output: str) -> Callable[[F], F]:
+def row(*bare: object, output: str = "") -> Callable[[F], F]:
     """Marks ``f(row: dict) -> None | dict | Iterable[dict]``, called once for each tuple."""
-    return _marker(FunctionKind.ROW, output, None)
+    return _marker(FunctionKind.ROW, bare, output, None)
 
 
-def vectorized(*, output: str) -> Callable[[F], F]:
+def vectorized(*bare: object, output: str = "") -> Callable[[F], F]:
     """Marks ``f(batch: pa.RecordBatch) -> (pa.RecordBatch | dict of arrays, parents)``.
 
     ``parents`` is an integer array as long as the output; ``parents[i]`` is the index in
     ``batch`` of the row that output row ``i`` comes from. It is called again with parts of the
     batch when it raises, so it must not depend on what it was called with before.
     """
-    return _marker(FunctionKind.VECTORIZED, output, None)
+    return _marker(FunctionKind.VECTORIZED, bare, output, None)
 
 
 def where(function: F) -> F:
     """Marks ``f(row: dict) -> bool``: tuples for which it is false end here."""
-    return _marker(FunctionKind.WHERE, None, None)(function)
+    return _marker(FunctionKind.WHERE, (), None, None)(function)
 
 
-def stateful(*, output: str, state: str) -> Callable[[F], F]:
+def stateful(*bare: object, output: str = "", state: str = "") -> Callable[[F], F]:
     """Marks ``f(row: dict, state: dict) -> None | dict | Iterable[dict]``.
 
     ``state`` holds the declared columns for the tuple's key, all ``None`` for a new key; what
     the function assigns is kept, ``state.clear()`` deletes the key. Tuples of one key come in
     root order.
     """
-    return _marker(FunctionKind.STATEFUL, output, state)
+    return _marker(FunctionKind.STATEFUL, bare, output, state)
 
 
 class Row(dict[str, Any]):
@@ -189,11 +189,12 @@ _PARAMETERS = {
 }
 
 
-def _marker(kind: FunctionKind, output: str | None, state: str | None) -> Callable[[F], F]:
-    if callable(output):
-        raise TopologyError(
-            f"@{kind.value} needs the columns it puts out; write @{kind.value}(output=\"name type\")"
-        )
+def _marker(
+    kind: FunctionKind, bare: tuple[object, ...], output: str | None, state: str | None
+) -> Callable[[F], F]:
+    if bare:  # the decorator was written without brackets, or with the columns as its argument
+        wanted = 'output="name type"' + (', state="name type"' if state is not None else "")
+        raise TopologyError(f"@{kind.value} needs the columns it puts out: @{kind.value}({wanted})")
 
     def mark(function: F) -> F:
         setattr(function, _MARK, (kind, output, state))
@@ -208,7 +209,7 @@ def _class_spec(target: type) -> FunctionSpec:
     output = getattr(target, "output", None)
     if not isinstance(output, str):
         raise TopologyError(
-            f"class {_name(target)} needs the class attribute output, e.g. output = \"word string\""
+            f'class {_name(target)} needs the class attribute output, e.g. output = "word string"'
         )
     if target.process is Processor.process:
         raise TopologyError(f"class {_name(target)} needs the method process(self, row, out)")
@@ -254,7 +255,7 @@ def _columns(target: object, what: str, text: str | None) -> tuple[Column, ...] 
         return None
     if not isinstance(text, str):
         raise TopologyError(
-            f"{what} of {_name(target)} is {text!r}; it must be text such as \"word string\""
+            f'{what} of {_name(target)} is {text!r}; it must be text such as "word string"'
         )
     try:
         return tuple(parse_schema(text))

@@ -167,7 +167,7 @@ class Windows(RuleBasedStateMachine):
         assert touched == {key: expected[key] for key in self.touched}
 
 
-Windows.TestCase.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+Windows.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 TestWindows = Windows.TestCase
 
 

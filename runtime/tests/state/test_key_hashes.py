@@ -170,6 +170,38 @@ def test_types_that_cannot_be_keys_are_refused(kind: pa.DataType) -> None:
         hash_keys([pa.array([None], kind)])
 
 
+def _colliding_keys() -> list[bytes]:
+    """Two keys of 16 bytes with one hash: the second word makes up for the first."""
+    mask = (1 << 64) - 1
+    c1, c2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
+
+    def rotated(x: int, by: int) -> int:
+        return (x << by | x >> (64 - by)) & mask
+
+    def scrambled(word: int) -> int:
+        return rotated(word * c1 & mask, 31) * c2 & mask
+
+    def unscrambled(x: int) -> int:
+        return rotated(x * pow(c2, -1, 1 << 64) & mask, 33) * pow(c1, -1, 1 << 64) & mask
+
+    def absorbed(word: int) -> int:
+        start = 16 * 0x9E3779B97F4A7C15 & mask
+        return (rotated(start ^ scrambled(word), 27) * 5 + 0x52DCE729) & mask
+
+    first, other, second = 1, 2, 3
+    made_up = unscrambled(scrambled(second) ^ absorbed(first) ^ absorbed(other))
+    pairs = ((first, second), (other, made_up))
+    return [a.to_bytes(8, "little") + b.to_bytes(8, "little") for a, b in pairs]
+
+
+def test_keys_with_one_hash_stay_apart() -> None:
+    keys = pa.array(_colliding_keys(), pa.binary())
+    one, other = hash_keys([keys])
+    assert one == other
+    again = pa.concat_arrays([keys, keys])
+    assert distinct([again]).codes.tolist() == [0, 1, 0, 1]
+
+
 def test_a_table_goes_back_to_where_it_was() -> None:
     table = KeyTable([pa.string()])
     table.begin()

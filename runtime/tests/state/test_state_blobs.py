@@ -76,3 +76,11 @@ def test_a_newer_format_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_equal_content_has_equal_bytes() -> None:
     first, second = (blobs.write(_rows([5, 0, 5]), np.array([5, 0, 5]), KEY_GROUPS) for _ in "ab")
     assert (first.data, first.digest) == (second.data, second.digest)
+
+
+def test_large_objects_are_compressed_and_read_the_same() -> None:
+    groups = [n % KEY_GROUPS for n in range(20_000)]
+    blob = blobs.write(_rows(groups), np.array(groups), KEY_GROUPS)
+    assert len(blob.data) < _rows(groups).nbytes / 2
+    read = blobs.read(blob.data, 1 << 3, blob.digest)
+    assert read.column("n").to_pylist() == list(range(3, 20_000, KEY_GROUPS))

@@ -198,7 +198,7 @@ def test_full_memory_refuses_objects_and_still_takes_records(tmp_path: Path) -> 
         client.stamp(STAMP)
         names = list(_fill(client))
         with pytest.raises(OutOfMemoryError, match="its memory is full; raise its maxmemory"):
-            client.put(STAMP, [("more", b"1")])
+            client.put(STAMP, [("more", bytes(1 << 20))])
         assert client.list_objects(STAMP) == Listed(tuple(sorted(names)))
         assert client.write_record(STAMP, Tag(1, 1, 1, 1), b"sealed") == OK
         assert client.stamp(Stamp(1, 2)) != OK

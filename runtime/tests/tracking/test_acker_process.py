@@ -298,8 +298,8 @@ def test_memory_goes_with_the_window(
     grown_bytes = held_bytes() - before
     tracemalloc.stop()
     assert acker.machine.attempts == ()
-    # Less than 100 times the smallest thing that could be kept of a window.
-    assert grown_bytes < 8_000
+    # A fraction of 100 arrays of 300 roots; the interpreter's own free lists take some.
+    assert grown_bytes < 50_000 < 100 * 300 * 8
     left = {key.decode().rpartition(":")[2] for key in client.keys(f"mr:{{{uid}}}:*")}
     assert left == {"ctl", "execution"}
     assert client.xlen(log.control_key) < 500

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from millrace.errors import ExitCode
 from millrace.local.files import read_json
@@ -70,25 +69,27 @@ class Report:
     def show(self, console: Console) -> None:
         """Print it for people."""
         console.print(f"[bold]{escape(self.name)}[/] {self._ending()}")
-        table = Table.grid(padding=(0, 2))
-        table.add_row("roots", f"{self.here['roots']:,} in {self.here['windows']:,} windows")
+        for label, text in self._facts():
+            console.print(f"  {escape(label):<16}{escape(text)}", soft_wrap=True)
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        yield "roots", f"{self.here['roots']:,} in {self.here['windows']:,} windows"
         if self.totals["roots"] != self.here["roots"]:
-            everything = f"{self.totals['roots']:,} in {self.totals['windows']:,} windows"
-            table.add_row("in all", everything)
-        table.add_row("replays", f"{self.here['replays']:,}")
+            yield "in all", f"{self.totals['roots']:,} in {self.totals['windows']:,} windows"
+        yield "replays", f"{self.here['replays']:,}"
         if self.here["dropped"]:
-            table.add_row("dropped", f"{self.here['dropped']:,}")
+            yield "dropped", f"{self.here['dropped']:,}"
         dead = int(self.status.get("deadLetters") or 0)
         if dead:
             hint = f"millrace dead-letters list --workdir {self.folder.path}"
-            table.add_row("dead letters", f"{dead:,}: {escape(hint)}")
-        if self.result.restarts:
-            again = ", ".join(f"{name} {count}×" for name, count in self.result.restarts.items())
-            table.add_row("started again", escape(again))
+            yield "dead letters", f"{dead:,}: {hint}"
+        if self.bytes_per_root is not None:
+            yield "ackers", f"{self.bytes_per_root:g} bytes for each tracked root"
+        for name, count in self.result.restarts.items():
+            yield "started again", f"{name}, {count} times" if count > 1 else f"{name}, once"
         for name, place in self.sinks.items():
-            table.add_row(f"sink {escape(name)}", escape(place))
-        table.add_row("work folder", escape(str(self.folder.path)))
-        console.print(table, soft_wrap=True)
+            yield f"sink {name}", place
+        yield "work folder", str(self.folder.path)
 
     def _ending(self) -> str:
         after = f"after {self.seconds:.1f} s"

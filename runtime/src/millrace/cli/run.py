@@ -76,6 +76,7 @@ def _run(
     from millrace.clock import SystemClock
     from millrace.local.files import read_json
     from millrace.local.launch import LaunchOptions, run_topology
+    from millrace.local.overview import bytes_per_root
     from millrace.local.workdir import default_path
 
     quiet, progress, as_json = display
@@ -99,6 +100,7 @@ def _run(
         {key: max(0, totals[key] - before[key]) for key in totals},
         status if isinstance(status, dict) else {},
         sink_places(loaded),
+        bytes_per_root(folder),
     )
     if result.message:
         print_error(MillraceError(result.message))

@@ -72,9 +72,7 @@ class Box:
         """A batch goes into user code, which has ``tupleTimeout`` from now."""
         t = self._task
         self._write(
-            Note(
-                t.pid, t.execution, t.window, t.attempt, t.pass_no, t.partition, processor, roots
-            )
+            Note(t.pid, t.execution, t.window, t.attempt, t.pass_no, t.partition, processor, roots)
         )
         signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
 

@@ -78,7 +78,9 @@ def compile_topology(topology: StreamTopology, options: CompileOptions) -> Progr
     """
     spec = topology.spec
     parts: dict[str, Source | Processor | Sink] = {
-        p.name: p for p in (*spec.sources, *spec.processors, *spec.sinks)
+        **{source.name: source for source in spec.sources},
+        **{processor.name: processor for processor in spec.processors},
+        **{sink.name: sink for sink in spec.sinks},
     }
     declared = graph_of(topology)
     graph = _Graph(topology, options, parts, declared.depths())
@@ -127,9 +129,7 @@ def _component(graph: _Graph, part: Source | Processor | Sink, number: int) -> C
         return replace(base, kind=Kind.SOURCE, output=output, connector=spec)
     incoming = _input_schema(graph, part)
     if isinstance(part, Sink):
-        return replace(
-            base, connector=SinkSpec.of(part, graph.options.base_path), output=incoming
-        )
+        return replace(base, connector=SinkSpec.of(part, graph.options.base_path), output=incoming)
     if part.sql is not None:
         return _sql(graph, part, base, incoming)
     if part.aggregate is not None:
@@ -160,8 +160,8 @@ def _input_schema(graph: _Graph, part: Processor | Sink) -> pa.Schema | None:
         for column in declared.key:
             if schema.get_field_index(column) < 0:
                 raise TopologyError(
-                    f"{part.name!r}: input from {declared.producer!r} is keyed by {column!r}, which "
-                    f"is no column of it; there are {', '.join(schema.names)}"
+                    f"{part.name!r}: input from {declared.producer!r} is keyed by {column!r}, "
+                    f"which is no column of it; there are {', '.join(schema.names)}"
                 )
     if len(known) < len(part.inputs):
         return None
@@ -218,9 +218,7 @@ def _check_keys(graph: _Graph, part: Processor) -> None:
         found = types
 
 
-def _sql(
-    graph: _Graph, part: Processor, base: Component, incoming: pa.Schema | None
-) -> Component:
+def _sql(graph: _Graph, part: Processor, base: Component, incoming: pa.Schema | None) -> Component:
     assert part.sql is not None
     declared = part.inputs[0]
     producer = graph.components[declared.producer]
@@ -339,5 +337,3 @@ def _typed(schema: pa.Schema) -> Iterable[tuple[str, Any]]:
 
 def _describe(schema: pa.Schema) -> str:
     return ", ".join(f"{f.name} {type_name(f.type)}" for f in schema)
-
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from millrace.engine.code import use_path
+from millrace.engine.staging import DriverStaging
 from millrace.engine.start import code_path
 from millrace.engine.stores import Stores
 from millrace.sinks import Sink, SinkSpec, open_sink
@@ -22,4 +23,7 @@ def build_sources(topology: StreamTopology, folder: Path) -> list[Source]:
 def build_sinks(topology: StreamTopology, folder: Path, stores: Stores) -> list[Sink]:
     """Sinks in declared order. Raises ``SinkError``."""
     use_path(str(code_path(topology, folder)))
-    return [open_sink(SinkSpec.of(one, folder)) for one in topology.spec.sinks]
+    sinks = [open_sink(SinkSpec.of(one, folder)) for one in topology.spec.sinks]
+    for sink in sinks:
+        sink.staging = DriverStaging(stores.fetch)
+    return sinks

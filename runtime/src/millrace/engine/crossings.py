@@ -51,20 +51,12 @@ class ForwardCrossing(Crossing):
 class BroadcastCrossing(Crossing):
     """Every partition gets a copy of each tuple, with an id of its own."""
 
-    def deliver(self, batch: Batch) -> None:
-        for copy in broadcast(self.task, self.edge, batch):
-            super().deliver(copy)
-
     def parts(self) -> dict[str, dict[int, pa.Table]]:
-        copies: dict[int, list[Batch]] = {}
-        for at, batch in enumerate(self._batches):
-            copies.setdefault(at % self.task.partitions, []).append(batch)
-        self._batches = []
-        parts = {}
-        for reader, batches in copies.items():
-            left = [self.task.failures.without_failed(b) for b in batches]
-            parts[reader] = _table(concat(left))
-        return {self.edge.name: parts}
+        batch = self.collected()
+        if batch is None:
+            return {}
+        copies = enumerate(broadcast(self.task, self.edge, batch))
+        return {self.edge.name: {reader: _table(copy) for reader, copy in copies}}
 
 
 class KeyedCrossing(Crossing):
@@ -82,9 +74,11 @@ def keyed_parts(task: Task, edge: Edge, batch: Batch) -> dict[int, pa.Table]:
     keys = encode_keys(batch.data, edge.key, task.program.key_groups)
     reader_of_key = task.partition_of(keys.groups)
     readers = reader_of_key[keys.codes]
+    order = np.argsort(readers.astype(np.uint16), kind="stable")
+    ends = np.cumsum(np.bincount(readers, minlength=task.partitions))
     parts = {}
-    for reader in range(task.partitions):
-        rows = np.flatnonzero(readers == reader)
+    for reader, end in enumerate(ends.tolist()):
+        rows = order[ends[reader - 1] if reader else 0 : end]
         if not rows.size:
             continue
         part = batch.take(rows)

@@ -30,7 +30,6 @@ def main() -> None:
 
 
 def _prepare() -> None:
-    import pyspark.worker
 
     import millrace.engine.sqlstage  # noqa: F401
     from millrace.engine.warm import warm_up
@@ -60,7 +59,7 @@ def _watch_children(box: Path) -> None:
             handler = reap
         return install(number, handler)
 
-    signal.signal = guarded
+    signal.signal = guarded  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

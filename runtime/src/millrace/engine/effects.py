@@ -14,10 +14,10 @@ from millrace.engine.letters import encode_letters
 from millrace.engine.mailbox import Mailbox
 from millrace.engine.planner import Planner
 from millrace.engine.publisher import Publisher
-from millrace.engine.runner import AttemptDied, AttemptRunner
+from millrace.engine.runner import AttemptDied, AttemptResult, AttemptRunner
 from millrace.engine.stores import Stores
 from millrace.engine.verdicts import Verdicts
-from millrace.errors import FencedError, MillraceError, StateServerError
+from millrace.errors import FencedError, MillraceError, SinkError, StateServerError
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptPlan, Record
 from millrace.sources.base import Source
@@ -148,6 +148,7 @@ class RealEffects:
     def _attempt(self, plan: AttemptPlan) -> None:
         try:
             result = self._parts.runner().run(plan)
+            self._verify(result)
         except AttemptDied as died:
             self._post(e.RunDied(plan.id, died.reason, died.member_lost))
         except MillraceError as error:
@@ -163,6 +164,12 @@ class RealEffects:
         else:
             crash.reached("driver.ran")
             self._post(e.RunDone(plan.id, result.shape, result.reports))
+
+    def _verify(self, result: AttemptResult) -> None:
+        try:
+            self._parts.publisher.verify(result.reports)
+        except SinkError as error:
+            raise AttemptDied(str(error), getattr(error, "retryable", False)) from error
 
     def _cancel(self, action: e.Cancel) -> list[e.Event]:
         self._parts.verdicts.give_up(action.id)

@@ -38,9 +38,9 @@ def short_reason(text: str) -> str:
     """The line of a failed job's text that says most, for people."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):
-        if re.match(r"^[\w.]*(Error|Exception|Interrupt|Exit)\b.*", line):
-            if not _SPARK_NOISE.match(line):
-                return line[:500]
+        named = re.match(r"^[\w.]*(Error|Exception|Interrupt|Exit)\b.*", line)
+        if named and not _SPARK_NOISE.match(line):
+            return line[:500]
     for line in lines:
         if "Exception" in line or "Error" in line or "Reason" in line:
             return line[:500]

@@ -62,7 +62,16 @@ def _count_up(parents: Any, counts: Any, ordinals: Any) -> Any:
 
 
 @kernel((_U64, _INDEX, _U32, _U32, types.uint64, _U64_OUT, _U64_OUT, _U64_OUT))
-def _emit(parent_ids: Any, parents: Any, ordinals: Any, roots: Any, edge: Any, nets: Any, loose: Any, ids: Any) -> Any:
+def _emit(
+    parent_ids: Any,
+    parents: Any,
+    ordinals: Any,
+    roots: Any,
+    edge: Any,
+    nets: Any,
+    loose: Any,
+    ids: Any,
+) -> Any:
     for i in range(roots.size):
         value = _mix(parent_ids[parents[i]] ^ edge, np.uint64(ordinals[i]))
         ids[i] = value

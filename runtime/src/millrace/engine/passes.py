@@ -18,6 +18,7 @@ from millrace.engine.exchange import Header, Parcel, verify_roots
 from millrace.engine.program import Component, Edge, Kind, Pass, Route
 from millrace.engine.rows import Batch, dense, one_batch
 from millrace.engine.sql import jvm_sources
+from millrace.engine.stateio import TaskState
 from millrace.engine.steps.aggregate import (
     CombineCrossing,
     Combiner,
@@ -31,7 +32,6 @@ from millrace.engine.steps.ends import Piece, SinkStep, SourceStep
 from millrace.engine.steps.functions import RowStep, VectorStep, WhereStep
 from millrace.engine.steps.keyed import KeyedClassStep, StatefulStep
 from millrace.engine.steps.sqlstep import SqlOutcome, fed_batch, without_carried
-from millrace.engine.stateio import TaskState
 from millrace.functions import FunctionSpec
 from millrace.protocol.types import Segment, Staged, TaskId, TaskReport
 from millrace.sinks.base import Sink
@@ -155,7 +155,7 @@ class PassRun:
             return crossing.deliver
         accept = self._accept(edge)
         if edge.route is Route.BROADCAST:
-            return lambda batch: [accept(copy) for copy in broadcast(self.task, edge, batch)][0]
+            return self._copies(edge, accept)
         return accept
 
     def _shown(self, producer: Component, edge: Edge, deliver: Deliver) -> Deliver:
@@ -177,6 +177,15 @@ class PassRun:
         crossing = CombineCrossing(self.task, edge, component)
         self._crossings[edge.name] = crossing
         return crossing.deliver
+
+    def _copies(self, edge: Edge, accept: Deliver) -> Deliver:
+        """A broadcast edge within one task, which has one partition."""
+
+        def deliver(batch: Batch) -> None:
+            for copy in broadcast(self.task, edge, batch):
+                accept(copy)
+
+        return deliver
 
     def _accept(self, edge: Edge) -> Deliver:
         component = self.task.program.components[edge.consumer]
@@ -267,4 +276,3 @@ def headed(
         )
         for reader, tables in parcels.items()
     ]
-

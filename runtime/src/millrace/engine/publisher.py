@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from millrace import crash
 from millrace.engine.callbacks import Callbacks
 from millrace.errors import FencedError, SinkError
 from millrace.protocol import events as e
-from millrace.protocol.types import Sealed
+from millrace.protocol.types import Sealed, TaskReport
 from millrace.sinks.base import Sink
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,17 @@ class Publisher:
 
     def publish(self, sealed: Sealed, execution: int) -> None:
         self._thread.submit(self._guarded, sealed.window, lambda: self._publish(sealed, execution))
+
+    def verify(self, reports: Iterable[TaskReport]) -> None:
+        """Check staged outputs before they are sealed; called from the attempt's thread.
+
+        Raises ``SinkError`` for one that is damaged.
+        """
+        staged = [one for report in reports for one in report.staged]
+        for sink in self._sinks:
+            mine = [one for one in staged if one.sink == sink.name]
+            if mine:
+                sink.verify(mine)
 
     def discard(self, forget: e.Forget) -> None:
         """Drop staged leftovers of ended attempts that no committed record names."""

@@ -148,8 +148,7 @@ def dense(data: pa.RecordBatch) -> pa.RecordBatch:
     if not any(pa.types.is_dictionary(f.type) for f in data.schema):
         return data
     arrays = [
-        pc.cast(c, c.type.value_type) if pa.types.is_dictionary(c.type) else c
-        for c in data.columns
+        pc.cast(c, c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in data.columns
     ]
     return pa.RecordBatch.from_arrays(arrays, names=data.schema.names)
 

@@ -43,7 +43,7 @@ DEATH_NOTICE_S = 1.0
 """How long to wait for the record of a worker's end after Spark has noticed it."""
 
 
-class AttemptDied(Exception):
+class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a fault of ours
     """A window attempt ended without results.
 
     ``member_lost``: something outside the attempt was away (a state server), which no root is to
@@ -147,7 +147,7 @@ class AttemptRunner:
 
     def _exchange(self, rdd: RDD[Any], partitions: int) -> RDD[Any]:
         """Move (reader, envelope) pairs; both are bytes already, Spark serialises nothing."""
-        rdd._bypass_serializer = True  # type: ignore[attr-defined]
+        rdd._bypass_serializer = True
         jvm = self._context._jvm
         assert jvm is not None
         pairs = jvm.PairwiseRDD(rdd._jrdd.rdd()).asJavaPairRDD()
@@ -173,9 +173,7 @@ class AttemptRunner:
         return AttemptDied(short_reason(text))
 
 
-def share(
-    intent: Intent, tasks: int, sources: Mapping[str, Source]
-) -> list[list[Piece]]:
+def share(intent: Intent, tasks: int, sources: Mapping[str, Source]) -> list[list[Piece]]:
     """Cut a window's roots into consecutive parts of nearly equal size, one for each task."""
     pieces: list[list[Piece]] = []
     rest, first, left = intent, 0, intent.roots
@@ -201,6 +199,13 @@ def _pieces(intent: Intent, first: int) -> list[Piece]:
 
 
 def _worker_gone(text: str) -> bool:
-    signs = ("Python worker exited", "worker exited unexpectedly", "EOFException",
-             "Connection reset", "Broken pipe", "failed to connect", "Failed to")
+    signs = (
+        "Python worker exited",
+        "worker exited unexpectedly",
+        "EOFException",
+        "Connection reset",
+        "Broken pipe",
+        "failed to connect",
+        "Failed to",
+    )
     return any(sign in text for sign in signs)

@@ -140,14 +140,14 @@ def _fits(got: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_dictionary(got):
         return got.value_type == wanted or _fits(got.value_type, wanted)
     if pa.types.is_integer(got):
-        return pa.types.is_integer(wanted) or pa.types.is_floating(wanted)
+        return bool(pa.types.is_integer(wanted) or pa.types.is_floating(wanted))
     if pa.types.is_floating(got):
-        return pa.types.is_floating(wanted)
+        return bool(pa.types.is_floating(wanted))
     if pa.types.is_list(got) or pa.types.is_large_list(got):
-        return pa.types.is_list(wanted) and (
+        return bool(pa.types.is_list(wanted)) and (
             got.value_type == wanted.value_type or _fits(got.value_type, wanted.value_type)
         )
-    return normal_type(got) == wanted
+    return bool(normal_type(got) == wanted)
 
 
 def pylist(column: pa.Array) -> list[Any]:

@@ -20,7 +20,7 @@ from millrace.engine.program import Component, Program
 from millrace.engine.schema import conform
 from millrace.engine.sql import ERROR, SEQUENCE, SOURCE, TRACKING, column_of, jvm_sources
 from millrace.engine.steps.ends import ROWS_PER_BATCH, Piece
-from millrace.engine.worker import Job, Running, guarded, load_job, parts_of
+from millrace.engine.worker import Job, Running, load_job, marked_errors, parts_of
 from millrace.ids import name_id
 
 
@@ -32,7 +32,7 @@ class FrameReader:
         self._pieces = pieces
 
     def __call__(self, _: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with guarded():
+        with marked_errors():
             job = load_job(self._job)
             parts = parts_of(job)
             sources = {s.name: s for s in jvm_sources(parts.program)}
@@ -106,7 +106,7 @@ class FramePass:
     def __call__(self, frames: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition = _partition()
         pieces: list[Piece] = pickle.loads(self._pieces[partition])
-        with guarded():
+        with marked_errors():
             running = Running(load_job(self._job), 0, partition)
             try:
                 running.run.open()

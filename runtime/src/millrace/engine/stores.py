@@ -78,13 +78,22 @@ class Stores:
     def copy(self, action: e.CopyObjects) -> e.Event:
         """Bring every object that the record names to its owners, from any source that has it."""
         try:
+            outputs = _outputs(action.record)
             for name, groups in _named(action.record):
-                self._copy_one(action, name, groups)
+                found = self._copy_one(action, name, groups)
+                if not found and name not in outputs:
+                    raise StateServerError(
+                        f"object {name} is on no state server any more; bring back the "
+                        "append-only file that holds it, or start over with --fresh"
+                    )
+        except UnreachableError as error:
+            log.warning("%s", error)
+            return e.Unreachable(action.view.target[0], action.stamp)
         except StateServerError as error:
             return e.CopyFailed(action.stamp, str(error))
         return e.Copied(action.stamp)
 
-    def _copy_one(self, action: e.CopyObjects, name: str, groups: int) -> None:
+    def _copy_one(self, action: e.CopyObjects, name: str, groups: int) -> bool:
         members = {m.name: m for m in action.view.target}
         lacking = []
         data: bytes | None = None
@@ -97,14 +106,11 @@ class Stores:
         for source in action.sources:
             if data is None and lacking:
                 data = self._read(source, action.stamp, name)
-        if lacking and data is None:
-            raise StateServerError(
-                f"object {name} is on no state server any more; bring back the append-only file "
-                "that holds it, or start over with --fresh"
-            )
+        if data is None:
+            return False
         for member in lacking:
-            assert data is not None
             self._store(member, action.stamp, name, data)
+        return True
 
     def _read(self, member: Member, stamp: Stamp, name: str) -> bytes | None:
         reply = self.client(member).get(stamp, [name])
@@ -156,7 +162,11 @@ class Stores:
 
 
 def _named(record: Record) -> list[tuple[str, int]]:
-    """Objects on state servers that a record names, with their key groups."""
+    """Objects that a record names, with their key groups."""
     groups = {s.name: s.groups for chain in record.chains.values() for s in chain}
-    outputs = {s.name for sealed in record.unpublished for s in sealed.staged}
-    return [(n, groups.get(n, 0)) for n in sorted(needed_objects(record) - outputs)]
+    return [(name, groups.get(name, 0)) for name in sorted(needed_objects(record))]
+
+
+def _outputs(record: Record) -> set[str]:
+    """Staged outputs; those of sinks with files of their own are no objects."""
+    return {staged.name for sealed in record.unpublished for staged in sealed.staged}

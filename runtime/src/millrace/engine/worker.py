@@ -11,6 +11,7 @@ import hashlib
 import os
 import pickle
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,9 +125,7 @@ class Running:
             box=self.parts.box,
         )
         a = plan.id
-        self.parts.box.task(
-            Note(os.getpid(), a.execution, a.window, a.attempt, pass_no, partition)
-        )
+        self.parts.box.task(Note(os.getpid(), a.execution, a.window, a.attempt, pass_no, partition))
         self.state = TaskState(self.task, job.services.access, self.parts.states)
         self.run = PassRun(self.task, passes, self.parts, self.state)
 
@@ -165,11 +164,12 @@ class Running:
         )
         return replace(report, partitions=send_acks(self.task, self.job.services))
 
-
     def end(self) -> None:
         """The task is over, whichever way."""
-        self.run.close()
-        self.parts.box.idle()
+        try:
+            self.run.close()
+        finally:
+            self.parts.box.idle()
 
 
 class FirstPass:
@@ -180,7 +180,7 @@ class FirstPass:
 
     def __call__(self, partition: int, payload: Iterable[bytes]) -> Iterator[Any]:
         pieces: list[Piece] = [piece for data in payload for piece in pickle.loads(data)]
-        with guarded():
+        with marked_errors():
             running = Running(load_job(self._job), 0, partition)
             try:
                 running.run.open()
@@ -200,7 +200,7 @@ class NextPass:
 
     def __call__(self, partition: int, envelopes: Iterable[bytes]) -> Iterator[Any]:
         data = list(envelopes)
-        with guarded():
+        with marked_errors():
             running = Running(load_job(self._job), self._pass_no, partition)
             try:
                 run = running.run
@@ -229,12 +229,10 @@ def shuffled(running: Running, made: list[Any]) -> Iterator[Any]:
         yield envelope
 
 
-class guarded:
+@contextmanager
+def marked_errors() -> Iterator[None]:
     """Marks deliberate errors, so that the driver finds them in Spark's text."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, MillraceError):
-            raise TaskError(error) from error
+    try:
+        yield
+    except MillraceError as error:
+        raise TaskError(error) from error

@@ -93,7 +93,10 @@ def run_topology(
     def waiting(older: Holder) -> None:
         tell(f"another run of {topology.name} (process {older.pid}) is being taken over")
 
-    lease = take_over(folder.path, waiting)
+    try:
+        lease = take_over(folder.path, waiting)
+    except OSError as error:
+        raise unusable(folder.path, error) from error
     try:
         if options.fresh:
             _clean_own_server(folder, tell)
@@ -216,8 +219,11 @@ class _Plan:
 
     def _acker(self, name: str, addresses: Sequence[StateAddress]) -> ProcessSpec:
         # The ack log has one copy, on the first member, as the driver knows too.
-        places = ("--url", addresses[0].url, "--uid", self._folder.uid)
-        command = (sys.executable, "-m", "millrace.tracking.process", "--name", name, *places)
+        command = (
+            *(sys.executable, "-m", "millrace.local.acker", "--name", name),
+            *("--url", addresses[0].url, "--uid", self._folder.uid),
+            *("--figures", str(self._folder.ackers / f"{name}.json")),
+        )
         return ProcessSpec(name, "acker", command, _password(addresses), self._folder.path)
 
     def driver(self, addresses: Sequence[StateAddress]) -> ProcessSpec:

@@ -55,9 +55,18 @@ def overview(folder: WorkFolder) -> dict[str, Any]:
         "tracking": "On" if tracked else "Off",
         "warnings": [] if tracked or not spec else [_WARNING],
         **{name: figures.get(name) for name in _FIGURES},
+        "bytesPerRoot": bytes_per_root(folder),
         "requests": len(list(folder.requests.glob("*.json"))),
         "processes": [row.document() for row in rows],
     }
+
+
+def bytes_per_root(folder: WorkFolder) -> float | None:
+    """Bytes of check values that the ackers held for each root they judged; None before that."""
+    figures = [read_json(path) for path in folder.ackers.glob("acker-*.json")]
+    known = [one for one in figures if isinstance(one, dict)]
+    roots = sum(one["roots"] for one in known)
+    return round(sum(one["bytes"] for one in known) / roots, 3) if roots else None
 
 
 def _state(alive: bool, figures: dict[str, Any], pids: set[int]) -> str:

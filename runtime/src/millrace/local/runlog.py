@@ -68,7 +68,7 @@ class EventFollower:
         """Events since the last call; half-written last lines wait for the next one."""
         try:
             file = self._path.open("rb")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         with file:
             stat = os.fstat(file.fileno())

@@ -27,8 +27,9 @@ from millrace.state.errors import UnreachableError
 PASSWORD_VARIABLE = "MILLRACE_STATE_PASSWORD"
 """Environment variable that carries the state servers' password to the processes of a run."""
 
+REACH_VARIABLE = "MILLRACE_REACH_S"
 REACH_S = 30.0
-"""How long a server that the user names may be away when a run starts."""
+"""How long a server that the user names may be away when a run starts; the variable sets it."""
 
 _RETRY_S = 0.5
 _WATCH_S = 1.0
@@ -132,7 +133,8 @@ class External:
 
     def start(self) -> StateAddress:
         """Wait until it answers, check its settings, then watch it."""
-        self.address = reach(self.name, self._url, self._password)
+        patience_s = float(os.environ.get(REACH_VARIABLE, REACH_S))
+        self.address = reach(self.name, self._url, self._password, patience_s)
         client = StateClient(self.address, self._uid)
         try:
             client.check_settings()

@@ -9,6 +9,7 @@
 ``status.json``           the driver's figures
 ``processes.json``        the supervisor's processes
 ``events.jsonl``          what happened, one line each
+``ackers/``               what the ackers say of their memory
 ``requests/``             dead letters to be replayed or dropped
 ``state-<n>/``            the files of the embedded state servers
 ``spark/``, ``blackbox/`` scratch of Spark and of its workers
@@ -96,6 +97,10 @@ class WorkFolder:
     @property
     def requests(self) -> Path:
         return self.path / "requests"
+
+    @property
+    def ackers(self) -> Path:
+        return self.path / "ackers"
 
     @property
     def logs(self) -> Path:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from millrace.ids import name_id, root_id, tracking_id
 from millrace.protocol.acklog import (
@@ -14,7 +15,7 @@ from millrace.protocol.acklog import (
     sequences,
     source_edge,
 )
-from millrace.protocol.types import AttemptId, CloseMarker, Intent, TaskId
+from millrace.protocol.types import AttemptId, CloseMarker, Intent, Replay, RootRange, TaskId
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +29,27 @@ class PlainMessage:
     window_checks: Mapping[str, int] = field(default_factory=dict)
 
 
-def seeds(intent: Intent, excluded: frozenset[int]) -> dict[int, tuple[int, str]]:
-    """Tracking id and source's own edge of every root that is judged, by sequence number."""
-    found: dict[int, tuple[int, str]] = {}
-    sequence = 0
-    for piece in intent.ranges:
-        source, edge = name_id(piece.source), source_edge(piece.source)
-        for offset in range(piece.start, piece.start + piece.count):
-            if sequence not in excluded:
-                root = root_id(source, piece.partition, offset)
-                found[sequence] = (tracking_id(root, 0), edge)
-            sequence += 1
-    for replay in intent.replays:
-        if sequence not in excluded:
-            root = root_id(name_id(replay.source), replay.partition, replay.offset)
-            found[sequence] = (tracking_id(root, replay.number), source_edge(replay.source))
-        sequence += 1
-    return found
+def seeds(intent: Intent, wanted: Iterable[int]) -> Iterator[tuple[int, int, str]]:
+    """(sequence, tracking id, source's own edge) of roots, whose numbers must rise."""
+    first = 0
+    pieces: Iterator[RootRange | Replay] = chain(intent.ranges, intent.replays)
+    piece: RootRange | Replay | None = None
+    count = 0
+    for sequence in wanted:
+        while sequence >= first + count:
+            first += count
+            piece = next(pieces, None)
+            if piece is None:
+                return
+            count = piece.count if isinstance(piece, RootRange) else 1
+        if isinstance(piece, RootRange):
+            offset, number = piece.start + sequence - first, 0
+        elif piece is not None:
+            offset, number = piece.offset, piece.number
+        else:
+            return
+        root = root_id(name_id(piece.source), piece.partition, offset)
+        yield sequence, tracking_id(root, number), source_edge(piece.source)
 
 
 class PlainFold:
@@ -72,18 +77,20 @@ class PlainFold:
 
     def seed(self, marker: CloseMarker) -> None:
         self._excluded = marker.excluded
-        known = seeds(marker.intent, marker.excluded)
-        for sequence in sequences(self._opened.id.window, self._partition, self._opened.roots):
-            if sequence in known:
-                self._fold(sequence, *known[sequence])
+        mine = sequences(self._opened.id.window, self._partition, self._opened.roots)
+        judged = (sequence for sequence in mine if sequence not in marker.excluded)
+        for sequence, seed, edge in seeds(marker.intent, judged):
+            self._fold(sequence, seed, edge)
 
     def incomplete(self) -> Sequence[int]:
         broken = (s for s, value in self._values.items() if value and s not in self._excluded)
         return sorted(broken)
 
     def trace(self, marker: CloseMarker) -> PlainTrace:
-        known = seeds(marker.intent, marker.excluded)
-        return PlainTrace(self._opened.edges, {s: known.get(s) for s in self.incomplete()})
+        nets: dict[int, dict[str, int]] = {sequence: {} for sequence in self.incomplete()}
+        for sequence, seed, edge in seeds(marker.intent, nets):
+            nets[sequence][edge] = seed
+        return PlainTrace(self._opened.edges, nets)
 
     def _fold(self, sequence: int, value: int, edge: str) -> None:
         turned = rotate(value, self._turn.get(edge, 0))
@@ -93,11 +100,9 @@ class PlainFold:
 class PlainTrace:
     """``Trace`` over dictionaries."""
 
-    def __init__(self, edges: Sequence[str], roots: Mapping[int, tuple[int, str] | None]) -> None:
+    def __init__(self, edges: Sequence[str], nets: dict[int, dict[str, int]]) -> None:
         self._edges = edges
-        self._nets: dict[int, dict[str, int]] = {}
-        for sequence, seed in roots.items():
-            self._nets[sequence] = {} if seed is None else {seed[1]: seed[0]}
+        self._nets = nets
 
     def add(self, message: PlainMessage) -> None:
         for edge, values in message.nets.items():

@@ -122,6 +122,24 @@ def split(record: Record, first: Intent, second: Intent) -> Record:
     return replace(record, intents=(*halves, *moved))
 
 
+def is_cut(whole: Intent, at: int, first: Intent, second: Intent) -> bool:
+    """Whether two intents hold, in order, exactly the roots of one, ``at`` of them in the first."""
+    spans = _spans((*first.ranges, *second.ranges))
+    replays = (*first.replays, *second.replays)
+    return first.roots == at and spans == _spans(whole.ranges) and replays == whole.replays
+
+
+def _spans(ranges: Iterable[RootRange]) -> list[tuple[str, int, int, int]]:
+    """(source, partition, first, behind the last), neighbours joined."""
+    spans: list[tuple[str, int, int, int]] = []
+    for piece in ranges:
+        begin, end = piece.start, piece.start + piece.count
+        if spans and spans[-1][:2] == (piece.source, piece.partition) and spans[-1][3] == begin:
+            begin = spans.pop()[2]
+        spans.append((piece.source, piece.partition, begin, end))
+    return spans
+
+
 def mark_published(record: Record, window: int) -> Record:
     """Note that every sink has confirmed the windows up to this one (rule 20)."""
     if window <= record.published:

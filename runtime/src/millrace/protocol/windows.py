@@ -74,6 +74,7 @@ class Ending:
     dropped: int
     replays: tuple[Replay, ...] = ()
     letters: tuple[Replay, ...] = ()
+    name: str = ""
     dead: DeadSegment | None = None
 
 
@@ -457,6 +458,9 @@ class Windows:
             return []
         if not record.intents or record.intents[0].window != event.window:
             return []
+        if not records.is_cut(record.intents[0], splitting.at, event.first, event.second):
+            # A late answer: the window has been split since, and its first half kept the number.
+            return []
         self._splitting = None
         first = replace(event.first, window=event.window)
         second = replace(event.second, window=event.window + 1)
@@ -488,17 +492,18 @@ class Windows:
         return self._seal(ending)
 
     def _write_letters(self, ending: Ending) -> list[e.Action]:
-        window = ending.progress.intent.window
-        name = f"{self.membership.execution}.{window}.{self._numbers.get(window, 0)}/dead"
-        return [e.WriteDead(name, self.membership.stamp, window, ending.letters)]
+        """Write them under a name that no ending of this window under another view had: only an
+        answer that is about the owners of today may seal."""
+        stamp, window = self.membership.stamp, ending.progress.intent.window
+        number = self._numbers.get(window, 0)
+        ending.name = f"{stamp.execution}.{window}.{number}.{stamp.epoch}/dead"
+        return [e.WriteDead(ending.name, stamp, window, ending.letters)]
 
     def _dead_written(self, event: e.DeadWritten) -> list[e.Action]:
         ending = self._ending
-        if ending is None or ending.dead is not None or not ending.letters:
+        if ending is None or not ending.letters or event.name != ending.name:
             return []
         window = ending.progress.intent.window
-        if not event.name.startswith(f"{self.membership.execution}.{window}."):
-            return []
         ending.dead = DeadSegment(event.name, window, len(ending.letters))
         return self._seal(ending)
 

@@ -341,7 +341,7 @@ class Attempt:
     def _acknowledge(self, task: Task) -> None:
         if self._gone:
             return
-        facts = h.TaskFacts(task.id, task.read, frozenset(task.work.sources_read), task.work.tuples)
+        facts = h.TaskFacts(task.id, task.read, task.work.trees, task.work.tuples)
         self.facts.tasks[task.id] = facts
         if self.plant.options.tracking:
             messages = self.messages(task)
@@ -450,5 +450,3 @@ class Attempt:
         self.plant.world.soon(self._post, event)
         if self.plant.world.chance(0.05):
             self.plant.world.after(1.0, self._post, event)
-
-

@@ -59,7 +59,7 @@ class Work:
     combined_failures: list[tuple[str, int, str]] = field(default_factory=list)
     states: dict[str, tuple[bool, int, StateContent]] = field(default_factory=dict)
     rows: dict[str, list[Row]] = field(default_factory=dict)
-    sources_read: set[int] = field(default_factory=set)
+    trees: dict[int, int] = field(default_factory=dict)
     killed: bool = False
 
     def net(self, edge: str, item: Item, sign: int) -> None:
@@ -153,8 +153,7 @@ class Flow:
 
     def _read_root(self, work: Work, sequence: int, root: Root, replay: int) -> int:
         """A source processes the root itself and emits it to ``split``."""
-        work.sources_read.add(sequence)
-        tracking = self._ids.root(self._workload.ids[root], replay)
+        tracking = work.trees[sequence] = self._ids.root(self._workload.ids[root], replay)
         seed = source_edge(root[0])
         nets = work.nets.setdefault(seed, {})
         nets[sequence] = nets.get(sequence, 0) ^ tracking
@@ -187,7 +186,9 @@ class Flow:
                 combine.setdefault(row.key, []).append(row)
             else:
                 number = self._ids.child(parent, n, SPLIT_COUNT)
-                self._emit(work, SPLIT_COUNT, Item(sequence, number, row.key, (row,), (sequence, n)))
+                self._emit(
+                    work, SPLIT_COUNT, Item(sequence, number, row.key, (row,), (sequence, n))
+                )
             if self._options.side:
                 number = self._ids.child(parent, n, SPLIT_SIDE)
                 self._emit(work, SPLIT_SIDE, Item(sequence, number, row.key, (row,), (sequence, n)))

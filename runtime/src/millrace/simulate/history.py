@@ -142,11 +142,12 @@ class TaskFacts:
 
     ``tuples`` counts, for each tuple that left or reached the task, emissions minus processings;
     the key is (sequence number or None for the window's own tree, edge, what identifies it).
+    ``trees`` holds the tracking ids of the roots that it read.
     """
 
     task: TaskId
     read: tuple[TaskId, ...]
-    sources_read: frozenset[int] = frozenset()
+    trees: dict[int, int] = field(default_factory=dict)
     tuples: dict[tuple[int | None, str, object], int] = field(default_factory=dict)
     appended: dict[int, int] = field(default_factory=dict)
 

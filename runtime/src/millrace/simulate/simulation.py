@@ -117,8 +117,9 @@ class Simulation:
                 self._to_the_end()
             except h.Violation as found:
                 violation = str(found)
-            except AssertionError as found:
-                violation = f"assertion: {found!r} at {_where(found)}"
+            except Exception as found:  # noqa: BLE001
+                # A machine that raises has met something that its rules do not foresee.
+                violation = f"raised: {found!r} in {_where(found)}"
         return Outcome(
             seed=self.options.seed,
             violation=violation,
@@ -193,7 +194,9 @@ class Simulation:
 
     def _sinks(self, rng: Random) -> dict[str, Sink]:
         names = [OUT_SINK, SIDE_SINK] if self.options.side else [OUT_SINK]
-        return {name: rng.choice((FilesSink, TransactionSink))(name, self.history) for name in names}
+        return {
+            name: rng.choice((FilesSink, TransactionSink))(name, self.history) for name in names
+        }
 
     def _tracer(self, trace: Callable[[str], None] | None) -> Callable[[object], None] | None:
         if trace is None:
@@ -219,7 +222,7 @@ def _set_blocks(block_roots: int, partitions: int) -> None:
         module.TRACKING_PARTITIONS = partitions  # type: ignore[attr-defined]
 
 
-def _where(error: AssertionError) -> str:
+def _where(error: Exception) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -70,9 +70,7 @@ class Sink:
             raise StagedLost("I7", f"{self.name}: {staged.name} of window {sealed.window} is gone")
         del self.staged[staged.name]
         rows = self.history.rows(staged.name)
-        self.history.add(
-            h.Shown(self.name, sealed, staged.name, staged.digest, rows, execution)
-        )
+        self.history.add(h.Shown(self.name, sealed, staged.name, staged.digest, rows, execution))
 
     def confirm(self, sealed: Sealed, execution: int) -> None:
         self.high_water = max(self.high_water, sealed.window)

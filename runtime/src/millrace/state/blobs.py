@@ -3,7 +3,8 @@
 The schema's metadata holds ``millrace.format``, ``millrace.kind`` (what kind of state wrote it),
 ``millrace.key_groups`` (their number K) and ``millrace.groups``: "group:rows" for each group that
 has rows, in the order of the batch. The digest over all bytes lies outside, in the ``Segment``
-that names the object.
+that names the object. Buffers of larger objects are compressed (zstd): measured, this takes a
+third of the time that it saves where the file is written and fsynced.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from millrace.errors import NewerFormatError
 from millrace.protocol.types import FORMAT
 from millrace.state.errors import BlobError
 from millrace.state.keybytes import Array
+
+COMPRESS_FROM_BYTES = 32 << 10
+"""Smaller objects are not worth compressing."""
 
 _FORMAT, _KIND = b"millrace.format", b"millrace.kind"
 _KEY_GROUPS, _GROUPS = b"millrace.key_groups", b"millrace.groups"
@@ -62,7 +66,9 @@ def write_sorted(batch: pa.RecordBatch, starts: Array, kind: str = "") -> Blob:
     }
     schema = batch.schema.with_metadata(metadata)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
+    compression = "zstd" if batch.nbytes >= COMPRESS_FROM_BYTES else None
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
     data = sink.getvalue().to_pybytes()
     mask = sum(1 << int(group) for group in present)

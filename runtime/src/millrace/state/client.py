@@ -36,7 +36,8 @@ from millrace.protocol.server import (
 )
 from millrace.protocol.types import Member, Stamp, Tag
 from millrace.state import scripts
-from millrace.state.errors import OutOfMemoryError, UnreachableError
+from millrace.state.errors import UnreachableError
+from millrace.state.refusals import translated
 from millrace.state.settings import Durability, check_settings
 
 CONNECT_TIMEOUT_S = 2.0
@@ -173,7 +174,7 @@ class StateClient:
 
         Only without a living driver: no stamp is compared.
         """
-        with _Translated(self.address):
+        with translated(self.address.shown):
             keys = list(self._redis.scan_iter(match=f"mr:{{{self.uid}}}:*", count=1000))
             for at in range(0, len(keys), 1000):
                 self._redis.unlink(*keys[at : at + 1000])
@@ -185,7 +186,7 @@ class StateClient:
         Raises ``StateServerError`` with the remedy for settings that could lose a window.
         """
         if self._durability is None:
-            with _Translated(self.address):
+            with translated(self.address.shown):
                 self._durability = check_settings(self._redis, self.address.shown)
         return self._durability
 
@@ -222,7 +223,7 @@ class StateClient:
         closed, say) is tried a second time; a time-out is not.
         """
         script = scripts.load(name)
-        with _Translated(self.address):
+        with translated(self.address.shown):
             try:
                 replies = self._send(script.sha, calls, wait_fsync)
             except redis.AuthenticationError:
@@ -268,7 +269,7 @@ def discover(
     address = StateAddress(name, url, "", password)
     client = _open(address, timeout_s)
     try:
-        with _Translated(address):
+        with translated(address.shown):
             info = cast("Mapping[str, Any]", client.info("server"))
             client.ping()
     finally:
@@ -310,55 +311,6 @@ def _open(address: StateAddress, timeout_s: float) -> redis.Redis:
             f"state server {address.name}: its url cannot be used ({error}); write "
             "redis://host:port, rediss://host:port or unix:///path"
         ) from error
-
-
-class _Translated:
-    """Context that turns errors of the client library into this package's."""
-
-    def __init__(self, address: StateAddress) -> None:
-        self._shown = address.shown
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, redis.RedisError):
-            raise _translate(self._shown, error) from error
-
-
-_CAUSES: tuple[tuple[type[redis.RedisError] | None, str, str], ...] = (
-    (redis.exceptions.NoPermissionError, "NOPERM", "let this user run EVALSHA, CONFIG and INFO"),
-    (redis.exceptions.ReadOnlyError, "READONLY", "it is a replica; name its primary"),
-    (redis.exceptions.ClusterError, "MOVED", "clusters are not supported; name single servers"),
-    (None, "MISCONF", "it cannot write its append-only file; look at its log and its disk"),
-    (None, "UNKNOWN COMMAND", "use Valkey, or Redis 7.2 or later"),
-)
-"""Kind of error, what it begins with (the client library cuts off codes it knows), remedy."""
-
-
-def _translate(shown: str, error: redis.RedisError) -> StateServerError:
-    text = str(error)
-    if isinstance(error, redis.AuthenticationError):
-        return StateServerError(
-            f"state server {shown} does not accept the password ({text}); put the right one into "
-            "its url, or remove the server's password"
-        )
-    if isinstance(error, redis.exceptions.BusyLoadingError):
-        return UnreachableError(f"state server {shown} is still loading its append-only file")
-    if isinstance(error, redis.TimeoutError | redis.ConnectionError):
-        return UnreachableError(
-            f"state server {shown} cannot be reached ({text}); start it, or correct "
-            "spec.stateServers.url"
-        )
-    if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command" in text:
-        return OutOfMemoryError(
-            f"state server {shown}: its memory is full; raise its maxmemory, or have less state "
-            "(fewer keys, smaller windows)"
-        )
-    for kind, code, remedy in _CAUSES:
-        if (kind is not None and isinstance(error, kind)) or text.upper().startswith(code):
-            return StateServerError(f"state server {shown} answered {text!r}: {remedy}")
-    return StateServerError(f"state server {shown} answered {text!r}")
 
 
 # --- replies

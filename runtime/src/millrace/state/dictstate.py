@@ -64,7 +64,7 @@ class DictState:
         self.empty: Row = {field.name: None for field in self._columns}
         nested = any(pa.types.is_nested(field.type) for field in self._columns)
         self.copy: Callable[[Row], Row] = copy.deepcopy if nested else dict
-        self._check = _checker(self._columns)
+        self.problem_of: Callable[[Row], str | None] = _checker(self._columns)
         self._table = KeyTable([field.type for field in self._keys])
         self._kept_rows = 0
         self._saved: dict[int, Row] = {}
@@ -101,8 +101,8 @@ class DictState:
     def commit(self) -> None:
         """Keep what the attempt changed; frees deleted keys when they are many."""
         for row in self._table.touched().tolist():
-            held = self._present(self._saved.get(row, self.empty))
-            present = self._present(self.values[row])
+            held = _present(self._saved.get(row, self.empty))
+            present = _present(self.values[row])
             if not present:
                 self.values[row] = dict(self.empty)
             if row >= self._kept_rows:
@@ -144,9 +144,9 @@ class DictState:
 
         To be asked after each call: it also replaces values (such as numpy's numbers, or floats
         of a 32-bit column) by what will be read back, and Arrow stores 1.5 in an integer column
-        as 1 without a word.
+        as 1 without a word. ``problem_of`` does the same for a dict.
         """
-        return self._check(self.values[row])
+        return self.problem_of(self.values[row])
 
     def touched(self) -> Array:
         """Table rows (int64) that this attempt touched, each once, ascending."""
@@ -167,13 +167,13 @@ class DictState:
         for row in self._table.touched().tolist():
             before = self._saved.get(row, self.empty)
             now = self.values[row]
-            if now != before and (self._present(now) or self._present(before)):
+            if now != before and (_present(now) or _present(before)):
                 changed.append(row)
         return self._blob(np.array(changed, np.int64)) if changed else None
 
     def base(self) -> Blob:
         """State object of all keys that have state; raises as ``delta``."""
-        present = [row for row, held in enumerate(self.values) if self._present(held)]
+        present = [row for row, held in enumerate(self.values) if _present(held)]
         return self._blob(np.array(present, np.int64))
 
     def apply(self, batch: pa.RecordBatch) -> None:
@@ -192,18 +192,15 @@ class DictState:
         columns = [batch.column(name).to_pylist() for name in names]
         for row, held in zip(found, zip(*columns, strict=True), strict=True):
             self.values[row] = dict(zip(names, held, strict=True))
-        self._deleted = sum(not self._present(held) for held in self.values)
+        self._deleted = sum(not _present(held) for held in self.values)
         self.begin()
         self._changing = False
 
     # -- helpers
 
-    def _present(self, row: Row) -> bool:
-        return row != self.empty and any(value is not None for value in row.values())
-
     def _compact(self) -> None:
         """Build the table anew without the keys that have no state."""
-        present = [row for row, held in enumerate(self.values) if self._present(held)]
+        present = [row for row, held in enumerate(self.values) if _present(held)]
         keys = self._table.keys(np.array(present, np.int64))
         self._table = KeyTable([field.type for field in self._keys])
         self._table.find_or_insert(keys)
@@ -215,7 +212,7 @@ class DictState:
         rows = rows[order]
         held = [self.values[row] for row in rows.tolist()]
         columns = [self._column(field, rows, held) for field in self._columns]
-        deleted = pa.array([not self._present(one) for one in held], pa.bool_())
+        deleted = pa.array([not _present(one) for one in held], pa.bool_())
         batch = pa.RecordBatch.from_arrays(
             [*self._table.keys(rows), *columns, deleted], schema=self.schema
         )
@@ -237,25 +234,39 @@ class DictState:
         return StateValueError(key, problem, int(self.groups(where)[0]))
 
 
+def _present(row: Row) -> bool:
+    for value in row.values():  # noqa: SIM110 - a generator takes five times as long
+        if value is not None:
+            return True
+    return False
+
+
 def _checker(columns: Sequence[pa.Field]) -> Callable[[Row], str | None]:
     """Function that says what is wrong with a dict; quick for the usual types."""
-    known = {field.name: (field.type, _exact_type(field.type)) for field in columns}
+    kinds = {field.name: field.type for field in columns}
+    quick = {field.name: _exact_type(field.type) for field in columns}
+
+    def slow(row: Row, name: str) -> str | None:
+        if name not in kinds:
+            return f"it has no column {name}; its columns are {', '.join(kinds)}"
+        try:
+            if row[name] is not None:
+                row[name] = _as_stored(row[name], kinds[name])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            return f"column {name} of type {kinds[name]} cannot hold {row[name]!r} ({error})"
+        return None
 
     def check(row: Row) -> str | None:
         for name, value in row.items():
-            if name not in known:
-                return f"it has no column {name}; its columns are {', '.join(known)}"
-            kind, exact = known[name]
-            if value is None or (type(value) is exact and exact is not int):
-                continue
-            if exact is int and type(value) is int and -_SMALL <= value < _SMALL:
-                continue
-            if type(value) is str and value.isascii() and pa.types.is_string(kind):
-                continue
-            try:
-                row[name] = _as_stored(value, kind)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                return f"column {name} of type {kind} cannot hold {value!r} ({error})"
+            exact: Any = quick.get(name)
+            if type(value) is exact:
+                if exact is int:
+                    if -_SMALL <= value < _SMALL:
+                        continue
+                elif exact is not str or value.isascii():
+                    continue
+            if (problem := slow(row, name)) is not None:
+                return problem
         return None
 
     return check
@@ -280,7 +291,7 @@ _SMALL = 1 << 31
 
 
 def _exact_type(kind: pa.DataType) -> type | None:
-    """The Python type whose values (of at most 32 bits, for int) surely fit, if there is one."""
+    """The Python type whose values surely fit (ints of 32 bits, strings of ASCII), if any."""
     if kind in (pa.int64(), pa.int32()):
         return int
     if kind == pa.float64():
@@ -289,6 +300,8 @@ def _exact_type(kind: pa.DataType) -> type | None:
         return bool
     if kind == pa.binary():
         return bytes
+    if kind == pa.string():
+        return str
     return None
 
 

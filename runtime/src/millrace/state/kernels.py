@@ -2,8 +2,8 @@
 
 Keys are given as ``data`` (uint8), ``offsets`` (int64, one more than keys) and ``valid`` (uint8, a
 flag for each key, or empty: all valid). A null key has hash ``NULL_HASH`` and length -1. A key
-table keeps for its row ``r``: ``hashes[r]`` (uint64), ``places[r]`` = (start in the arena, length)
-(int64), ``marks[r]`` (int64, the last round that touched it), and the bytes in ``arena`` (uint8).
+table keeps for its row ``r`` ``meta[r]`` (int64) = hash, start in ``arena`` (uint8), length, and
+the last round that touched it; one row of ``meta`` is half a cache line.
 ``slots`` (uint64, a power of two of them) is open addressing with linear probing: the upper half
 of a slot is the upper half of the hash, the lower half the row + 1, and 0 is empty.
 
@@ -13,17 +13,15 @@ Source: hashing by words with overlapping reads at the end after wyhash (Wang Yi
 as in MurmurHash3 (Appleby), finished with ``ids.mix64``. Not the values of either.
 """
 
-# ruff: noqa: ARG001, SIM110
-# Intrinsics name arguments for their types alone; numba compiles loops better than generators.
+# ruff: noqa: SIM110
+# Numba compiles loops better than generators.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
+
+from millrace.state.memory import load8, load32, load64, pointer, store32, store64
 
 NULL_HASH = np.uint64(0x9AE16A3B2F90404F)
 
@@ -40,59 +38,6 @@ HASH, START, LENGTH, MARK = 0, 1, 2, 3
 
 _BLOCK = 256
 """Keys looked up at a time, so that their cache misses overlap."""
-
-
-@intrinsic
-def _pointer(typingctx, array):  # type: ignore[no-untyped-def]
-    """Pointer to the first byte of an array, which must outlive it.
-
-    With arrays themselves numba counts references around each inlined call, which takes longer
-    than hashing. Integer addresses would do too, but LLVM miscompiles arithmetic on them.
-    """
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        held = context.make_array(signature.args[0])(context, builder, args[0])
-        return builder.bitcast(held.data, ir.IntType(8).as_pointer())
-
-    return types.voidptr(array), codegen
-
-
-def _load(bits: int) -> Any:
-    """Intrinsic that reads the little-endian number at pointer + offset, as uint64."""
-
-    def typed(typingctx: Any, base: Any, offset: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            wide = ir.IntType(bits)
-            place = builder.gep(args[0], [args[1]], source_etype=ir.IntType(8))
-            number = builder.load(builder.bitcast(place, wide.as_pointer()), align=1, typ=wide)
-            return number if bits == 64 else builder.zext(number, ir.IntType(64))
-
-        return types.uint64(types.voidptr, types.intp), codegen
-
-    return intrinsic(typed)
-
-
-def _store(bits: int) -> Any:
-    """Intrinsic that writes the lowest bits of a uint64 at pointer + offset."""
-
-    def typed(typingctx: Any, base: Any, offset: Any, number: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            wide = ir.IntType(bits)
-            place = builder.gep(args[0], [args[1]], source_etype=ir.IntType(8))
-            value = args[2] if bits == 64 else builder.trunc(args[2], wide)
-            builder.store(value, builder.bitcast(place, wide.as_pointer()), align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.voidptr, types.intp, types.uint64), codegen
-
-    return intrinsic(typed)
-
-
-_load64 = _load(64)
-_load32 = _load(32)
-_load8 = _load(8)
-_store64 = _store(64)
-_store32 = _store(32)
 
 
 @njit(cache=True, inline="always")
@@ -117,14 +62,14 @@ def _hash(data, start, length):  # type: ignore[no-untyped-def]
     if length >= 8:
         at = start
         while at + 8 < end:
-            h = _absorb(h, _load64(data, at))
+            h = _absorb(h, load64(data, at))
             at += 8
-        h = _absorb(h, _load64(data, end - 8))
+        h = _absorb(h, load64(data, end - 8))
     elif length >= 4:
-        h = _absorb(h, _load32(data, start) | (_load32(data, end - 4) << _S32))
+        h = _absorb(h, load32(data, start) | (load32(data, end - 4) << _S32))
     elif length > 0:
-        middle = _load8(data, start + (length >> 1)) << _S8
-        h = _absorb(h, _load8(data, start) | middle | (_load8(data, end - 1) << _S16))
+        middle = load8(data, start + (length >> 1)) << _S8
+        h = _absorb(h, load8(data, start) | middle | (load8(data, end - 1) << _S16))
     return _mix64(h)
 
 
@@ -134,17 +79,17 @@ def _equal(a, at_a, b, at_b, length):  # type: ignore[no-untyped-def]
         last = length - 8
         at = 0
         while at < last:
-            if _load64(a, at_a + at) != _load64(b, at_b + at):
+            if load64(a, at_a + at) != load64(b, at_b + at):
                 return False
             at += 8
-        return _load64(a, at_a + last) == _load64(b, at_b + last)
+        return load64(a, at_a + last) == load64(b, at_b + last)
     if length >= 4:
         last = length - 4
-        return _load32(a, at_a) == _load32(b, at_b) and (
-            _load32(a, at_a + last) == _load32(b, at_b + last)
+        return load32(a, at_a) == load32(b, at_b) and (
+            load32(a, at_a + last) == load32(b, at_b + last)
         )
     for at in range(length):
-        if _load8(a, at_a + at) != _load8(b, at_b + at):
+        if load8(a, at_a + at) != load8(b, at_b + at):
             return False
     return True
 
@@ -153,7 +98,7 @@ def _equal(a, at_a, b, at_b, length):  # type: ignore[no-untyped-def]
 def hash_keys(data, offsets, valid, hashes):  # type: ignore[no-untyped-def]
     """Write the hash of each key."""
     nullable = valid.size > 0
-    bytes_in = _pointer(data)
+    bytes_in = pointer(data)
     for i in range(hashes.size):
         if nullable and valid[i] == 0:
             hashes[i] = NULL_HASH
@@ -172,7 +117,7 @@ def find_or_insert(  # type: ignore[no-untyped-def]
     how many keys are done; the caller makes room and calls again.
     """
     nullable = valid.size > 0
-    bytes_in, kept = _pointer(data), _pointer(arena)
+    bytes_in, kept = pointer(data), pointer(arena)
     mask = np.uint64(slots.size - 1)
     limit = min(meta.shape[0], slots.size // 2)
     n_rows, used, n_touched = sizes[0], sizes[1], sizes[2]
@@ -373,20 +318,20 @@ def pick_places(meta, rows, places):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def gather(data, places, offsets, out):  # type: ignore[no-untyped-def]
     """Copy the contents at ``places`` behind each other; ``offsets`` are theirs in ``out``."""
-    source, target = _pointer(data), _pointer(out)
+    source, target = pointer(data), pointer(out)
     for i in range(places.shape[0]):
         start, at = places[i, 0], offsets[i]
         length = offsets[i + 1] - at
         if length >= 8:
             done = 0
             while done < length - 8:
-                _store64(target, at + done, _load64(source, start + done))
+                store64(target, at + done, load64(source, start + done))
                 done += 8
-            _store64(target, at + length - 8, _load64(source, start + length - 8))
+            store64(target, at + length - 8, load64(source, start + length - 8))
         elif length >= 4:
-            first, last = _load32(source, start), _load32(source, start + length - 4)
-            _store32(target, at, first)
-            _store32(target, at + length - 4, last)
+            first, last = load32(source, start), load32(source, start + length - 4)
+            store32(target, at, first)
+            store32(target, at + length - 4, last)
         else:
             for k in range(length):
                 out[at + k] = data[start + k]

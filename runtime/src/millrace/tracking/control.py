@@ -14,7 +14,7 @@ from millrace.errors import ProtocolError
 from millrace.protocol.acklog import ForgetAttempt, Members, Open
 from millrace.protocol.types import AttemptId, CloseMarker, Verdict
 from millrace.ring import DEFAULT_VIRTUAL_NODES
-from millrace.tracking.log import AckLog
+from millrace.tracking.log import AckLog, AckLogLostError
 
 RENEW_AFTER_OPENS = 64
 """Windows after which the members entry is added again, so that older entries can go."""
@@ -62,10 +62,18 @@ class AckControl:
                 self._renew()
 
     def open(self, attempt: AttemptId, roots: int) -> None:
-        """Announce a window attempt with this many roots in its intent."""
+        """Announce a window attempt with this many roots in its intent.
+
+        A log that was lost as a whole is begun again; what else was open in it is lost.
+        """
         with self._lock:
             entry = Open(attempt, roots, self._edges)
-            self._live[attempt] = self._log.append_control(self._execution, entry)
+            try:
+                self._live[attempt] = self._log.append_control(self._execution, entry)
+            except AckLogLostError:
+                self._live.clear()
+                self._renew()
+                self._live[attempt] = self._log.append_control(self._execution, entry)
             self._opens += 1
             if self._opens % RENEW_AFTER_OPENS == 0:
                 self._renew()
@@ -83,8 +91,11 @@ class AckControl:
         """End attempts and delete what the log holds of them; harmless when repeated."""
         with self._lock:
             for attempt in attempts:
-                self._log.append_control(self._execution, ForgetAttempt(attempt))
                 self._live.pop(attempt, None)
+                try:
+                    self._log.append_control(self._execution, ForgetAttempt(attempt))
+                except AckLogLostError:
+                    self._log.delete(attempt)
 
     def _place(self, ackers: Iterable[str]) -> Members:
         names = list(ackers)
@@ -96,7 +107,8 @@ class AckControl:
 
     def _renew(self) -> None:
         """Say again who owns what, and trim what no acker needs any more."""
-        assert self._members is not None
+        if self._members is None:
+            raise ProtocolError("ack log: nothing may be written to it before begin()")
         self._members = Members(self._execution, self._members.owners, tuple(self._live))
         keep_from = next(iter(self._live.values()), "=")
         self._log.append_control(self._execution, self._members, keep_from)

@@ -5,11 +5,11 @@ Keys, all under ``mr:{uid}:ack:`` so that they lie in one hash slot:
     ctl                                  control entries, kind -> JSON
     execution                            highest execution that wrote to ``ctl``; older are refused
     <execution>.<window>.<attempt>:<p>   messages of one slice, m -> bytes
-    <execution>.<window>.<attempt>:v     verdicts, and that the attempt is not over: without this
-                                         key no task adds a message and no acker an answer, so
-                                         nothing is left behind by those who come late
+    <execution>.<window>.<attempt>:v     verdicts
 
-The log has one copy and is never repaired: an attempt whose log is lost is run again.
+The streams of an attempt are made when it is opened, for the slices that have roots, and deleted
+when it is over; tasks and ackers add only to streams that exist, so who comes late leaves nothing
+behind. The log has one copy and is never repaired: an attempt whose log is lost is run again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from millrace.errors import FencedError, NewerFormatError, ProtocolError, StateS
 from millrace.ids import TRACKING_PARTITIONS
 from millrace.protocol import codec
 from millrace.protocol.acker import merge_verdicts
-from millrace.protocol.acklog import ControlEntry, ForgetAttempt, Members, Open
+from millrace.protocol.acklog import (
+    ControlEntry,
+    ForgetAttempt,
+    Members,
+    Open,
+    check_partition,
+    roots_of,
+)
 from millrace.protocol.types import AttemptId, CloseMarker, Verdict
 
 _KINDS: dict[str, type[ControlEntry]] = {
@@ -39,20 +46,18 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 _LONGEST_BLOCK_S = 1.0
 _BEGINNING = "0-0"
 
-# KEYS: the attempt's verdicts, then its slices; ARGV: a message for each slice.
-_APPEND = """
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-for i = 2, #KEYS do redis.call('XADD', KEYS[i], '*', 'm', ARGV[i - 1]) end
-return 1
-"""
-
 # KEYS: execution, control, then what an open entry makes or a forget entry deletes;
 # ARGV: execution, kind, value, id of the oldest entry to keep ("" all, "=" this one).
 _CONTROL = """
 local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
 if highest > tonumber(ARGV[1]) then return redis.error_reply('FENCED ' .. highest) end
+if ARGV[2] ~= 'members' and redis.call('EXISTS', KEYS[2]) == 0 then
+  return redis.error_reply('NOLOG')
+end
 if highest < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
-if ARGV[2] == 'open' then redis.call('XADD', KEYS[3], '*', 'open', '') end
+if ARGV[2] == 'open' then
+  for i = 3, #KEYS do redis.call('XADD', KEYS[i], '*', 'open', '') end
+end
 if ARGV[2] == 'forget' then redis.call('UNLINK', unpack(KEYS, 3)) end
 local id = redis.call('XADD', KEYS[2], '*', ARGV[2], ARGV[3])
 local keep = ARGV[4]
@@ -79,7 +84,6 @@ class AckLog:
         self._client: Any = client
         self._uid = uid
         self._prefix = f"mr:{{{uid}}}:ack:"
-        self._append_script: Any = client.register_script(_APPEND)
         self._control_script: Any = client.register_script(_CONTROL)
         timeout_s = client.connection_pool.connection_kwargs.get("socket_timeout")
         self._block_s = min(_LONGEST_BLOCK_S, timeout_s / 2 if timeout_s else _LONGEST_BLOCK_S)
@@ -106,11 +110,13 @@ class AckLog:
 
         Doing it twice does no harm. Raises ``AckLogLostError`` when the attempt is over.
         """
-        keys = [self.verdict_key(attempt)]
-        keys += [self.slice_key(attempt, partition) for partition, _ in messages]
         with self._server("append to"):
-            alive = self._append_script(keys=keys, args=[data for _, data in messages])
-        if not alive:
+            # A transaction, not a script: Lua would copy the arrays several times.
+            pipe = self._client.pipeline(transaction=True)
+            for partition, data in messages:
+                pipe.xadd(self.slice_key(attempt, partition), {"m": data}, nomkstream=True)
+            entries = pipe.execute()
+        if None in entries:
             raise self._lost(attempt)
 
     # -- the driver
@@ -121,12 +127,19 @@ class AckLog:
         """Add a control entry and return its id.
 
         ``keep_from`` trims entries before that id, ``"="`` all before this one. Raises
-        ``FencedError`` when a newer execution has written.
+        ``FencedError`` when a newer execution has written, and ``AckLogLostError`` when there is
+        no control stream (a ``Members`` entry begins one).
         """
         kind = _NAMES[type(entry)]
         keys = [self._prefix + "execution", self.control_key]
         if isinstance(entry, Open):
+            window, roots = entry.id.window, entry.roots
             keys.append(self.verdict_key(entry.id))
+            keys += [
+                self.slice_key(entry.id, partition)
+                for partition in range(TRACKING_PARTITIONS)
+                if roots_of(window, partition, roots) or partition == check_partition(window)
+            ]
         if isinstance(entry, ForgetAttempt):
             keys += self._attempt_keys(entry.id)
         with self._server("write the control stream of"):
@@ -135,13 +148,7 @@ class AckLog:
                     keys=keys, args=[execution, kind, codec.encode(entry), keep_from or ""]
                 )
             except redis.ResponseError as error:
-                if "FENCED" not in str(error):
-                    raise
-                newer = str(error).rpartition(" ")[2]
-                raise FencedError(
-                    f"ack log of topology {self._uid}: execution {newer} has taken over from "
-                    f"execution {execution}; this driver must stop"
-                ) from error
+                raise self._refused(execution, error) from error
         return found.decode()
 
     def wait_verdict(self, attempt: AttemptId, timeout_s: float) -> Verdict | None:
@@ -235,6 +242,20 @@ class AckLog:
             f"ack log of topology {self._uid}: window {attempt.window}, attempt "
             f"{attempt.attempt} of execution {attempt.execution} is over or its log is lost; "
             "a new attempt is needed"
+        )
+
+    def _refused(self, execution: int, error: redis.ResponseError) -> Exception:
+        """What a refusal of the control script means; other errors are passed through."""
+        if "NOLOG" in str(error):
+            return AckLogLostError(
+                f"ack log of topology {self._uid}: its control stream is gone; begin it again"
+            )
+        if "FENCED" not in str(error):
+            return error
+        newer = str(error).rpartition(" ")[2]
+        return FencedError(
+            f"ack log of topology {self._uid}: execution {newer} has taken over from "
+            f"execution {execution}; this driver must stop"
         )
 
     @contextmanager

@@ -21,8 +21,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from millrace import crash
-from millrace.errors import ExitCode, MillraceError, NewerFormatError, StateServerError
-from millrace.errors import ProtocolError as MalformedError
+from millrace.errors import ExitCode, MillraceError, ProtocolError, StateServerError
 from millrace.protocol.acker import (
     AckerAction,
     AckerMachine,
@@ -31,7 +30,7 @@ from millrace.protocol.acker import (
     Reread,
     Unfollow,
 )
-from millrace.protocol.acklog import ForgetAttempt, Open
+from millrace.protocol.acklog import Open
 from millrace.protocol.types import AttemptId, Verdict
 from millrace.tracking.fold import ArrayFold
 from millrace.tracking.log import AckLog, decode_control
@@ -105,16 +104,12 @@ class Acker:
     def _control(self, entry_id: str, fields: Mapping[bytes, bytes]) -> list[AckerAction]:
         try:
             entry = decode_control(fields)
-        except NewerFormatError:
-            raise
-        except MalformedError as error:
+        except ProtocolError as error:
             _LOG.error("control entry %s is left out: %s", entry_id, error)
             return []
         actions = self.machine.control(entry)
         if isinstance(entry, Open):
             crash.reached("acker.opened")
-        elif isinstance(entry, ForgetAttempt):
-            _LOG.debug("window %d is over", entry.id.window)
         return actions
 
     def _deliver(
@@ -122,6 +117,8 @@ class Acker:
     ) -> None:
         for entry, fields in entries:
             self._after[part] = entry
+            if b"open" in fields:
+                continue  # the entry that the stream was made with
             message = self._decode(part, entry, fields)
             if message is not None:
                 self.take(part[1], entry, message)

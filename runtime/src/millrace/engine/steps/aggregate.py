@@ -159,9 +159,7 @@ class CombineCrossing(Crossing):
 class MergeStep(CollectingStep):
     """Merges combined rows and single tuples into the totals, and emits what changed."""
 
-    def __init__(
-        self, task: Task, component: Component, outlet: Outlet, state: TaskState
-    ) -> None:
+    def __init__(self, task: Task, component: Component, outlet: Outlet, state: TaskState) -> None:
         super().__init__(task, component, outlet)
         self._state = state
         self._partials: list[tuple[Edge, pa.RecordBatch]] = []

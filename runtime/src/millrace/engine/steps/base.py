@@ -19,6 +19,9 @@ from millrace.protocol.types import AttemptPlan, TaskId
 
 Deliver = Callable[[Batch], None]
 
+USER_ERRORS: tuple[type[BaseException], ...] = (Exception, SystemExit)
+"""What user code may raise on a tuple; a module that calls ``sys.exit`` must not end a worker."""
+
 
 @dataclass(slots=True)
 class Task:
@@ -175,17 +178,17 @@ class Step(ABC):
     def name(self) -> str:
         return self.component.name
 
-    def open(self) -> None:
+    def open(self) -> None:  # noqa: B027
         """Before the first batch."""
 
     @abstractmethod
     def accept(self, edge: Edge, batch: Batch) -> None:
         """Take a batch that arrived over ``edge``."""
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 most steps have nothing to do here
         """No more batches come."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Release what the step holds."""
 
 

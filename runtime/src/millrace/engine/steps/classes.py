@@ -12,14 +12,13 @@ from millrace.engine import kernels
 from millrace.engine.program import Component
 from millrace.engine.rows import Batch
 from millrace.engine.schema import rows_of
-from millrace.engine.steps.base import Outlet, StreamingStep, Task
+from millrace.engine.steps.base import USER_ERRORS, Outlet, StreamingStep, Task
+from millrace.engine.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.steps.output import RowBuffer
 from millrace.functions import Context, Processor, Row
 
-_ROWS_PER_PROGRESS = 256
 
-
-class FailTuple(Exception):
+class TupleFailedError(Exception):
     """The class called ``out.fail``; no second call is made."""
 
 
@@ -87,7 +86,7 @@ class ClassEmitter:
         self.alone = self.alone and len(numbers) == 1
 
     def fail(self, reason: str) -> None:
-        raise FailTuple(str(reason))
+        raise TupleFailedError(str(reason))
 
     # -- what the step does
 
@@ -147,10 +146,10 @@ class ClassStep(StreamingStep):
         again: list[int] = []
         self.task.worked_on(self.name, batch)
         for index, row in enumerate(rows):
-            if index % _ROWS_PER_PROGRESS == 0:
+            if index % ROWS_PER_PROGRESS == 0:
                 self.task.box.progress()
             error = self.call(row, None)
-            if isinstance(error, FailTuple):
+            if isinstance(error, TupleFailedError):
                 self.fail(batch, index, error)
             elif error is not None:
                 again.append(index)
@@ -164,19 +163,19 @@ class ClassStep(StreamingStep):
         self.task.box.end()
         self.send()
 
-    def call(self, row: Row, state: dict[str, Any] | None) -> Exception | None:
+    def call(self, row: Row, state: dict[str, Any] | None) -> BaseException | None:
         """Call ``process`` once; what it raised, after which its outputs are gone."""
         mark = self.out.begin(row, state)
         try:
             self.instance.process(row, self.out)
-        except Exception as error:  # user code may raise anything
+        except USER_ERRORS as error:
             self.out.back_to(mark)
             return error
         return None
 
-    def fail(self, batch: Batch, index: int, error: Exception) -> None:
+    def fail(self, batch: Batch, index: int, error: BaseException) -> None:
         """The tuple's roots fail, with the reason given to ``out.fail`` or the exception."""
-        text = str(error) if isinstance(error, FailTuple) else error
+        text = str(error) if isinstance(error, TupleFailedError) else error
         self.task.fail(batch, index, self.name, text)
 
     def finish(self) -> None:

@@ -39,9 +39,7 @@ class Piece:
 class SourceStep(Step):
     """Reads one task's share of the window's roots and emits a tuple for each."""
 
-    def __init__(
-        self, task: Task, component: Component, outlet: Outlet, source: Source
-    ) -> None:
+    def __init__(self, task: Task, component: Component, outlet: Outlet, source: Source) -> None:
         super().__init__(task, component, outlet)
         self._source = source
         self._fed: list[Array] = []
@@ -107,9 +105,7 @@ class SourceStep(Step):
         self.task.box.end()
         return done
 
-    def _emit(
-        self, piece: Piece, done: int, data: pa.RecordBatch, errors: dict[int, str]
-    ) -> None:
+    def _emit(self, piece: Piece, done: int, data: pa.RecordBatch, errors: dict[int, str]) -> None:
         batch = self._tracked(piece, done, data)
         keep = self._wanted(piece.first + done, data.num_rows)
         books = self.task.books

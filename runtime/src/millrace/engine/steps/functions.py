@@ -16,7 +16,7 @@ import pyarrow as pa
 from millrace.engine.program import Component
 from millrace.engine.rows import Array, Batch
 from millrace.engine.schema import OutputError, conform, rows_of
-from millrace.engine.steps.base import Outlet, StreamingStep, Task
+from millrace.engine.steps.base import USER_ERRORS, Outlet, StreamingStep, Task
 from millrace.engine.steps.output import RowBuffer
 
 ROWS_PER_PROGRESS = 256
@@ -44,7 +44,7 @@ class RowStep(StreamingStep):
                 box.progress()
             try:
                 buffer.add_all(function(row), index)
-            except Exception:
+            except USER_ERRORS:
                 again.append(index)
         if again:
             fresh = rows_of(batch.data)  # the first call may have changed its row
@@ -53,13 +53,11 @@ class RowStep(StreamingStep):
         box.end()
         self._emit(buffer, batch)
 
-    def _call_again(
-        self, buffer: RowBuffer, batch: Batch, row: dict[str, Any], index: int
-    ) -> None:
+    def _call_again(self, buffer: RowBuffer, batch: Batch, row: dict[str, Any], index: int) -> None:
         self.task.box.progress()
         try:
             buffer.add_all(self._function(row), index)
-        except Exception as error:  # user code may raise anything
+        except USER_ERRORS as error:
             self.task.fail(batch, index, self.name, error)
 
     def _emit(self, buffer: RowBuffer, batch: Batch) -> None:
@@ -88,14 +86,14 @@ class WhereStep(StreamingStep):
                 box.progress()
             try:
                 keep[index] = bool(function(row))
-            except Exception:
+            except USER_ERRORS:
                 again.append(index)
         fresh = rows_of(batch.data) if again else []
         for index in again:
             box.progress()
             try:
                 keep[index] = bool(function(fresh[index]))
-            except Exception as error:  # user code may raise anything
+            except USER_ERRORS as error:
                 self.task.fail(batch, index, self.name, error)
         box.end()
         if keep.all():
@@ -123,7 +121,7 @@ class VectorStep(StreamingStep):
             self.task.box.progress()
             try:
                 parts.append(self._call(batch.data, index, 1))
-            except Exception as error:  # user code may raise anything
+            except USER_ERRORS as error:
                 self.task.fail(batch, index, self.name, error)
         self.task.box.end()
         if not parts:
@@ -148,7 +146,7 @@ class VectorStep(StreamingStep):
         try:
             parts.append(self._call(data, start, count))
             return
-        except Exception:
+        except USER_ERRORS:
             if count == 1:
                 again.append(start)
                 return

@@ -19,8 +19,8 @@ from millrace.engine.program import Component, Edge
 from millrace.engine.rows import Array, Batch, concat
 from millrace.engine.schema import arrow_schema, rows_of
 from millrace.engine.stateio import TaskState
-from millrace.engine.steps.base import CollectingStep, Outlet, Task
-from millrace.engine.steps.classes import ClassStep, FailTuple, numbered_rows
+from millrace.engine.steps.base import USER_ERRORS, CollectingStep, Outlet, Task
+from millrace.engine.steps.classes import ClassStep, TupleFailedError, numbered_rows
 from millrace.engine.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.steps.output import RowBuffer
 from millrace.functions import Processor, Row
@@ -140,7 +140,7 @@ class StatefulStep(CollectingStep):
             try:
                 add(function(row, state.values[place]), index)
                 settle(state, place)
-            except Exception:
+            except USER_ERRORS:
                 buffer.cut_parent(index)
                 state.values[place] = before
                 self._call_again(batch, index, states[code], buffer)
@@ -154,7 +154,7 @@ class StatefulStep(CollectingStep):
         try:
             buffer.add_all(self._function(row, state.values[place]), index)
             settle(state, place)
-        except Exception as error:  # user code may raise anything
+        except USER_ERRORS as error:
             buffer.cut_parent(index)
             state.values[place] = before
             self.task.fail(batch, index, self.name, error)
@@ -199,7 +199,7 @@ class KeyedClassStep(ClassStep):
             error = self._call_with(row, where)
             if error is None:
                 continue
-            if not isinstance(error, FailTuple):
+            if not isinstance(error, TupleFailedError):
                 alone = Batch(batch.data.slice(index, 1), batch.roots[index : index + 1])
                 error = self._call_with(numbered_rows(alone, row.at)[0], where)
             if error is not None:
@@ -207,7 +207,7 @@ class KeyedClassStep(ClassStep):
         self.task.box.end()
         self.send()
 
-    def _call_with(self, row: Row, where: tuple[DictState, int] | None) -> Exception | None:
+    def _call_with(self, row: Row, where: tuple[DictState, int] | None) -> BaseException | None:
         """Call once; after an error the outputs are gone and the state is as it was."""
         if where is None:
             return self.call(row, None)

@@ -86,7 +86,7 @@ class RowBuffer:
         self.cut(length)
 
     def build(self) -> tuple[pa.RecordBatch, Array, dict[int, OutputError]]:
-        """Rows, their parents (int64), and the parents whose rows do not fit, which are left out."""
+        """Rows, their parents (int64), and the parents left out because a row does not fit."""
         bad: dict[int, OutputError] = {}
         arrays = self._arrays()
         if arrays is None:

@@ -55,5 +55,6 @@ class Bound:
         origin.runs += 1
         if origin.runs > origin.limit:
             raise h.Violation(
-                "bound", f"window {origin.window} is run {origin.runs} times, {origin.limit} allowed"
+                "bound",
+                f"window {origin.window} is run {origin.runs} times, {origin.limit} allowed",
             )

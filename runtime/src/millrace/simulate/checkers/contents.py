@@ -91,7 +91,9 @@ class Contents:
                 found.setdefault(row.root, []).append(row)
             for root in found:
                 if root not in inside:
-                    raise h.Violation("I1", f"window {after.sealed} shows {root}, not one of its own")
+                    raise h.Violation(
+                        "I1", f"window {after.sealed} shows {root}, not one of its own"
+                    )
             for root in sorted(inside):
                 why = self._judge(found.get(root, []), root in aside)
                 if why is not None and not at_most:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from millrace.protocol import acklog as al
 from millrace.protocol.types import AttemptId, CloseMarker, TaskId, Verdict
 from millrace.simulate import history as h
+from millrace.simulate.workload import Root, roots_of
 
 
 class VerdictTruth:
@@ -13,6 +14,7 @@ class VerdictTruth:
     def __init__(self, history: h.History) -> None:
         self._history = history
         self._given: dict[tuple[object, int], Verdict] = {}
+        self._trees: dict[int, tuple[Root, int]] = {}
         self._forgotten: set[AttemptId] = set()
         history.listen(h.Answered, self._answered)
         history.listen(h.AttemptForgotten, self._forget)
@@ -45,14 +47,21 @@ class VerdictTruth:
         window, roots = marker.id.window, marker.intent.roots
         if self._missing(facts, marker, partition):
             return 0, (), False
-        judged = [
-            s for s in al.sequences(window, partition, roots) if s not in marker.excluded
-        ]
+        judged = [s for s in al.sequences(window, partition, roots) if s not in marker.excluded]
         broken, window_broken = _broken(facts, tuple(facts.winners or ()))
-        read = [s for task in facts.winners or () for s in facts.tasks[task].sources_read]
+        read = [s for task in facts.winners or () for s in facts.tasks[task].trees]
+        self._are_new(facts, marker)
         incomplete = tuple(s for s in judged if s in broken or read.count(s) != 1)
         whole = partition != al.check_partition(window) or not window_broken
         return len(judged) - len(incomplete), incomplete, whole
+
+    def _are_new(self, facts: h.AttemptFacts, marker: CloseMarker) -> None:
+        """A replay is a new tree: its tracking id was never another root's or replay's."""
+        listed = roots_of(marker.intent)
+        for winner in facts.winners or ():
+            for sequence, tracking in facts.tasks[winner].trees.items():
+                if self._trees.setdefault(tracking, listed[sequence]) != listed[sequence]:
+                    raise h.Violation("I3", f"{listed[sequence]} has the tracking id of another")
 
     def _missing(self, facts: h.AttemptFacts, marker: CloseMarker, partition: int) -> bool:
         return any(
@@ -69,4 +78,3 @@ def _broken(facts: h.AttemptFacts, winners: tuple[TaskId, ...]) -> tuple[set[int
             nets[where] = nets.get(where, 0) + count
     broken = {where[0] for where, net in nets.items() if net}
     return {s for s in broken if s is not None}, None in broken
-

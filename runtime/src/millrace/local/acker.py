@@ -1,0 +1,110 @@
+"""The acker of a local run: ``millrace.tracking.process`` that tells how much it holds for a root.
+
+The figures are measured where a slice is judged: the bytes of its array of check values, and the
+roots that the slice has. They go into a small JSON file, which nothing depends on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from millrace.errors import ExitCode, MillraceError
+from millrace.local.files import write_json
+from millrace.local.servers import PASSWORD_VARIABLE
+from millrace.protocol.acker import AckerMachine
+from millrace.protocol.acklog import Open, roots_of
+from millrace.protocol.types import CloseMarker
+from millrace.tracking.fold import ArrayFold
+from millrace.tracking.log import AckLog
+from millrace.tracking.message import AckMessage
+from millrace.tracking.process import Acker, connect
+
+log = logging.getLogger("millrace.acker")
+
+_WRITE_EVERY_S = 0.5
+
+
+@dataclass(slots=True)
+class Figures:
+    """Judged slices added up: their roots, and the bytes of their arrays."""
+
+    roots: int = 0
+    bytes: int = 0
+
+
+class MeasuredFold(ArrayFold):
+    """A fold that adds its size to ``figures`` when it is judged."""
+
+    def __init__(self, opened: Open, partition: int, figures: Figures) -> None:
+        super().__init__(opened, partition)
+        self._judged_roots = roots_of(opened.id.window, partition, opened.roots)
+        self._figures = figures
+
+    def seed(self, marker: CloseMarker) -> None:
+        super().seed(marker)
+        self._figures.roots += self._judged_roots
+        self._figures.bytes += self.size_bytes
+
+
+class LocalAcker(Acker):
+    """An acker that writes ``path`` after what it judged, twice a second at most."""
+
+    def __init__(self, name: str, ack_log: AckLog, path: Path) -> None:
+        self._figures = Figures()
+        self._path = path
+        self._written = (0, float("-inf"))
+        super().__init__(name, ack_log)
+
+    def restart(self) -> None:
+        super().restart()
+        self.machine = AckerMachine[AckMessage](
+            self.name, lambda opened, partition: MeasuredFold(opened, partition, self._figures)
+        )
+
+    def step(self, block_s: float = 5.0) -> bool:
+        found = super().step(block_s)
+        roots, written_s = self._written
+        if self._figures.roots != roots and time.monotonic() - written_s >= _WRITE_EVERY_S:
+            self._written = (self._figures.roots, time.monotonic())
+            with suppress(OSError):
+                write_json(self._path, asdict(self._figures), durable=False)
+        return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run an acker until it is ended; returns an exit code."""
+    parser = argparse.ArgumentParser(prog="millrace.local.acker", description=__doc__)
+    parser.add_argument("--name", required=True, help="name in the list of members")
+    parser.add_argument("--url", required=True, help="redis://host:port/db of the ack log's server")
+    parser.add_argument("--uid", required=True, help="uid of the topology")
+    parser.add_argument("--figures", required=True, type=Path, help="file to write figures to")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=os.environ.get("MILLRACE_LOG_LEVEL", "INFO"),
+        format=f"%(asctime)s %(levelname)s {options.name} %(message)s",
+        stream=sys.stderr,
+    )
+    # What an acker holds outlives it in the log: there is nothing to be put in order.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    client = connect(options.url, os.environ.get(PASSWORD_VARIABLE))
+    options.figures.parent.mkdir(mode=0o700, exist_ok=True)
+    log.info("serving topology %s, process %d", options.uid, os.getpid())
+    try:
+        LocalAcker(options.name, AckLog(client, options.uid), options.figures).run()
+    except MillraceError as error:
+        log.critical("%s", error)
+        return error.exit_code
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

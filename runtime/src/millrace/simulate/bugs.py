@@ -1,0 +1,306 @@
+"""Deliberate protocol bugs: the simulator must catch each of them, or its silence means nothing.
+
+Every bug replaces one production part by a subclass that breaks one rule; nothing else changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from millrace import ids
+from millrace.protocol import acker as a
+from millrace.protocol import events as e
+from millrace.protocol import record as records
+from millrace.protocol.acklog import Open
+from millrace.protocol.driver import Driver
+from millrace.protocol.membership import Membership, Owners, Step
+from millrace.protocol.plainfold import PlainFold, PlainMessage
+from millrace.protocol.record import Locate
+from millrace.protocol.server import NotOwner, Reason, ServerModel, StampReply
+from millrace.protocol.types import (
+    AttemptId,
+    CloseMarker,
+    Intent,
+    Member,
+    Phase,
+    Record,
+    Sealed,
+    Stamp,
+)
+from millrace.protocol.windows import Change, Ending, Windows
+from millrace.simulate.engine import Attempt, Task
+from millrace.simulate.flow import Ids
+from millrace.simulate.parts import Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """``parts`` makes what a run with the bug consists of."""
+
+    name: str
+    breaks: str
+    parts: Callable[[], Parts]
+
+
+def _driver(windows: type[Windows] = Windows, membership: type[Membership] = Membership) -> Parts:
+    class Broken(Driver):
+        def make_membership(self, owners: Owners) -> Membership:
+            s = self.settings
+            return membership(s.uid, s.copies, s.key_groups, owners)
+
+        def make_windows(self, locate: Locate) -> Windows:
+            return windows(self.settings, self.membership, locate)
+
+    return Parts(driver=Broken)
+
+
+# --- state servers
+
+
+class NoStampCheck(ServerModel):
+    """Takes writes whatever their stamp."""
+
+    def _refuse(self, run_id: str, stamp: Stamp) -> NotOwner | None:
+        return None if run_id == self.run_id else NotOwner(Reason.RUN_ID)
+
+
+class NoRunIdCheck(ServerModel):
+    """Takes messages that were meant for an earlier life of the server."""
+
+    def stamp(self, run_id: str, stamp: Stamp) -> StampReply:
+        return super().stamp(self.run_id, stamp)
+
+    def _refuse(self, run_id: str, stamp: Stamp) -> NotOwner | None:
+        return super()._refuse(self.run_id, stamp)
+
+
+def _without_fsync(name: str, run_id: str) -> ServerModel:
+    return ServerModel(name, run_id, fsync_always=False)
+
+
+# --- membership
+
+
+class NoWriteBack(Membership):
+    """Acts on what it read, without making it final first."""
+
+    def copied(self, event: e.Copied) -> list[e.Action]:
+        assert self.view is not None
+        if self.step is Step.COPYING and event.stamp == self.stamp:
+            if self.view.phase is Phase.OPEN:
+                self.step = Step.RECOVERED
+                return []
+        return super().copied(event)
+
+
+class ClaimWithoutCas(Membership):
+    """Believes in a claim that the view store has not confirmed."""
+
+    def cas_lost(self, event: e.CasLost) -> list[e.Action]:
+        if self.step is Step.CLAIMING and event.view == self._cas:
+            return self._installed(event.view)
+        return super().cas_lost(event)
+
+
+class StaleMemberIsSource(Membership):
+    """Reads the record from members that only join."""
+
+    def _sources(self) -> list[Member]:
+        return [m for m in self._to_stamp() if m in self._answers]
+
+
+class ActsBeforeOpening(Membership):
+    """Takes what a moving view recovered for final before the view is open."""
+
+    def acknowledged(self, event: e.RecordAck) -> list[e.Action]:
+        actions = super().acknowledged(event)
+        if self.step is Step.OPENING:
+            self.step = Step.RECOVERED
+        return actions
+
+
+# --- windows
+
+
+class ActBeforeCommit(Windows):
+    """The first acknowledgement is enough."""
+
+    def acknowledged(self, event: e.RecordAck) -> list[e.Action]:
+        write = self._write
+        if write is None or (event.stamp, event.seq) != (write.stamp, write.record.tag.seq):
+            return []
+        self._write = None
+        return self.committed(write.record)
+
+
+class AckOfOtherRoundCounts(Windows):
+    """An acknowledgement counts for whatever is being written."""
+
+    def acknowledged(self, event: e.RecordAck) -> list[e.Action]:
+        write = self._write
+        if write is None:
+            return []
+        return super().acknowledged(e.RecordAck(event.member, write.stamp, write.record.tag.seq))
+
+
+class PublishBeforeSeal(Windows):
+    """Shows a window as soon as its verdict is good."""
+
+    def _seal(self, ending: Ending) -> list[e.Action]:
+        actions = super()._seal(ending)
+        assert self._write is not None
+        sealed: Sealed = self._write.record.unpublished[-1]
+        return [e.Publish(sealed, self.membership.execution), *actions]
+
+
+class SplitDropsBoundary(Windows):
+    """The second half starts one root too late."""
+
+    def split_record(self, record: Record, first: Intent, second: Intent) -> Record:
+        head, *rest = second.ranges or (None,)
+        if head is not None and second.roots > 1:
+            cut = replace(head, start=head.start + 1, count=head.count - 1)
+            pieces = (cut, *rest) if cut.count else tuple(rest)
+            second = replace(second, ranges=tuple(p for p in pieces if p is not None))
+        return super().split_record(record, first, second)
+
+
+class IntentNotRerun(Windows):
+    """Recovery goes on with the next input instead of the open window."""
+
+    def resume(self, record: Record, now_s: float) -> list[e.Action]:
+        return super().resume(replace(record, intents=()), now_s)
+
+
+class ForgetTooEarly(Windows):
+    """Deletes what a record no longer needs before that record is committed."""
+
+    def _change(self, change: Change) -> list[e.Action]:
+        actions = super()._change(change)
+        assert self.record is not None
+        assert self._write is not None
+        written = self._write.record
+        unneeded = records.needed_objects(self.record) - records.needed_objects(written)
+        stamp = self.membership.stamp
+        return [e.Forget(stamp, written.sealed, tuple(sorted(unneeded)), ()), *actions]
+
+
+class MarkBeforeConfirm(Windows):
+    """Notes a window as published when it is only about to be."""
+
+    def _publish_next(self, record: Record) -> list[e.Action]:
+        actions = super()._publish_next(record)
+        if self._publishing is not None:
+            self._confirmed = max(self._confirmed, self._publishing)
+        return actions
+
+
+class NeverLooksUp(Driver):
+    """Does not notice a successor while it waits for something."""
+
+    def _watch(self) -> list[e.Action]:
+        return []
+
+
+# --- tracking
+
+
+class LosersApplied(a.AckerMachine[PlainMessage]):
+    """Judges by whatever messages there are."""
+
+    def drained(self, attempt: AttemptId, partition: int) -> list[a.AckerAction]:
+        held, part = self._waiting(attempt, partition, a.Phase.DRAINING)
+        if held is None or part is None:
+            return []
+        return self._judge(held, partition, part)
+
+
+class _FlatFold(PlainFold):
+    def __init__(self, opened: Open, partition: int) -> None:
+        super().__init__(opened, partition)
+        self._turn = dict.fromkeys(opened.edges, 0)
+
+
+class _FlatIds(Ids):
+    def child(self, parent: int, ordinal: int, edge: str) -> int:
+        return ids.tuple_id(parent, ordinal, 0)
+
+
+class _UnseededFold(PlainFold):
+    def seed(self, marker: CloseMarker) -> None:
+        self._excluded = marker.excluded
+
+
+class _UnseededAttempt(Attempt):
+    def messages(self, task: Task) -> list[PlainMessage]:
+        for edge in [edge for edge in task.work.nets if edge.startswith(">")]:
+            del task.work.nets[edge]
+        return super().messages(task)
+
+
+class _SameTreeFold(PlainFold):
+    def seed(self, marker: CloseMarker) -> None:
+        again = tuple(replace(replay, number=0) for replay in marker.intent.replays)
+        intent = replace(marker.intent, replays=again)
+        super().seed(replace(marker, intent=intent))
+
+
+class _SameTreeIds(Ids):
+    def root(self, root_id: int, replay: int) -> int:
+        return super().root(root_id, 0)
+
+
+def _acker(fold: Callable[[Open, int], PlainFold]) -> Callable[[str], a.AckerMachine[PlainMessage]]:
+    return lambda name: a.AckerMachine(name, fold)
+
+
+# --- workers
+
+
+class SealBeforeObjects(Attempt):
+    """Reports state objects without waiting for their owners."""
+
+    def _put(self, task: Task) -> None:
+        super()._put(task)
+        if task.waiting:
+            self._next(self._acknowledge, task)
+
+    def _put_done(self, task: Task) -> None:
+        task.waiting -= 1
+
+
+BUGS: dict[str, Bug] = {
+    bug.name: bug
+    for bug in (
+        Bug("no_stamp_check", "rule 7", lambda: Parts(server=NoStampCheck)),
+        Bug("no_run_id_check", "rule 5", lambda: Parts(server=NoRunIdCheck)),
+        Bug("no_fsync", "rule 23", lambda: Parts(server=_without_fsync)),
+        Bug("no_write_back", "rule 9", lambda: _driver(membership=NoWriteBack)),
+        Bug("claim_without_cas", "rule 8", lambda: _driver(membership=ClaimWithoutCas)),
+        Bug("stale_member_is_source", "rule 14", lambda: _driver(membership=StaleMemberIsSource)),
+        Bug("acts_before_opening", "rule 16", lambda: _driver(membership=ActsBeforeOpening)),
+        Bug("act_before_commit", "rule 4", lambda: _driver(ActBeforeCommit)),
+        Bug("ack_of_other_round_counts", "rule 3", lambda: _driver(AckOfOtherRoundCounts)),
+        Bug("publish_before_seal", "rule 4", lambda: _driver(PublishBeforeSeal)),
+        Bug("split_drops_boundary", "I1", lambda: _driver(SplitDropsBoundary)),
+        Bug("intent_not_rerun", "I1", lambda: _driver(IntentNotRerun)),
+        Bug("forget_too_early", "rule 22", lambda: _driver(ForgetTooEarly)),
+        Bug("mark_before_confirm", "rule 20", lambda: _driver(MarkBeforeConfirm)),
+        Bug("never_looks_up", "liveness", lambda: Parts(driver=NeverLooksUp)),
+        Bug("losers_applied", "I3", lambda: Parts(acker=lambda n: LosersApplied(n, PlainFold))),
+        Bug("id_without_edge", "I3", lambda: Parts(acker=_acker(_FlatFold), ids=_FlatIds)),
+        Bug(
+            "unseeded_roots",
+            "I3",
+            lambda: Parts(acker=_acker(_UnseededFold), attempt=_UnseededAttempt),
+        ),
+        Bug(
+            "replay_keeps_tracking_id",
+            "I3",
+            lambda: Parts(acker=_acker(_SameTreeFold), ids=_SameTreeIds),
+        ),
+        Bug("seal_before_objects", "rule 18", lambda: Parts(attempt=SealBeforeObjects)),
+    )
+}
+"""All deliberate bugs by name, with what each breaks."""

@@ -1,0 +1,69 @@
+"""Reading and writing numbers at any byte of an array, inside compiled loops.
+
+Nothing here checks bounds. Numba's cache looks at the age of the file with the loops alone: whoever
+changes this file touches ``kernels.py`` too.
+"""
+
+# ruff: noqa: ARG001
+# Numba looks at the arguments of intrinsics for their types alone.
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+@intrinsic
+def pointer(typingctx, array):  # type: ignore[no-untyped-def]
+    """Pointer to the first byte of an array, which must outlive it.
+
+    With arrays themselves numba counts references around each inlined call, which takes longer
+    than hashing. Integer addresses would do too, but LLVM miscompiles arithmetic on them.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        held = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.bitcast(held.data, ir.IntType(8).as_pointer())
+
+    return types.voidptr(array), codegen
+
+
+def _load(bits: int) -> Any:
+    """Intrinsic that reads the little-endian number at pointer + offset, as uint64."""
+
+    def typed(typingctx: Any, base: Any, offset: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            wide = ir.IntType(bits)
+            place = builder.gep(args[0], [args[1]], source_etype=ir.IntType(8))
+            number = builder.load(builder.bitcast(place, wide.as_pointer()), align=1, typ=wide)
+            return number if bits == 64 else builder.zext(number, ir.IntType(64))
+
+        return types.uint64(types.voidptr, types.intp), codegen
+
+    return intrinsic(typed)
+
+
+def _store(bits: int) -> Any:
+    """Intrinsic that writes the lowest bits of a uint64 at pointer + offset."""
+
+    def typed(typingctx: Any, base: Any, offset: Any, number: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            wide = ir.IntType(bits)
+            place = builder.gep(args[0], [args[1]], source_etype=ir.IntType(8))
+            value = args[2] if bits == 64 else builder.trunc(args[2], wide)
+            builder.store(value, builder.bitcast(place, wide.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.voidptr, types.intp, types.uint64), codegen
+
+    return intrinsic(typed)
+
+
+load64 = _load(64)
+load32 = _load(32)
+load8 = _load(8)
+store64 = _store(64)
+store32 = _store(32)
