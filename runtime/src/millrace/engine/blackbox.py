@@ -53,10 +53,11 @@ class Death:
 class Box:
     """The notes of one worker process.
 
-    Without a folder only the timer works. Not thread-safe; one task at a time uses it.
+    Without a folder only the timer works, without a time-out only the notes. Not thread-safe; one
+    task at a time uses it.
     """
 
-    def __init__(self, folder: Path | None, timeout_s: float) -> None:
+    def __init__(self, folder: Path | None, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
         self._memory: mmap.mmap | None = None
         self._task = Note(os.getpid(), 0, 0, 0, 0, 0)
@@ -74,25 +75,30 @@ class Box:
         self._write(
             Note(t.pid, t.execution, t.window, t.attempt, t.pass_no, t.partition, processor, roots)
         )
-        signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
+        self.progress()
 
     def progress(self) -> None:
         """The batch goes on: the time starts again."""
-        signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
+        if self._timeout_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
 
     def end(self) -> None:
         """User code has returned."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._disarm()
         if self._memory is not None:
             self._write(self._task)
 
     def idle(self) -> None:
         """The task has ended; a death from here on has nothing to do with it."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._disarm()
         t = self._task
         self._write(
             Note(t.pid, t.execution, t.window, t.attempt, t.pass_no, t.partition, busy=False)
         )
+
+    def _disarm(self) -> None:
+        if self._timeout_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _write(self, note: Note) -> None:
         if self._memory is None:

@@ -170,7 +170,7 @@ def unpack(envelope: bytes) -> Parcel:
             with pa.ipc.open_stream(whole.slice(at, size)) as reader:
                 tables[edge] = reader.read_all()
             at += size
-    except (pickle.UnpicklingError, EOFError, pa.ArrowInvalid, OSError, ValueError) as error:
+    except (pickle.UnpicklingError, EOFError, pa.ArrowException, ValueError) as error:
         raise EnvelopeError(f"an envelope cannot be read: {error}") from error
     if at != len(envelope):
         raise EnvelopeError(f"an envelope has {len(envelope)} bytes, its header says {at}")

@@ -87,10 +87,10 @@ class NoWriteBack(Membership):
 
     def copied(self, event: e.Copied) -> list[e.Action]:
         assert self.view is not None
-        if self.step is Step.COPYING and event.stamp == self.stamp:
-            if self.view.phase is Phase.OPEN:
-                self.step = Step.RECOVERED
-                return []
+        due = self.step is Step.COPYING and event.stamp == self.stamp
+        if due and self.view.phase is Phase.OPEN:
+            self.step = Step.RECOVERED
+            return []
         return super().copied(event)
 
 

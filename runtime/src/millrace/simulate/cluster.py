@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any
 
 from millrace.ids import name_id
 from millrace.protocol import server as s
@@ -13,8 +13,6 @@ from millrace.protocol.types import Member, Record, Stamp, View
 from millrace.ring import owners
 from millrace.simulate import history as h
 from millrace.simulate.world import World
-
-R = TypeVar("R")
 
 CONNECT_TIMEOUT_S = 0.3
 
@@ -122,8 +120,8 @@ class Cluster:
     def ask(
         self,
         member: Member,
-        operation: Callable[[], R | None],
-        answer: Callable[[R], None],
+        operation: Callable[[], object | None],
+        answer: Callable[[Any], None],
         unreachable: Callable[[], None],
     ) -> None:
         """Send an operation to a server and its answer back; ``operation`` runs over there and
@@ -133,8 +131,8 @@ class Cluster:
     def _arrived(
         self,
         member: Member,
-        operation: Callable[[], R | None],
-        answer: Callable[[R], None],
+        operation: Callable[[], object | None],
+        answer: Callable[[Any], None],
         unreachable: Callable[[], None],
     ) -> None:
         reply = operation()

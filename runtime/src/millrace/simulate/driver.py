@@ -21,7 +21,7 @@ from millrace.simulate.acklog import Verdicts
 from millrace.simulate.cluster import ViewStore, owners_of
 from millrace.simulate.engine import Attempt, Plant
 from millrace.simulate.flow import edges
-from millrace.simulate.sinks import SinkRefusal
+from millrace.simulate.sinks import SinkRefusalError
 from millrace.simulate.workload import Workload, cut
 from millrace.simulate.world import World
 
@@ -347,7 +347,7 @@ class DriverProcess:
             try:
                 for sink in self._plant.sinks.values():
                     sink.fence(action.execution)
-            except SinkRefusal as refusal:
+            except SinkRefusalError as refusal:
                 self.post(e.SinkRefused(str(refusal), refusal.fenced))
                 return
             self.post(e.SinksFenced(action.execution))
@@ -378,7 +378,7 @@ class DriverProcess:
             next(steps)
         except StopIteration:
             self._world.soon(self.post, e.Published(window))
-        except SinkRefusal as refusal:
+        except SinkRefusalError as refusal:
             self.post(e.SinkRefused(str(refusal), refusal.fenced))
         else:
             self._world.soon(self._publish_step, action, steps)

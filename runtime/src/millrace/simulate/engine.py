@@ -266,7 +266,9 @@ class Attempt:
             elif isinstance(reply[0], s.Found):
                 return True
         if answered and not self._over:
-            raise h.Violation("I6", f"{segment.name} is on none of its owners, all of which answer")
+            raise h.ViolationError(
+                "I6", f"{segment.name} is on none of its owners, all of which answer"
+            )
         self._die(f"no owner of {segment.name} answers", member_lost=True)
         return False
 

@@ -181,17 +181,18 @@ class Flow:
         parent = self._ids.child(tracking, 0, edge_name(root[0], SPLIT))
         keys = self._workload.keys[root]
         rows = [Row(root, n, len(keys), salt, key) for n, key in enumerate(keys)]
-        for n, row in enumerate(rows):
+        for row in rows:
             if self._combines(plan, row.key):
                 combine.setdefault(row.key, []).append(row)
             else:
-                number = self._ids.child(parent, n, SPLIT_COUNT)
-                self._emit(
-                    work, SPLIT_COUNT, Item(sequence, number, row.key, (row,), (sequence, n))
-                )
+                self._emit_row(work, SPLIT_COUNT, sequence, parent, row)
             if self._options.side:
-                number = self._ids.child(parent, n, SPLIT_SIDE)
-                self._emit(work, SPLIT_SIDE, Item(sequence, number, row.key, (row,), (sequence, n)))
+                self._emit_row(work, SPLIT_SIDE, sequence, parent, row)
+
+    def _emit_row(self, work: Work, edge: str, sequence: int, parent: int, row: Row) -> None:
+        number = self._ids.child(parent, row.ordinal, edge)
+        item = Item(sequence, number, row.key, (row,), (sequence, row.ordinal))
+        self._emit(work, edge, item)
 
     def _combines(self, plan: AttemptPlan, key: str) -> bool:
         if not self._options.combined:

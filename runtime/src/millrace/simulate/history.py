@@ -26,7 +26,7 @@ from millrace.protocol.types import (
 from millrace.simulate.workload import Root
 
 
-class Violation(Exception):
+class ViolationError(Exception):
     """An invariant does not hold. ``rule`` names it."""
 
     def __init__(self, rule: str, text: str) -> None:

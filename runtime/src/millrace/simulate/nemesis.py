@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from millrace.protocol import events as e
-from millrace.protocol.types import Member, Record
+from millrace.protocol.types import Member, Record, Replay
 from millrace.simulate import history as h
 from millrace.simulate.acklog import AckerProcess, AckLog
 from millrace.simulate.cluster import Cluster, ViewStore
@@ -154,7 +154,7 @@ class Nemesis:
         one, index = self._world.rng.choice(letters)
         self._requested.add((one.name, index))
         letter = self._history.letters(one.name)[index]
-        replays = ()
+        replays: tuple[Replay, ...] = ()
         if self._world.rng.random() < 0.7:
             self._to.workload.mend(root_of(letter), self._world.rng)
             replays = (replace(letter, number=letter.number + 1, due_s=self._world.now_s),)

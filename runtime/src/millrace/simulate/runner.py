@@ -56,14 +56,18 @@ def run_one(
 
 def run_many(seeds: Iterable[int], bug: str | None, jobs: int) -> Iterator[Outcome]:
     """Runs in the order of their seeds, ``jobs`` at a time."""
-    chunks = iter(lambda it=iter(seeds): list(itertools.islice(it, CHUNK)), [])
     if jobs <= 1:
-        for chunk in chunks:
-            yield from _run_chunk(chunk, bug)
+        for seed in seeds:
+            yield run_one(seed, bug)
         return
+    listed = list(seeds)
+    chunks = [listed[at : at + CHUNK] for at in range(0, len(listed), CHUNK)]
     with ProcessPoolExecutor(jobs) as pool:
-        for outcomes in pool.map(_run_chunk, *zip(*((c, bug) for c in chunks), strict=True)):
-            yield from outcomes
+        try:
+            for outcomes in pool.map(_run_chunk, chunks, itertools.repeat(bug)):
+                yield from outcomes
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _run_chunk(seeds: Sequence[int], bug: str | None) -> list[Outcome]:

@@ -115,7 +115,7 @@ class Simulation:
         with small_blocks():
             try:
                 self._to_the_end()
-            except h.Violation as found:
+            except h.ViolationError as found:
                 violation = str(found)
             except Exception as found:  # noqa: BLE001
                 # A machine that raises has met something that its rules do not foresee.
@@ -136,9 +136,11 @@ class Simulation:
         latest_s = self.world.storm_ends_s + CALM_LIMIT_S
         while not self.supervisor.drained:
             if not self.world.step():
-                raise h.Violation("liveness", "nothing is left to happen and input is not drained")
+                raise h.ViolationError(
+                    "liveness", "nothing is left to happen and input is not drained"
+                )
             if self.world.steps > STEP_LIMIT or self.world.now_s > latest_s:
-                raise h.Violation("liveness", self._stuck())
+                raise h.ViolationError("liveness", self._stuck())
         self._let_zombies_finish()
         self.checkers.finish()
 
@@ -151,7 +153,9 @@ class Simulation:
         for driver in self.supervisor.drivers:
             awake_s = self.world.now_s - driver.awake_since_s
             if driver.alive and not driver.frozen and awake_s > NOTICE_S:
-                raise h.Violation("liveness", f"driver {driver.number} never notices its successor")
+                raise h.ViolationError(
+                    "liveness", f"driver {driver.number} never notices its successor"
+                )
 
     def _stuck(self) -> str:
         record = self.checkers.ledger.record
@@ -194,9 +198,8 @@ class Simulation:
 
     def _sinks(self, rng: Random) -> dict[str, Sink]:
         names = [OUT_SINK, SIDE_SINK] if self.options.side else [OUT_SINK]
-        return {
-            name: rng.choice((FilesSink, TransactionSink))(name, self.history) for name in names
-        }
+        kinds: tuple[type[Sink], ...] = (FilesSink, TransactionSink)
+        return {name: rng.choice(kinds)(name, self.history) for name in names}
 
     def _tracer(self, trace: Callable[[str], None] | None) -> Callable[[object], None] | None:
         if trace is None:

@@ -14,7 +14,7 @@ from millrace.protocol.types import Sealed, Staged
 from millrace.simulate import history as h
 
 
-class SinkRefusal(Exception):
+class SinkRefusalError(Exception):
     """The sink will not take it: fenced, or another digest under the same window."""
 
     def __init__(self, text: str, fenced: bool) -> None:
@@ -22,7 +22,7 @@ class SinkRefusal(Exception):
         self.fenced = fenced
 
 
-class StagedLost(h.Violation):
+class StagedLostError(h.ViolationError):
     """A sealed window names staged output that is gone."""
 
 
@@ -48,12 +48,12 @@ class Sink:
 
     def fence(self, execution: int) -> None:
         if execution < self.fenced:
-            raise SinkRefusal(f"{self.name}: execution {self.fenced} has taken over", True)
+            raise SinkRefusalError(f"{self.name}: execution {self.fenced} has taken over", True)
         self.fenced = execution
         self.history.add(h.SinkFenced(self.name, execution))
 
     def publish(self, sealed: Sealed, mine: Sequence[Staged], execution: int) -> Iterator[None]:
-        """Show a window; each step is atomic. Raises ``SinkRefusal``."""
+        """Show a window; each step is atomic. Raises ``SinkRefusalError``."""
         raise NotImplementedError
 
     def discard(self, covers: Callable[[str], bool]) -> None:
@@ -63,11 +63,13 @@ class Sink:
 
     def check(self, execution: int) -> None:
         if execution < self.fenced:
-            raise SinkRefusal(f"{self.name}: execution {self.fenced} has taken over", True)
+            raise SinkRefusalError(f"{self.name}: execution {self.fenced} has taken over", True)
 
     def show(self, sealed: Sealed, staged: Staged, execution: int) -> None:
         if staged.name not in self.staged:
-            raise StagedLost("I7", f"{self.name}: {staged.name} of window {sealed.window} is gone")
+            raise StagedLostError(
+                "I7", f"{self.name}: {staged.name} of window {sealed.window} is gone"
+            )
         del self.staged[staged.name]
         rows = self.history.rows(staged.name)
         self.history.add(h.Shown(self.name, sealed, staged.name, staged.digest, rows, execution))
@@ -92,7 +94,7 @@ class FilesSink(Sink):
         wanted = _Manifest(sealed.digest, len(mine))
         if self._manifests.setdefault(sealed.window, wanted) != wanted:
             text = f"{self.name}: window {sealed.window} has another content already"
-            raise SinkRefusal(text, False)
+            raise SinkRefusalError(text, False)
         yield
         for part, staged in enumerate(mine):
             if self._final.get((sealed.window, part)) != staged.digest:
@@ -114,7 +116,7 @@ class TransactionSink(Sink):
         self.check(execution)
         if self._digests.get(sealed.window, sealed.digest) != sealed.digest:
             text = f"{self.name}: window {sealed.window} has another content already"
-            raise SinkRefusal(text, False)
+            raise SinkRefusalError(text, False)
         if sealed.window <= self.high_water:
             return
         self._digests[sealed.window] = sealed.digest

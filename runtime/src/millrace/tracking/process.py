@@ -72,6 +72,7 @@ class Acker:
         wanted = {self.log.control_key: self._control_after}
         wanted |= {self._key_of[part]: after for part, after in self._after.items()}
         found = self.log.read(wanted, _READ_ENTRIES, block_s)
+        came = bool(found)
         actions: list[AckerAction] = []
         for entry, fields in found.pop(self.log.control_key, ()):
             self._control_after = entry
@@ -79,7 +80,7 @@ class Acker:
         for key, entries in found.items():
             self._deliver(self._slice_of[key], entries)
         self._perform(actions)
-        return bool(actions or found)
+        return came
 
     def run(self) -> None:
         """Serve for ever; only an error that waiting cannot cure ends it."""

@@ -1,6 +1,6 @@
 """Independent judges of a run, one module for each kind of truth.
 
-They listen to the history; a broken invariant raises ``Violation`` at the very action that broke
+They listen to the history; a broken invariant raises ``ViolationError`` at the action that broke
 it. None of them looks into the machines that it judges.
 """
 

@@ -24,21 +24,22 @@ class Acts:
             self._run(entry.execution, action)
         elif isinstance(action, e.Publish):
             if self._ledger.sealed.get(action.sealed.window) != action.sealed:
-                raise h.Violation(
+                raise h.ViolationError(
                     "rule 4", f"window {action.sealed.window} is published and not committed"
                 )
-        elif isinstance(action, e.Committed):
-            if action.record.tag not in self._ledger.tags:
-                raise h.Violation("rule 4", f"{action.record.tag} is reported and not committed")
+        elif isinstance(action, e.Committed) and action.record.tag not in self._ledger.tags:
+            raise h.ViolationError("rule 4", f"{action.record.tag} is reported and not committed")
 
     def _run(self, execution: int, action: e.Run) -> None:
         plan, record = action.plan, self._ledger.record
         if plan.id in self._seen:
-            raise h.Violation("rule 4", f"{plan.id} is run a second time")
+            raise h.ViolationError("rule 4", f"{plan.id} is run a second time")
         self._seen.add(plan.id)
         if self._store.view is None or self._store.view.execution != execution:
             return
         if record is None or not record.intents or record.intents[0] != plan.intent:
-            raise h.Violation("I1", f"{plan.id} does not run the first open window")
+            raise h.ViolationError("I1", f"{plan.id} does not run the first open window")
         if record.chains != plan.chains:
-            raise h.Violation("I2", f"{plan.id} does not start from the state of the last window")
+            raise h.ViolationError(
+                "I2", f"{plan.id} does not start from the state of the last window"
+            )

@@ -54,7 +54,7 @@ class Bound:
         origin = self._origins[roots_of(entry.action.plan.intent)[0]]
         origin.runs += 1
         if origin.runs > origin.limit:
-            raise h.Violation(
+            raise h.ViolationError(
                 "bound",
                 f"window {origin.window} is run {origin.runs} times, {origin.limit} allowed",
             )

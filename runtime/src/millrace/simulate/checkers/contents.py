@@ -30,7 +30,7 @@ class Contents:
         before, after = entry.before, entry.after
         if before is None or before.sealed == after.sealed:
             if before is not None and before.chains != after.chains:
-                raise h.Violation("I2", f"state changed without a seal in {after.tag}")
+                raise h.ViolationError("I2", f"state changed without a seal in {after.tag}")
             return
         shown = self._shown(after)
         aside = self._set_aside(before, after)
@@ -40,7 +40,7 @@ class Contents:
     def _shown(self, record: Record) -> dict[str, list[h.Row]]:
         sealed = record.unpublished[-1]
         if sealed.window != record.sealed:
-            raise h.Violation("I7", f"window {record.sealed} is sealed and will not be shown")
+            raise h.ViolationError("I7", f"window {record.sealed} is sealed and will not be shown")
         shown: dict[str, list[h.Row]] = {}
         for staged in sealed.staged:
             shown.setdefault(staged.sink, []).extend(self._history.rows(staged.name))
@@ -56,7 +56,7 @@ class Contents:
             gained = self._added(processor, self._states.get(processor, {}), state)
             added = Counter(row for row in gained if row.root not in partial)
             if added != wanted:
-                raise h.Violation(
+                raise h.ViolationError(
                     "I2",
                     f"window {record.sealed}: {processor} gained {added - wanted} over what is "
                     f"shown and lacks {wanted - added}",
@@ -69,12 +69,14 @@ class Contents:
     def _added(self, processor: str, before: State, after: State) -> Iterable[h.Row]:
         for key, rows in before.items():
             if after.get(key, ())[: len(rows)] != rows:
-                raise h.Violation("I2", f"{processor}: rows of key {key} were changed or lost")
+                raise h.ViolationError("I2", f"{processor}: rows of key {key} were changed or lost")
         for key, rows in after.items():
             old = len(before.get(key, ()))
             for place in range(old, len(rows)):
                 if processor == COUNT and rows[place].place != place:
-                    raise h.Violation("I2", f"{processor}: {rows[place]} at place {place} of {key}")
+                    raise h.ViolationError(
+                        "I2", f"{processor}: {rows[place]} at place {place} of {key}"
+                    )
                 yield rows[place]
 
     def _roots(
@@ -91,17 +93,17 @@ class Contents:
                 found.setdefault(row.root, []).append(row)
             for root in found:
                 if root not in inside:
-                    raise h.Violation(
+                    raise h.ViolationError(
                         "I1", f"window {after.sealed} shows {root}, not one of its own"
                     )
             for root in sorted(inside):
                 why = self._judge(found.get(root, []), root in aside)
                 if why is not None and not at_most:
-                    raise h.Violation("I1", f"window {after.sealed}, {sink}: {root} {why}")
+                    raise h.ViolationError("I1", f"window {after.sealed}, {sink}: {root} {why}")
                 if why is not None:
                     broken.add(root)
         if at_most and _uncounted(len(broken), dropped, self._options):
-            raise h.Violation("drops", f"window {after.sealed}: {broken}, counted {dropped}")
+            raise h.ViolationError("drops", f"window {after.sealed}: {broken}, counted {dropped}")
 
     def _sinks(self) -> tuple[str, ...]:
         return (OUT_SINK, "sideout") if self._options.side else (OUT_SINK,)

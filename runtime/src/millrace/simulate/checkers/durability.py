@@ -32,12 +32,12 @@ class Durability:
         for owner in owners_of(view.owners, name, groups):
             member = members[owner]
             if self._cluster.is_alive(member) and not self._cluster.has(member, name):
-                raise h.Violation("rule 18", f"{name} is committed and not on {member.name}")
+                raise h.ViolationError("rule 18", f"{name} is committed and not on {member.name}")
 
     def _deleted(self, entry: h.ObjectsDeleted) -> None:
         for name in entry.names:
             if name in self._needed:
-                raise h.Violation("rule 22", f"{name} was deleted and is still needed")
+                raise h.ViolationError("rule 22", f"{name} was deleted and is still needed")
 
 
 def _named(record: Record) -> dict[str, int]:

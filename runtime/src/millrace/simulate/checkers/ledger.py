@@ -49,17 +49,19 @@ class Ledger:
             if w.stamp == view.stamp() and w.members >= set(view.target)
         ]
         if not held:
-            raise h.Violation("rule 16", f"view {view.epoch} opened before its write-back")
+            raise h.ViolationError("rule 16", f"view {view.epoch} opened before its write-back")
         self._commit(max(held, key=lambda w: w.record.tag).record, view)
 
     def _written(self, entry: h.RecordWritten) -> None:
         tag = entry.record.tag
         writing = self._writes.setdefault(tag, _Writing(entry.record, entry.stamp))
         if writing.record != entry.record:
-            raise h.Violation("I5", f"two records under one tag {tag}")
+            raise h.ViolationError("I5", f"two records under one tag {tag}")
         view = self._views.get(entry.stamp)
         if view is None:
-            raise h.Violation("rule 8", f"a record under {entry.stamp}, which no view ever had")
+            raise h.ViolationError(
+                "rule 8", f"a record under {entry.stamp}, which no view ever had"
+            )
         writing.members.add(entry.member)
         if view.phase is Phase.OPEN and writing.members >= set(view.target):
             self._commit(entry.record, view)
@@ -69,7 +71,7 @@ class Ledger:
             return
         before = self.record
         if before is not None and record.tag <= before.tag:
-            raise h.Violation("rule 2", f"{record.tag} is committed behind {before.tag}")
+            raise h.ViolationError("rule 2", f"{record.tag} is committed behind {before.tag}")
         self.tags.add(record.tag)
         self.record = record
         self.view = view
@@ -77,5 +79,5 @@ class Ledger:
         for sealed in record.unpublished:
             known = self.sealed.setdefault(sealed.window, sealed)
             if known != sealed:
-                raise h.Violation("I7", f"window {sealed.window} is sealed with two contents")
+                raise h.ViolationError("I7", f"window {sealed.window} is sealed with two contents")
         self._history.add(h.Commit(before, record, view))

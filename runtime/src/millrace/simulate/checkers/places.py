@@ -51,7 +51,9 @@ class Places:
             if old == sealing and again and new == entry.after.sealed + 1:
                 continue
             if old != new and not self._may_move(root, old, new, sealing, abandoned):
-                raise h.Violation("I4", f"{root} went from {old} to {new} with {entry.after.tag}")
+                raise h.ViolationError(
+                    "I4", f"{root} went from {old} to {new} with {entry.after.tag}"
+                )
         self._trees.update(trees)
         self._before = {root: after.get(root, GONE) for root in self._workload.roots}
         self._totals(entry.after)
@@ -61,7 +63,7 @@ class Places:
 
         def put(root: Root, place: object) -> None:
             if root in found:
-                raise h.Violation("I4", f"{root} is {found[root]} and {place} in {record.tag}")
+                raise h.ViolationError("I4", f"{root} is {found[root]} and {place} in {record.tag}")
             found[root] = place
 
         for feed in self._workload.feeds:
@@ -85,7 +87,7 @@ class Places:
         if before is None or after.sealed == before.sealed:
             return None
         if not before.intents or before.intents[0].window != after.sealed:
-            raise h.Violation("I1", f"window {after.sealed} is sealed and was not open")
+            raise h.ViolationError("I1", f"window {after.sealed} is sealed and was not open")
         return after.sealed
 
     def _abandoned(self, entry: h.Commit) -> bool:
@@ -98,7 +100,7 @@ class Places:
     def _may_move(
         self, root: Root, old: object, new: object, sealing: int | None, abandoned: bool
     ) -> bool:
-        if old == UNREAD or old == REPLAY:
+        if old in (UNREAD, REPLAY):
             return isinstance(new, int)
         if isinstance(old, int):
             if old == sealing or abandoned:
@@ -115,7 +117,7 @@ class Places:
         totals = record.totals
         counted = totals.roots + totals.dropped
         if not gone - by_user <= counted <= gone or totals.dead != dead:
-            raise h.Violation("totals", f"{totals} with {gone} roots gone and {dead} dead")
+            raise h.ViolationError("totals", f"{totals} with {gone} roots gone and {dead} dead")
 
 
 def _trees(record: Record) -> dict[Root, int]:

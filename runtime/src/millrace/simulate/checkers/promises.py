@@ -39,9 +39,9 @@ class Promises:
 
     def finish(self, record: Record | None) -> None:
         if record is None:
-            raise h.Violation("end", "drained without a record")
+            raise h.ViolationError("end", "drained without a record")
         if record.intents or record.replays or record.unpublished:
-            raise h.Violation("end", f"drained with something left: {record}")
+            raise h.ViolationError("end", f"drained with something left: {record}")
         dead = self._dead(record)
         if self._options.guarantee is Guarantee.AT_MOST_ONCE:
             self._at_most_once(record)
@@ -66,30 +66,32 @@ class Promises:
                 rows = len(found.get(root, []))
                 wanted = 0 if dead and not sets else len(self._workload.keys[root])
                 if rows != wanted or (not dead and sets != 1) or (root in self._dropped and sets):
-                    raise h.Violation("ExactlyOnce", f"{root} shows {rows} rows on {sink}")
+                    raise h.ViolationError("ExactlyOnce", f"{root} shows {rows} rows on {sink}")
             elif not dead and sets < 1:
-                raise h.Violation("AtLeastOnce", f"{root} never shows as a whole on {sink}")
+                raise h.ViolationError("AtLeastOnce", f"{root} never shows as a whole on {sink}")
 
     def _poison(self, root: Root, gone: bool) -> None:
         kind = self._workload.kinds[root]
         good = kind in (Kind.GOOD, Kind.RAISES_ONCE)
         if not good and not gone:
-            raise h.Violation("poison", f"{root} {kind.value} and is no dead letter")
+            raise h.ViolationError("poison", f"{root} {kind.value} and is no dead letter")
         hits = self._hits.get(root, 0) + (kind is Kind.RAISES_ONCE)
         mended = root in self._workload.mended
         if good and gone and not mended and hits <= self._options.max_replays:
-            raise h.Violation("poison", f"{root} is a good root and a dead letter ({hits} faults)")
+            raise h.ViolationError(
+                "poison", f"{root} is a good root and a dead letter ({hits} faults)"
+            )
 
     def _at_most_once(self, record: Record) -> None:
         for sink, found in self._rows.items():
             whole = 0
             for root, rows in found.items():
                 if len({row.ordinal for row in rows}) != len(rows):
-                    raise h.Violation("AtMostOnce", f"{root} shows twice on {sink}")
+                    raise h.ViolationError("AtMostOnce", f"{root} shows twice on {sink}")
                 whole += _complete_sets(rows)
             lost = len(self._workload.roots) - whole
             if lost > record.totals.dropped and not self._options.combined:
-                raise h.Violation(
+                raise h.ViolationError(
                     "AtMostOnce", f"{lost} roots lost on {sink}, {record.totals.dropped} counted"
                 )
 

@@ -21,22 +21,26 @@ class ShownWindows:
     def _wanted(self, sink: str, window: int) -> list[str]:
         sealed = self._ledger.sealed.get(window)
         if sealed is None:
-            raise h.Violation("I7", f"{sink} shows window {window}, which is not committed")
+            raise h.ViolationError("I7", f"{sink} shows window {window}, which is not committed")
         return [staged.name for staged in sealed.staged if staged.sink == sink]
 
     def _shown(self, entry: h.Shown) -> None:
         window = entry.sealed.window
         shown = self._parts.setdefault((entry.sink, window), [])
         if entry.name in shown:
-            raise h.Violation("I7", f"{entry.sink} shows {entry.name} twice")
+            raise h.ViolationError("I7", f"{entry.sink} shows {entry.name} twice")
         if entry.name not in self._wanted(entry.sink, window):
-            raise h.Violation("I7", f"{entry.sink} shows {entry.name}, not named by the record")
+            raise h.ViolationError(
+                "I7", f"{entry.sink} shows {entry.name}, not named by the record"
+            )
         shown.append(entry.name)
 
     def _confirm(self, entry: h.SinkConfirmed) -> None:
         shown = self._parts.get((entry.sink, entry.window), [])
         if sorted(shown) != sorted(self._wanted(entry.sink, entry.window)):
-            raise h.Violation("I7", f"{entry.sink} confirms window {entry.window} with {shown}")
+            raise h.ViolationError(
+                "I7", f"{entry.sink} confirms window {entry.window} with {shown}"
+            )
         self._confirmed.add((entry.sink, entry.window))
 
     def _committed(self, entry: h.Commit) -> None:
@@ -44,7 +48,7 @@ class ShownWindows:
         for window in range(before + 1, entry.after.published + 1):
             for sink in self._sinks:
                 if (sink, window) not in self._confirmed:
-                    raise h.Violation(
+                    raise h.ViolationError(
                         "rule 20", f"window {window} is marked, {sink} has not confirmed it"
                     )
 
@@ -53,4 +57,4 @@ class ShownWindows:
         for window in self._ledger.sealed:
             for sink in self._sinks:
                 if (sink, window) not in self._confirmed:
-                    raise h.Violation("I7", f"{sink} never confirmed window {window}")
+                    raise h.ViolationError("I7", f"{sink} never confirmed window {window}")

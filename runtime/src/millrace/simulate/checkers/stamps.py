@@ -27,29 +27,29 @@ class Stamps:
         self._is_meant(entry.member)
         before = self._in_effect.get(entry.member)
         if before is not None and entry.stamp < before:
-            raise h.Violation("I5", f"{entry.member} went back from {before} to {entry.stamp}")
+            raise h.ViolationError("I5", f"{entry.member} went back from {before} to {entry.stamp}")
         self._in_effect[entry.member] = entry.stamp
 
     def _changed(self, entry: h.RecordWritten | h.ObjectsPut | h.ObjectsDeleted) -> None:
         self._is_meant(entry.member)
         current = self._in_effect.get(entry.member)
         if entry.stamp != current:
-            raise h.Violation(
+            raise h.ViolationError(
                 "I5", f"{entry.member} under stamp {current} took a change under {entry.stamp}"
             )
 
     def _is_meant(self, member: Member) -> None:
         if not self._cluster.is_alive(member):
-            raise h.Violation("rule 5", f"a message for {member} was taken by another life")
+            raise h.ViolationError("rule 5", f"a message for {member} was taken by another life")
 
     def _claimed(self, entry: h.Claimed) -> None:
         owner = self._claims.setdefault(entry.execution, entry.number)
         if owner != entry.number:
-            raise h.Violation(
+            raise h.ViolationError(
                 "rule 8", f"drivers {owner} and {entry.number} are both execution {entry.execution}"
             )
 
     def _viewed(self, entry: h.ViewChanged) -> None:
         if entry.view.execution < self._executions or entry.view.epoch < self._epoch:
-            raise h.Violation("rule 12", f"the view went back: {entry.view}")
+            raise h.ViolationError("rule 12", f"the view went back: {entry.view}")
         self._executions, self._epoch = entry.view.execution, entry.view.epoch

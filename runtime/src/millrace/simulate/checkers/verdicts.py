@@ -29,15 +29,17 @@ class VerdictTruth:
         (partition,) = verdict.partitions
         first = self._given.setdefault((verdict.id, partition), verdict)
         if first != verdict:
-            raise h.Violation("I3", f"two verdicts on slice {partition} of {verdict.id}")
+            raise h.ViolationError("I3", f"two verdicts on slice {partition} of {verdict.id}")
         facts = self._history.attempts[verdict.id]
         if facts.winners is None or {task for task, _ in marker.winners} != set(facts.winners):
-            raise h.Violation("I3", f"{verdict.id} is judged by tasks that are not its winners")
+            raise h.ViolationError(
+                "I3", f"{verdict.id} is judged by tasks that are not its winners"
+            )
         incomplete = tuple(root.sequence for root in verdict.incomplete)
         found = (verdict.complete, incomplete, verdict.window_complete)
         wanted = self._truth(facts, marker, partition)
         if found != wanted:
-            raise h.Violation(
+            raise h.ViolationError(
                 "I3", f"slice {partition} of {verdict.id} was judged {found}, true is {wanted}"
             )
 
@@ -61,7 +63,9 @@ class VerdictTruth:
         for winner in facts.winners or ():
             for sequence, tracking in facts.tasks[winner].trees.items():
                 if self._trees.setdefault(tracking, listed[sequence]) != listed[sequence]:
-                    raise h.Violation("I3", f"{listed[sequence]} has the tracking id of another")
+                    raise h.ViolationError(
+                        "I3", f"{listed[sequence]} has the tracking id of another"
+                    )
 
     def _missing(self, facts: h.AttemptFacts, marker: CloseMarker, partition: int) -> bool:
         return any(

@@ -1,0 +1,21 @@
+"""Sinks that show sealed windows once: files, Redis, the console, and classes of your own."""
+
+from millrace.sinks.base import (
+    Sink,
+    SinkFullError,
+    SinkUnavailableError,
+    StagingArea,
+    Step,
+)
+from millrace.sinks.loader import SinkSpec, make_sink, open_sink
+
+__all__ = [
+    "Sink",
+    "SinkFullError",
+    "SinkSpec",
+    "SinkUnavailableError",
+    "StagingArea",
+    "Step",
+    "make_sink",
+    "open_sink",
+]

@@ -1,0 +1,201 @@
+"""The small files by which a folder remembers whose it is, whom it serves and what it has shown.
+
+All of them only ever come into being, in the folder ``_millrace``:
+
+``owner.json``               {format, uid, sink}: the life of a topology that the folder belongs to
+``executions/<n>``           execution n may publish, lower ones may not
+``windows/<w>.json``         the manifest of window w, created exclusively: what it shows
+``windows/<w>.done``         all of window w is shown
+``staged/``                  what tasks staged
+
+The highest ``.done`` is the high-water mark: no window up to it is ever shown again, so manifests
+far below it can go. Since marks are created and never overwritten, an old driver that wakes up
+cannot move one back, whenever that is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millrace.errors import FencedError, NewerFormatError, SinkError
+
+MARKER_FORMAT = 1
+KEPT_WINDOWS = 16
+"""Manifests that are kept below the high-water mark, so that another digest is noticed."""
+
+_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """The markers of one sink's folder. Methods raise ``OSError`` where the disk does."""
+
+    sink: str
+    root: Path
+
+    @property
+    def home(self) -> Path:
+        return self.root / "_millrace"
+
+    @property
+    def staged(self) -> Path:
+        return self.home / "staged"
+
+    @property
+    def windows(self) -> Path:
+        return self.home / "windows"
+
+    @property
+    def executions(self) -> Path:
+        return self.home / "executions"
+
+    # -- whose folder it is
+
+    def owner(self) -> str | None:
+        """The uid that the folder belongs to. Raises ``NewerFormatError``, ``SinkError``."""
+        try:
+            text = (self.home / "owner.json").read_text()
+        except FileNotFoundError:
+            return None
+        found = self._decode(text, "owner.json")
+        if found["sink"] != self.sink:
+            raise SinkError(
+                f"sink {self.sink!r}: folder {self.root} belongs to the sink {found['sink']!r}; "
+                "give each sink a folder of its own"
+            )
+        return str(found["uid"])
+
+    def claim(self, uid: str) -> bool:
+        """Mark the folder as ``uid``'s; ``False`` where another was quicker."""
+        for folder in (self.staged, self.windows, self.executions):
+            folder.mkdir(parents=True, exist_ok=True)
+        document = {"format": MARKER_FORMAT, "uid": uid, "sink": self.sink}
+        made = _create(self.home / "owner.json", _encode(document))
+        for folder in (self.home, self.root, self.root.parent):
+            sync_folder(folder)
+        return made or self.owner() == uid
+
+    # -- whom it serves
+
+    def fence(self, execution: int) -> None:
+        """Refuse lower executions. Raises ``FencedError`` where a higher one was here."""
+        mark = self.executions / f"{execution:0{_DIGITS}}"
+        mark.touch()
+        sync_folder(self.executions)
+        self.check_fence(execution)
+        for old in os.listdir(self.executions):
+            if old < mark.name:
+                (self.executions / old).unlink(missing_ok=True)
+
+    def check_fence(self, execution: int) -> None:
+        """Raises ``FencedError`` where a higher execution was here."""
+        highest = max(map(int, os.listdir(self.executions)), default=0)
+        if highest > execution:
+            raise FencedError(
+                f"sink {self.sink!r}: folder {self.root} serves execution {highest}, this is "
+                f"execution {execution}; a newer run of the topology has taken over"
+            )
+
+    # -- what it has shown
+
+    def high_water(self) -> int:
+        """The last window that is shown, or -1."""
+        marks = [n for n in os.listdir(self.windows) if n.endswith(".done")]
+        return max((int(n.partition(".")[0]) for n in marks), default=-1)
+
+    def manifest(self, window: int) -> dict[str, Any] | None:
+        try:
+            text = self._path(window, "json").read_text()
+        except FileNotFoundError:
+            return None
+        return self._decode(text, f"windows/{self._path(window, 'json').name}")
+
+    def create_manifest(self, window: int, document: dict[str, Any]) -> dict[str, Any]:
+        """The manifest of a window: this one, or the one that was there before."""
+        path = self._path(window, "json")
+        if _create(path, _encode({"format": MARKER_FORMAT, **document})):
+            sync_folder(self.windows)
+            return document
+        found = self.manifest(window)
+        return document if found is None else found
+
+    def done(self, window: int) -> None:
+        """Move the high-water mark up to a window, and forget what lies far below it."""
+        self._path(window, "done").touch()
+        sync_folder(self.windows)
+        for name in os.listdir(self.windows):
+            number = name.partition(".")[0]
+            if number.isdigit() and int(number) <= window - KEPT_WINDOWS:
+                (self.windows / name).unlink(missing_ok=True)
+
+    # -- clearing up
+
+    def sweep(self) -> None:
+        """Remove temporary files that crashes left behind."""
+        for folder in (self.home, self.windows):
+            for name in os.listdir(folder):
+                if name.startswith("."):
+                    (folder / name).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Forget everything. The owner goes last, so that a crash leaves it to be done again."""
+        for folder in (self.staged, self.windows, self.executions):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                path.unlink()
+        (self.home / "owner.json").unlink(missing_ok=True)
+
+    def _path(self, window: int, kind: str) -> Path:
+        return self.windows / f"{window:0{_DIGITS}}.{kind}"
+
+    def _decode(self, text: str, name: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads(text)
+            number = int(found["format"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise SinkError(
+                f"sink {self.sink!r}: {self.home / name} cannot be read ({error}); bring it back "
+                "from a copy, or start over with --fresh in another folder"
+            ) from error
+        if number > MARKER_FORMAT:
+            raise NewerFormatError(
+                f"sink {self.sink!r}: {self.home / name} has format {number}, this release reads "
+                f"up to {MARKER_FORMAT}; use the newer release"
+            )
+        return found
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names that were created in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _encode(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _create(path: Path, data: bytes) -> bool:
+    """Create a file with its whole content, durably; ``False`` where it exists already.
+
+    The content is written under another name and linked, so that no half of it is ever seen.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True

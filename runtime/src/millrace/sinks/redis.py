@@ -1,0 +1,390 @@
+"""The redis sink: each window in one script, together with its marker.
+
+The marker of a target (a key template or a stream) is the hash ``millrace:sink:<target>`` with the
+fields ``uid``, ``sink``, ``execution`` (lower ones are refused), ``window`` (the last that is
+shown) and ``d:<w>`` (the digests of the last windows). The publishing script checks it, writes
+the rows and moves it on. Redis runs a script whole and writes its effects to the append-only file
+whole, so if either process dies the window is shown or it is not. What a crash of the server
+itself keeps is up to its own settings; with an append-only file a window counts as shown when it
+is in that file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from importlib.resources import files
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from millrace.errors import FencedError, SinkError
+from millrace.protocol.types import Sealed, Staged
+from millrace.sinks.base import (
+    Sink,
+    SinkFullError,
+    SinkUnavailableError,
+    Step,
+    passed,
+)
+from millrace.sinks.values import as_text, plain
+
+KEPT_WINDOWS = 16
+"""Digests that are kept of windows below the last one, so that another one is noticed."""
+
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 60.0
+SYNC_TIMEOUT_MS = 30_000
+
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+
+
+class RedisSink(Sink):
+    """Options: ``url``, ``mode`` (hash or stream), ``key`` (template) or ``stream`` (name).
+
+    In mode hash each row is an upsert of the hash that its key columns name: the other columns
+    become fields, null deletes one. In mode stream each row is an entry with the id
+    ``<window>-<n>`` and a field for each column that is not null. Without a staging area rows are
+    staged in the server itself.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any], folder: Path) -> None:
+        super().__init__(name, options, folder)
+        self.url = str(self.options["url"])
+        self.mode = str(self.options.get("mode", "hash"))
+        wanted = {"hash": "key", "stream": "stream"}.get(self.mode)
+        if wanted is None:
+            raise SinkError(
+                f"sink {name!r}: redis.mode {self.mode!r} is not known; use hash or stream"
+            )
+        if not self.options.get(wanted):
+            raise SinkError(f"sink {name!r}: redis.{wanted} is missing in mode {self.mode}; add it")
+        self.target = str(self.options[wanted])
+        self.marker = f"millrace:sink:{self.target}"
+        self._uid = ""
+
+    @property
+    def shown_url(self) -> str:
+        """The server's address without the password."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.hostname}:{parts.port or 6379}{parts.path}"
+
+    # -- whose target it is
+
+    def prepare(self, uid: str, fresh: bool = False, overwrite: bool = False) -> None:
+        with self._server():
+            owner, name = map(_text, self._client.hmget(self.marker, "uid", "sink"))
+            if owner == uid and name != self.name:
+                raise SinkError(
+                    f"sink {self.name!r}: {self.target!r} at {self.shown_url} belongs to the sink "
+                    f"{name!r}; give each sink keys of its own"
+                )
+            if owner != uid:
+                self._make_room(owner, fresh, overwrite)
+            self._client.hsetnx(self.marker, "uid", uid)
+            self._client.hsetnx(self.marker, "sink", self.name)
+            if _text(self._client.hget(self.marker, "uid")) != uid:
+                raise self._taken()
+            self._sync()
+        self._uid = uid
+
+    def _make_room(self, owner: str | None, fresh: bool, overwrite: bool) -> None:
+        """Empty the target of what another life of a topology left, if that is asked for."""
+        held = next(self._keys(), None)
+        if owner is None and held is None:
+            return
+        if owner is None or not fresh or (held is not None and not overwrite):
+            whose = (
+                "that no topology marked"
+                if owner is None
+                else ("of another topology or of an earlier life of this one")
+            )
+            what = f"the key {held.decode(errors='replace')!r}" if held is not None else "a marker"
+            remedy = (
+                ""
+                if owner is None
+                else (", or delete what Millrace wrote with --fresh --overwrite")
+            )
+            raise SinkError(
+                f"sink {self.name!r}: {self.target!r} at {self.shown_url} holds {what} {whose}; "
+                f"use other keys{remedy}"
+            )
+        # The marker goes last, so that a crash leaves the rest to be done again.
+        keys = list(self._keys())
+        for at in range(0, len(keys), 1000):
+            self._client.unlink(*keys[at : at + 1000])
+        self._client.unlink(self.marker)
+
+    def _keys(self) -> Iterator[bytes]:
+        """Keys that rows of this sink have or could have."""
+        if self.mode == "stream":
+            yield from [self.target.encode()] if self._client.exists(self.target) else []
+            return
+        escaped = [re.sub(r"([\\*?\[\]])", r"\\\1", part) for part in self._template[::2]]
+        own = b"millrace:"
+        for key in self._client.scan_iter("*".join(escaped), count=1000, _type="hash"):
+            if not key.startswith(own):
+                yield key
+
+    def fence(self, execution: int) -> None:
+        with self._server():
+            self._answer(self._fence(keys=[self.marker], args=[self._uid, execution]))
+
+    # -- in workers
+
+    def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
+        if self.mode == "hash":
+            self._check_columns([batch for batch in batches if batch.num_rows])
+        with self._server():
+            return self.stage_rows(name, batches)
+
+    def _check_columns(self, batches: Sequence[pa.RecordBatch]) -> None:
+        for batch in batches:
+            for column in self._template[1::2]:
+                if column not in batch.schema.names or batch.column(column).null_count:
+                    what = "is null in a row" if column in batch.schema.names else "does not exist"
+                    raise SinkError(
+                        f"sink {self.name!r}: the column {column!r} of redis.key {self.target!r} "
+                        f"{what}; a row needs a value for its key: filter such rows out"
+                    )
+
+    # -- on the driver
+
+    def verify(self, mine: Sequence[Staged]) -> None:
+        with self._server():
+            for staged in mine:
+                self.staged_bytes(staged)
+
+    def publish(
+        self, sealed: Sealed, mine: Sequence[Staged], execution: int, step: Step | None = None
+    ) -> None:
+        with self._server():
+            marker = [self._uid, execution, sealed.window, sealed.digest, KEPT_WINDOWS]
+            asked = self._answer(self._check(keys=[self.marker], args=marker))
+            if asked == b"DONE":
+                return
+            tables = [self.staged_rows(staged) for staged in mine]
+            rows = self._hash_rows(tables) if self.mode == "hash" else self._stream_rows(tables)
+            passed(step, "loaded")
+            self._answer(self._publish(keys=[self.marker], args=[*marker, self.mode, *rows]))
+            self._sync()
+            passed(step, "transaction")
+            if self.staging is None and mine:
+                self._client.unlink(*(self._own.key(staged.name) for staged in mine))
+
+    def discard(self, covers: Callable[[str], bool]) -> None:
+        if self.staging is not None:
+            return
+        with self._server():
+            prefix = self._own.key("")
+            pattern = re.sub(r"([\\*?\[\]])", r"\\\1", prefix) + "*"
+            for key in self._client.scan_iter(pattern, count=1000):
+                if covers(key.decode().removeprefix(prefix)):
+                    self._client.unlink(key)
+
+    def close(self) -> None:
+        if "_client" in self.__dict__:
+            self._client.close()
+
+    def _area(self) -> Any:
+        return self.staging or self._own
+
+    def _hash_rows(self, tables: Sequence[pa.Table]) -> list[Any]:
+        """Arguments: number of fields, their names, then for each row its key and its values."""
+        args: list[Any] = []
+        for table in tables:
+            names = self._field_names(table.schema.names)
+            if not args:
+                args = [len(names), *names]
+            for batch in table.to_batches():
+                columns = [self._keys_of(batch), *(_marked(batch.column(n)) for n in names)]
+                args += chain.from_iterable(zip(*columns, strict=True))
+        return args or [0]
+
+    def _stream_rows(self, tables: Sequence[pa.Table]) -> list[Any]:
+        """Arguments: the stream, number of fields, their names, then the values of each row."""
+        args: list[Any] = []
+        for table in tables:
+            names = table.schema.names
+            if not args:
+                args = [self.target, len(names), *names]
+            for batch in table.to_batches():
+                columns = [_marked(column) for column in batch.columns]
+                args += chain.from_iterable(zip(*columns, strict=True))
+        return args or [self.target, 0]
+
+    def _field_names(self, columns: Sequence[str]) -> list[str]:
+        """The columns that are not part of the key, or all where there is no other."""
+        others = [c for c in columns if c not in self._template[1::2]]
+        return others or list(columns)
+
+    def _keys_of(self, batch: pa.RecordBatch) -> list[Any]:
+        parts = [
+            as_text(plain(batch.column(part))) if number % 2 else part
+            for number, part in enumerate(self._template)
+        ]
+        keys: list[Any] = pc.binary_join_element_wise(*parts, "").to_pylist()
+        return keys
+
+    @cached_property
+    def _template(self) -> list[str]:
+        """The key template: texts at even places, columns at odd ones."""
+        return _PLACEHOLDER.split(self.target)
+
+    # -- the server
+
+    @cached_property
+    def _client(self) -> redis.Redis:
+        return redis.Redis.from_url(
+            self.url,
+            socket_connect_timeout=CONNECT_TIMEOUT_S,
+            socket_timeout=ANSWER_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    @cached_property
+    def _fence(self) -> Any:
+        return self._client.register_script(_script("fence"))
+
+    @cached_property
+    def _check(self) -> Any:
+        return self._client.register_script(_script("check"))
+
+    @cached_property
+    def _publish(self) -> Any:
+        return self._client.register_script(_script("check") + _script("publish"))
+
+    @cached_property
+    def _own(self) -> _OwnArea:
+        return _OwnArea(self)
+
+    @cached_property
+    def _appends(self) -> bool:
+        """Whether the server has an append-only file."""
+        return bool(self._client.info("persistence").get("aof_enabled"))
+
+    def _sync(self) -> None:
+        """Wait until what was written is in the append-only file, where there is one."""
+        if self._appends:
+            answer = self._client.waitaof(1, 0, SYNC_TIMEOUT_MS)
+            if answer[0] < 1:
+                raise SinkUnavailableError(
+                    f"sink {self.name!r}: {self.shown_url} did not write its append-only file "
+                    f"within {SYNC_TIMEOUT_MS / 1000:.0f} s; it is tried again"
+                )
+
+    def _answer(self, answer: Any) -> Any:
+        """A script's answer; what it refused is raised."""
+        kind, detail = answer[0], answer[1].decode(errors="replace") if len(answer) > 1 else ""
+        if kind == b"FENCED":
+            raise FencedError(
+                f"sink {self.name!r}: {self.target!r} at {self.shown_url} serves execution "
+                f"{detail}; a newer run of the topology has taken over"
+            )
+        if kind == b"FOREIGN":
+            raise self._taken()
+        if kind == b"CONFLICT":
+            raise SinkError(
+                f"sink {self.name!r}: {self.target!r} at {self.shown_url} already shows this "
+                f"window with the digest {detail}; nothing was changed. Two topologies may share "
+                "it: give each keys of its own"
+            )
+        if kind == b"SKIPPED":
+            raise SinkError(
+                f"sink {self.name!r}: {self.target!r} at {self.shown_url} shows windows up to "
+                f"{detail}, but never showed this one; two topologies may share it: give each "
+                "keys of its own"
+            )
+        if kind == b"TYPE":
+            raise SinkError(
+                f"sink {self.name!r}: the key {detail!r} at {self.shown_url} is no "
+                f"{self.mode}; nothing of the window is shown. Delete the key or use others"
+            )
+        if kind == b"AHEAD":
+            raise SinkError(
+                f"sink {self.name!r}: the stream {self.target!r} at {self.shown_url} has the entry "
+                f"{detail}, which Millrace did not write; nothing of the window is shown. Use a "
+                "stream of its own"
+            )
+        return kind
+
+    def _taken(self) -> SinkError:
+        return SinkError(
+            f"sink {self.name!r}: {self.target!r} at {self.shown_url} belongs to another topology "
+            "now; give each topology keys of its own"
+        )
+
+    @contextmanager
+    def _server(self) -> Iterator[None]:
+        """What goes wrong with the server becomes a ``SinkError`` that says what to do."""
+        try:
+            yield
+        except redis.exceptions.AuthenticationError as error:
+            raise SinkError(
+                f"sink {self.name!r}: {self.shown_url} refuses the password ({error}); correct "
+                "redis.url"
+            ) from error
+        except redis.exceptions.OutOfMemoryError as error:
+            raise SinkFullError(
+                f"sink {self.name!r}: the memory of {self.shown_url} is full; raise its maxmemory, "
+                "then Millrace goes on. Nothing is lost"
+            ) from error
+        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
+            raise SinkUnavailableError(
+                f"sink {self.name!r}: {self.shown_url} does not answer ({error}); start it or "
+                "correct redis.url. Nothing is lost, it is tried again"
+            ) from error
+        except redis.exceptions.RedisError as error:
+            raise SinkError(f"sink {self.name!r}: {self.shown_url} answers: {error}") from error
+
+
+class _OwnArea:
+    """Staged rows in the target's own server."""
+
+    def __init__(self, sink: RedisSink) -> None:
+        self._sink = sink
+
+    def key(self, name: str) -> str:
+        return f"millrace:staged:{self._sink.target}:{name}"
+
+    def put(self, name: str, data: bytes) -> None:
+        self._sink._client.set(self.key(name), data)
+        self._sink._sync()
+
+    def get(self, name: str) -> bytes:
+        found = self._sink._client.get(self.key(name))
+        if found is None:
+            raise SinkError(
+                f"sink {self._sink.name!r}: the staged rows {name} are gone from "
+                f"{self._sink.shown_url}; give the server an append-only file. Start over with "
+                "--fresh"
+            )
+        assert isinstance(found, bytes)
+        return found
+
+
+def _marked(column: pa.Array) -> list[Any]:
+    """Values as text behind ``=``; null is ``-``. Binary values go as they are."""
+    column = plain(column)
+    if pa.types.is_binary(column.type):
+        return [b"-" if v is None else b"=" + v for v in column.to_pylist()]
+    text = pc.binary_join_element_wise("=", as_text(column), "")
+    marked: list[Any] = pc.fill_null(text, "-").to_pylist()
+    return marked
+
+
+def _text(value: Any) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _script(name: str) -> str:
+    return files("millrace.sinks.scripts").joinpath(f"{name}.lua").read_text()

@@ -1,0 +1,126 @@
+"""Compiled loops over the tracking columns, against the reference in millrace.ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace import ids as reference
+from millrace.engine import kernels
+from millrace.engine.rows import Batch, concat, dense
+
+EDGE = reference.edge_id("split", "counts")
+
+
+def a_batch(roots, order=None, values=None):
+    n = len(roots)
+    data = pa.RecordBatch.from_arrays([pa.array(values or list(range(n)))], names=["v"])
+    return Batch(
+        data,
+        np.array(roots, np.uint32),
+        np.arange(100, 100 + n, dtype=np.uint64),
+        None if order is None else np.array(order, np.uint64),
+    )
+
+
+@given(st.lists(st.integers(0, 4), max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_children_have_the_ids_of_the_reference(parents):
+    parent_ids = np.array([reference.mix64(i + 1) for i in range(5)], np.uint64)
+    places = np.array(parents, np.int64)
+    roots = places.astype(np.uint32)
+    net = np.zeros(5, np.uint64), np.zeros(1, np.uint64)
+    ordinals = kernels.ordinals_of(places, 5)
+    ids = kernels.emit(parent_ids, places, ordinals, roots, EDGE, net)
+    seen: dict[int, int] = {}
+    expected_net = [0] * 5
+    for place, found in zip(parents, ids.tolist(), strict=True):
+        ordinal = seen.get(place, 0)
+        seen[place] = ordinal + 1
+        assert found == reference.tuple_id(int(parent_ids[place]), ordinal, EDGE)
+        expected_net[place] ^= found
+    assert net[0].tolist() == expected_net
+    kernels.absorb(ids, roots, net)
+    assert not net[0].any()
+
+
+def test_single_children_are_first_children():
+    parent_ids = np.array([7, 8], np.uint64)
+    net = np.zeros(2, np.uint64), np.zeros(1, np.uint64)
+    ids = kernels.emit(parent_ids, None, None, np.arange(2, dtype=np.uint32), EDGE, net)
+    assert ids.tolist() == [reference.tuple_id(7, 0, EDGE), reference.tuple_id(8, 0, EDGE)]
+
+
+def test_tuples_of_the_windows_tree_and_untracked_ones_touch_no_root():
+    net = np.zeros(1, np.uint64), np.zeros(1, np.uint64)
+    roots = np.array([kernels.WINDOW_TREE | 3, kernels.UNTRACKED], np.uint32)
+    kernels.absorb(np.array([5, 9], np.uint64), roots, net)
+    assert (net[0].tolist(), net[1].tolist()) == ([0], [5])
+
+
+def test_tracking_ids_are_those_of_source_records():
+    source = reference.name_id("lines")
+    found = kernels.tracking_ids(source, 11, 40, 3, 2)
+    expected = [
+        reference.tracking_id(reference.root_id(source, 11, offset), 2) for offset in (40, 41, 42)
+    ]
+    assert found.tolist() == expected
+
+
+def test_anchors_are_xored_into_each_of_their_roots():
+    net = np.zeros(3, np.uint64), np.zeros(1, np.uint64)
+    lists = pa.array([[0, 2], [1]], pa.list_(pa.uint32()))
+    ids = np.array([5, 9], np.uint64)
+    kernels.absorb_lists(ids, lists.offsets.to_numpy(), lists.values.to_numpy(), net)
+    assert net[0].tolist() == [5, 9, 5]
+
+
+@given(st.permutations(list(range(8))))
+@settings(max_examples=40, deadline=None)
+def test_root_order_does_not_depend_on_how_tuples_arrived(arrival):
+    roots = [0, 0, 1, 1, 1, 3, 3, 7]
+    order = [0, 1, 0, 1, 2, 5, 9, 0]
+    batch = a_batch([roots[i] for i in arrival], [order[i] for i in arrival], list(arrival))
+    ordered = batch.in_root_order()
+    assert ordered.data.column("v").to_pylist() == list(range(8))
+    assert ordered.roots.tolist() == roots
+
+
+def test_children_stay_behind_their_parents_place():
+    order = kernels.child_order(
+        np.array([1, 2], np.uint64), np.array([0, 0, 1], np.int64), np.array([0, 1, 0], np.uint32)
+    )
+    assert order.tolist() == [1 << 16, (1 << 16) + 1, 2 << 16]
+
+
+@pytest.mark.parametrize("anchored", [False, True])
+def test_a_batch_travels_as_arrow_and_comes_back(anchored):
+    batch = a_batch([3, kernels.WINDOW_TREE], [4, 5])
+    if anchored:
+        lists = pa.array([[3, 9], [kernels.WINDOW_TREE]], pa.list_(pa.uint32()))
+        batch = Batch(batch.data, batch.roots, batch.ids, batch.order, lists)
+    found = Batch.from_arrow(batch.to_arrow())
+    assert found.data.equals(batch.data)
+    assert found.roots.tolist() == batch.roots.tolist()
+    assert found.ids.tolist() == batch.ids.tolist()
+    assert found.order.tolist() == batch.order.tolist()
+    assert (found.anchors is not None) == anchored
+    assert [found.roots_at(0), found.roots_at(1)] == (
+        [[3, 9], [kernels.WINDOW_TREE]] if anchored else [[3], [kernels.WINDOW_TREE]]
+    )
+
+
+def test_batches_join_though_only_one_has_anchors_and_encoded_columns():
+    plain = a_batch([1, 2], values=["a", "b"])
+    encoded = plain.data.column("v").dictionary_encode()
+    lists = pa.array([[1, 2], [2]], pa.list_(pa.uint32()))
+    other = Batch(
+        pa.RecordBatch.from_arrays([encoded], names=["v"]), plain.roots, plain.ids, None, lists
+    )
+    joined = concat([plain, other])
+    assert dense(joined.data).column("v").to_pylist() == ["a", "b", "a", "b"]
+    assert joined.anchors.to_pylist() == [[1], [2], [1, 2], [2]]
+    assert joined.take(np.array([2])).roots_at(0) == [1, 2]
