@@ -47,6 +47,7 @@ SETTINGS = {
         "FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.pollingDelay": "250ms",
+    "spark.sql.streaming.numRecentProgressUpdates": "2000",
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,8 @@ import psutil
 from measure import CpuClock, Round
 
 HERE = Path(__file__).resolve().parent
-START_S = 180.0
 ROUND_S = 600.0
-_LOOK_S = 0.002
+_LOOK_S = 0.01
 
 
 class SideError(RuntimeError):
@@ -81,7 +82,7 @@ class MillraceSide:
     """A ``millrace run`` with all its processes, over a folder into which files arrive.
 
     ``spec`` is the topology's spec; its source must read ``input``, its sink write ``output``,
-    both beside the topology file. Windows hold ``window_records`` roots.
+    both beside the topology file.
     """
 
     def __init__(self, name: str, spec: Mapping[str, Any], folder: Path) -> None:
@@ -110,16 +111,30 @@ class MillraceSide:
                 env={**os.environ, "NO_COLOR": "1"},
             )
         self._cpu = CpuClock([self._process.pid])
-        self._wait(lambda: self.status().get("state") == "running", START_S)
 
     def round(self, files: Sequence[Path]) -> Round:
         """Each file is one window: it must hold as many lines as a window."""
         before = self._cpu.read_s()
-        first = int(self.status()["sealed"]) + 1
+        first = int(self.status().get("sealed", 0)) + 1
         begin = time.monotonic()
         self.feed(files)
-        ends = [at for _, at in zip(files, self._published(first), strict=False)]
+        ends = list(itertools.islice(self._published(first), len(files)))
         return Round(begin, ends, self._cpu.read_s() - before)
+
+    def small_round(self, file: Path, windows: int) -> list[float]:
+        """From open to published, in seconds, of each window that one file fills."""
+        first = int(self.status().get("sealed", 0)) + 1
+        self.feed([file])
+        times: dict[int, float] = {}
+
+        def finished() -> bool:
+            status = self.status()
+            for timing in status.get("timings", ()):
+                times[timing["window"]] = timing["openToPublishedS"]
+            return int(status.get("published", 0)) >= first + windows - 1
+
+        self._wait(finished, ROUND_S)
+        return [times[w] for w in range(first, first + windows) if w in times]
 
     def feed(self, files: Sequence[Path]) -> None:
         """Let the files arrive at once."""
@@ -155,3 +170,32 @@ class MillraceSide:
                     process.kill()
             self._process.kill()
             self._process.wait()
+
+    def _published(self, first: int) -> Iterator[float]:
+        """When each window from ``first`` on was to be seen, in order, as it happens.
+
+        A file of the sink's shows its window by its name, and when it was shown by the time of
+        its renaming.
+        """
+        window = first
+        offset_s = time.time() - time.monotonic()
+        seen: dict[int, float] = {}
+        while True:
+            self._wait(lambda: int(self.status().get("published", 0)) >= window, ROUND_S)
+            for entry in os.scandir(self.output):
+                number = re.search(r"\d+", entry.name)
+                if entry.name[0] not in "._" and number is not None:
+                    shown = entry.stat().st_ctime_ns / 1e9 - offset_s
+                    seen[int(number[0])] = max(shown, seen.get(int(number[0]), 0.0))
+            while window in seen:
+                yield seen[window]
+                window += 1
+
+    def _wait(self, condition: Callable[[], bool], limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            if self._process.poll() is not None:
+                raise SideError(f"{self.name} ended with {self._process.returncode}: {self._log}")
+            if time.monotonic() > deadline:
+                raise SideError(f"{self.name} stood still for {limit_s:.0f} s; see {self._log}")
+            time.sleep(_LOOK_S)

@@ -180,12 +180,14 @@ class Panel(Lines):
 
     def _drawn(self, figures: Figures) -> RenderableType:
         self._spinner.update(text=self._headline(figures))
-        grid = Table.grid(padding=(0, 3))
+        grid = Table.grid(padding=(0, 4))
         grid.add_row(
             _figure("roots", f"{figures.roots:,}"),
             _figure("roots/s", f"{figures.roots_per_s:,.0f}"),
             _figure("windows", f"{figures.sealed:,}"),
             _figure("published", f"{figures.published:,}"),
+        )
+        grid.add_row(
             _figure("lag", "?" if figures.lag is None else f"{figures.lag:,}"),
             _figure("pending", f"{figures.pending:,}"),
             _figure("replays", f"{figures.replays:,}"),

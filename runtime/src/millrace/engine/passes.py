@@ -18,6 +18,7 @@ from millrace.engine.exchange import Header, Parcel, verify_roots
 from millrace.engine.program import Component, Edge, Kind, Pass, Route
 from millrace.engine.rows import Batch, dense, one_batch
 from millrace.engine.sql import jvm_sources
+from millrace.engine.staging import TaskStaging
 from millrace.engine.stateio import TaskState
 from millrace.engine.steps.aggregate import (
     CombineCrossing,
@@ -201,7 +202,9 @@ class PassRun:
         if kind is Kind.SOURCE:
             return SourceStep(task, component, outlet, parts.source(component))
         if kind is Kind.SINK:
-            return SinkStep(task, component, outlet, parts.sink(component))
+            sink = parts.sink(component)
+            sink.staging = TaskStaging(self._state.servers)
+            return SinkStep(task, component, outlet, sink)
         if kind is Kind.AGGREGATE:
             return MergeStep(task, component, outlet, self._state)
         if kind is Kind.SQL:

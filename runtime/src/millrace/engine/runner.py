@@ -46,8 +46,8 @@ DEATH_NOTICE_S = 1.0
 class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a fault of ours
     """A window attempt ended without results.
 
-    ``member_lost``: something outside the attempt was away (a state server), which no root is to
-    blame for.
+    ``member_lost``: something outside the attempt was away or full (a state server, a sink's
+    disk), which no root is to blame for.
     """
 
     def __init__(self, reason: str, member_lost: bool = False) -> None:
@@ -159,7 +159,7 @@ class AttemptRunner:
         if self._cancelled.is_set():
             return AttemptDied("cancelled")
         error = find_error(text)
-        if isinstance(error, StateServerError):
+        if isinstance(error, StateServerError) or getattr(error, "retryable", False):
             return AttemptDied(str(error), member_lost=True)
         if isinstance(error, EnvelopeError):
             return AttemptDied(str(error))

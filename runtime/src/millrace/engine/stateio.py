@@ -64,6 +64,10 @@ class TaskState:
             self._opened[component.name, shard] = found
         return found.state
 
+    def servers(self) -> StateServers:
+        """The state servers, under the stamp of the task's plan."""
+        return self._host.servers(self._access)
+
     def shards(self) -> list[int]:
         """The shards that this task has."""
         if self._task.partitions == 1:
@@ -81,7 +85,7 @@ class TaskState:
                 segments.append((name, segment))
                 objects.append(StateObject(segment.name, data, segment.groups))
         if objects:
-            self._host.servers(self._access).put(objects)
+            self.servers().put(objects)
             crash.reached("worker.state-written")
         return tuple(segments)
 
@@ -94,4 +98,4 @@ class TaskState:
 
     def _load(self, segments: Sequence[Segment]) -> Sequence[bytes]:
         wanted = [(segment.name, segment.groups) for segment in segments]
-        return self._host.servers(self._access).get(wanted)
+        return self.servers().get(wanted)

@@ -140,7 +140,8 @@ class Driver:
 
     def _recovered(self, now_s: float) -> list[e.Action]:
         record, view = self.membership.record, self.membership.view
-        assert record is not None and view is not None
+        assert record is not None
+        assert view is not None
         text = f"execution {view.execution} goes on behind window {record.sealed}"
         actions: list[e.Action] = [e.Notify("DriverRecovered", text, record.sealed)]
         if not self._fenced_sinks:

@@ -357,7 +357,8 @@ class Membership:
         return record is None or record.tag.epoch >= self.view.open_epoch
 
     def _copy(self) -> list[e.Action]:
-        assert self.view is not None and self.record is not None
+        assert self.view is not None
+        assert self.record is not None
         return [e.CopyObjects(self.stamp, self.record, self.view, tuple(self._sources()))]
 
     def _write_back(self) -> list[e.Action]:

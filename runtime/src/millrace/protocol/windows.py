@@ -217,7 +217,8 @@ class Windows:
 
     def _change(self, change: Change) -> list[e.Action]:
         """Write the record that ``change`` makes of the committed one, with what is pending."""
-        assert self.record is not None and self._write is None
+        assert self.record is not None
+        assert self._write is None
         changed = change(records.mark_published(self.record, self._confirmed))
         for request in self._requests.values():
             changed = records.take_letters(
@@ -447,7 +448,8 @@ class Windows:
         if isinstance(decision, RunAgain):
             return [*actions, e.Notify("WindowRunAgain", text, window, warning=True)]
         if isinstance(decision, GiveUp):
-            return [*actions, e.Stop("failed", f"the final window cannot be run: {decision.reason}")]
+            text = f"the final window cannot be run: {decision.reason}"
+            return [*actions, e.Stop("failed", text)]
         self._splitting = decision
         split = e.Split(decision.progress.intent, decision.at)
         return [*actions, e.Notify("WindowSplit", text, window, warning=True), split]

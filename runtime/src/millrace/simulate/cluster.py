@@ -9,6 +9,7 @@ from typing import Any
 
 from millrace.ids import name_id
 from millrace.protocol import server as s
+from millrace.protocol.codec import decode_record, decode_view, encode_record, encode_view
 from millrace.protocol.types import Member, Record, Stamp, View
 from millrace.ring import owners
 from millrace.simulate import history as h
@@ -21,25 +22,30 @@ CONNECT_TIMEOUT_S = 0.3
 class _Slot:
     model: s.ServerModel
     alive: bool = True
+    cut_until_s: float = 0.0
 
 
 class Vault:
-    """Stands for encoding: bytes that go to a server, and the value they mean."""
+    """Stands for encoding: bytes that go to a server, and the value they mean.
 
-    def __init__(self) -> None:
+    With ``codec`` the production encoding is used, otherwise a token, which is faster.
+    """
+
+    def __init__(self, codec: bool) -> None:
+        self._codec = codec
         self._values: list[Record] = []
         self._known: dict[int, bytes] = {}
 
     def encode(self, record: Record) -> bytes:
         data = self._known.get(id(record))
         if data is None:
-            data = b"%d" % len(self._values)
+            data = encode_record(record) if self._codec else b"%d" % len(self._values)
             self._values.append(record)
             self._known[id(record)] = data
         return data
 
     def decode(self, data: bytes) -> Record:
-        return self._values[int(data)]
+        return decode_record(data) if self._codec else self._values[int(data)]
 
 
 class Cluster:
@@ -51,11 +57,12 @@ class Cluster:
         history: h.History,
         make: Callable[[str, str], s.ServerModel],
         names: Iterable[str],
+        codec: bool = False,
     ) -> None:
         self._world = world
         self._history = history
         self._lives = 0
-        self.vault = Vault()
+        self.vault = Vault(codec)
         self._slots = {name: _Slot(make(name, self._run_id())) for name in names}
         self.wanted = set(self._slots)
 
@@ -80,6 +87,10 @@ class Cluster:
     def is_alive(self, member: Member) -> bool:
         slot = self._slots[member.name]
         return slot.alive and slot.model.run_id == member.run_id
+
+    def cut(self, name: str, seconds: float) -> None:
+        """Nobody reaches this server for a while, although it lives."""
+        self._slots[name].cut_until_s = self._world.now_s + seconds
 
     def kill(self, name: str) -> None:
         slot = self._slots[name]
@@ -143,7 +154,7 @@ class Cluster:
 
     def _up(self, member: Member) -> s.ServerModel | None:
         slot = self._slots[member.name]
-        return slot.model if slot.alive else None
+        return slot.model if slot.alive and self._world.now_s >= slot.cut_until_s else None
 
     # -- operations, at the moment they happen on the server
 
@@ -196,12 +207,15 @@ class Cluster:
 class ViewStore:
     """The linearizable store of the view document."""
 
-    def __init__(self, history: h.History) -> None:
+    def __init__(self, history: h.History, codec: bool = False) -> None:
         self._history = history
+        self._codec = codec
         self.version = 0
         self.view: View | None = None
 
     def read(self) -> tuple[int, View | None]:
+        if self.view is not None and self._codec:
+            return self.version, decode_view(encode_view(self.view))
         return self.version, self.view
 
     def cas(self, expected: int, view: View) -> int | None:

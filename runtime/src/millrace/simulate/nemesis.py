@@ -56,7 +56,8 @@ class Nemesis:
             (chaos.rival_s, self._rival),
             (chaos.stop_s, self._stop),
             (chaos.scale_s, self._scale),
-            (4.0 if self._to.options.requests else 0.0, self._request),
+            (chaos.cut_s, self._cut),
+            (1.0 if self._to.options.requests else 0.0, self._request),
         ):
             if mean_s:
                 self._again(mean_s, blow)
@@ -112,6 +113,10 @@ class Nemesis:
         else:
             cluster.wanted.add(name)
         self._to.supervisor.look()
+
+    def _cut(self) -> None:
+        cluster, rng = self._to.cluster, self._world.rng
+        cluster.cut(rng.choice(cluster.names), rng.expovariate(1.0))
 
     # -- others
 

@@ -24,8 +24,9 @@ class Chaos:
 
     ``driver`` is the probability of a kill or a freeze after one action, ``task`` that a task
     attempt dies, ``loser`` that a task runs twice at once, ``mixed`` that readers see different
-    attempts of one map partition, ``tuple_lost`` that an envelope loses, doubles or misroutes a
-    tuple. The ``*_s`` are mean times between faults in seconds, 0 for never.
+    attempts of one map partition, ``tuple_lost`` that an envelope loses or doubles a tuple,
+    ``cut_s`` is about servers that live and cannot be reached for a while. The ``*_s`` are mean
+    times between faults in seconds, 0 for never.
     """
 
     driver: float = 0.0
@@ -42,6 +43,7 @@ class Chaos:
     log_s: float = 0.0
     rival_s: float = 0.0
     stop_s: float = 0.0
+    cut_s: float = 0.0
     scale_s: float = 0.0
 
 
@@ -60,7 +62,8 @@ class Poison:
 @dataclass(frozen=True, slots=True)
 class Options:
     """One run. ``copies`` is R; ``combined`` merges a window's tuples before the exchange;
-    ``side`` gives the tuples a second consumer with a sink of its own."""
+    ``side`` gives the tuples a second consumer with a sink of its own; ``codec`` sends records
+    and views through their JSON form."""
 
     seed: int
     guarantee: Guarantee
@@ -84,6 +87,9 @@ class Options:
     poison: Poison = field(default_factory=Poison)
     poison_only: bool = False
     requests: bool = False
+    emits_final: bool = False
+    callbacks: bool = False
+    codec: bool = False
 
 
 _GUARANTEES = (
@@ -126,6 +132,9 @@ def draw(seed: int) -> Options:
         poison=_poison(rng, poison_only),
         poison_only=poison_only,
         requests=not poison_only and rng.random() < 0.4,
+        emits_final=rng.random() < 0.25,
+        callbacks=rng.random() < 0.3,
+        codec=rng.random() < 0.1,
     )
 
 
@@ -155,6 +164,7 @@ def _chaos(rng: Random, tracking: bool) -> Chaos:
         log_s=some(15.0, 0.4),
         rival_s=some(10.0, 0.5),
         stop_s=some(20.0, 0.2),
+        cut_s=some(8.0, 0.3),
         scale_s=some(8.0, 0.5),
     )
 

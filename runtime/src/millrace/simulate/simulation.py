@@ -71,8 +71,10 @@ class Simulation:
         self.history = h.History(self._tracer(trace))
         self.workload = Workload(self.options, rng, self.world.now_s)
         names = [f"s{n}" for n in range(self.options.servers)]
-        self.store = ViewStore(self.history)
-        self.cluster = Cluster(self.world, self.history, self.parts.server, names)
+        self.store = ViewStore(self.history, self.options.codec)
+        self.cluster = Cluster(
+            self.world, self.history, self.parts.server, names, self.options.codec
+        )
         self.log = AckLog(self.history)
         self.sinks = self._sinks(rng)
         flow = Flow(self.options, self.workload, self.parts.ids())
@@ -183,6 +185,8 @@ class Simulation:
             copies=options.copies,
             key_groups=options.key_groups,
             max_unpublished=options.max_unpublished,
+            emits_final=options.emits_final,
+            callbacks=options.callbacks,
         )
         machine: Driver = self.parts.driver(settings, self._owners, locate)
         around = Surroundings(

@@ -42,7 +42,7 @@ class Task:
     @property
     def final(self) -> bool:
         """Whether this is the window without roots that a drained run ends with."""
-        return self.plan.intent.roots == 0
+        return self.plan.intent.final
 
     def partition_of(self, groups: Array) -> Array:
         """The partition that has each key group."""

@@ -24,7 +24,7 @@ class _Origin:
 
 def limit(roots: int, killers: int) -> int:
     """The bound of design section 4."""
-    return 3 * (1 + 2 * killers * ceil(log2(roots)))
+    return 3 * (1 + 2 * killers * ceil(log2(max(roots, 1))))
 
 
 class Bound:
@@ -39,7 +39,7 @@ class Bound:
     def _committed(self, entry: h.Commit) -> None:
         for intent in entry.after.intents:
             listed = roots_of(intent)
-            if listed[0] not in self._origins:
+            if listed and listed[0] not in self._origins:
                 origin = self._origin(intent)
                 self._origins.update(dict.fromkeys(listed, origin))
 
@@ -51,7 +51,10 @@ class Bound:
     def _acted(self, entry: h.Acted) -> None:
         if not isinstance(entry.action, e.Run):
             return
-        origin = self._origins[roots_of(entry.action.plan.intent)[0]]
+        listed = roots_of(entry.action.plan.intent)
+        if not listed:
+            return
+        origin = self._origins[listed[0]]
         origin.runs += 1
         if origin.runs > origin.limit:
             raise h.ViolationError(

@@ -36,6 +36,7 @@ class Contents:
         aside = self._set_aside(before, after)
         self._state(after, shown.get(OUT_SINK, []), aside)
         self._roots(before, after, shown, aside)
+        self._callbacks(before, after, aside)
 
     def _shown(self, record: Record) -> dict[str, list[h.Row]]:
         sealed = record.unpublished[-1]
@@ -104,6 +105,16 @@ class Contents:
                     broken.add(root)
         if at_most and _uncounted(len(broken), dropped, self._options):
             raise h.ViolationError("drops", f"window {after.sealed}: {broken}, counted {dropped}")
+
+    def _callbacks(self, before: Record, after: Record, aside: set[Root]) -> None:
+        """What sources are told of a window's roots."""
+        told = after.unpublished[-1].roots
+        if not self._options.callbacks:
+            return
+        if told is None or told.intent != before.intents[0]:
+            raise h.ViolationError("callbacks", f"window {after.sealed} tells of other roots")
+        if {root_of(one) for one in (*told.replays, *told.letters)} != aside:
+            raise h.ViolationError("callbacks", f"window {after.sealed} tells of {told}")
 
     def _sinks(self) -> tuple[str, ...]:
         return (OUT_SINK, "sideout") if self._options.side else (OUT_SINK,)

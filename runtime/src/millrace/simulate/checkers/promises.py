@@ -42,6 +42,8 @@ class Promises:
             raise h.ViolationError("end", "drained without a record")
         if record.intents or record.replays or record.unpublished:
             raise h.ViolationError("end", f"drained with something left: {record}")
+        if self._options.emits_final and not record.finished:
+            raise h.ViolationError("end", "drained without a final window")
         dead = self._dead(record)
         if self._options.guarantee is Guarantee.AT_MOST_ONCE:
             self._at_most_once(record)

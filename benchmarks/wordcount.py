@@ -1,0 +1,202 @@
+"""Tracked word count against plain Structured Streaming: ``make bench NAME=wordcount``.
+
+All sides are alive at once, each in processes of its own, and work in turn on the same files with
+the same two cores; the others only poll meanwhile. A side's first rounds warm it up and do not
+count. A round's figure is the time between the end of its first window and the end of its last,
+divided by the windows between them. Ratios are medians of the ratios of rounds that ran next to
+each other. At the end the output of every side is compared with a count by plain Python.
+
+Sides: ``jvm`` (explode and count in the JVM), ``python`` (the split in Python), both with the
+state store that turns out faster; ``millrace`` (ExactlyOnce, tracked, an acker process, fsync at
+every seal) and ``untracked`` (the same with tracking off). Every side writes the changed totals
+of each window as JSON lines.
+
+The last line is one JSON object; the keys of the second vocabulary end in ``_500k``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from corpus import WORDS_A_LINE, Corpus, corpus
+from measure import Round, Side, check, interleave, last_line, machine, median_window_s, ratio
+from sides import BaselineSide, MillraceSide
+
+OUT = Path(__file__).resolve().parent / "out"
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "wordcount"
+STORES = ("memory", "rocksdb")
+SMALL_LINES = 100
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds of every side")
+    parser.add_argument("--warmups", type=int, default=2, help="rounds that do not count")
+    parser.add_argument("--windows", type=int, default=6, help="windows of a round")
+    parser.add_argument("--small-windows", type=int, default=200, help="windows of 100 lines")
+    parser.add_argument("--draw", choices=["uniform", "zipf"], default="uniform")
+    parser.add_argument("--only", choices=["licences", "large", "small"], help="one part alone")
+    parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")
+    options = parser.parse_args()
+    print(machine())
+    run = OUT / "wordcount"
+    shutil.rmtree(run, ignore_errors=True)
+    result: dict[str, Any] = {}
+    parts = {"licences": ("licences", ""), "large": (options.draw, "_500k")}
+    for part, (name, suffix) in parts.items():
+        if options.only in (None, part):
+            texts = corpus(name, OUT / "corpora", options.windows)
+            found = throughput(texts, run / name, options)
+            result.update({key + suffix: value for key, value in found.items()})
+    if options.only in (None, "small"):
+        texts = corpus("licences", OUT / "corpora", 1, SMALL_LINES * options.small_windows)
+        result.update(small_windows(texts, run / "small", options))
+    if not options.keep:
+        shutil.rmtree(run, ignore_errors=True)
+    last_line({name: round(value, 3) for name, value in result.items()})
+
+
+def throughput(texts: Corpus, folder: Path, options: argparse.Namespace) -> dict[str, float]:
+    """Rates and ratios for one vocabulary."""
+    words = len(texts.files[0].read_bytes().split())
+    distinct = len(texts.words(texts.files[0]))
+    print(f"\n{texts.name}: windows of {texts.lines:,} lines, {words:,} words, {distinct:,} distinct")
+    store = faster_store(texts, folder, options)
+    sides = {
+        "jvm": lambda: BaselineSide("jvm", "jvm", store, folder / "jvm"),
+        "python": lambda: BaselineSide("python", "arrow", store, folder / "python"),
+        "millrace": lambda: MillraceSide("millrace", word_count(), folder / "millrace"),
+        "untracked": lambda: MillraceSide(
+            "untracked", word_count(tracking=False), folder / "untracked"
+        ),
+    }
+    found = race(list(sides.values()), texts, options.rounds, options.warmups)
+    for name, rounds in found.items():
+        window_s = median_window_s(rounds)
+        print(f"  {name:10s} {rates(texts, window_s)}")
+    return {
+        "vs_jvm": ratio(found["jvm"], found["millrace"]),
+        "vs_python": ratio(found["python"], found["millrace"]),
+        "tracking_ratio": ratio(found["untracked"], found["millrace"]),
+        "lines_per_s": texts.lines / median_window_s(found["millrace"]),
+    }
+
+
+def faster_store(texts: Corpus, folder: Path, options: argparse.Namespace) -> str:
+    """The state store with which the JVM plan is faster on this vocabulary."""
+    sides = [
+        lambda store=store: BaselineSide(f"jvm-{store}", "jvm", store, folder / f"jvm-{store}")
+        for store in STORES
+    ]
+    found = race(sides, texts, min(3, options.rounds), options.warmups)
+    times = {store: median_window_s(found[f"jvm-{store}"]) for store in STORES}
+    store = min(times, key=lambda name: times[name])
+    print(f"  the faster state store is {store}")
+    return store
+
+
+def race(
+    makers: Sequence[Callable[[], Side]], texts: Corpus, rounds: int, warmups: int
+) -> dict[str, list[Round]]:
+    """Start the sides, measure interleaved rounds, compare their output with the truth."""
+    sides: list[Side] = []
+    try:
+        for make in makers:
+            sides.append(make())
+        found = interleave(sides, texts.files, rounds, warmups)
+    finally:
+        for side in sides:
+            side.stop()
+    fed = Counter({path: rounds + warmups for path in texts.files})
+    for side in sides:
+        check(side, fed)
+    return found
+
+
+def small_windows(texts: Corpus, folder: Path, options: argparse.Namespace) -> dict[str, float]:
+    """From open to published of windows of 100 lines, one behind the other, in milliseconds."""
+    print(f"\nwindows of {SMALL_LINES} lines, one behind the other")
+    spec = word_count(window=SMALL_LINES)
+    millrace = MillraceSide("millrace-small", spec, folder / "millrace")
+    spark = BaselineSide("jvm-small", "jvm", "memory", folder / "jvm")
+    pieces = cut(texts.files[0], folder / "pieces")
+    times: list[list[float]] = []
+    batches: list[list[float]] = []
+    try:
+        for number in range(options.warmups + options.rounds):
+            opened = millrace.small_round(texts.files[0], options.small_windows)
+            before = len(spark.batches_ms)
+            spark.round(pieces)
+            batch = [float(b["triggerExecution"]) for b in spark.batches_ms[before:]]
+            if number >= options.warmups:
+                times.append([t * 1e3 for t in opened])
+                batches.append(batch)
+            print(f"  millrace p50 {statistics.median(opened) * 1e3:.1f} ms, jvm micro-batch p50 "
+                  f"{statistics.median(batch):.0f} ms", flush=True)
+    finally:
+        millrace.stop()
+        spark.stop()
+    rounds = options.warmups + options.rounds
+    check(millrace, {texts.files[0]: rounds}, changes=False)
+    check(spark, {texts.files[0]: rounds}, changes=False)
+    return {
+        "small_window_p50_ms": statistics.median(statistics.median(t) for t in times),
+        "small_window_jvm_p50_ms": statistics.median(statistics.median(b) for b in batches),
+    }
+
+
+def cut(file: Path, folder: Path) -> list[Path]:
+    """A file for every 100 lines."""
+    folder.mkdir(parents=True)
+    lines = file.read_bytes().splitlines(keepends=True)
+    pieces = []
+    for start in range(0, len(lines), SMALL_LINES):
+        pieces.append(folder / f"{start:08d}.txt")
+        pieces[-1].write_bytes(b"".join(lines[start : start + SMALL_LINES]))
+    return pieces
+
+
+def word_count(window: int = 200_000, tracking: bool = True) -> dict[str, Any]:
+    """The spec of examples/wordcount, over a folder into which files arrive."""
+    return {
+        "guarantee": "ExactlyOnce",
+        "window": {"maxRecords": window, "maxInterval": "100ms"},
+        "ackers": {"replicas": 1 if tracking else 0},
+        "tracking": "On" if tracking else "Off",
+        "parallelism": 2,
+        "code": {"path": str(EXAMPLE)},
+        "sources": [{"name": "lines", "files": {"path": "input", "format": "text", "watch": True}}],
+        "processors": [
+            {"name": "split", "inputs": [{"from": "lines"}], "function": "wordcount:split"},
+            {
+                "name": "counts",
+                "inputs": [{"from": "split", "key": ["word"]}],
+                "aggregate": {"emit": "changes", "columns": [{"name": "n", "function": "count"}]},
+            },
+        ],
+        "sinks": [
+            {
+                "name": "totals",
+                "inputs": [{"from": "counts"}],
+                "files": {"path": "output", "format": "jsonLines"},
+            }
+        ],
+    }
+
+
+def rates(texts: Corpus, window_s: float) -> str:
+    """Lines and words a second, for people."""
+    lines = texts.lines / window_s
+    words = len(texts.files[0].read_bytes().split()) / window_s
+    return f"{lines:12,.0f} lines/s {words:14,.0f} words/s {window_s * 1e3:8.0f} ms a window"
+
+
+if __name__ == "__main__":
+    main()

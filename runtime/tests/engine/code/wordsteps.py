@@ -1,0 +1,90 @@
+"""User code of the engine's tests."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace import Processor, row, stateful, vectorized, where
+
+
+@row(output="word string")
+def split(line):
+    for word in line["value"].split():
+        yield {"word": word}
+
+
+@vectorized(output="word string")
+def split_batch(batch):
+    words = pc.split_pattern(batch.column("value"), " ")
+    return {"word": words.flatten()}, pc.list_parent_indices(words)
+
+
+@row(output="word string, n long")
+def sized(word):
+    return {"word": word["word"], "n": len(word["word"])}
+
+
+@where
+def no_a(word):
+    return "a" not in word["word"]
+
+
+@row(output="word string, n long")
+def tag(totals):
+    return {"word": totals["word"] + "!", "n": totals["n"]}
+
+
+@stateful(output="word string, n long", state="n long")
+def running_count(word, state):
+    state["n"] = (state["n"] or 0) + 1
+    return {"word": word["word"], "n": state["n"]}
+
+
+class Pairs(Processor):
+    """A line together with the one before it: tuples with two anchors."""
+
+    output = "pair string"
+
+    def open(self, context):
+        self.before = None
+
+    def process(self, row, out):
+        if self.before is not None:
+            out.emit({"pair": f"{self.before['value']}+{row['value']}"}, [self.before, row])
+        self.before = row
+
+
+class Dedup(Processor):
+    """The first tuple of each word."""
+
+    output = "word string"
+    state = "seen boolean"
+
+    def process(self, row, out):
+        if not out.state["seen"]:
+            out.state["seen"] = True
+            out.emit({"word": row["word"]})
+
+
+class Counter(Processor):
+    """Counts what it saw, and says so once, anchored to nothing."""
+
+    output = "lines long"
+
+    def __init__(self):
+        self.lines = 0
+
+    def process(self, row, out):
+        self.lines += 1
+
+    def finish(self, out):
+        out.emit({"lines": self.lines})
+
+
+@vectorized(output="word string")
+def reversed_batch(batch):
+    """Children in an order of their own: the last row first."""
+    count = batch.num_rows
+    last_first = pa.array(range(count - 1, -1, -1))
+    return {"word": batch.column("word").take(last_first)}, last_first

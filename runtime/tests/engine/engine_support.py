@@ -1,0 +1,247 @@
+"""Windows run inside the test process: the tasks of Spark's jobs without Spark.
+
+Everything but Spark is real: sources, sinks, a state server with keyed state and the ack log. The
+check of the ack messages shares nothing with the engine but the format of the messages.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from millrace.engine import worker
+from millrace.engine.blackbox import Box
+from millrace.engine.compile import CompileOptions, compile_topology
+from millrace.engine.program import Program
+from millrace.engine.runner import share
+from millrace.engine.stateio import Services
+from millrace.engine.worker import FirstPass, Job, NextPass
+from millrace.ids import name_id, root_id, tracking_id
+from millrace.protocol.acklog import Members, Open, sequences
+from millrace.protocol.types import (
+    AttemptId,
+    AttemptPlan,
+    Intent,
+    Sealed,
+    Stamp,
+    TaskReport,
+)
+from millrace.sinks import open_sink
+from millrace.sources import open_source
+from millrace.state.client import connect
+from millrace.state.servers import StateAccess
+from millrace.topology.load import parse
+from millrace.tracking.log import AckLog
+from millrace.tracking.message import decode
+
+CODE = Path(__file__).parent / "code"
+STAMP = Stamp(1, 1)
+
+HEAD = """
+apiVersion: millrace.dev/v1alpha1
+kind: StreamTopology
+metadata: {name: test}
+spec:
+"""
+
+
+def compiled(spec: str, folder: Path, uid: str, sql_schema=None, **changes) -> Program:
+    """The program of a topology's ``spec`` (YAML text), whose paths start at ``folder``."""
+    indented = "\n".join("  " + line for line in spec.strip("\n").splitlines())
+    topology = parse(HEAD + indented, folder=folder, import_code=False)
+    options = CompileOptions(uid, folder, CODE, sql_schema)
+    return replace(compile_topology(topology, options), **changes)
+
+
+def write_lines(folder: Path, lines: list[str], name: str = "a.txt") -> None:
+    (folder / "texts").mkdir(exist_ok=True)
+    (folder / "texts" / name).write_text("".join(line + "\n" for line in lines))
+
+
+@dataclass
+class Verdict:
+    """What the ack messages of an attempt add up to."""
+
+    incomplete: set[int]
+    edges: dict[str, set[int]]
+    window: dict[str, int]
+
+    @property
+    def complete(self) -> bool:
+        return not self.incomplete and not self.window
+
+
+@dataclass
+class Outcome:
+    """One attempt: reports by task, and what each sink staged."""
+
+    intent: Intent
+    reports: dict[object, TaskReport]
+    rows: dict[str, list[dict]]
+    verdict: Verdict
+
+    @property
+    def failed(self) -> dict[int, tuple[str, str]]:
+        found = {f.sequence: f for r in self.reports.values() for f in r.failed}
+        return {s: (f.processor, f.error) for s, f in sorted(found.items())}
+
+    @property
+    def combined(self) -> dict[str, int]:
+        masks: dict[str, int] = {}
+        for report in self.reports.values():
+            for name, mask, _ in report.combined_failures:
+                masks[name] = masks.get(name, 0) | mask
+        return masks
+
+
+@dataclass
+class Windows:
+    """Consecutive windows of one program against one state server."""
+
+    program: Program
+    address: object
+    whole: bool = False
+    chains: dict = field(default_factory=dict)
+    offsets: dict = field(default_factory=dict)
+    window: int = 0
+    attempts: int = 0
+    order: object = None
+
+    def __post_init__(self):
+        client = connect(self.address, self.program.uid)
+        client.stamp(STAMP)
+        self.log = AckLog(client.redis, self.program.uid)
+        self.log.append_control(1, Members.of(1, ["acker-0"]))
+        owners = ((self.address.name,),) * self.program.key_groups
+        access = StateAccess(self.program.uid, STAMP, (self.address,), owners)
+        self.services = Services(access, self.address)
+        self.sources = {s.name: open_source(s.connector) for s in self.program.sources}
+        self.digest, self.encoded = self.program.encode()
+        for sink in self.program.sinks:
+            open_sink(sink.connector).prepare(self.program.uid)
+
+    def plan(self, max_records: int = 10**6, replays=()) -> Intent:
+        ranges = []
+        for name, source in self.sources.items():
+            found = source.plan(self.offsets.get(name), max_records)
+            self.offsets[name] = found.offsets
+            ranges += found.ranges
+        return Intent(self.window + 1, tuple(ranges), tuple(replays))
+
+    def attempt(self, intent: Intent, excluded=(), uncombined: Mapping[str, int] | None = None):
+        """Run one attempt of a window, every task once."""
+        self.attempts += 1
+        attempt = AttemptId(1, intent.window, self.attempts)
+        self.log.append_control(1, Open(attempt, intent.roots, self.program.tracked_edges))
+        plan = AttemptPlan(
+            attempt, STAMP, intent, frozenset(excluded), uncombined or {}, self.chains
+        )
+        reports = self.run_tasks(plan)
+        outcome = Outcome(intent, {r.task: r for r in reports}, {}, Verdict(set(), {}, {}))
+        outcome.rows = self.staged_rows(outcome)
+        if self.program.tracking:
+            outcome.verdict = self.judge(attempt, intent, set(excluded), outcome.reports)
+        return outcome
+
+    def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
+        job = Job(self.digest, self.encoded, plan, self.services, self.whole)
+        worker.parts_of(job).box = Box(None, None)  # pytest's own time-out uses the timer
+        count = 1 if self.whole else self.program.parallelism
+        data = job.encode()
+        parts = [pickle.dumps(p) for p in share(plan.intent, count, self.sources)]
+        made = [list(FirstPass(data)(p, [parts[p]])) for p in range(count)]
+        if not self.whole:
+            for number in range(1, len(self.program.passes)):
+                inboxes = self.move(made)
+                made = [list(NextPass(data, number)(p, inboxes[p])) for p in range(count)]
+        return [report for part in made for report in part]
+
+    def move(self, made: list[list[bytes]]) -> list[list[bytes]]:
+        """What Spark's shuffle does; ``order`` may rearrange what a reader gets."""
+        inboxes: list[list[bytes]] = [[] for _ in made]
+        for sent in made:
+            for reader, envelope in zip(sent[::2], sent[1::2], strict=True):
+                inboxes[int.from_bytes(reader, "big")].append(envelope)
+        return [self.order(box) if self.order else box for box in inboxes]
+
+    def seal(self, outcome: Outcome) -> None:
+        """Keep the state and publish the output of an attempt."""
+        self.window = outcome.intent.window
+        for report in outcome.reports.values():
+            for name, segment in report.segments:
+                self.chains[name] = (*self.chains.get(name, ()), segment)
+        staged = [s for r in outcome.reports.values() for s in r.staged]
+        sealed = Sealed(self.window, f"window {self.window}", tuple(staged))
+        for sink in self.program.sinks:
+            mine = [s for s in staged if s.sink == sink.name]
+            open_sink(sink.connector).publish(sealed, mine, 1)
+
+    def go(self, **kwargs) -> Outcome:
+        """Plan, run and seal one window."""
+        outcome = self.attempt(self.plan(), **kwargs)
+        self.seal(outcome)
+        return outcome
+
+    def staged_rows(self, outcome: Outcome) -> dict[str, list[dict]]:
+        rows: dict[str, list[dict]] = {s.name: [] for s in self.program.sinks}
+        for report in outcome.reports.values():
+            for staged in report.staged:
+                sink = open_sink(self.program.components[staged.sink].connector)
+                path = sink._staged_path(staged.name)
+                rows[staged.sink] += [json.loads(line) for line in path.read_text().splitlines()]
+        return rows
+
+    # -- the ackers' arithmetic, done over
+
+    def judge(self, attempt: AttemptId, intent: Intent, excluded: set[int], winners) -> Verdict:
+        values: dict[str, np.ndarray] = {}
+        window: dict[str, int] = {}
+        for partition in range(16):
+            key = self.log.slice_key(attempt, partition)
+            for entries in self.log.read({key: "0-0"}).values():
+                for _, fields in entries:
+                    if b"m" not in fields:
+                        continue  # the entry that begins the slice
+                    message = decode(fields[b"m"])
+                    if message.task in winners:
+                        self.fold(message, intent, partition, values)
+                        for edge, value in message.window_checks.items():
+                            window[edge] = window.get(edge, 0) ^ value
+        total = np.array(seeds(intent, excluded), np.uint64)
+        broken: dict[str, set[int]] = {}
+        for edge, net in values.items():
+            if edge.startswith(">"):
+                total ^= net
+            elif net.any():
+                broken[edge] = set(np.flatnonzero(net).tolist())
+        incomplete = set(np.flatnonzero(total).tolist()).union(*broken.values())
+        return Verdict(incomplete, broken, {e: v for e, v in window.items() if v})
+
+    def fold(self, message, intent, partition, values) -> None:
+        mine = np.array(list(sequences(intent.window, partition, intent.roots)), np.int64)
+        for net in message.nets:
+            assert net.edge in self.program.tracked_edges
+            places = net.places
+            if places is None:
+                places = np.arange(net.low, net.low + len(net.values))
+            total = values.setdefault(net.edge, np.zeros(intent.roots, np.uint64))
+            total[mine[places]] ^= net.values
+
+
+def seeds(intent: Intent, excluded: set[int]) -> list[int]:
+    """Tracking id of every root, 0 for those that are excluded."""
+    found = [
+        tracking_id(root_id(name_id(r.source), r.partition, r.start + i), 0)
+        for r in intent.ranges
+        for i in range(r.count)
+    ]
+    found += [
+        tracking_id(root_id(name_id(r.source), r.partition, r.offset), r.number)
+        for r in intent.replays
+    ]
+    return [0 if at in excluded else value for at, value in enumerate(found)]

@@ -1,0 +1,103 @@
+"""Rows as text: what was written is read back equal by Python's own readers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.sinks import encode
+from millrace.sinks.encode import encode_csv, encode_json_lines
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
+    "text": (pa.string(), TEXT),
+    "dictionary": (pa.dictionary(pa.int32(), pa.string()), TEXT),
+    "large": (pa.large_string(), TEXT),
+    "view": (pa.string_view(), TEXT),
+    "long": (pa.int64(), st.integers(-(1 << 63), (1 << 63) - 1)),
+    "float": (pa.float64(), st.floats(allow_nan=False, allow_infinity=False)),
+    "flag": (pa.bool_(), st.booleans()),
+    "list": (pa.list_(pa.string()), st.lists(TEXT, max_size=3)),
+    "nothing": (pa.null(), st.none()),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.RecordBatch:
+    names = draw(st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=4))
+    size = draw(st.integers(1, 20))
+    columns, labels = [], []
+    for number, name in enumerate(names):
+        kind, values = COLUMNS[name]
+        data = draw(st.lists(st.none() | values, min_size=size, max_size=size))
+        columns.append(pa.array(data, kind))
+        labels.append(f'{name} "{number}\\')
+    start = draw(st.integers(0, size - 1))
+    return pa.RecordBatch.from_arrays(columns, names=labels).slice(start)
+
+
+@settings(deadline=None, max_examples=300)
+@given(batch=tables())
+def test_json_lines_are_read_back_equal(batch: pa.RecordBatch) -> None:
+    data = b"".join(part.to_pybytes() for part in encode_json_lines([batch]))
+    assert data.count(b"\n") == batch.num_rows
+    assert [json.loads(line) for line in data.split(b"\n")[:-1]] == batch.to_pylist()
+
+
+def test_many_rows_in_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encode, "BATCH_ROWS", 7)
+    batches = [pa.record_batch({"n": list(range(a, b))}) for a, b in ((0, 20), (20, 21), (21, 40))]
+    data = b"".join(part.to_pybytes() for part in encode_json_lines(batches))
+    assert [json.loads(line)["n"] for line in data.splitlines()] == list(range(40))
+
+
+def values(column: pa.Array) -> list[Any]:
+    data = b"".join(
+        part.to_pybytes() for part in encode_json_lines([pa.record_batch({"v": column})])
+    )
+    return [json.loads(line)["v"] for line in data.splitlines()]
+
+
+UTC = dt.UTC
+
+
+def test_values_that_json_has_no_type_for() -> None:
+    moment = dt.datetime(2024, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+    paris = pa.timestamp("us", "Europe/Paris")
+    assert values(pa.array([moment], pa.timestamp("us", "UTC"))) == ["2024-01-02T03:04:05.000006Z"]
+    assert values(pa.array([moment], paris)) == ["2024-01-02T03:04:05.000006Z"]
+    assert values(pa.array([dt.date(2024, 1, 2), None])) == ["2024-01-02", None]
+    assert values(pa.array([b"\x00\xff", None])) == ["AP8=", None]
+    assert values(pa.array([math.nan, math.inf, -math.inf, 1.5, None])) == [
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        1.5,
+        None,
+    ]
+    assert values(pa.array([Decimal("1.50")])) == [1.5]
+    assert values(pa.array([[{"a": b"\x00", "t": moment, "f": math.nan}]])) == [
+        [{"a": "AA==", "t": "2024-01-02T03:04:05.000006+00:00", "f": "NaN"}]
+    ]
+
+
+def test_csv_writes_what_has_no_csv_form_as_text() -> None:
+    batch = pa.record_batch(
+        {
+            "t": pa.array([dt.datetime(2024, 1, 2, tzinfo=UTC)], pa.timestamp("us", "UTC")),
+            "l": pa.array([["a", None]]),
+            "b": pa.array([b"\x00"]),
+            "d": pa.array(["x"]).dictionary_encode(),
+        }
+    )
+    data = b"".join(part.to_pybytes() for part in encode_csv([batch, batch])).decode()
+    row = '2024-01-02T00:00:00.000000Z,"[""a"",null]",AA==,x'
+    assert data.splitlines() == ['"t","l","b","d"', row, row]
