@@ -127,8 +127,8 @@ def test_what_is_asked_for_waits_for_the_next_run_and_is_asked_for_once(
     assert requests(folder) == [{"action": "replay", "segment": "1.2.0/dead", "indexes": [0, 1]}]
     assert listed(folder)["1.2.0:0"]["asked"] == "replay"
     answer = command(folder, "drop", "--all")
-    assert "1 dead letters will be dropped" in answer
-    assert "2 had been asked for before" in answer
+    assert "1 dead letter will be dropped" in answer
+    assert "asked for before: 2" in answer
     assert requests(folder)[1:] == [{"action": "drop", "segment": "1.9.1/dead", "indexes": [1]}]
 
 

@@ -245,3 +245,19 @@ def seeds(intent: Intent, excluded: set[int]) -> list[int]:
         for r in intent.replays
     ]
     return [0 if at in excluded else value for at, value in enumerate(found)]
+
+
+class SparkWindows(Windows):
+    """Windows whose attempts are jobs of a Spark session."""
+
+    def __init__(self, program, address, spark, small):
+        super().__init__(program, address)
+        from millrace.engine.runner import AttemptRunner
+
+        self.shape: tuple[int, ...] = ()
+        self.runner = AttemptRunner(spark, program, self.sources, lambda: self.services, small)
+
+    def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
+        result = self.runner.run(plan)
+        self.shape = result.shape
+        return list(result.reports)

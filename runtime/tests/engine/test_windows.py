@@ -12,7 +12,7 @@ from engine_support import write_lines
 LINES = [f"alpha beta w{i % 7} w{i % 13}" for i in range(600)]
 WORDS = Counter(word for line in LINES for word in line.split())
 
-LINES_SOURCE = "sources: [{name: lines, files: {path: texts, watch: false}}]"
+LINES_SOURCE = "sources: [{name: lines, files: {path: texts}}]"
 
 
 def out(name, source):
@@ -161,10 +161,11 @@ def test_a_keys_tuples_come_in_root_order_however_they_arrived(windows, tmp_path
     spec = STATEFUL.replace("FUNCTION", "split").replace("running_count", "remember")
     spec = spec.replace("wordsteps:remember", "orderedsteps:remember")
     rows = []
+    run = windows(spec)
+    intent = run.plan()
     for turn in (None, lambda box: box[::-1]):
-        run = windows(spec)
         run.order = turn
-        outcome = run.attempt(run.plan())
+        outcome = run.attempt(intent)
         assert outcome.verdict.complete
         rows.append(sorted((r["word"], r["n"]) for r in outcome.rows["counts"]))
     assert rows[0] == rows[1]
@@ -196,7 +197,8 @@ def test_tuples_with_several_anchors_and_with_none(windows, tmp_path, whole):
 
 def test_final_totals_come_once_at_the_end(windows, tmp_path):
     write_lines(tmp_path, LINES)
-    spec = COUNT.replace("FUNCTION", "split").replace("aggregate: {", "aggregate: {emit: final, ")
+    spec = COUNT.replace("FUNCTION", "split").replace("path: texts", "path: texts, watch: false")
+    spec = spec.replace("aggregate: {", "aggregate: {emit: final, ")
     run = windows(spec)
     assert run.go().rows["totals"] == []
     end = replace(run.plan(), final=True)

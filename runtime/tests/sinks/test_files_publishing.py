@@ -126,13 +126,14 @@ def test_sigkill_at_every_crash_point(tmp_path: Path, point: str) -> None:
 
 def test_only_one_of_two_different_contents_of_a_window_is_ever_shown(tmp_path: Path) -> None:
     both = threading.Barrier(2)
+    refusals: list[str] = []
 
     def publish(sink: FileSink, sealed: Sealed) -> bool:
         both.wait()
         try:
             sink.publish(sealed, sealed.staged, 1)
         except SinkError as error:
-            assert "already shows window" in str(error) or "damaged" in str(error)
+            refusals.append(str(error))
             return False
         return True
 
@@ -152,6 +153,7 @@ def test_only_one_of_two_different_contents_of_a_window_is_ever_shown(tmp_path: 
                 f"{window}{winner}b": 1,
             }
             assert sum(rows.values()) == 2 * (window + 1)
+    assert all("already shows window" in text for text in refusals)
 
 
 def test_two_publishers_of_the_same_window_both_succeed(tmp_path: Path) -> None:
@@ -180,17 +182,17 @@ def test_an_old_driver_that_wakes_up_much_later_changes_nothing(tmp_path: Path, 
         if name == point:
             new = make(tmp_path, execution=2)
             new.publish(sealed, sealed.staged, 2)
-            for window in range(2, 60):
+            for window in range(2, 25):
                 later = stage(new, window, [f"w{window}"])
                 new.publish(later, later.staged, 2)
             done.append(name)
 
     old.publish(sealed, sealed.staged, 1, sleep)
     assert done == [point]
-    expected = once("a", "b", "c", *(f"w{n}" for n in range(2, 60)))
+    expected = once("a", "b", "c", *(f"w{n}" for n in range(2, 25)))
     assert shown(tmp_path) == expected
-    other = Sealed(59, "another", ())
-    with pytest.raises(SinkError, match="already shows window 59 with the digest"):
+    other = Sealed(24, "another", ())
+    with pytest.raises(SinkError, match="already shows window 24 with the digest"):
         make(tmp_path, 3).publish(other, (), 3)
     with pytest.raises(FencedError, match="serves execution 3, this is execution 1"):
         old.publish(sealed, sealed.staged, 1)
@@ -216,7 +218,7 @@ def test_another_digest_of_a_window_that_is_half_shown_is_refused(tmp_path: Path
     first, second = stage(sink, 1, ["a"], ["b"]), stage(sink, 1, ["x"], ["y"], attempt=1)
     with pytest.raises(Killed):
         sink.publish(first, first.staged, 1, die_at("rename:0"))
-    with pytest.raises(SinkError, match="already shows window 1 with the digest .* nothing was"):
+    with pytest.raises(SinkError, match=r"already shows window 1 with the digest .* nothing was"):
         sink.publish(second, second.staged, 1)
     sink.publish(first, first.staged, 1)
     assert shown(tmp_path) == once("a", "b")
@@ -265,7 +267,7 @@ def test_a_foreign_file_under_a_final_name_is_kept(tmp_path: Path) -> None:
 
 def test_marks_of_old_windows_are_compacted_and_still_refuse(tmp_path: Path) -> None:
     sink = make(tmp_path)
-    all_sealed = [stage(sink, window, [f"w{window}"]) for window in range(60)]
+    all_sealed = [stage(sink, window, [f"w{window}"]) for window in range(40)]
     for sealed in all_sealed:
         sink.publish(sealed, sealed.staged, 1)
     assert len(list((tmp_path / "out/_millrace/windows").iterdir())) <= 2 * 17

@@ -99,5 +99,5 @@ def test_csv_writes_what_has_no_csv_form_as_text() -> None:
         }
     )
     data = b"".join(part.to_pybytes() for part in encode_csv([batch, batch])).decode()
-    row = '2024-01-02T00:00:00.000000Z,"[""a"",null]",AA==,x'
+    row = '"2024-01-02T00:00:00.000000Z","[""a"",null]","AA==","x"'
     assert data.splitlines() == ['"t","l","b","d"', row, row]

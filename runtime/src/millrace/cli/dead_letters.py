@@ -106,8 +106,8 @@ def show(
         _print_json(wanted)
         return
     for letter in wanted:
-        replays = f"{letter.replays} replays"
-        print_plain(f"{letter.id}  source {letter.source}, offset {letter.offset}, {replays}")
+        tried = _counted(letter.replays, "replay")
+        print_plain(f"{letter.id}  source {letter.source}, offset {letter.offset}, {tried}")
         print_plain(f"failed in {letter.processor or 'the source'}:")
         print_plain(_indented(letter.error))
         print_plain("payload:")
@@ -154,9 +154,9 @@ def _ask(
     alive = ask(folder, action, wanted)
     verb = "replayed" if action == "replay" else "dropped"
     when = "with the next seal" if alive else "by the next millrace run, no run is alive now"
-    print_plain(f"{len(new)} dead letters will be {verb} {when}")
+    print_plain(f"{_counted(len(new), 'dead letter')} will be {verb} {when}")
     if len(new) < len(wanted):
-        print_plain(f"{len(wanted) - len(new)} had been asked for before and are left alone")
+        print_plain(f"left alone, since asked for before: {len(wanted) - len(new)}")
 
 
 def _letters(
@@ -185,6 +185,10 @@ def _wanted(letters: list[Letter], ids: Sequence[str] | None, everything: bool) 
             "or --all"
         )
     return letters if everything else chosen(letters, ids or ())
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word if count == 1 else word + 's'}"
 
 
 def _print_json(letters: Sequence[Letter]) -> None:

@@ -68,7 +68,7 @@ class Report:
 
     def show(self, console: Console) -> None:
         """Print it for people."""
-        console.print(f"[bold]{escape(self.name)}[/] {self._ending()}")
+        console.print(f"[bold]{escape(self.name)}[/] {self._ending()}", soft_wrap=True)
         for label, text in self._facts():
             console.print(f"  {escape(label):<16}{escape(text)}", soft_wrap=True)
 

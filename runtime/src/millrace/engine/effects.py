@@ -14,7 +14,7 @@ from millrace.engine.letters import encode_letters
 from millrace.engine.mailbox import Mailbox
 from millrace.engine.planner import Planner
 from millrace.engine.publisher import Publisher
-from millrace.engine.runner import AttemptDied, AttemptResult, AttemptRunner
+from millrace.engine.runner import AttemptDied, AttemptResult, AttemptRunner, SparkGone
 from millrace.engine.stores import Stores
 from millrace.engine.verdicts import Verdicts
 from millrace.errors import FencedError, MillraceError, SinkError, StateServerError
@@ -44,6 +44,7 @@ class Parts:
     committed: Callable[[Record], None]
     running: Callable[[AttemptPlan], None]
     failed: Callable[[MillraceError], None]
+    settle: Callable[[], None]
 
 
 class RealEffects:
@@ -80,6 +81,7 @@ class RealEffects:
         return self._methods[type(action)](action)
 
     def poll(self) -> list[e.Event]:
+        self._parts.settle()
         return self._parts.mailbox.look()
 
     def close(self) -> None:
@@ -157,6 +159,9 @@ class RealEffects:
             else:
                 self._parts.failed(error)
                 self._post(e.RunFailed(plan.id, str(error)))
+        except SparkGone as error:
+            # A root cannot be to blame, and no attempt can succeed: a new driver is needed.
+            self._post(e.RunFailed(plan.id, str(error)))
         except Exception as error:
             # The boundary of an attempt: whatever went wrong, the machine must hear of it.
             log.exception("window attempt %s", plan.id)
@@ -228,9 +233,10 @@ class RealEffects:
         return []
 
     def _committed(self, action: e.Committed) -> list[e.Event]:
-        self._parts.mailbox.committed(action.record)
+        first = self._parts.mailbox.committed(action.record)
         self._parts.committed(action.record)
-        return []
+        # What waits for a driver comes before it can find that nothing is left to do.
+        return self._parts.mailbox.look() if first else []
 
     def _stop(self, action: e.Stop) -> list[e.Event]:
         return self._notify(e.Notify("DriverStopped", action.text, warning=action.kind == "failed"))

@@ -25,18 +25,25 @@ class StatusFile:
         self._path = path
         self._clock = clock
         self._written_s = float("-inf")
+        self._waits = False
         self.values: dict[str, Any] = {}
 
     def write(self, force: bool = False) -> None:
         """Write ``values`` unless that was done a moment ago."""
         now = self._clock.monotonic_s()
-        if not force and now - self._written_s < STATUS_INTERVAL_S:
+        self._waits = not force and now - self._written_s < STATUS_INTERVAL_S
+        if self._waits:
             return
         self._written_s = now
         self.values["updated"] = self._clock.now_s()
         draft = self._path.with_suffix(".new")
         draft.write_text(json.dumps(self.values))
         draft.replace(self._path)
+
+    def settle(self) -> None:
+        """Write what ``write`` has put off; to be called once in a while."""
+        if self._waits:
+            self.write()
 
 
 class EventFile:

@@ -43,13 +43,15 @@ class Mailbox:
     def look(self) -> list[e.Event]:
         return [*self._proposals(), *self._new_requests()]
 
-    def committed(self, record: Record) -> None:
-        """Requests that the record reflects are done."""
+    def committed(self, record: Record) -> bool:
+        """Requests that the record reflects are done; True for the first record of this life."""
+        first = self._record is None
         self._record = record
         for token, request in list(self._waiting.items()):
             if self._done(request, record):
                 (self._requests / f"{token}.json").unlink(missing_ok=True)
                 del self._waiting[token]
+        return first
 
     def _done(self, request: e.DeadLetterRequest, record: Record) -> bool:
         for segment in record.dead:

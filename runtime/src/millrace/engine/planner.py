@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from millrace import crash
 from millrace.clock import Clock
 from millrace.errors import MillraceError
 from millrace.protocol import events as e
@@ -115,6 +116,7 @@ class Planner:
                 since = now
             waited = since is not None and now - since >= self._max_interval_s
             if found.drained or found.roots >= self._max_records or waited:
+                crash.reached("driver.planned")
                 self._post(e.Planned(plan.token, found.ranges, found.offsets, found.drained))
                 return
             pause = POLL_S

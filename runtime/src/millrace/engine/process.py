@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +37,9 @@ from millrace.state.viewfile import ViewFile
 from millrace.topology.model import StreamTopology
 
 log = logging.getLogger("millrace.driver")
+
+Start = Callable[[StreamTopology, str, Path, Path], SparkParts]
+"""Gives (topology, uid, folder of its file, work folder) a session and the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +96,17 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
 
 
 class DriverProcess:
-    """One life of a driver. ``run`` from the main thread; ``ask_to_stop`` from anywhere."""
+    """One life of a driver. ``run`` from any one thread; ``ask_to_stop`` from anywhere.
 
-    def __init__(self, config: DriverConfig, clock: Clock | None = None) -> None:
+    ``start`` gives the session and the compiled topology; it is called once, on another thread.
+    """
+
+    def __init__(
+        self, config: DriverConfig, clock: Clock | None = None, start: Start = start_spark
+    ) -> None:
         self.config = config
         self._clock = clock or SystemClock()
+        self._start = start
         self._sources = build_sources(config.topology, config.folder)
         self._callbacks = Callbacks(self._sources)
         settings = settings_of(config.topology, config.uid)
@@ -124,7 +133,7 @@ class DriverProcess:
         starter = ThreadPoolExecutor(1, thread_name_prefix="spark-start")
         config = self.config
         self._spark = starter.submit(
-            start_spark, config.topology, config.uid, config.folder, config.workdir
+            self._start, config.topology, config.uid, config.folder, config.workdir
         )
         effects = self._effects()
         try:
@@ -162,6 +171,7 @@ class DriverProcess:
             committed=self._committed,
             running=self._statistics.running,
             failed=self._failed,
+            settle=self._statistics.settle,
         )
         return RealEffects(parts, post)
 

@@ -56,6 +56,10 @@ class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a faul
         self.member_lost = member_lost
 
 
+class SparkGone(Exception):  # noqa: N818 the same
+    """Spark itself has ended: this process can run nothing any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
     """Reports of all tasks whose output was used; ``shape[k]`` counts the tasks of pass k."""
@@ -107,7 +111,9 @@ class AttemptRunner:
         try:
             pieces = share(plan.intent, tasks, self._sources)
             reports = self._collect(job, pieces, whole)
-        except (Py4JError, PySparkException) as error:
+        except (Py4JError, PySparkException, OSError) as error:
+            if self._spark_ended():
+                raise SparkGone("Spark's JVM has ended; the driver is started again") from error
             raise self._reason(str(error)) from error
         shape = (1,) if whole else (tasks,) * len(self._program.passes)
         return AttemptResult(shape, tuple({r.task: r for r in reports}.values()))
@@ -116,6 +122,16 @@ class AttemptRunner:
         """End the running attempt soon; its ``run`` raises ``AttemptDied``."""
         self._cancelled.set()
         self._context.cancelJobGroup(self._group)
+
+    def _spark_ended(self) -> bool:
+        """Whether the JVM that this process started is gone, or has stopped its session."""
+        process = getattr(self._context._gateway, "proc", None)
+        if process is not None and process.poll() is not None:
+            return True
+        try:
+            return bool(self._context._jsc.sc().isStopped())
+        except (Py4JError, OSError):
+            return True
 
     # -- jobs
 

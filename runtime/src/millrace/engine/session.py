@@ -114,7 +114,8 @@ def build_session(settings: SessionSettings) -> SparkSession:
     import pyspark
     from pyspark.sql import SparkSession
 
-    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    home = Path(pyspark.__file__).parent
+    os.environ["SPARK_HOME"] = str(_own_home(home, settings) if settings.instances else home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings.blackbox.mkdir(parents=True, exist_ok=True)
     (settings.folder / "spark").mkdir(parents=True, exist_ok=True)
@@ -123,7 +124,35 @@ def build_session(settings: SessionSettings) -> SparkSession:
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel(settings.log_level)
+    _quieten(session)
     return session
+
+
+_NOISY = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.util.Utils",
+)
+"""Loggers that print the whole traceback of every failed task; the runner tells the cause."""
+
+
+def _quieten(session: SparkSession) -> None:
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    log4j = jvm.org.apache.logging.log4j
+    for name in _NOISY:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+
+
+def _own_home(home: Path, settings: SessionSettings) -> Path:
+    """A Spark home of links: local-cluster keeps its executors' files in ``work`` under it."""
+    own = settings.folder / "spark" / "home"
+    own.mkdir(parents=True, exist_ok=True)
+    for part in home.iterdir():
+        link = own / part.name
+        if part.name != "work" and not link.is_symlink():
+            link.symlink_to(part)
+    return own
 
 
 def _master(settings: SessionSettings) -> str:

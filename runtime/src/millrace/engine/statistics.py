@@ -96,6 +96,10 @@ class Statistics:
         self._status.values["lagRecords"] = self.lag()
         self._status.write(force)
 
+    def settle(self) -> None:
+        """Write the figures of the last change, which may have come too soon after another."""
+        self._status.settle()
+
     def stopped(self, stop: e.Stop) -> None:
         self._status.values.update(state=stop.kind, window=None, reason=stop.text)
         self.write(force=True)

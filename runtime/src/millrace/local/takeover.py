@@ -145,8 +145,8 @@ def _refuse_if_older(path: Path, mine: Holder) -> None:
 def fenced_by(newer: Holder) -> FencedError:
     """The error of a run that was taken over from."""
     return FencedError(
-        f"fenced: a newer run of this topology (process {newer.pid}) has taken over; nothing is "
-        "lost, it goes on from the last sealed window"
+        f"this run is fenced: a newer one of the topology (process {newer.pid}) has taken over; "
+        "nothing is lost, it goes on behind the last sealed window"
     )
 
 

@@ -173,6 +173,11 @@ class RedisSink(Sink):
             if asked == b"DONE":
                 return
             tables = [self.staged_rows(staged) for staged in mine]
+            if len({tuple(table.schema.names) for table in tables}) > 1:
+                raise SinkError(
+                    f"sink {self.name!r}: parts of window {sealed.window} have other columns than "
+                    "others; nothing of the window is shown. Start over with --fresh"
+                )
             rows = self._hash_rows(tables) if self.mode == "hash" else self._stream_rows(tables)
             passed(step, "loaded")
             self._answer(self._publish(keys=[self.marker], args=[*marker, self.mode, *rows]))

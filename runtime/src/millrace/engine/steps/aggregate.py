@@ -8,7 +8,7 @@ and what the aggregate emits for a key carries every root that contributed to it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -172,18 +172,15 @@ class MergeStep(CollectingStep):
         for edge, rows in self._partials:
             ids = rows.column(ID).to_numpy() if ID in rows.schema.names else None
             for shard, part in self._by_shard(rows):
-                self._merge(self._open(states, shard), shard, part, single=False)
+                state = self._open(states, shard)
+                try:
+                    self._belong(shard, state, state.merge(part))
+                except AggregateOverflowError as overflow:
+                    report_overflow(self.task, self.component, overflow)
             if ids is not None:
                 self.task.books.net(edge.name).loose[0] ^= np.uint64(kernels.xor(ids))
         self._partials = []
-        contributors: dict[int, list[tuple[Array, Batch]]] = {}
-        for edge, batch in self._singles_by_edge():
-            rows = aggregate_rows(self.component, edge, batch.data)
-            for shard, chosen in self._shard_rows(rows):
-                part = batch if chosen is None else batch.take(chosen)
-                merged = aggregate_rows(self.component, edge, part.data)
-                found = self._merge(self._open(states, shard), shard, merged, True, part)
-                contributors.setdefault(shard, []).append((found, part))
+        contributors = self._merge_singles(states)
         if self.component.emit_final:
             self._emit_final(states)
             return
@@ -191,6 +188,29 @@ class MergeStep(CollectingStep):
             self._emit_changes(state, contributors.get(shard, []))
 
     # -- merging
+
+    def _merge_singles(
+        self, states: dict[int, AggregateState]
+    ) -> dict[int, list[tuple[Array, Batch]]]:
+        """Merge tuples that came one by one; by shard the table rows that each batch went into."""
+        contributors: dict[int, list[tuple[Array, Batch]]] = {}
+        overflows: dict[int, AggregateOverflowError] = {}
+        singles = self._singles_by_edge()
+        for edge, batch in singles:
+            rows = aggregate_rows(self.component, edge, batch.data)
+            for shard, chosen in self._shard_rows(rows):
+                part = batch if chosen is None else batch.take(chosen)
+                mine = rows if chosen is None else rows.take(pa.array(chosen))
+                state = self._open(states, shard)
+                try:
+                    found = self._belong(shard, state, state.update(mine))
+                except AggregateOverflowError as overflow:
+                    overflows.setdefault(overflow.group, overflow)
+                    continue
+                contributors.setdefault(shard, []).append((found, part))
+        if overflows:
+            self._fail_singles([(batch, e) for e, batch in singles], overflows)
+        return contributors
 
     def _singles_by_edge(self) -> list[tuple[Edge, Batch]]:
         found = []
@@ -226,22 +246,8 @@ class MergeStep(CollectingStep):
         shard_of = groups % len(shards)
         return [(s, found) for s in shards if (found := np.flatnonzero(shard_of == s)).size]
 
-    def _merge(
-        self,
-        state: AggregateState,
-        shard: int,
-        rows: pa.RecordBatch,
-        single: bool,
-        batch: Batch | None = None,
-    ) -> Array:
-        try:
-            found = state.update(rows) if single else state.merge(rows)
-        except AggregateOverflowError as overflow:
-            if batch is None:
-                report_overflow(self.task, self.component, overflow)
-            else:
-                self._fail_singles(batch, rows, overflow)
-            return np.zeros(0, np.int64)
+    def _belong(self, shard: int, state: AggregateState, found: Array) -> Array:
+        """Refuse keys that belong to another partition. Raises ``EnvelopeError``."""
         strangers = state.groups(found) % self.task.program.parallelism != shard
         if strangers.any():
             raise EnvelopeError(
@@ -251,14 +257,19 @@ class MergeStep(CollectingStep):
         return found
 
     def _fail_singles(
-        self, batch: Batch, rows: pa.RecordBatch, overflow: AggregateOverflowError
+        self,
+        singles: Sequence[tuple[Batch, Edge]],
+        overflows: Mapping[int, AggregateOverflowError],
     ) -> None:
+        """All tuples of the key groups whose sums overflowed fail, whichever tipped it over."""
         if self.task.program.guarantee is not Guarantee.EXACTLY_ONCE:
-            raise overflow  # the window would be sealed with a sum that has wrapped around
-        columns = [rows.column(name) for name in self.component.key]
-        groups = key_groups(hash_keys(columns), self.task.program.key_groups)
-        for index in np.flatnonzero(groups == overflow.group):
-            self.task.fail(batch, int(index), self.name, overflow)
+            raise next(iter(overflows.values()))  # else a sum that wrapped around would be sealed
+        for batch, edge in singles:
+            columns = [batch.data.column(name) for name in edge.key]
+            groups = key_groups(hash_keys(columns), self.task.program.key_groups)
+            for group, overflow in overflows.items():
+                for index in np.flatnonzero(groups == group).tolist():
+                    self.task.fail(batch, index, self.name, overflow)
 
     # -- emitting
 

@@ -1,0 +1,67 @@
+"""User code that ends or stops its worker on words that begin with ``bad``."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+from millrace import row
+
+
+@row(output="word string")
+def leave(line):
+    if line["value"].startswith("bad"):
+        os._exit(7)
+    return {"word": line["value"]}
+
+
+@row(output="word string")
+def crash(line):
+    if line["value"].startswith("bad"):
+        ctypes.string_at(0)
+    return {"word": line["value"]}
+
+
+@row(output="word string")
+def spin(line):
+    while line["value"].startswith("bad"):
+        pass
+    return {"word": line["value"]}
+
+
+@row(output="word string")
+def spin_in_c(line):
+    if line["value"].startswith("bad"):
+        re.match(r"(a+)+$", "a" * 64 + "b")
+    return {"word": line["value"]}
+
+
+@row(output="word string")
+def hoard(line):
+    if line["value"].startswith("bad"):
+        return {"word": str(len(bytearray(1 << 40)))}
+    return {"word": line["value"]}
+
+
+@row(output="word string")
+def killed_once(line):
+    """SIGKILL the first time a worker comes here; the path of a mark follows the word."""
+    if line["value"].startswith("kill "):
+        mark = Path(line["value"].split()[1])
+        if not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return {"word": line["value"].split()[0]}
+
+
+@row(output="word string")
+def slow(line):
+    """Waits as long as the file named by the line is there."""
+    Path(line["value"] + ".started").touch()
+    while Path(line["value"]).exists():
+        time.sleep(0.01)
+    return {"word": "done"}

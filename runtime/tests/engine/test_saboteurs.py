@@ -1,0 +1,120 @@
+"""Damage between two passes is noticed with tracking on; off, the loss shows in the output."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from engine_support import CODE, write_lines
+from millrace.engine.code import use_path
+from millrace.engine.exchange import EnvelopeError
+from millrace.engine.faults import TaskError, find_error
+from millrace.protocol.verify import Inconsistent, Winners, verify
+
+use_path(str(CODE))
+import saboteurs  # noqa: E402
+
+LINES = [f"a{i % 5} b{i % 11} c{i}" for i in range(80)]
+WORDS = Counter(word for line in LINES for word in line.split())
+
+COUNT = """
+sources: [{name: lines, files: {path: texts}}]
+processors:
+  - {name: split, function: "wordsteps:split", inputs: [{from: lines}]}
+  - {name: step, inputs: [{from: split, key: [word]}], %s}
+sinks:
+  - {name: rows, inputs: [{from: step}], files: {path: rows, format: jsonLines}}
+"""
+COMBINED = COUNT % "aggregate: {columns: [{name: n, function: count}]}"
+STATEFUL = COUNT % 'function: "wordsteps:running_count"'
+SPECS = {"combined": COMBINED, "stateful": STATEFUL}
+
+
+def totals(outcome):
+    found: dict[str, int] = {}
+    for row in outcome.rows["rows"]:
+        found[row["word"]] = max(found.get(row["word"], 0), row["n"])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("damage", ["Drop", "Double", "Triple", "AlterId", "Misroute"])
+@pytest.mark.parametrize("kind", SPECS)
+def test_damage_in_transport_ends_the_attempt(
+    windows, tmp_path, monkeypatch, kind, damage, seed
+):
+    monkeypatch.setattr(saboteurs, "SEED", seed)
+    write_lines(tmp_path, LINES)
+    run = windows(SPECS[kind], transport=f"saboteurs:{damage}")
+    with pytest.raises(TaskError) as caught:
+        run.attempt(run.plan())
+    assert isinstance(find_error(str(caught.value)), EnvelopeError)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("damage", ["HiddenDrop", "HiddenDouble", "HiddenAlterId"])
+@pytest.mark.parametrize("kind", SPECS)
+def test_damage_that_is_covered_up_is_seen_by_the_ackers(
+    windows, tmp_path, monkeypatch, kind, damage, seed
+):
+    monkeypatch.setattr(saboteurs, "SEED", seed)
+    write_lines(tmp_path, LINES)
+    run = windows(SPECS[kind], transport=f"saboteurs:{damage}")
+    verdict = run.attempt(run.plan()).verdict
+    if kind == "combined":
+        assert set(verdict.window) == {"split>step"}
+    else:
+        assert set(verdict.edges) == {"split>step"}
+        assert 1 <= len(verdict.incomplete) <= 2
+
+
+@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("tracking", ["On", "Off"])
+def test_a_tuple_of_another_partition_is_refused_by_its_key(windows, tmp_path, kind, tracking):
+    write_lines(tmp_path, LINES)
+    spec = f'tracking: "{tracking}"\n{SPECS[kind]}'
+    run = windows(spec, transport="saboteurs:HiddenMisroute")
+    with pytest.raises(TaskError, match="belong to another partition"):
+        run.attempt(run.plan())
+
+
+@pytest.mark.parametrize("damage", ["Drop", "Double", "Triple"])
+@pytest.mark.parametrize("kind", SPECS)
+def test_without_tracking_the_same_damage_goes_unnoticed(windows, tmp_path, kind, damage):
+    write_lines(tmp_path, LINES)
+    run = windows(f'tracking: "Off"\n{SPECS[kind]}', transport=f"saboteurs:{damage}")
+    assert totals(run.attempt(run.plan())) != WORDS
+
+
+@pytest.mark.parametrize("tracking", ["On", "Off"])
+def test_mixed_attempts_are_visible_in_the_reports(windows, tmp_path, tracking):
+    write_lines(tmp_path, LINES)
+    spec = f'tracking: "{tracking}"\n{COMBINED}'
+    for transport, expected in [
+        ("millrace.engine.exchange:Transport", Winners),
+        ("saboteurs:MixedAttempts", Inconsistent),
+    ]:
+        run = windows(spec, transport=transport)
+        outcome = run.attempt(run.plan())
+        found = verify((2, 2), outcome.reports.values(), len(LINES))
+        assert isinstance(found, expected)
+
+
+def test_a_lost_envelope_is_missed_even_without_tracking(windows, tmp_path):
+    write_lines(tmp_path, LINES)
+    run = windows(f'tracking: "Off"\n{COMBINED}', transport="saboteurs:LostEnvelope")
+    with pytest.raises(TaskError, match="expected one of each of 2"):
+        run.attempt(run.plan())
+
+
+def test_a_short_read_leaves_its_roots_unread(windows, tmp_path):
+    write_lines(tmp_path, LINES)
+    spec = COMBINED.replace(
+        "files: {path: texts}",
+        "custom: {class: \"shortreads:Short\", options: {count: 50}}",
+    ).replace("wordsteps:split", "shortreads:spell")
+    run = windows(spec)
+    outcome = run.attempt(run.plan())
+    assert isinstance(verify((2, 2), outcome.reports.values(), 50), Inconsistent)
+    assert outcome.verdict.incomplete == {49}

@@ -1,0 +1,268 @@
+"""Attempts as real Spark jobs: results, retries, and what a dead attempt says of its cause."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from engine_support import SparkWindows, compiled, write_lines
+from millrace.engine.runner import AttemptDied
+from millrace.engine.session import SessionSettings, build_session
+from millrace.engine.sql import SqlAnalyser
+from millrace.errors import TopologyError
+from millrace.protocol.verify import Winners, verify
+
+LINES = [f"alpha beta w{i % 7} w{i % 13}" for i in range(300)]
+WORDS = Counter(word for line in LINES for word in line.split())
+
+SOURCE = "sources: [{name: lines, files: {path: texts}}]"
+SINK = "sinks: [{name: rows, inputs: [{from: last}], files: {path: rows, format: jsonLines}}]"
+
+COUNT = f"""
+{SOURCE}
+processors:
+  - {{name: split, function: "wordsteps:split_batch", inputs: [{{from: lines}}]}}
+  - {{name: running, function: "wordsteps:running_count", inputs: [{{from: split, key: [word]}}]}}
+  - name: last
+    inputs: [{{from: running, key: [word]}}]
+    aggregate: {{columns: [{{name: n, function: max, of: n}}]}}
+{SINK}
+"""
+
+
+def one_step(function, more=""):
+    return f"""
+tupleTimeout: 1s
+{SOURCE}
+processors:
+  - {{name: last, function: "{function}", inputs: [{{from: lines}}]}}
+{SINK}
+{more}
+"""
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory):
+    settings = SessionSettings(
+        "engine-tests", tmp_path_factory.mktemp("spark"), threads=2, worker_memory="3g"
+    )
+    session = build_session(settings)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def windows(tmp_path, state_server, uid, spark):
+    def make(spec: str, small: int = 0) -> SparkWindows:
+        program = compiled(spec, tmp_path, uid, SqlAnalyser(spark))
+        return SparkWindows(program, state_server.address, spark=spark, small=small)
+
+    return make
+
+
+@pytest.mark.parametrize("small", [0, 4096])
+def test_a_window_runs_as_a_job_of_passes_or_as_one_task(windows, tmp_path, small):
+    write_lines(tmp_path, LINES)
+    run = windows(COUNT, small)
+    outcome = run.go()
+    assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == WORDS
+    assert outcome.verdict.complete
+    assert run.shape == ((1,) if small else (2, 2, 2))
+    found = verify(run.shape, outcome.reports.values(), len(LINES))
+    assert isinstance(found, Winners)
+    assert len(found.reports) == len(outcome.reports)
+
+
+def test_small_and_large_windows_go_on_with_the_same_state(windows, tmp_path):
+    (tmp_path / "texts").mkdir()
+    run = windows(COUNT, small=50)
+    for number, lines in enumerate([LINES[:120], LINES[120:150], LINES[150:300]]):
+        write_lines(tmp_path, lines, f"{number}.txt")
+        outcome = run.go()
+        assert outcome.verdict.complete
+        assert run.shape == ((1,) if number == 1 else (2, 2, 2))
+    totals = {r["word"]: r["n"] for r in outcome.rows["rows"]}
+    assert totals == {w: n for w, n in WORDS.items() if w in totals}
+    assert "alpha" in totals
+
+
+def test_a_worker_that_is_killed_is_run_again_within_the_attempt(windows, tmp_path):
+    write_lines(tmp_path, ["a", "b", f"kill {tmp_path}/mark", "c"])
+    outcome = windows(one_step("deadlysteps:killed_once")).go()
+    assert Counter(r["word"] for r in outcome.rows["rows"]) == Counter(["a", "b", "kill", "c"])
+    assert outcome.verdict.complete
+    assert isinstance(verify((2,), outcome.reports.values(), 4), Winners)
+    assert (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "cause"),
+    [
+        ("leave", "exit code 7"),
+        ("crash", "SIGSEGV"),
+        ("spin", "no progress within tupleTimeout (1 s)"),
+        ("spin_in_c", "no progress within tupleTimeout (1 s)"),
+    ],
+)
+@pytest.mark.parametrize("small", [0, 4096])
+def test_what_ends_a_worker_is_told(windows, tmp_path, function, cause, small):
+    write_lines(tmp_path, ["a", "b", "bad", "c"])
+    run = windows(one_step(f"deadlysteps:{function}"), small)
+    with pytest.raises(AttemptDied) as caught:
+        run.attempt(run.plan())
+    assert cause in caught.value.reason
+    assert "processor 'last'" in caught.value.reason
+    assert not caught.value.member_lost
+    roots = "0 to 3" if small else "2 to 3"
+    assert f"roots {roots}" in caught.value.reason
+
+
+def test_memory_beyond_the_limit_fails_the_root_alone(windows, tmp_path):
+    write_lines(tmp_path, ["a", "bad", "c"])
+    outcome = windows(one_step("deadlysteps:hoard")).go()
+    assert outcome.failed == {1: ("last", "MemoryError")}
+    assert [r["word"] for r in outcome.rows["rows"]] == ["a", "c"]
+
+
+def test_a_cancelled_attempt_ends(windows, tmp_path):
+    gate = tmp_path / "gate"
+    gate.touch()
+    write_lines(tmp_path, [str(gate)])
+    run = windows(one_step("deadlysteps:slow").replace("1s", "60s"))
+    started = tmp_path / "gate.started"
+    outcome: list[object] = []
+
+    def attempt():
+        try:
+            outcome.append(run.attempt(run.plan()))
+        except AttemptDied as died:
+            outcome.append(died.reason)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    while not started.exists():
+        thread.join(0.01)
+    run.runner.cancel()
+    thread.join(30)
+    gate.unlink()
+    assert outcome == ["cancelled"]
+
+
+def test_a_state_server_that_is_away_is_no_roots_fault(windows, tmp_path):
+    write_lines(tmp_path, LINES)
+    run = windows(COUNT)
+    (address,) = run.services.access.addresses
+    gone = replace(address, url="redis://127.0.0.1:1")
+    access = replace(run.services.access, addresses=(gone,))
+    run.services = replace(run.services, access=access)
+    with pytest.raises(AttemptDied) as caught:
+        run.attempt(run.plan())
+    assert caught.value.member_lost
+    assert "cannot be reached" in caught.value.reason
+
+
+SQL = f"""
+{SOURCE}
+processors:
+  - name: upper
+    inputs: [{{from: lines}}]
+    sql: {{select: ["upper(value) AS value", "length(value) AS size"], where: "size(split(value, ' ')) > 1"}}
+  - name: words
+    inputs: [{{from: upper}}]
+    sql: {{select: ["*", "CAST(substr(value, 1, 1) AS string) AS initial"], where: "size < 17"}}
+  - {{name: raw, function: "wordsteps:split", inputs: [{{from: lines}}]}}
+  - name: last
+    inputs: [{{from: words, key: [initial]}}]
+    aggregate: {{columns: [{{name: n, function: count}}, {{name: sizes, function: sum, of: size}}]}}
+  - name: rawcounts
+    inputs: [{{from: raw, key: [word]}}]
+    aggregate: {{columns: [{{name: n, function: count}}]}}
+sinks:
+  - {{name: rows, inputs: [{{from: last}}], files: {{path: rows, format: jsonLines}}}}
+  - {{name: raws, inputs: [{{from: rawcounts}}], files: {{path: raws, format: jsonLines}}}}
+  - {{name: uppers, inputs: [{{from: upper}}], files: {{path: uppers, format: jsonLines}}}}
+"""
+
+
+@pytest.mark.parametrize("small", [0, 4096])
+def test_sql_steps_run_in_the_jvm_beside_other_consumers(windows, tmp_path, small):
+    lines = ["alone", *LINES]
+    write_lines(tmp_path, lines)
+    outcome = windows(SQL, small).go()
+    kept = [line for line in lines if " " in line]
+    assert Counter((r["value"], r["size"]) for r in outcome.rows["uppers"]) == Counter(
+        (line.upper(), len(line)) for line in kept
+    )
+    short = [line for line in kept if len(line) < 17]
+    assert outcome.rows["rows"] == [
+        {"initial": "A", "n": len(short), "sizes": sum(map(len, short))}
+    ]
+    assert {r["word"]: r["n"] for r in outcome.rows["raws"]} == WORDS + Counter(["alone"])
+    assert outcome.verdict.complete
+
+
+def test_what_the_jvm_reads_keeps_failing_and_excluded_roots_apart(windows, tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_bytes(b"a b\n\xff\xff\nc d\ne f\n")
+    run = windows(SQL)
+    intent = run.plan()
+    outcome = run.attempt(intent)
+    assert set(outcome.failed) == {1}
+    assert outcome.verdict.incomplete == {1}
+    again = run.attempt(intent, excluded={1, 2})
+    assert again.verdict.complete
+    assert sorted(r["value"] for r in again.rows["uppers"]) == ["A B", "E F"]
+
+
+def test_a_cast_that_spark_refuses_ends_the_attempt(windows, tmp_path):
+    write_lines(tmp_path, ["1", "2", "three", "4"])
+    spec = f"""
+{SOURCE}
+processors:
+  - {{name: last, inputs: [{{from: lines}}], sql: {{select: ["CAST(value AS int) AS n"]}}}}
+{SINK}
+"""
+    run = windows(spec)
+    intent = run.plan()
+    with pytest.raises(AttemptDied, match="CAST_INVALID_INPUT"):
+        run.attempt(intent)
+
+
+def test_a_row_that_where_takes_out_is_not_evaluated(windows, tmp_path):
+    write_lines(tmp_path, ["1", "2", "three", "4"])
+    sql = "select: [\"CAST(value AS int) AS n\"], where: \"value RLIKE '^[0-9]+$'\""
+    spec = f"""
+{SOURCE}
+processors:
+  - {{name: last, inputs: [{{from: lines}}], sql: {{{sql}}}}}
+{SINK}
+"""
+    outcome = windows(spec).go()
+    assert sorted(r["n"] for r in outcome.rows["rows"]) == [1, 2, 4]
+    assert outcome.verdict.complete
+
+
+@pytest.mark.parametrize(
+    ("select", "told"),
+    [
+        ("nosuch AS n", "nosuch"),
+        ("count(*) AS n", ""),
+        ("explode(split(value, ' ')) AS word", ""),
+        ("row_number() OVER (ORDER BY value) AS n", "one row at a time"),
+        ("value AS v, value AS v", "twice"),
+    ],
+)
+def test_sql_that_cannot_run_is_a_topology_error(windows, tmp_path, select, told):
+    write_lines(tmp_path, ["a"])
+    spec = f"""
+{SOURCE}
+processors:
+  - {{name: last, inputs: [{{from: lines}}], sql: {{select: ["{select}"]}}}}
+{SINK}
+"""
+    with pytest.raises(TopologyError, match="'last'") as caught:
+        windows(spec)
+    assert told in str(caught.value)
