@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-
 from engine_support import Windows, compiled
+
 from millrace.state.embedded import EmbeddedServer
 
 _uids = itertools.count(1)

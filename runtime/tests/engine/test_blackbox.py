@@ -89,6 +89,6 @@ def test_between_batches_the_clock_stands(tmp_path):
 
 def test_half_a_note_is_no_note(tmp_path):
     file = tmp_path / "1.note"
-    file.write_bytes(b"\x10\0\0\0{\"pid\"")
+    file.write_bytes(b'\x10\0\0\0{"pid"')
     assert blackbox.read_note(file) is None
     assert blackbox.read_note(tmp_path / "2.note") is None

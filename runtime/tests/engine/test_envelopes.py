@@ -78,8 +78,8 @@ def test_what_the_content_lost_or_gained_shows():
         exchange.verify([damaged], 1, 0, tracked=False)
     with pytest.raises(EnvelopeError):
         exchange.verify([Parcel(sent.header, {})], 1, 0, tracked=True)
+    extra = Parcel(sent.header, {**sent.tables, "a>b": table})
     with pytest.raises(EnvelopeError, match="not sent"):
-        extra = Parcel(sent.header, {**sent.tables, "a>b": table})
         exchange.verify([extra], 1, 0, tracked=True)
 
 

@@ -6,7 +6,6 @@ import random
 from collections import Counter
 
 import pytest
-
 from engine_support import compiled, write_lines
 
 from millrace.ids import DEFAULT_KEY_GROUPS

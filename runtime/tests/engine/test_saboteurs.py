@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-
 from engine_support import CODE, write_lines
+
 from millrace.engine.code import use_path
 from millrace.engine.exchange import EnvelopeError
 from millrace.engine.faults import TaskError, find_error
@@ -41,9 +41,7 @@ def totals(outcome):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("damage", ["Drop", "Double", "Triple", "AlterId", "Misroute"])
 @pytest.mark.parametrize("kind", SPECS)
-def test_damage_in_transport_ends_the_attempt(
-    windows, tmp_path, monkeypatch, kind, damage, seed
-):
+def test_damage_in_transport_ends_the_attempt(windows, tmp_path, monkeypatch, kind, damage, seed):
     monkeypatch.setattr(saboteurs, "SEED", seed)
     write_lines(tmp_path, LINES)
     run = windows(SPECS[kind], transport=f"saboteurs:{damage}")
@@ -112,7 +110,7 @@ def test_a_short_read_leaves_its_roots_unread(windows, tmp_path):
     write_lines(tmp_path, LINES)
     spec = COMBINED.replace(
         "files: {path: texts}",
-        "custom: {class: \"shortreads:Short\", options: {count: 50}}",
+        'custom: {class: "shortreads:Short", options: {count: 50}}',
     ).replace("wordsteps:split", "shortreads:spell")
     run = windows(spec)
     outcome = run.attempt(run.plan())

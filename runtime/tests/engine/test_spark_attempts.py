@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-
 from engine_support import SparkWindows, compiled, write_lines
+
 from millrace.engine.runner import AttemptDied
 from millrace.engine.session import SessionSettings, build_session
 from millrace.engine.sql import SqlAnalyser
@@ -169,7 +169,9 @@ SQL = f"""
 processors:
   - name: upper
     inputs: [{{from: lines}}]
-    sql: {{select: ["upper(value) AS value", "length(value) AS size"], where: "size(split(value, ' ')) > 1"}}
+    sql:
+      select: ["upper(value) AS value", "length(value) AS size"]
+      where: "size(split(value, ' ')) > 1"
   - name: words
     inputs: [{{from: upper}}]
     sql: {{select: ["*", "CAST(substr(value, 1, 1) AS string) AS initial"], where: "size < 17"}}
@@ -233,7 +235,7 @@ processors:
 
 def test_a_row_that_where_takes_out_is_not_evaluated(windows, tmp_path):
     write_lines(tmp_path, ["1", "2", "three", "4"])
-    sql = "select: [\"CAST(value AS int) AS n\"], where: \"value RLIKE '^[0-9]+$'\""
+    sql = 'select: ["CAST(value AS int) AS n"], where: "value RLIKE \'^[0-9]+$\'"'
     spec = f"""
 {SOURCE}
 processors:

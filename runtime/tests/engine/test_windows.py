@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-
 from engine_support import write_lines
 
 LINES = [f"alpha beta w{i % 7} w{i % 13}" for i in range(600)]
@@ -211,7 +210,7 @@ def test_final_totals_come_once_at_the_end(windows, tmp_path):
 
 def test_tracking_off_writes_no_message_and_gives_the_same_output(windows, tmp_path):
     write_lines(tmp_path, LINES)
-    spec = "tracking: \"Off\"\n" + COUNT.replace("FUNCTION", "split_batch")
+    spec = 'tracking: "Off"\n' + COUNT.replace("FUNCTION", "split_batch")
     outcome = windows(spec).go()
     assert {r["word"]: r["n"] for r in outcome.rows["totals"]} == WORDS
     assert {r.partitions for r in outcome.reports.values()} == {()}

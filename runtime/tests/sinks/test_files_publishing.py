@@ -200,6 +200,20 @@ def test_an_old_driver_that_wakes_up_much_later_changes_nothing(tmp_path: Path, 
     assert shown(tmp_path) == expected
 
 
+def test_an_old_driver_does_not_miss_files_that_a_reader_took_away(tmp_path: Path) -> None:
+    old = make(tmp_path)
+    sealed = stage(old, 1, ["a"], ["b"])
+
+    def sleep(name: str) -> None:
+        if name == "manifest":
+            make(tmp_path, execution=2).publish(sealed, sealed.staged, 2)
+            for path in (tmp_path / "out").glob("part-*"):
+                path.unlink()
+
+    old.publish(sealed, sealed.staged, 1, sleep)
+    assert not shown(tmp_path)
+
+
 def test_a_lower_execution_is_refused(tmp_path: Path) -> None:
     old, new = make(tmp_path, 4), make(tmp_path, 5)
     sealed = stage(old, 1, ["a"])

@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from millrace import crash
+from millrace.engine import kernels
 from millrace.engine.stateio import Services
 from millrace.engine.steps.base import Task
 from millrace.state.client import StateAddress, connect
@@ -36,9 +37,8 @@ def collect(task: Task) -> AckCollector:
     """The books of a task as the collector that makes messages of them."""
     collector = AckCollector(task.plan.id, task.id, task.plan.intent.roots)
     for edge, net in task.books.nets.items():
-        nonzero = np.flatnonzero(net.roots)
-        if nonzero.size:
-            low, high = int(nonzero[0]), int(nonzero[-1]) + 1
+        low, high = kernels.nonzero_span(net.roots)
+        if low < high:
             span = np.arange(low, high, dtype=np.uint32)
             collector.emitted(edge, span, net.roots[low:high])
         if net.loose[0]:

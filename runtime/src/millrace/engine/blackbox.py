@@ -16,6 +16,7 @@ import mmap
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -164,6 +165,16 @@ def describe(death: Death, timeout_s: float) -> str:
         f"worker process {death.pid} ended in {where} (pass {note.pass_no}, partition "
         f"{note.partition}{span}): {cause}"
     )
+
+
+def main_cause(deaths: Sequence[Death]) -> Death | None:
+    """The death that explains the others.
+
+    When one worker has ended a job, Spark kills those that still work for it with SIGKILL.
+    """
+    busy = [death for death in deaths if death.note is not None and death.note.busy]
+    own = [death for death in busy if death.signal != signal.SIGKILL]
+    return next(iter([*own, *busy, *deaths]), None)
 
 
 def _cause(death: Death, timeout_s: float) -> str:

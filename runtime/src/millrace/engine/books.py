@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,17 +70,21 @@ class Books:
 
 
 class Failures:
-    """Failed roots of one task. A root that failed contributes nothing more."""
+    """Failed roots of one task. A root that failed contributes nothing more.
 
-    def __init__(self, roots: int) -> None:
+    ``names`` are those of components by number, which the roots of combined tuples carry.
+    """
+
+    def __init__(self, roots: int, names: Mapping[int, str]) -> None:
         self._size = roots
+        self._names = names
         self._mask: Array | None = None
         self._failed: dict[int, FailedRoot] = {}
         self._combined: dict[str, tuple[int, str]] = {}
         self.dropped = 0
 
-    def add(self, roots: list[int], processor: str, error: str, names: dict[int, str]) -> None:
-        """A tuple failed for good; ``names`` are the aggregates by component number."""
+    def add(self, roots: list[int], processor: str, error: str) -> None:
+        """A tuple of these roots failed for good."""
         for root in roots:
             if root < kernels.WINDOW_TREE:
                 self._add_root(root, processor, error)
@@ -87,7 +92,7 @@ class Failures:
                 self.dropped += 1
             else:
                 number, group = (root - kernels.WINDOW_TREE) >> 16, root & 0xFFFF
-                name = names[number]
+                name = self._names[number]
                 mask, first = self._combined.get(name, (0, f"{processor}: {error}"))
                 self._combined[name] = (mask | 1 << group, first)
 

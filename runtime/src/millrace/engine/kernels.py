@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from millrace.ids import mix
+from millrace.ids import mix, mix64
 from millrace.tracking.jit import jit, kernel, vector
 
 WINDOW_TREE = 0x80000000
@@ -35,6 +35,10 @@ _TREE = np.uint32(WINDOW_TREE)
 _NONE = np.uint32(UNTRACKED)
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+_KNOWN = 256
+_INNER = np.array([mix64(i + int(_GOLDEN)) for i in range(_KNOWN)], np.uint64)
+"""The part of a tuple id that depends on its ordinal alone, for small ones."""
 
 _U64, _U64_OUT = vector(types.uint64), vector(types.uint64, writable=True)
 _U32, _U32_OUT = vector(types.uint32), vector(types.uint32, writable=True)
@@ -73,7 +77,9 @@ def _emit(
     ids: Any,
 ) -> Any:
     for i in range(roots.size):
-        value = _mix(parent_ids[parents[i]] ^ edge, np.uint64(ordinals[i]))
+        ordinal = ordinals[i]
+        inner = _INNER[ordinal] if ordinal < _KNOWN else _mix64(np.uint64(ordinal) + _GOLDEN)
+        value = _mix64(parent_ids[parents[i]] ^ edge ^ inner)
         ids[i] = value
         root = roots[i]
         if root < _TREE:
@@ -123,6 +129,17 @@ def _count_foreign(roots: Any, limit: Any) -> Any:
         if roots[i] < _TREE and roots[i] >= limit:
             bad += 1
     return bad
+
+
+@kernel((_U64,))
+def _first_and_end(values: Any) -> Any:
+    first = 0
+    while first < values.size and values[first] == 0:
+        first += 1
+    end = values.size
+    while end > first and values[end - 1] == 0:
+        end -= 1
+    return first, end
 
 
 @kernel((_U64,))
@@ -213,6 +230,12 @@ def count_foreign(roots: Array, limit: int) -> int:
 def xor(ids: Array) -> int:
     """XOR of all ids."""
     return int(_xor(ids))
+
+
+def nonzero_span(values: Array) -> tuple[int, int]:
+    """First place that is not zero and the one behind the last; equal where all are zero."""
+    first, end = _first_and_end(values)
+    return int(first), int(end)
 
 
 def child_order(order: Array, parents: Array, ordinals: Array) -> Array:

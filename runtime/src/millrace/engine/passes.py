@@ -27,7 +27,7 @@ from millrace.engine.steps.aggregate import (
     edge_of_lane,
     is_partial,
 )
-from millrace.engine.steps.base import Deliver, Outlet, Step, Task
+from millrace.engine.steps.base import Deliver, Outlet, Step, Task, getting_ready
 from millrace.engine.steps.classes import ClassStep
 from millrace.engine.steps.ends import Piece, SinkStep, SourceStep
 from millrace.engine.steps.functions import RowStep, VectorStep, WhereStep
@@ -213,7 +213,8 @@ class PassRun:
         if kind is Kind.STATEFUL:
             return StatefulStep(task, component, outlet, function.target, self._state)
         if kind is Kind.CLASS:
-            instance = function.target()
+            with getting_ready(component.name):
+                instance = function.target()
             if component.keyed:
                 return KeyedClassStep(task, component, outlet, instance, self._state)
             return ClassStep(task, component, outlet, instance)

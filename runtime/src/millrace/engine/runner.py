@@ -90,7 +90,7 @@ class AttemptRunner:
         self._sources = sources
         self._services = services
         self._small = small_window_roots
-        self._group = f"millrace-{program.uid}"
+        self._group = ""
         self._cancelled = threading.Event()
         folder = self._context.getConf().get(f"spark.executorEnv.{blackbox.FOLDER_VARIABLE}")
         self._blackbox = Path(folder) if folder else None
@@ -107,7 +107,9 @@ class AttemptRunner:
         job = Job(self._digest, self._encoded, plan, self._services(), whole).encode()
         if self._blackbox is not None:
             blackbox.collect(self._blackbox)  # deaths before this attempt are not its own
-        self._context.setJobGroup(self._group, str(plan.id), interruptOnCancel=True)
+        a = plan.id
+        self._group = f"millrace-{self._program.uid}-{a.execution}.{a.window}.{a.attempt}"
+        self._context.setJobGroup(self._group, self._group, interruptOnCancel=True)
         try:
             pieces = share(plan.intent, tasks, self._sources)
             reports = self._collect(job, pieces, whole)
@@ -121,7 +123,8 @@ class AttemptRunner:
     def cancel(self) -> None:
         """End the running attempt soon; its ``run`` raises ``AttemptDied``."""
         self._cancelled.set()
-        self._context.cancelJobGroup(self._group)
+        # Jobs that the attempt is about to start count too.
+        self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
 
     def _spark_ended(self) -> bool:
         """Whether the JVM that this process started is gone, or has stopped its session."""
@@ -183,9 +186,10 @@ class AttemptRunner:
             return error
         if self._blackbox is not None and _worker_gone(text):
             deaths = blackbox.await_deaths(self._blackbox, DEATH_NOTICE_S)
-            if deaths:
-                told = (blackbox.describe(d, self._program.tuple_timeout_s) for d in deaths)
-                return AttemptDied("; ".join(dict.fromkeys(told)))
+            found = blackbox.main_cause(deaths)
+            if found is not None:
+                told = blackbox.describe(found, self._program.tuple_timeout_s)
+                return AttemptDied(told)
         return AttemptDied(short_reason(text))
 
 

@@ -6,6 +6,7 @@ what it read is booked behind the JVM, from the ids that came out of it.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.serializers import pack_long
 
 from millrace.engine import kernels
+from millrace.engine.blackbox import Note
 from millrace.engine.program import Component, Program
 from millrace.engine.schema import conform
 from millrace.engine.sql import ERROR, SEQUENCE, SOURCE, TRACKING, column_of, jvm_sources
@@ -36,15 +38,22 @@ class FrameReader:
             job = load_job(self._job)
             parts = parts_of(job)
             sources = {s.name: s for s in jvm_sources(parts.program)}
-            for piece in pickle.loads(self._pieces[_partition()]):
+            partition = _partition()
+            a = job.plan.id
+            parts.box.task(Note(os.getpid(), a.execution, a.window, a.attempt, 0, partition))
+            for piece in pickle.loads(self._pieces[partition]):
                 component = sources.get(piece.range.source)
                 if component is not None:
                     yield from self._read(job, piece, component)
+            parts.box.idle()
 
     def _read(self, job: Job, piece: Piece, component: Component) -> Iterator[pa.RecordBatch]:
         parts = parts_of(job)
         done = 0
+        span = piece.first, piece.first + piece.range.count - 1
+        parts.box.begin(component.name, span)
         for part in parts.source(component).read(piece.range):
+            parts.box.end()
             texts: list[str | None] = [None] * part.data.num_rows
             for index, text in part.errors:
                 texts[index] = text
@@ -53,6 +62,8 @@ class FrameReader:
                 errors = pa.array(texts[at : at + data.num_rows], pa.string())
                 yield frame_rows(parts.program, component, piece, done, data, errors)
                 done += data.num_rows
+            parts.box.begin(component.name, span)
+        parts.box.end()
 
 
 def frame_rows(

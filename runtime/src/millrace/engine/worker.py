@@ -121,7 +121,7 @@ class Running:
             id=TaskId(pass_no, partition, task_attempt),
             partitions=self.partitions,
             books=Books(roots, program.tracking),
-            failures=Failures(roots),
+            failures=Failures(roots, {c.number: c.name for c in program.components.values()}),
             box=self.parts.box,
         )
         a = plan.id

@@ -109,6 +109,7 @@ class Membership:
         self._write: RecordWrite | None = None
         self._cas: View | None = None
         self._missing = 0
+        self._told: Stamp | None = None
 
     # -- what the driver machine asks
 
@@ -241,6 +242,9 @@ class Membership:
             return []
         # What is missing may be in the file of a server that is still starting: ``tick`` tries
         # again, and a proposal with that server makes a new view.
+        if self._told == event.stamp:
+            return []
+        self._told = event.stamp
         text = f"waiting for a state server to come back: {event.reason}"
         return [e.Notify("StateMissing", text, warning=True)]
 

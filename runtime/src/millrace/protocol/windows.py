@@ -400,10 +400,15 @@ class Windows:
         return [e.Stop("failed", event.text)] if self._current(event.id) else []
 
     def _verdict_given(self, event: e.VerdictGiven) -> list[e.Action]:
-        attempt = self._current(event.verdict.id)
-        if attempt is None or attempt.winners is None:
+        verdict = event.verdict
+        attempt = self._current(verdict.id)
+        if attempt is None or attempt.winners is None or attempt.marker is None:
             return []
-        return self._judge(_judged(attempt.winners, event.verdict))
+        judged = attempt.marker.intent.roots - len(attempt.marker.excluded)
+        if verdict.complete + len(verdict.incomplete) != judged:
+            # Roots that no acker has judged are not complete.
+            verdict = replace(verdict, window_complete=False)
+        return self._judge(_judged(attempt.winners, verdict))
 
     def _verdict_lost(self, event: e.VerdictLost) -> list[e.Action]:
         attempt = self._current(event.id)

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from millrace.protocol import events as e
 from millrace.protocol import server as s
 from millrace.protocol.acklog import Open
 from millrace.protocol.driver import Driver
-from millrace.protocol.record import needed_objects
-from millrace.protocol.types import AttemptId, Member, Record, Segment, Stamp
+from millrace.protocol.types import AttemptId, Member, Stamp
 from millrace.simulate import history as h
 from millrace.simulate.acklog import Verdicts
 from millrace.simulate.cluster import ViewStore, owners_of
+from millrace.simulate.copying import Copying, refused
 from millrace.simulate.engine import Attempt, Plant
 from millrace.simulate.flow import edges
 from millrace.simulate.sinks import SinkRefusalError
@@ -37,14 +37,6 @@ class Surroundings:
     workload: Workload
     ackers: Callable[[], tuple[str, ...]]
     gone: Callable[[DriverProcess, str], None]
-
-
-@dataclass(slots=True)
-class _Copying:
-    """What is left to copy: (object, owner), one server's share after the other."""
-
-    action: e.CopyObjects
-    left: deque[tuple[str, Member]] = field(default_factory=deque)
 
 
 class DriverProcess:
@@ -196,7 +188,7 @@ class DriverProcess:
 
         def answer(reply: s.StampReply) -> None:
             if isinstance(reply, s.NotOwner):
-                self.post(_refused(member, stamp, reply))
+                self.post(refused(member, stamp, reply))
             else:
                 record = None if reply.record is None else cluster.vault.decode(reply.record)
                 self.post(e.Stamped(member, stamp, record))
@@ -211,7 +203,7 @@ class DriverProcess:
 
         def answer(reply: s.WriteReply) -> None:
             if isinstance(reply, s.NotOwner):
-                self.post(_refused(member, stamp, reply))
+                self.post(refused(member, stamp, reply))
             elif isinstance(reply, s.Ok) or reply.current == record.tag:
                 self.post(e.RecordAck(member, stamp, record.tag.seq))
 
@@ -226,48 +218,22 @@ class DriverProcess:
         return lambda: self.post(e.Unreachable(member, stamp))
 
     def _copy_objects(self, action: e.CopyObjects) -> None:
-        members = {m.name: m for m in action.view.target}
-        copying = _Copying(action)
-        for name, groups in _placed(action.record):
-            for owner in owners_of(action.view.owners, name, groups):
-                copying.left.append((name, members[owner]))
-        self._world.soon(self._copy_one, copying)
+        copying = Copying(self._plant.cluster, action)
+        self._world.soon(self._copy_some, copying)
 
-    def _copy_one(self, copying: _Copying) -> None:
-        """Copy until the random next pause; the process may be gone by then."""
+    def _copy_some(self, copying: Copying) -> None:
+        """Copy until a random pause; the process may be gone by then."""
         if not self.alive:
             return
         while copying.left:
-            name, owner = copying.left.popleft()
-            trouble = self._copy(copying.action, name, owner)
+            trouble = copying.one()
             if trouble is not None:
                 self._world.after(0.1, self.post, trouble)
                 return
             if self._world.chance(0.1):
-                self._world.soon(self._copy_one, copying)
+                self._world.soon(self._copy_some, copying)
                 return
         self._world.send(self.post, e.Copied(copying.action.stamp))
-
-    def _copy(self, action: e.CopyObjects, name: str, owner: Member) -> e.Event | None:
-        cluster, stamp = self._plant.cluster, action.stamp
-        reply = cluster.get(owner, stamp, (name,))
-        if reply is None:
-            return e.Unreachable(owner, stamp)
-        if isinstance(reply, s.NotOwner):
-            return _refused(owner, stamp, reply)
-        if isinstance(reply[0], s.Found):
-            return None
-        silent: Member | None = None
-        for source in action.sources:
-            found = cluster.get(source, stamp, (name,))
-            if found is None or isinstance(found, s.NotOwner):
-                silent = source
-            elif isinstance(found[0], s.Found):
-                cluster.put(owner, stamp, (name,))
-                return None
-        if silent is not None:
-            return e.Unreachable(silent, stamp)
-        return e.CopyFailed(stamp, f"{name} is on none of the members it can be copied from")
 
     # -- windows
 
@@ -373,7 +339,8 @@ class DriverProcess:
         window = action.sealed.window
         if self._world.chance(self._plant.options.chaos.sink_away):
             self._world.soon(self.post, e.PublishFailed(window, "a sink is away"))
-            return
+            if self._world.rng.random() < 0.5:
+                return
         try:
             next(steps)
         except StopIteration:
@@ -412,16 +379,3 @@ class DriverProcess:
 
     def _wake(self, action: e.Wake) -> None:
         self._world.after(max(0.0, action.at_s - self._world.now_s), self.post, e.Tick())
-
-
-def _refused(member: Member, stamp: Stamp, reply: s.NotOwner) -> e.Refused:
-    return e.Refused(member, stamp, reply.reason.value, reply.current)
-
-
-def _placed(record: Record) -> list[tuple[str, int]]:
-    """(name, key groups) of the objects on state servers that a record names."""
-    segments: list[Segment] = [one for chain in record.chains.values() for one in chain]
-    wanted = {segment.name: segment.groups for segment in segments}
-    wanted.update({one.name: 0 for one in record.dead})
-    needed = needed_objects(record)
-    return [(name, groups) for name, groups in wanted.items() if name in needed]

@@ -30,7 +30,7 @@ from millrace.simulate.acklog import AckLog
 from millrace.simulate.cluster import Cluster, owners_of
 from millrace.simulate.options import Options
 from millrace.simulate.sinks import Sink
-from millrace.simulate.workload import roots_of
+from millrace.simulate.transport import Transport
 from millrace.simulate.world import World
 
 MAX_TASK_ATTEMPTS = 4
@@ -87,6 +87,7 @@ class Attempt:
         self._finished: dict[tuple[int, int], list[Task]] = {}
         self._tasks: dict[TaskId, Task] = {}
         self._chosen: dict[tuple[int, int], TaskId] = {}
+        self._transport = Transport(plant.world, plant.history, plant.options, plan)
 
     # -- what the driver's process calls
 
@@ -112,7 +113,7 @@ class Attempt:
         if self._over or self._finished.get(where):
             return
         if number >= MAX_TASK_ATTEMPTS:
-            self._hit_all()
+            self._transport.hit_all()
             self._die(f"task {where} failed {MAX_TASK_ATTEMPTS} times")
             return
         self._numbers[where] = number + 1
@@ -151,7 +152,7 @@ class Attempt:
         last = self.plant.options.passes - 1
         if task.id.pass_no == 0:
             work = task.work = flow.source_task(
-                plan, partition, self._salt(task.id), self._short_read(partition)
+                plan, partition, self._salt(task.id), self._transport.short_read(partition)
             )
         else:
             task.read = self._sources(task.id.pass_no - 1)
@@ -179,7 +180,7 @@ class Attempt:
             if len(ready) > 1 and self.plant.world.chance(self.plant.options.chaos.mixed):
                 seen = self.plant.world.rng.choice(ready).id
                 if seen != self._chosen[where]:
-                    self._hit_all()
+                    self._transport.hit_all()
             chosen.append(seen)
         return tuple(chosen)
 
@@ -190,53 +191,8 @@ class Attempt:
             return task.work.envelopes.get(where, [])
         items: list[f.Item] = []
         for read in task.read:
-            items += self._transported(self._tasks[read].work.envelopes.get(where, []))
+            items += self._transport.carry(self._tasks[read].work.envelopes, where)
         return items
-
-    # -- faults in transport
-
-    def _transported(self, items: list[f.Item]) -> list[f.Item]:
-        world = self.plant.world
-        if not items or not world.chance(self.plant.options.chaos.tuple_lost):
-            return items
-        victim = world.rng.choice(items)
-        self._hit([victim])
-        if world.rng.random() < 0.3:
-            return [*items, victim]
-        if world.rng.random() < 0.5:
-            self._lose_everywhere(victim)
-        return [one for one in items if one is not victim]
-
-    def _lose_everywhere(self, victim: f.Item) -> None:
-        """A row of an envelope is lost for all its consumers."""
-        for task in self._tasks.values():
-            for items in task.work.envelopes.values():
-                items[:] = [
-                    one for one in items if one is victim or one.members[:1] != victim.members[:1]
-                ]
-
-    def _short_read(self, partition: int) -> frozenset[int]:
-        world = self.plant.world
-        if not world.chance(self.plant.options.chaos.short_read):
-            return frozenset()
-        share = self.plant.flow.share(self.plan.intent.roots, partition)
-        if not share:
-            return frozenset()
-        lost = world.rng.choice(share)
-        listed = roots_of(self.plan.intent)
-        self.plant.history.add(h.Hit(self.plan.id, (listed[lost][0],)))
-        return frozenset((lost,))
-
-    def _hit(self, items: list[f.Item]) -> None:
-        roots = {row.root for item in items for row in item.members}
-        if any(item.sequence is None for item in items):
-            self._hit_all()
-        else:
-            self.plant.history.add(h.Hit(self.plan.id, tuple(sorted(roots))))
-
-    def _hit_all(self) -> None:
-        roots = tuple(root for root, _ in roots_of(self.plan.intent))
-        self.plant.history.add(h.Hit(self.plan.id, roots))
 
     # -- state
 
@@ -372,7 +328,7 @@ class Attempt:
     def _append(self, message: PlainMessage, facts: h.TaskFacts) -> None:
         world = self.plant.world
         if world.chance(self.plant.options.chaos.tuple_lost * 0.2):
-            self._hit_all()
+            self._transport.hit_all()
             return
         facts.appended[message.partition] = self.plant.log.life
         self.plant.log.append(message)

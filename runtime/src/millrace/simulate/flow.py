@@ -106,6 +106,11 @@ def edges(options: Options, workload: Workload) -> tuple[str, ...]:
     return (*(source_edge(s) for s in sources), *(edge_name(s, SPLIT) for s in sources), *inner)
 
 
+def share_of(roots: int, partition: int, parts: int) -> range:
+    """Even and consecutive shares of a window's sequence numbers."""
+    return range(roots * partition // parts, roots * (partition + 1) // parts)
+
+
 class Flow:
     """The topology; one object serves all attempts of a run."""
 
@@ -125,8 +130,7 @@ class Flow:
 
     def share(self, roots: int, partition: int) -> range:
         """Sequence numbers that a partition of the source pass reads."""
-        parts = self._options.parallelism
-        return range(roots * partition // parts, roots * (partition + 1) // parts)
+        return share_of(roots, partition, self._options.parallelism)
 
     # -- pass 0
 

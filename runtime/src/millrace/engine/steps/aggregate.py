@@ -341,5 +341,4 @@ def aggregate_rows(component: Component, edge: Edge, data: pa.RecordBatch) -> pa
 def report_overflow(task: Task, component: Component, overflow: AggregateOverflowError) -> None:
     """A combined sum overflowed: its key group has to be run uncombined."""
     root = int(tree_roots(component, np.array([overflow.group]))[0])
-    names = {component.number: component.name}
-    task.failures.add([root], component.name, str(overflow), names)
+    task.failures.add([root], component.name, str(overflow))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from millrace.engine.blackbox import Box
 from millrace.engine.books import Books, Failures, error_text
 from millrace.engine.program import ONE_TO_MANY, Component, Edge, Program, Route
 from millrace.engine.rows import Array, Batch
+from millrace.errors import MillraceError
 from millrace.ids import mix64
 from millrace.protocol.types import AttemptPlan, TaskId
 
@@ -59,8 +61,7 @@ class Task:
     def fail(self, batch: Batch, index: int, processor: str, error: BaseException | str) -> None:
         """The tuple at ``index`` failed for good: so do its roots."""
         text = error if isinstance(error, str) else error_text(error)
-        names = {c.number: c.name for c in self.program.components.values()}
-        self.failures.add(batch.roots_at(index), processor, text, names)
+        self.failures.add(batch.roots_at(index), processor, text)
 
     def worked_on(self, processor: str, batch: Batch) -> None:
         """User code gets a batch now; its time runs from here."""
@@ -153,6 +154,23 @@ class Outlet:
         if parents is None or ordinals is None:
             return order
         return kernels.child_order(order, parents, ordinals) if self._many else order[parents]
+
+
+class UnavailableError(MillraceError):
+    """User code could not get ready; no root is to blame, and the window is run again."""
+
+    retryable = True
+
+
+@contextmanager
+def getting_ready(processor: str) -> Iterator[None]:
+    """Around user code that runs before the first tuple. Raises ``UnavailableError``."""
+    try:
+        yield
+    except USER_ERRORS as error:
+        raise UnavailableError(
+            f"processor {processor!r} cannot be opened: {error_text(error)}; it is tried again"
+        ) from error
 
 
 def broadcast_ids(ids: Array, partition: int, edge: Edge) -> Array:

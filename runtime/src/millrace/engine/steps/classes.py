@@ -12,7 +12,13 @@ from millrace.engine import kernels
 from millrace.engine.program import Component
 from millrace.engine.rows import Batch
 from millrace.engine.schema import rows_of
-from millrace.engine.steps.base import USER_ERRORS, Outlet, StreamingStep, Task
+from millrace.engine.steps.base import (
+    USER_ERRORS,
+    Outlet,
+    StreamingStep,
+    Task,
+    getting_ready,
+)
 from millrace.engine.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.steps.output import RowBuffer
 from millrace.functions import Context, Processor, Row
@@ -136,9 +142,10 @@ class ClassStep(StreamingStep):
     def open(self) -> None:
         program = self.task.program
         self.task.box.begin(self.name)
-        self.instance.open(
-            Context(self.name, self.task.id.partition, self.task.partitions, program.code_path)
-        )
+        with getting_ready(self.name):
+            self.instance.open(
+                Context(self.name, self.task.id.partition, self.task.partitions, program.code_path)
+            )
         self.task.box.end()
 
     def process(self, batch: Batch) -> None:

@@ -228,7 +228,8 @@ class KeyedClassStep(ClassStep):
 
 def settle(state: DictState, place: int) -> None:
     """Bring the dict that a function left behind into form. Raises ``StateError``."""
-    state.revive(place)
+    if len(state.values[place]) < len(state.empty):
+        state.revive(place)
     problem = state.check(place)
     if problem is not None:
         raise StateError(f"state: {problem}")

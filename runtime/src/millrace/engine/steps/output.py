@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import pyarrow as pa
 from millrace.engine.rows import Array
 from millrace.engine.schema import OutputError, type_name
 
+_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
 
 class RowBuffer:
-    """Output rows of one batch, column by column, with the index of each row's parent.
+    """Output rows of one batch, with the index of each row's parent.
 
     ``add`` checks names at once; values are checked together in ``build``, and one by one only
     where that fails.
@@ -23,7 +26,9 @@ class RowBuffer:
         self._schema = schema
         self._processor = processor
         self._names = schema.names
-        self._columns: list[list[Any]] = [[] for _ in self._names]
+        self._width = len(self._names)
+        self._pick = itemgetter(*self._names)  # of one name: the value itself, no tuple
+        self._rows: list[Any] = []
         self.parents: list[int] = []
 
     def __len__(self) -> int:
@@ -32,21 +37,14 @@ class RowBuffer:
     def add(self, values: Mapping[str, Any], parent: int) -> None:
         """One row. Raises ``OutputError`` for a column too many or too few."""
         try:
-            found = [values[name] for name in self._names]
+            found = self._pick(values)
         except KeyError as missing:
             raise self._missing(missing.args[0], values) from None
         except (TypeError, IndexError):
-            raise OutputError(
-                f"processor {self._processor!r} put out {type(values).__name__}, expected a dict"
-            ) from None
-        if len(values) != len(found):
-            extra = next(name for name in values if name not in self._names)
-            raise OutputError(
-                f"processor {self._processor!r} put out the column {extra!r}, which it does not "
-                f"declare; declared are {', '.join(self._names)}"
-            )
-        for column, value in zip(self._columns, found, strict=True):
-            column.append(value)
+            raise self._no_row(values) from None
+        if len(values) != self._width:
+            raise self._extra(values)
+        self._rows.append(found)
         self.parents.append(parent)
 
     def add_all(self, result: Any, parent: int) -> None:
@@ -75,8 +73,7 @@ class RowBuffer:
     def cut(self, length: int) -> None:
         """Drop rows from ``length`` on."""
         del self.parents[length:]
-        for column in self._columns:
-            del column[length:]
+        del self._rows[length:]
 
     def cut_parent(self, parent: int) -> None:
         """Drop the rows of a parent, if they are the last ones."""
@@ -88,38 +85,46 @@ class RowBuffer:
     def build(self) -> tuple[pa.RecordBatch, Array, dict[int, OutputError]]:
         """Rows, their parents (int64), and the parents left out because a row does not fit."""
         bad: dict[int, OutputError] = {}
-        arrays = self._arrays()
+        columns = self._columns()
+        arrays = self._arrays(columns)
         if arrays is None:
-            bad = self._misfits()
+            bad = self._find_misfits(columns)
             self._drop(set(bad))
-            arrays = self._arrays()
+            arrays = self._arrays(self._columns())
             assert arrays is not None
         data = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         return data, np.array(self.parents, np.int64), bad
 
-    def _arrays(self) -> list[pa.Array] | None:
+    def _columns(self) -> list[Any]:
+        if self._width == 1:
+            return [self._rows]
+        return [[row[place] for row in self._rows] for place in range(self._width)]
+
+    def _arrays(self, columns: list[Any]) -> list[pa.Array] | None:
         try:
             return [
                 pa.array(column, field.type)
-                for column, field in zip(self._columns, self._schema, strict=True)
+                for column, field in zip(columns, self._schema, strict=True)
             ]
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        except _MISFITS:
             return None
 
-    def _misfits(self) -> dict[int, OutputError]:
+    def _find_misfits(self, columns: list[Any]) -> dict[int, OutputError]:
         bad: dict[int, OutputError] = {}
-        for column, field in zip(self._columns, self._schema, strict=True):
+        for column, field in zip(columns, self._schema, strict=True):
             for value, parent in zip(column, self.parents, strict=True):
                 try:
                     pa.array([value], field.type)
-                except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                except _MISFITS:
                     bad.setdefault(parent, self._misfit(field, value))
         return bad
 
     def _drop(self, parents: set[int]) -> None:
         keep = [i for i, parent in enumerate(self.parents) if parent not in parents]
         self.parents = [self.parents[i] for i in keep]
-        self._columns = [[column[i] for i in keep] for column in self._columns]
+        self._rows = [self._rows[i] for i in keep]
+
+    # -- errors
 
     def _misfit(self, field: pa.Field, value: Any) -> OutputError:
         return OutputError(
@@ -132,4 +137,16 @@ class RowBuffer:
         return OutputError(
             f"processor {self._processor!r} did not put out its column {name!r} "
             f"({type_name(field.type)}), only {', '.join(map(str, values)) or 'nothing'}"
+        )
+
+    def _extra(self, values: Mapping[str, Any]) -> OutputError:
+        extra = next(name for name in values if name not in self._names)
+        return OutputError(
+            f"processor {self._processor!r} put out the column {extra!r}, which it does not "
+            f"declare; declared are {', '.join(self._names)}"
+        )
+
+    def _no_row(self, values: Any) -> OutputError:
+        return OutputError(
+            f"processor {self._processor!r} put out {type(values).__name__}, expected a dict"
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from millrace.protocol.types import Record, View
+from millrace.protocol.types import View
 from millrace.simulate import history as h
 from millrace.simulate.checkers.ledger import Ledger
 from millrace.simulate.cluster import Cluster, owners_of
+from millrace.simulate.copying import named
 
 
 class Durability:
@@ -20,7 +21,7 @@ class Durability:
         history.listen(h.ObjectsDeleted, self._deleted)
 
     def _committed(self, entry: h.Commit) -> None:
-        needed = _named(entry.after)
+        needed = named(entry.after)
         same_place = self._view == entry.view
         for name, groups in needed.items():
             if not same_place or self._needed.get(name) != groups:
@@ -38,10 +39,3 @@ class Durability:
         for name in entry.names:
             if name in self._needed:
                 raise h.ViolationError("rule 22", f"{name} was deleted and is still needed")
-
-
-def _named(record: Record) -> dict[str, int]:
-    """Objects on state servers that a record names, with the key groups that decide on owners."""
-    wanted = {segment.name: segment.groups for c in record.chains.values() for segment in c}
-    wanted.update({one.name: 0 for one in record.dead})
-    return wanted

@@ -1,0 +1,75 @@
+"""Processors of the fault histories: a user's code, as the topologies of this package name it.
+
+While a history is under attack its processors take their time, so that windows are in flight when
+something is killed; as soon as the file that ``MILLRACE_E2E_GATE`` names exists, they hurry.
+``MILLRACE_E2E_MARKS`` names a folder in which flaky lines note that they have failed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from millrace import row, stateful
+
+SLOW_EVERY = 100
+"""A call of the outside is made for one line in so many."""
+
+_GATE = os.environ.get("MILLRACE_E2E_GATE")
+_CALL_S = float(os.environ.get("MILLRACE_E2E_CALL_S", "0.01"))
+_MARKS = os.environ.get("MILLRACE_E2E_MARKS")
+
+_CALLS_OF_A_TASK = 2
+"""A raising function is called a second time in the same task."""
+
+_seen: dict[str, int] = {}
+
+
+@row(output="id string, bucket string, words array<string>")
+def parse(line: dict[str, Any]) -> dict[str, Any]:
+    """A line becomes its parts; what its kind asks for happens here."""
+    name, kind, *words = line["value"].split()
+    if kind == "raise":
+        raise ValueError(f"line {name} always raises")
+    if kind == "die":
+        os._exit(42)
+    if kind == "flaky" and _first_time(name):
+        raise ValueError(f"line {name} raises the first time")
+    if _GATE is not None and int(name[1:]) % SLOW_EVERY == 0 and not os.path.exists(_GATE):
+        time.sleep(_CALL_S)
+    return {"id": name, "bucket": f"b{name[-2:]}", "words": words}
+
+
+@row(output="word string")
+def split(parsed: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The words of a line."""
+    for word in parsed["words"]:
+        yield {"word": word}
+
+
+@row(output="id string, length long")
+def measure(parsed: dict[str, Any]) -> dict[str, Any]:
+    """One row for each line."""
+    return {"id": parsed["id"], "length": len(parsed["words"])}
+
+
+@stateful(output="bucket string, n long, id string", state="n long")
+def number(parsed: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    """Number the lines of a bucket: 1, 2, 3, …"""
+    state["n"] = (state["n"] or 0) + 1
+    return {"bucket": parsed["bucket"], "n": state["n"], "id": parsed["id"]}
+
+
+def _first_time(name: str) -> bool:
+    """Whether a line is in its first task, in this process or, by its mark, in any."""
+    if _MARKS is None:
+        return False
+    _seen[name] = _seen.get(name, 0) + 1
+    mark = Path(_MARKS) / name
+    if _seen[name] == 1 and mark.exists():
+        return False
+    mark.touch()
+    return _seen[name] <= _CALLS_OF_A_TASK

@@ -1,0 +1,116 @@
+"""The topology of the fault histories, as the file that a user would write.
+
+::
+
+    lines ─ parse ─┬─ split ─ counts (aggregate by word) ─┬─ totals  (files)
+                   │                                      └─ hashes  (redis, upserts)
+                   ├─ measure ─┬─ rows    (files)
+                   │           └─ entries (redis, stream)
+                   └─ number (stateful, by bucket) ─ numbers (files)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millrace_e2e import quickjvm
+from millrace_e2e.harness import APPS
+
+HASHES = "wc:"
+ENTRIES = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What differs between histories. ``redis`` is the URL of a server for two further sinks."""
+
+    guarantee: str = "ExactlyOnce"
+    max_records: int = 1000
+    redis: str | None = None
+    executors: int = 0
+    parallelism: int = 2
+    ackers: int = 1
+    max_replays: int = 1
+    watch: bool = False
+    tuple_timeout: str = "30s"
+    state_url: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+def history(shape: Shape, name: str = "history") -> dict[str, Any]:
+    """The topology's document; its folders lie beside the file."""
+    sinks: list[dict[str, Any]] = [
+        _files("totals", "counts"),
+        _files("rows", "measure"),
+        _files("numbers", "number"),
+    ]
+    if shape.redis is not None:
+        hashes = {"url": shape.redis, "mode": "hash", "key": HASHES + "{word}"}
+        entries = {"url": shape.redis, "mode": "stream", "stream": ENTRIES}
+        sinks += [
+            {"name": "hashes", "inputs": [{"from": "counts"}], "redis": hashes},
+            {"name": "entries", "inputs": [{"from": "measure"}], "redis": entries},
+        ]
+    return {
+        "apiVersion": "millrace.dev/v1alpha1",
+        "kind": "StreamTopology",
+        "metadata": {"name": name},
+        "spec": {**_settings(shape), "processors": _processors(), "sinks": sinks},
+    }
+
+
+def _settings(shape: Shape) -> dict[str, Any]:
+    quick = quickjvm.options()
+    conf = {
+        "spark.driver.extraJavaOptions": quick,
+        "spark.executor.extraJavaOptions": quick,
+        **shape.conf,
+    }
+    servers: dict[str, Any] = {} if shape.state_url is None else {"url": shape.state_url}
+    return {
+        "guarantee": shape.guarantee,
+        "window": {"maxRecords": shape.max_records, "maxInterval": "50ms"},
+        "ackers": {
+            "replicas": shape.ackers,
+            "maxReplays": shape.max_replays,
+            "backoff": "50ms",
+        },
+        "tupleTimeout": shape.tuple_timeout,
+        "stateServers": servers,
+        "parallelism": shape.parallelism,
+        "keyGroups": 16,
+        "code": {"path": str(APPS)},
+        "spark": {
+            "conf": conf,
+            "driver": {"memory": "512m"},
+            "executors": {"instances": shape.executors, "cores": 1, "memory": "512m"},
+        },
+        "sources": [
+            {"name": "lines", "files": {"path": "texts", "format": "text", "watch": shape.watch}}
+        ],
+    }
+
+
+def _processors() -> list[dict[str, Any]]:
+    return [
+        {"name": "parse", "inputs": [{"from": "lines"}], "function": "history:parse"},
+        {"name": "split", "inputs": [{"from": "parse"}], "function": "history:split"},
+        {
+            "name": "counts",
+            "inputs": [{"from": "split", "key": ["word"]}],
+            "aggregate": {"emit": "changes", "columns": [{"name": "n", "function": "count"}]},
+        },
+        {"name": "measure", "inputs": [{"from": "parse"}], "function": "history:measure"},
+        {
+            "name": "number",
+            "inputs": [{"from": "parse", "key": ["bucket"]}],
+            "function": "history:number",
+        },
+    ]
+
+
+def _files(name: str, producer: str) -> dict[str, Any]:
+    files = {"path": name, "format": "jsonLines"}
+    return {"name": name, "inputs": [{"from": producer}], "files": files}

@@ -1,0 +1,27 @@
+"""Waiting for conditions with a deadline, the only way in which tests here pass time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+LOOK_S = 0.02
+
+
+class TooLateError(AssertionError):
+    """A condition that was not met before its deadline."""
+
+
+def until(look: Callable[[], T], what: str, deadline_s: float, every_s: float = LOOK_S) -> T:
+    """The first true answer of ``look``. Raises ``TooLateError`` after ``deadline_s`` seconds."""
+    end_s = time.monotonic() + deadline_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() >= end_s:
+            raise TooLateError(f"not within {deadline_s:g} s: {what}")
+        time.sleep(every_s)

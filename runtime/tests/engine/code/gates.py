@@ -1,0 +1,33 @@
+"""User code that waits in the second pass as long as a file is there, named by the input."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+from millrace import row
+
+
+@row(output="word string, folder string")
+def split(line):
+    *words, folder = line["value"].split()
+    for word in words:
+        yield {"word": word, "folder": folder}
+
+
+@row(output="word string, folder string")
+def split_at_random(line):
+    *words, folder = line["value"].split()
+    for _ in words:
+        yield {"word": f"r{random.randrange(50)}", "folder": folder}
+
+
+@row(output="word string")
+def pause(word):
+    folder = Path(word["folder"])
+    if (folder / "gate").exists():
+        (folder / "waiting").touch()
+        while (folder / "gate").exists():
+            time.sleep(0.02)
+    return {"word": word["word"]}

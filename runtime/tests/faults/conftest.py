@@ -1,0 +1,32 @@
+"""One Spark session, one state server and a folder for each history."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from faults_driver import CODE, laboratory
+from millrace_e2e.harness import Place
+
+from millrace.state.embedded import EmbeddedServer
+
+if str(CODE) not in sys.path:
+    sys.path.insert(0, str(CODE))
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with laboratory(tmp_path_factory.mktemp("lab")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def state_server(tmp_path_factory):
+    server = EmbeddedServer.start(tmp_path_factory.mktemp("state"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path / "history").make()

@@ -1,0 +1,192 @@
+"""Drivers in this process on one shared Spark session, with the real parts around them.
+
+A state server, the acker process, sources, sinks and Spark's jobs are those of a run; only the
+supervisor is left out: its proposal is written once, and again when a test moves the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from millrace_e2e.harness import Place, read_events
+from millrace_e2e.waiting import until
+
+from millrace.engine.compile import CompileOptions, compile_topology
+from millrace.engine.process import DriverConfig, DriverProcess
+from millrace.engine.program import DEFAULT_TRANSPORT
+from millrace.engine.session import SessionSettings, build_session
+from millrace.engine.sql import SqlAnalyser
+from millrace.engine.start import SparkParts, code_path
+from millrace.local.files import write_json
+from millrace.state.client import StateAddress
+from millrace.topology.load import load
+
+CODE = Path(__file__).parent / "code"
+SOURCES = Path(__file__).parents[2] / "src"
+END_S = 120.0
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What the runs of a test module share."""
+
+    spark: Any
+    folder: Path
+    orders: Path
+
+    @property
+    def shuffles(self) -> Path:
+        """Where Spark keeps map outputs."""
+        return self.folder / "spark"
+
+    def order(self, document: Mapping[str, Any]) -> None:
+        """Give the saboteurs their orders; what they did before is forgotten."""
+        shutil.rmtree(self.orders)
+        self.orders.mkdir()
+        write_json(self.orders / "orders.json", dict(document))
+
+    def strikes(self) -> dict[str, dict[str, Any]]:
+        """What the saboteurs did, by kind and window: the attempt that they hit, and where."""
+        return {f.stem: json.loads(f.read_text()) for f in sorted(self.orders.glob("*.mark"))}
+
+
+@contextmanager
+def laboratory(folder: Path):
+    """A session of two threads whose workers find the saboteurs and their orders."""
+    orders = folder / "orders"
+    orders.mkdir()
+    conf = {
+        "spark.executorEnv.MILLRACE_FAULTS": str(orders),
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(CODE), str(SOURCES)]),
+    }
+    spark = build_session(SessionSettings("faults", folder, threads=2, conf=conf))
+    try:
+        yield Lab(spark, folder, orders)
+    finally:
+        spark.stop()
+
+
+@dataclass
+class Life:
+    """One life of a driver over a history; ``start`` it, then ``wait``.
+
+    ``acker`` is the module or file that is run as the acker, None for none.
+    """
+
+    lab: Lab
+    place: Place
+    address: StateAddress
+    transport: str = DEFAULT_TRANSPORT
+    acker: str | None = "millrace.tracking.process"
+    uid: str = field(default_factory=lambda: uuid.uuid4().hex)
+    code: int | None = None
+    error: BaseException | None = None
+
+    def start(self) -> Life:
+        work = self.place.work
+        work.mkdir(exist_ok=True)
+        loaded = load(self.place.topology)
+        self.topology = loaded.topology
+        self.propose(self.address)
+        config = DriverConfig(
+            work, self.uid, loaded.folder, loaded.topology, self.address.password, False, False
+        )
+        self._acker = self._start_acker()
+        try:
+            self.driver = DriverProcess(config, start=self._program)
+        except BaseException:
+            self._end_acker()
+            raise
+        self._thread = threading.Thread(target=self._run, name="driver")
+        self._thread.start()
+        return self
+
+    def propose(self, address: StateAddress) -> None:
+        """What the supervisor would say of the state server and the acker."""
+        member = {"name": address.name, "run_id": address.run_id, "url": address.url}
+        ackers = ["acker-0"] if self.acker else []
+        write_json(self.place.work / "proposal.json", {"members": [member], "ackers": ackers})
+
+    def wait(self, deadline_s: float = END_S) -> int:
+        """The exit code of the driver, once it has ended."""
+        self._thread.join(deadline_s)
+        if self._thread.is_alive():
+            self.stop()
+            raise AssertionError(f"the driver did not end: {self.events()[-5:]}")
+        self._end_acker()
+        if self.error is not None:
+            raise self.error
+        assert self.code is not None
+        return self.code
+
+    def stop(self) -> None:
+        """End it cleanly, if it has not ended."""
+        self.driver.ask_to_stop()
+        self._thread.join(30)
+        self._end_acker()
+
+    def until(self, look: Any, what: str, deadline_s: float = 60.0) -> Any:
+        """Wait for a condition while the driver lives."""
+        def or_ended() -> Any:
+            found = look()
+            assert found or self._thread.is_alive(), f"the driver ended before {what}"
+            return found
+
+        return until(or_ended, what, deadline_s)
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        return [e for e in read_events(self.place.work) if kind is None or e["kind"] == kind]
+
+    def _run(self) -> None:
+        try:
+            self.code = int(self.driver.run())
+        except BaseException as error:
+            self.error = error
+
+    def _program(self, topology: Any, uid: str, folder: Path, _: Path) -> SparkParts:
+        code = code_path(topology, folder)
+        options = CompileOptions(uid, folder, code, SqlAnalyser(self.lab.spark))
+        program = compile_topology(topology, options)
+        return SparkParts(self.lab.spark, replace(program, transport=self.transport))
+
+    def _start_acker(self) -> subprocess.Popen[bytes] | None:
+        if self.acker is None:
+            return None
+        module = [self.acker] if self.acker.endswith(".py") else ["-m", self.acker]
+        command = [
+            *(sys.executable, *module, "--name", "acker-0", "--url", self.address.url),
+            *("--uid", self.uid, "--parent-pid", str(os.getpid())),
+        ]
+        environment = {**os.environ, "MILLRACE_FAULTS": str(self.lab.orders)}
+        if self.address.password:
+            environment["MILLRACE_STATE_PASSWORD"] = self.address.password
+        with (self.place.work / "acker.log").open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def _end_acker(self) -> None:
+        if self._acker is not None:
+            self._acker.kill()
+            self._acker.wait()
+            self._acker = None
+
+
+def sealed_attempts(place: Place) -> set[tuple[int, int, int]]:
+    """The window attempts whose output the files sinks show, as the staged files were named."""
+    found = set()
+    for manifest in place.base.glob("*/_millrace/windows/*.json"):
+        for file in json.loads(manifest.read_text())["files"]:
+            execution, window, attempt = map(int, file["staged"].split(".")[:3])
+            found.add((execution, window, attempt))
+    return found
+

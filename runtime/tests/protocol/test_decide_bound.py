@@ -1,0 +1,181 @@
+"""What becomes of an attempt, and the bound on the runs of a window with killers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.protocol.decide import (
+    KILLED,
+    Died,
+    DropIt,
+    Judged,
+    Progress,
+    RunAgain,
+    SealIt,
+    SplitIt,
+    decide,
+    halves,
+)
+from millrace.protocol.types import FailedRoot, Guarantee, Intent, RootRange
+
+EXACTLY, AT_LEAST, AT_MOST = (
+    Guarantee.EXACTLY_ONCE,
+    Guarantee.AT_LEAST_ONCE,
+    Guarantee.AT_MOST_ONCE,
+)
+
+
+def intent(count: int, start: int = 0) -> Intent:
+    return Intent(1, (RootRange("s", 0, start, count),))
+
+
+def failed(*sequences: int) -> tuple[FailedRoot, ...]:
+    return tuple(FailedRoot(s, "p", "no") for s in sequences)
+
+
+def judged(*sequences: int, complete: bool = True, combined: int = 0) -> Judged:
+    return Judged(failed(*sequences), (("p", combined, "no"),) if combined else (), complete)
+
+
+class TestOneDecision:
+    def test_a_good_attempt_is_sealed(self) -> None:
+        for guarantee in Guarantee:
+            assert isinstance(decide(Progress(intent(3)), judged(), guarantee), SealIt)
+
+    def test_failed_roots_are_left_out_next_time(self) -> None:
+        decision = decide(Progress(intent(3)), judged(1), EXACTLY)
+        assert isinstance(decision, RunAgain)
+        assert set(decision.progress.failed) == {1}
+
+    def test_partial_effects_are_sealed_at_least_once(self) -> None:
+        decision = decide(Progress(intent(3)), judged(1), AT_LEAST)
+        assert isinstance(decision, SealIt)
+        assert set(decision.progress.failed) == {1}
+
+    @pytest.mark.parametrize("guarantee", [EXACTLY, AT_LEAST])
+    def test_a_broken_window_tree_is_never_sealed(self, guarantee: Guarantee) -> None:
+        """Not even when some root is known to have failed: of the others nothing is known."""
+        for outcome in (judged(complete=False), judged(1, complete=False)):
+            decision = decide(Progress(intent(3)), outcome, guarantee)
+            assert isinstance(decision, RunAgain)
+        assert set(decision.progress.failed) == {1}
+
+    def test_at_most_once_drops_instead(self) -> None:
+        assert decide(Progress(intent(3)), judged(0, 2), AT_MOST) == SealIt(
+            Progress(intent(3), runs=1), dropped=2
+        )
+        assert isinstance(decide(Progress(intent(3)), Died("oops"), AT_MOST), DropIt)
+        combined = decide(Progress(intent(1)), judged(0, combined=3), AT_MOST)
+        assert isinstance(combined, SealIt)
+        assert combined.dropped == 1, "no more than there are"
+
+    def test_a_failure_after_a_combine_asks_for_ids(self) -> None:
+        decision = decide(Progress(intent(3)), judged(combined=0b101), EXACTLY)
+        assert isinstance(decision, RunAgain)
+        assert decision.progress.uncombined == {"p": 0b101}
+
+    def test_two_deaths_split(self) -> None:
+        first = decide(Progress(intent(5)), Died("oops"), EXACTLY)
+        assert isinstance(first, RunAgain)
+        second = decide(first.progress, Died("oops"), EXACTLY)
+        assert isinstance(second, SplitIt)
+        assert second.at == 2
+
+    def test_two_deaths_blame_the_only_root(self) -> None:
+        first = decide(Progress(intent(1)), Died("oops"), EXACTLY)
+        second = decide(first.progress, Died("oops"), EXACTLY)
+        assert isinstance(second, RunAgain)
+        assert second.progress.failed[0].processor == KILLED
+        assert second.progress.remaining == 0
+
+    def test_the_last_root_is_not_blamed_for_what_others_did(self) -> None:
+        progress = decide(Progress(intent(3)), judged(combined=1), EXACTLY).progress
+        progress = decide(progress, judged(0), EXACTLY).progress
+        third = decide(progress, judged(1), EXACTLY)
+        assert isinstance(third, RunAgain)
+        assert set(third.progress.failed) == {0, 1}
+
+    def test_halves_know_what_was_known(self) -> None:
+        progress = Progress(intent(5), dict(zip((1, 4), failed(1, 4), strict=True)))
+        low, high = halves(progress, 2, intent(2), intent(3, 2))
+        assert set(low.failed) == {1}
+        assert {s: f.sequence for s, f in high.failed.items()} == {2: 2}
+
+
+# -- whole windows
+
+
+@dataclass
+class World:
+    """Roots of one window by their offsets; a killer takes the whole run with it."""
+
+    killers: frozenset[int]
+    raising: frozenset[int]
+    runs: int = 0
+
+    def attempt(self, progress: Progress) -> Judged | Died:
+        self.runs += 1
+        start = progress.intent.ranges[0].start
+        alive = {s: start + s for s in range(progress.intent.roots) if s not in progress.failed}
+        if self.killers & set(alive.values()):
+            return Died("the worker died")
+        return judged(*(s for s, offset in alive.items() if offset in self.raising))
+
+
+def finish(world: World, progress: Progress) -> list[int]:
+    """Run a window and its halves to their seals; offsets of the roots that were set aside."""
+    while progress.remaining:
+        decision = decide(progress, world.attempt(progress), EXACTLY)
+        progress = decision.progress
+        if isinstance(decision, SealIt):
+            break
+        if isinstance(decision, SplitIt):
+            start, at = progress.intent.ranges[0].start, decision.at
+            low, high = halves(
+                progress, at, intent(at, start), intent(progress.intent.roots - at, start + at)
+            )
+            return finish(world, low) + finish(world, high)
+        assert isinstance(decision, RunAgain)
+    return [progress.intent.ranges[0].start + s for s in sorted(progress.failed)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 64), st.data())
+def test_a_window_with_killers_ends_within_the_bound(roots: int, data: st.DataObject) -> None:
+    killers = data.draw(st.frozensets(st.integers(0, roots - 1), max_size=min(roots, 5)))
+    raising = data.draw(st.frozensets(st.integers(0, roots - 1), max_size=min(roots, 5)))
+    world = World(killers, raising - killers)
+    assert finish(world, Progress(intent(roots))) == sorted(killers | raising)
+    assert world.runs <= 3 * (1 + 2 * len(killers) * ceil(log2(roots)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 40), st.data())
+def test_random_failures_never_blame_a_root_that_did_not_fail(
+    roots: int, data: st.DataObject
+) -> None:
+    """Each run some of the remaining roots fail at random; deaths do not happen."""
+    progress, seen = Progress(intent(roots)), set()
+    pieces = [progress]
+    while pieces:
+        progress = pieces.pop()
+        while progress.remaining:
+            left = [s for s in range(progress.intent.roots) if s not in progress.failed]
+            bad = data.draw(st.sets(st.sampled_from(left), max_size=2))
+            start = progress.intent.ranges[0].start
+            seen |= {start + s for s in bad}
+            decision = decide(progress, judged(*sorted(bad)), EXACTLY)
+            progress = decision.progress
+            assert {start + s for s in progress.failed} <= seen
+            if isinstance(decision, SplitIt):
+                at = decision.at
+                first, second = intent(at, start), intent(progress.intent.roots - at, start + at)
+                pieces += halves(progress, at, first, second)
+                break
+            if isinstance(decision, SealIt):
+                break

@@ -1,0 +1,462 @@
+"""From a driver's start to a committed record, and view changes: events in, actions out."""
+
+from __future__ import annotations
+
+from machine_script import Script
+
+
+def test_a_topology_is_created_by_cas() -> None:
+    """The first record is final with the CAS to open, not before (rule 17)."""
+    Script().play(
+        """
+        start
+        -> ReadView
+        propose a1 b1
+        -> ReadView
+        view none
+        -> CasView 0 e1 creating x1 a1 b1
+        cas done
+        -> SendStamp a1 e1x1
+        -> SendStamp b1 e1x1
+        stamped a1 none
+        stamped b1 none
+        -> SendRecord a1 1.1.1.1 sealed 0 published 0
+        -> SendRecord b1 1.1.1.1 sealed 0 published 0
+        ack a1
+        ack b1
+        -> CasView 1 e1 open x1 a1 b1
+        cas done
+        -> Notify DriverRecovered
+        -> FenceSinks x1
+        -> Plan behind {}
+        """
+    )
+
+
+def test_nothing_is_created_without_members() -> None:
+    """A driver that knows no state server waits for a proposal."""
+    Script().play(
+        """
+        start
+        -> ReadView
+        view none
+        propose a1
+        -> ReadView
+        view none
+        -> CasView 0 e1 creating x1 a1
+        """
+    )
+
+
+def test_the_birth_of_a_topology_is_repeated_with_other_members() -> None:
+    """Until the view is open nothing was ever acted on, so what servers hold does not matter."""
+    Script().play(
+        """
+        record half 1.1.1.1 sealed 0
+        start
+        -> ReadView
+        view 1 e1 creating x1 a1 b1
+        -> CasView 1 e1 creating x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        propose a1 b2
+        -> CasView 2 e2 creating x2 a1 b2
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b2 e2x2
+        stamped a1 half
+        stamped b2 none
+        -> SendRecord a1 1.2.2.1 sealed 0 published 0
+        -> SendRecord b2 1.2.2.1 sealed 0 published 0
+        ack a1
+        ack b2
+        -> CasView 3 e2 open x2 a1 b2
+        cas done
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        """
+    )
+
+
+def test_the_highest_tag_is_written_back_to_all() -> None:
+    """Rule 9; acknowledgements count once, and only of this very round (rule 3)."""
+    Script().play(
+        """
+        record old 1.1.1.4 sealed 2
+        record new 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        stamped a1 new
+        stamped b1 old
+        -> CopyObjects 1.1.1.5 from a1 b1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        -> SendRecord b1 1.2.1.1 sealed 3 published 3
+        ack a1
+        ack a1
+        ack b1 e1x1 1
+        ack b1 e1x2 7
+        ack b1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        """
+    )
+
+
+def test_a_member_that_does_not_answer_is_waited_for_or_replaced() -> None:
+    """Never a subset (rule 10); a joiner is no source, however high its record (rule 14)."""
+    Script().play(
+        """
+        record old 1.1.1.4 sealed 2
+        record new 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        stamped a1 old
+        unreachable b1
+        wait 1
+        tick
+        -> SendStamp b1 e1x2
+        propose a1 b2
+        -> CasView 5 e2 moving x2 a1 b1 to a1 b2
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp b2 e2x2
+        stamped a1 old
+        refused b1 runId
+        stamped b2 new
+        -> CopyObjects 1.1.1.4 from a1
+        copied
+        -> SendRecord a1 1.2.2.1 sealed 2 published 2
+        -> SendRecord b2 1.2.2.1 sealed 2 published 2
+        ack a1
+        ack b2
+        -> CasView 6 e2 open x2 a1 b2
+        cas done
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        """
+    )
+
+
+def test_a_lost_answer_of_the_view_store_is_looked_up() -> None:
+    """The view itself tells whether the swap has happened."""
+    Script().play(
+        """
+        record R 1.1.1.4 sealed 2
+        start
+        -> ReadView
+        view 4 e1 moving x1 a1 b1 to a1 b2
+        -> CasView 4 e1 moving x2 a1 b1 to a1 b2
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        -> SendStamp b2 e1x2
+        stamped a1 R
+        unreachable b1
+        stamped b2 none
+        -> CopyObjects 1.1.1.4 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 2 published 2
+        -> SendRecord b2 1.2.1.1 sealed 2 published 2
+        ack a1
+        ack b2
+        -> CasView 5 e1 open x2 a1 b2
+        cas lost
+        -> ReadView
+        view 5 e1 moving x2 a1 b1 to a1 b2
+        -> CasView 5 e1 open x2 a1 b2
+        cas lost
+        -> ReadView
+        view 6 e1 open x2 a1 b2
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        """
+    )
+
+
+def test_a_claim_is_never_believed_unanswered() -> None:
+    """A view with the execution that was wanted may be the claim of another driver."""
+    Script().play(
+        """
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas lost
+        -> ReadView
+        view 5 e1 open x2 a1
+        -> CasView 5 e1 open x3 a1
+        cas done
+        -> SendStamp a1 e1x3
+        """
+    )
+
+
+def test_moving_is_gone_on_with_from_the_last_open_members() -> None:
+    """Rules 11 to 13: the next driver keeps source, may change target, needs one source only."""
+    Script().play(
+        """
+        record R 1.1.1.4 sealed 2
+        record half 1.2.2.1 sealed 2
+        start
+        -> ReadView
+        propose b1 c1
+        -> ReadView
+        view 7 e2 moving x2 a1 b1 to b1 c1
+        -> CasView 7 e2 moving x3 a1 b1 to b1 c1
+        cas done
+        -> SendStamp a1 e2x3
+        -> SendStamp b1 e2x3
+        -> SendStamp c1 e2x3
+        unreachable a1
+        stamped b1 R
+        stamped c1 half
+        -> CopyObjects 1.1.1.4 from b1
+        copied
+        -> SendRecord b1 1.3.2.1 sealed 2 published 2
+        -> SendRecord c1 1.3.2.1 sealed 2 published 2
+        propose b1 c2
+        -> CasView 8 e3 moving x3 a1 b1 to b1 c2
+        cas done
+        -> SendStamp a1 e3x3
+        -> SendStamp b1 e3x3
+        -> SendStamp c2 e3x3
+        stamped b1 R
+        refused a1 stamp e1x1
+        unreachable a1
+        stamped c2 none
+        -> CopyObjects 1.1.1.4 from b1
+        copied
+        -> SendRecord b1 1.3.3.2 sealed 2 published 2
+        -> SendRecord c2 1.3.3.2 sealed 2 published 2
+        ack b1
+        ack c2
+        -> CasView 9 e3 open x3 b1 c2
+        cas done
+        -> Notify DriverRecovered
+        -> FenceSinks x3
+        -> Plan behind {}
+        """
+    )
+
+
+def test_a_restarted_server_with_the_only_copy_is_a_source() -> None:
+    """Rule 24: its name is in source, its record recent; beside it the members that stayed."""
+    Script(copies=1).play(
+        """
+        record mine 1.1.1.4 sealed 2
+        record back 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        propose a1 b2
+        -> CasView 5 e2 moving x2 a1 b1 to a1 b2
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp b2 e2x2
+        stamped a1 mine
+        refused b1 runId
+        stamped b2 back
+        -> CopyObjects 1.1.1.5 from a1 b2
+        copied
+        -> SendRecord a1 1.2.2.1 sealed 3 published 3
+        -> SendRecord b2 1.2.2.1 sealed 3 published 3
+        """
+    )
+
+
+def test_a_file_from_before_the_last_opening_is_refused() -> None:
+    """Rule 24: the restarted server holds an older truth."""
+    Script(copies=1).play(
+        """
+        record old 1.1.2.9 sealed 1
+        start
+        -> ReadView
+        view 4 e3 open x1 a1
+        -> CasView 4 e3 open x2 a1
+        cas done
+        -> SendStamp a1 e3x2
+        propose a2
+        -> CasView 5 e4 moving x2 a1 to a2
+        cas done
+        -> SendStamp a1 e4x2
+        -> SendStamp a2 e4x2
+        refused a1 runId
+        stamped a2 old
+        -> Stop failed
+        """
+    )
+
+
+def test_a_member_without_a_record_is_an_error() -> None:
+    """Rule 17: never a new beginning."""
+    Script().play(
+        """
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 none
+        -> Stop failed
+        """
+    )
+
+
+def test_missing_state_is_waited_for() -> None:
+    """The server that holds it may still be starting; its return makes a new view."""
+    Script(copies=1).play(
+        """
+        record R 1.1.1.4 sealed 2 state 1.1.1/state/p
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        propose a1
+        -> CasView 5 e2 moving x2 a1 b1 to a1
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        stamped a1 R
+        unreachable b1
+        -> CopyObjects 1.1.1.4 from a1
+        uncopied 1.1.1/state/p is nowhere
+        -> Notify StateMissing
+        wait 1
+        tick
+        -> CopyObjects 1.1.1.4 from a1
+        uncopied 1.1.1/state/p is nowhere
+        propose a1 b2
+        -> CasView 6 e3 moving x2 a1 b1 to a1 b2
+        cas done
+        -> SendStamp a1 e3x2
+        -> SendStamp b1 e3x2
+        -> SendStamp b2 e3x2
+        """
+    )
+
+
+def test_a_fenced_driver_ends_and_says_so() -> None:
+    """A higher stamp on a server makes it look at the view."""
+    Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        refused a1 stamp e1x9
+        -> ReadView
+        view 9 e1 open x9 a1
+        -> Stop fenced
+        """
+    )
+
+
+def test_a_driver_that_waits_looks_up() -> None:
+    """A driver without input would never meet a refusal."""
+    Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        wait 1
+        tick
+        wait 1
+        tick
+        wait 1
+        tick
+        wait 1
+        tick
+        wait 1
+        tick
+        -> ReadView
+        view 9 e1 open x9 a1
+        -> Stop fenced
+        """
+    )
+
+
+def test_a_late_answer_from_before_the_creation_is_no_loss() -> None:
+    """Only a view that stays away is gone."""
+    Script().play(
+        """
+        start
+        -> ReadView
+        propose a1
+        -> ReadView
+        view none
+        -> CasView 0 e1 creating x1 a1
+        cas done
+        -> SendStamp a1 e1x1
+        view none
+        -> ReadView
+        stamped a1 none
+        -> SendRecord a1 1.1.1.1 sealed 0 published 0
+        ack a1
+        -> CasView 1 e1 open x1 a1
+        cas done
+        -> Notify DriverRecovered
+        -> FenceSinks x1
+        -> Plan behind {}
+        view none
+        -> ReadView
+        view none
+        -> ReadView
+        view none
+        -> ReadView
+        view none
+        -> Stop failed
+        """
+    )

@@ -1,0 +1,74 @@
+"""Winners are told from the reports alone, or there are none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from millrace.protocol.types import TaskId, TaskReport
+from millrace.protocol.verify import Inconsistent, Winners, verify
+
+
+def task(pass_no: int, partition: int, attempt: int = 0) -> TaskId:
+    return TaskId(pass_no, partition, attempt)
+
+
+def source(partition: int, attempt: int = 0, runs: tuple[tuple[int, int], ...] = ()) -> TaskReport:
+    return TaskReport(task(0, partition, attempt), roots_read=runs)
+
+
+def reader(partition: int, *read: TaskId) -> TaskReport:
+    return TaskReport(task(1, partition), read=read)
+
+
+MAPS = (source(0, runs=((0, 3),)), source(1, 1, runs=((3, 2),)))
+READS = (task(0, 0), task(0, 1, 1))
+REDUCES = (reader(0, *READS), reader(1, *READS))
+
+
+def test_the_attempts_that_were_read_win() -> None:
+    loser = source(1, 0, runs=((3, 2),))
+    found = verify((2, 2), [*REDUCES, loser, *MAPS], 5)
+    assert isinstance(found, Winners)
+    assert found.reports == (*MAPS, *REDUCES)
+    assert found.roots_read() == ((0, 3), (3, 2))
+
+
+def test_one_pass_needs_no_readers() -> None:
+    assert isinstance(verify((2,), MAPS, 5), Winners)
+
+
+@pytest.mark.parametrize(
+    ("reports", "roots", "reason"),
+    [
+        ([*MAPS, REDUCES[0]], 5, "pass 1 has 1 of 2 partitions"),
+        ([*MAPS, REDUCES[0], reader(1, task(0, 0), task(0, 1, 0))], 5, "was seen as task attempts"),
+        ([MAPS[0], *REDUCES], 5, "no report of pass 0 partition 1 task attempt 1"),
+        ([*MAPS, REDUCES[0], reader(1, task(0, 0))], 5, "pass 0 has 1 of 2 partitions"),
+        ([*MAPS, *REDUCES], 6, "5 of 6 roots were read"),
+        ([MAPS[0], replace(MAPS[1], roots_read=((4, 1),)), *REDUCES], 5, "roots from 3 on"),
+        ([MAPS[0], replace(MAPS[1], roots_read=((2, 3),)), *REDUCES], 5, "roots from 3 on"),
+        ([*MAPS, REDUCES[0], reader(1, task(1, 0), task(0, 1, 1))], 5, "where pass 0 was expected"),
+    ],
+    ids=[
+        "a partition is missing",
+        "two readers saw different attempts",
+        "a winner has no report",
+        "a reader missed a partition",
+        "too few roots",
+        "a gap",
+        "an overlap",
+        "a reader read its own pass",
+    ],
+)
+def test_an_inconsistent_attempt_has_no_winners(
+    reports: list[TaskReport], roots: int, reason: str
+) -> None:
+    found = verify((2, 2), reports, roots)
+    assert isinstance(found, Inconsistent)
+    assert reason in found.reason
+
+
+def test_a_window_without_roots_is_whole() -> None:
+    assert isinstance(verify((2,), (source(0), source(1)), 0), Winners)

@@ -1,0 +1,664 @@
+"""Windows from plan to published mark: events in, actions out."""
+
+from __future__ import annotations
+
+from machine_script import Script
+
+from millrace.protocol.types import Guarantee
+
+
+def test_sealing_and_opening_are_one_write() -> None:
+    """The mark of what is published rides along (design section 4)."""
+    Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        planned 3
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, open 5: 4+3
+        ack a1
+        -> Publish 4
+        -> Run 1 of 5: 4+3
+        -> Plan behind {'s': 7}
+        published 4
+        done
+        -> SendRecord a1 1.2.1.4 sealed 5 published 4
+        ack a1
+        -> Publish 5
+        published 5
+        -> SendRecord a1 1.2.1.5 sealed 5 published 5
+        ack a1
+        """
+    )
+
+
+def test_failing_roots_are_excluded_replayed_and_dead_lettered() -> None:
+    """ExactlyOnce runs again without them; replays come when they are due, as new trees."""
+    Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done failing 1 2
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+4 without [1, 2]
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, replay 1#1, replay 2#1
+        ack a1
+        -> Publish 4
+        planned 0 drained
+        published 4
+        -> SendRecord a1 1.2.1.4 sealed 4 published 4, replay 1#1, replay 2#1
+        ack a1
+        wait 5
+        tick
+        wait 6
+        tick
+        -> SendRecord a1 1.2.1.5 sealed 4 published 4, open 5: 1#1 2#1
+        ack a1
+        -> Run 1 of 5: 1#1 2#1
+        done failing 0
+        -> Notify WindowRunAgain
+        -> Run 2 of 5: 1#1 2#1 without [0]
+        done
+        -> WriteDead 2.5.2.1/dead 1#1
+        dead
+        -> SendRecord a1 1.2.1.6 sealed 5 published 4, dead 1 in 2.5.2.1/dead
+        ack a1
+        -> Publish 5
+        published 5
+        -> SendRecord a1 1.2.1.7 sealed 5 published 5, dead 1 in 2.5.2.1/dead
+        ack a1
+        -> Stop drained
+        """
+    )
+
+
+def test_partial_effects_are_sealed_at_least_once() -> None:
+    """AtLeastOnce seals at once and replays what failed."""
+    Script(guarantee=Guarantee.AT_LEAST_ONCE).play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done failing 1
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, replay 1#1
+        ack a1
+        -> Publish 4
+        """
+    )
+
+
+def test_killers_are_found_by_splitting() -> None:
+    """Two deaths split a window durably; its halves run when the split is committed (rule 19)."""
+    Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        died
+        -> Cancel 1 of 4
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+4
+        died
+        -> Cancel 2 of 4
+        -> Notify WindowSplit
+        -> Split 4: 0+4 at 2
+        split 2 2
+        -> SendRecord a1 1.2.1.3 sealed 3 published 3, open 4: 0+2, open 5: 2+2
+        ack a1
+        -> Run 3 of 4: 0+2
+        died
+        -> Cancel 3 of 4
+        -> Notify WindowRunAgain
+        -> Run 4 of 4: 0+2
+        died
+        -> Cancel 4 of 4
+        -> Notify WindowSplit
+        -> Split 4: 0+2 at 1
+        split 2 2
+        split 1 1
+        -> SendRecord a1 1.2.1.4 sealed 3 published 3, open 4: 0+1, open 5: 1+1, open 6: 2+2
+        ack a1
+        -> Run 5 of 4: 0+1
+        done
+        -> SendRecord a1 1.2.1.5 sealed 4 published 3, open 5: 1+1, open 6: 2+2
+        ack a1
+        -> Publish 4
+        -> Run 1 of 5: 1+1
+        died
+        -> Cancel 1 of 5
+        -> Notify WindowRunAgain
+        -> Run 2 of 5: 1+1
+        died
+        -> Cancel 2 of 5
+        -> Notify WindowRunAgain
+        -> SendRecord a1 1.2.1.6 sealed 5 published 3, open 6: 2+2, replay 1#1
+        ack a1
+        -> Run 1 of 6: 2+2
+        """
+    )
+
+
+def test_the_last_suspect_is_innocent_if_others_failed() -> None:
+    """Only deaths blame a root without a witness."""
+    Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 3
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+3
+        ack a1
+        -> Run 1 of 4: 0+3
+        -> Plan behind {'s': 3}
+        done combined
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+3 uncombined {'p': 1}
+        done failing 0
+        -> Notify WindowRunAgain
+        -> Run 3 of 4: 0+3 without [0] uncombined {'p': 1}
+        done failing 1
+        -> Notify WindowRunAgain
+        -> Run 4 of 4: 0+3 without [0, 1] uncombined {'p': 1}
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, replay 0#1, replay 1#1
+        ack a1
+        -> Publish 4
+        """
+    )
+
+
+def test_a_failure_after_a_combine_runs_with_ids() -> None:
+    """The failing key groups travel uncombined, then the root is known."""
+    Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done combined
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+4 uncombined {'p': 1}
+        done failing 3
+        -> Notify WindowRunAgain
+        -> Run 3 of 4: 0+4 without [3] uncombined {'p': 1}
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, replay 3#1
+        ack a1
+        -> Publish 4
+        """
+    )
+
+
+def test_open_windows_are_dropped_at_most_once() -> None:
+    """AtMostOnce never runs a window twice: deaths and recovery drop what was open."""
+    Script(guarantee=Guarantee.AT_MOST_ONCE).play(
+        """
+        record R 1.1.1.5 sealed 3 open 4
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Notify RootsDropped
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3
+        fenced
+        ack a1
+        -> Plan behind {'s': 4}
+        planned 2
+        -> SendRecord a1 1.2.1.3 sealed 3 published 3, open 4: 4+2
+        ack a1
+        -> Run 1 of 4: 4+2
+        -> Plan behind {'s': 6}
+        died
+        -> Cancel 1 of 4
+        -> Notify RootsDropped
+        -> SendRecord a1 1.2.1.4 sealed 4 published 3
+        ack a1
+        -> Publish 4
+        """
+    )
+
+
+def test_a_lost_state_server_blames_nobody() -> None:
+    """The window waits a moment and runs again, as often as it takes."""
+    Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        died member
+        -> Notify WindowHeldUp
+        wait 2
+        tick
+        -> Run 2 of 4: 0+4
+        died member
+        -> Notify WindowHeldUp
+        wait 2
+        tick
+        -> Run 3 of 4: 0+4
+        """
+    )
+
+
+def test_a_lost_log_gives_a_new_attempt() -> None:
+    """The log has one copy; nobody is to blame."""
+    Script(tracking=True).play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done
+        -> AskVerdict 1 of 4
+        verdict lost
+        -> Notify AckLogLost
+        -> Run 2 of 4: 0+4
+        done
+        -> AskVerdict 2 of 4
+        verdict incomplete 2
+        -> Notify WindowRunAgain
+        -> Run 3 of 4: 0+4 without [2]
+        done
+        -> AskVerdict 3 of 4
+        verdict ok
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, replay 2#1
+        ack a1
+        -> Publish 4
+        """
+    )
+
+
+def test_roots_that_nobody_judged_are_not_complete() -> None:
+    """A verdict on fewer roots than were to be judged seals nothing."""
+    Script(tracking=True).play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done
+        -> AskVerdict 1 of 4
+        verdict short 1
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+4
+        done
+        -> AskVerdict 2 of 4
+        verdict ok
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3
+        ack a1
+        -> Publish 4
+        """
+    )
+
+
+def test_a_change_of_members_gives_up_the_attempt() -> None:
+    """What was written for other owners does not count for the new ones (rule 18)."""
+    Script(max_replays=0).play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 2
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+2
+        ack a1
+        -> Run 1 of 4: 0+2
+        -> Plan behind {'s': 2}
+        done failing 0 1
+        -> Notify WindowRunAgain
+        -> WriteDead 2.4.1.1/dead 0#0 1#0
+        propose a2 b1
+        -> CasView 5 e2 moving x2 a1 to a2 b1
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp a2 e2x2
+        -> SendStamp b1 e2x2
+        record S 1.2.1.2 sealed 3 open 2
+        stamped a1 S
+        stamped a2 none
+        stamped b1 none
+        -> CopyObjects 1.2.1.2 from a1
+        copied
+        -> SendRecord a2 1.2.2.3 sealed 3 published 3, open 4: 0+2
+        -> SendRecord b1 1.2.2.3 sealed 3 published 3, open 4: 0+2
+        ack a2
+        ack b1
+        -> CasView 6 e2 open x2 a2 b1
+        cas done
+        -> Notify DriverRecovered
+        -> WriteDead 2.4.1.2/dead 0#0 1#0
+        -> Plan behind {'s': 2}
+        dead 2.4.1.1/dead
+        dead
+        -> SendRecord a2 1.2.2.4 sealed 4 published 3, dead 2 in 2.4.1.2/dead
+        -> SendRecord b1 1.2.2.4 sealed 4 published 3, dead 2 in 2.4.1.2/dead
+        ack a2
+        ack b1
+        -> Publish 4
+        """
+    )
+
+
+def test_a_new_member_is_let_in_between_windows() -> None:
+    """A running window is not given up for it."""
+    Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        propose a1 b1
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3
+        ack a1
+        -> CasView 5 e2 moving x2 a1 to a1 b1
+        """
+    )
+
+
+def test_a_stop_ends_behind_what_is_published() -> None:
+    """Nothing new is sealed; what is sealed is shown and marked first."""
+    Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        planned 4
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, open 5: 4+4
+        ack a1
+        -> Publish 4
+        -> Run 1 of 5: 4+4
+        -> Plan behind {'s': 8}
+        stop
+        -> Cancel 1 of 5
+        published 4
+        -> SendRecord a1 1.2.1.4 sealed 4 published 4, open 5: 4+4
+        ack a1
+        -> Stop asked
+        """
+    )
+
+
+def test_a_sink_that_is_away_is_asked_again() -> None:
+    """Publishing is repeated with the next tick."""
+    Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3
+        ack a1
+        -> Publish 4
+        unpublished 4
+        -> Notify PublishFailed
+        wait 1
+        tick
+        -> Publish 4
+        published 4
+        -> SendRecord a1 1.2.1.4 sealed 4 published 4
+        """
+    )
+
+
+def test_nothing_is_published_before_the_sinks_are_fenced() -> None:
+    """A successor must not be overtaken on a sink."""
+    Script().play(
+        """
+        record R 1.1.1.5 sealed 3 open 4
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done
+        -> SendRecord a1 1.2.1.2 sealed 4 published 3
+        ack a1
+        wait 1
+        tick
+        -> FenceSinks x2
+        fenced
+        -> Publish 4
+        """
+    )

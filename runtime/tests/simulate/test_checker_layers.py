@@ -1,0 +1,128 @@
+"""Every layer of checkers sees for itself: what one misses another one catches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from millrace.protocol import decide
+from millrace.protocol.record import first_record
+from millrace.protocol.types import Member, Phase, Stamp, Tag, View
+from millrace.simulate.checkers.acts import Acts
+from millrace.simulate.checkers.bound import Bound, limit
+from millrace.simulate.checkers.contents import Contents
+from millrace.simulate.checkers.ledger import Ledger
+from millrace.simulate.checkers.places import Places
+from millrace.simulate.checkers.shown import ShownWindows
+from millrace.simulate.checkers.stamps import Stamps
+from millrace.simulate.checkers.verdicts import VerdictTruth
+from millrace.simulate.history import (
+    Commit,
+    History,
+    RecordWritten,
+    ServerStamped,
+    ViewChanged,
+    ViolationError,
+)
+from millrace.simulate.options import draw
+from millrace.simulate.runner import run_one
+from millrace.simulate.simulation import Simulation
+
+BLINDFOLDS = {
+    Acts: ("_acted",),
+    Bound: ("_committed", "_acted"),
+    Contents: ("_committed",),
+    Places: ("_committed",),
+    ShownWindows: ("_shown", "_confirm", "_committed", "finish"),
+    Stamps: ("_stamped", "_changed", "_claimed", "_viewed"),
+    VerdictTruth: ("_answered",),
+}
+
+
+def blind(monkeypatch: pytest.MonkeyPatch, *checkers: type) -> None:
+    for checker in checkers:
+        for name in BLINDFOLDS[checker]:
+            monkeypatch.setattr(checker, name, lambda *_: None)
+
+
+def first_violation(bug: str, runs: int = 300) -> str | None:
+    found = (run_one(seed, bug).violation for seed in range(runs))
+    return next((violation for violation in found if violation is not None), None)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    ["intent_not_rerun", "mark_before_confirm", "publish_before_seal", "split_drops_boundary"],
+)
+def test_promises_alone_see_lost_roots(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    blind(monkeypatch, *BLINDFOLDS)
+    violation = first_violation(bug)
+    assert violation is not None
+    assert violation.startswith(("ExactlyOnce", "AtLeastOnce", "end"))
+
+
+@pytest.mark.parametrize("bug", ["id_without_edge", "unseeded_roots"])
+def test_a_blind_tracker_seals_broken_windows(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    blind(monkeypatch, VerdictTruth)
+    violation = first_violation(bug)
+    assert violation is not None
+    assert violation.startswith("I1")
+
+
+@pytest.mark.parametrize("bug", ["ack_of_other_round_counts", "no_write_back", "no_stamp_check"])
+def test_broken_fencing_does_harm(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    """The rule is not only broken: something is shown, lost or deleted that must not be."""
+    blind(monkeypatch, Acts, Stamps, Bound)
+    violation = first_violation(bug)
+    assert violation is not None
+    assert violation.startswith(("I", "rule 22"))
+
+
+def test_too_many_runs_break_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decide, "MAX_RUNS", 9)
+    monkeypatch.setattr(decide, "MAX_DEATHS", 9)
+    seeds = (seed for seed in range(1000) if draw(seed).poison_only and draw(seed).poison.kills)
+    found = (run_one(seed).violation or "" for seed in seeds)
+    assert any(violation.startswith("bound") for violation in found)
+
+
+def test_the_bound_is_that_of_the_design() -> None:
+    assert [limit(8, 0), limit(8, 1), limit(9, 2), limit(1, 1)] == [3, 21, 51, 3]
+
+
+def test_a_machine_that_raises_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(decide, "narrow", broken)
+    found = (run_one(seed).violation or "" for seed in range(200))
+    assert any("raised: KeyError" in violation for violation in found)
+
+
+def test_a_stamp_that_goes_back_is_seen() -> None:
+    simulation = Simulation(0)
+    (member,) = simulation.cluster.alive()
+    simulation.history.add(ServerStamped(member, Stamp(1, 2)))
+    with pytest.raises(ViolationError, match="I5"):
+        simulation.history.add(ServerStamped(member, Stamp(1, 1)))
+
+
+def test_a_record_is_committed_when_every_member_has_taken_it() -> None:
+    history = History()
+    commits: list[Commit] = []
+    history.listen(Commit, commits.append)
+    ledger = Ledger(history)
+    one, two = Member("a", "1"), Member("b", "1")
+    view = View("u", 1, 1, Phase.OPEN, 1, (one, two), (one, two), 1, (("a", "b"),))
+    record = first_record("u", Tag(1, 1, 1, 1))
+    history.add(ViewChanged(1, view))
+    history.add(RecordWritten(one, view.stamp(), record))
+    assert ledger.record is None
+    history.add(RecordWritten(two, view.stamp(), record))
+    assert ledger.record == record
+    assert [commit.after for commit in commits] == [record]
+    older = replace(record, tag=Tag(1, 1, 1, 0))
+    history.add(RecordWritten(one, view.stamp(), older))
+    with pytest.raises(ViolationError, match="rule 2"):
+        history.add(RecordWritten(two, view.stamp(), older))
