@@ -92,7 +92,11 @@ def main() -> None:
 
 
 def _round(
-    query: Any, done: queue.SimpleQueue[tuple[int, float]], source: Path, number: int, files: list[str]
+    query: Any,
+    done: queue.SimpleQueue[tuple[int, float]],
+    source: Path,
+    number: int,
+    files: list[str],
 ) -> dict[str, Any]:
     begin = time.monotonic()
     for index, path in enumerate(files):

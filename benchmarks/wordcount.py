@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from corpus import WORDS_A_LINE, Corpus, corpus
+from corpus import Corpus, corpus
 from measure import Round, Side, check, interleave, last_line, machine, median_window_s, ratio
 from sides import BaselineSide, MillraceSide
 
@@ -67,7 +67,9 @@ def throughput(texts: Corpus, folder: Path, options: argparse.Namespace) -> dict
     """Rates and ratios for one vocabulary."""
     words = len(texts.files[0].read_bytes().split())
     distinct = len(texts.words(texts.files[0]))
-    print(f"\n{texts.name}: windows of {texts.lines:,} lines, {words:,} words, {distinct:,} distinct")
+    print(
+        f"\n{texts.name}: windows of {texts.lines:,} lines, {words:,} words, {distinct:,} distinct"
+    )
     store = faster_store(texts, folder, options)
     sides = {
         "jvm": lambda: BaselineSide("jvm", "jvm", store, folder / "jvm"),
@@ -114,7 +116,7 @@ def race(
     finally:
         for side in sides:
             side.stop()
-    fed = Counter({path: rounds + warmups for path in texts.files})
+    fed = Counter(dict.fromkeys(texts.files, rounds + warmups))
     for side in sides:
         check(side, fed)
     return found
@@ -138,8 +140,11 @@ def small_windows(texts: Corpus, folder: Path, options: argparse.Namespace) -> d
             if number >= options.warmups:
                 times.append([t * 1e3 for t in opened])
                 batches.append(batch)
-            print(f"  millrace p50 {statistics.median(opened) * 1e3:.1f} ms, jvm micro-batch p50 "
-                  f"{statistics.median(batch):.0f} ms", flush=True)
+            print(
+                f"  millrace p50 {statistics.median(opened) * 1e3:.1f} ms, jvm micro-batch p50 "
+                f"{statistics.median(batch):.0f} ms",
+                flush=True,
+            )
     finally:
         millrace.stop()
         spark.stop()

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 from faults_driver import CODE, laboratory
-from millrace_e2e.harness import Place
 
 from millrace.state.embedded import EmbeddedServer
+from millrace_e2e.harness import Place
 
 if str(CODE) not in sys.path:
     sys.path.insert(0, str(CODE))

@@ -19,9 +19,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from millrace_e2e.harness import Place, read_events
-from millrace_e2e.waiting import until
-
 from millrace.engine.compile import CompileOptions, compile_topology
 from millrace.engine.process import DriverConfig, DriverProcess
 from millrace.engine.program import DEFAULT_TRANSPORT
@@ -31,6 +28,8 @@ from millrace.engine.start import SparkParts, code_path
 from millrace.local.files import write_json
 from millrace.state.client import StateAddress
 from millrace.topology.load import load
+from millrace_e2e.harness import Place, read_events
+from millrace_e2e.waiting import until
 
 CODE = Path(__file__).parent / "code"
 SOURCES = Path(__file__).parents[2] / "src"
@@ -138,6 +137,7 @@ class Life:
 
     def until(self, look: Any, what: str, deadline_s: float = 60.0) -> Any:
         """Wait for a condition while the driver lives."""
+
         def or_ended() -> Any:
             found = look()
             assert found or self._thread.is_alive(), f"the driver ended before {what}"
@@ -189,4 +189,3 @@ def sealed_attempts(place: Place) -> set[tuple[int, int, int]]:
             execution, window, attempt = map(int, file["staged"].split(".")[:3])
             found.add((execution, window, attempt))
     return found
-

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from faults_driver import CODE
+from poison_feed import Stream, attempts, bound, of, problems, without
+
 from millrace_e2e import feed, harness, ledger
 from millrace_e2e.harness import Place
-from poison_feed import Stream, attempts, bound, of, problems, without
 
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -Xshare:auto -XX:+UseSerialGC"
 
@@ -27,11 +28,13 @@ LARGE, SMALL = 5_000, 250
 """Roots of a window: of several tasks with an exchange, and of one task."""
 
 RAISING = {101: "raise", 4_900: "raise", 10_000: "raise", 20_010: "raise"}
-RAISING |= {n: "once" for n in (7, 9_000, 14_999)}
-RAISING |= {n: "flaky" for n in (8, 9_100, 15_000)}
-RAISING |= {n: "combine" for n in range(1_000, 20_000, 1_531)}
+RAISING |= dict.fromkeys((7, 9000, 14999), "once")
+RAISING |= dict.fromkeys((8, 9100, 15000), "flaky")
+RAISING |= dict.fromkeys(range(1000, 20000, 1531), "combine")
 RAISING |= {7_777: "behind", 12_345: "exit"}
-KILLING = {n: k for n, k in zip(range(2_001, 20_000, 3_900), ("segv", "hog", "leak", "spin", "cspin"))}
+KILLING = {
+    n: k for n, k in zip(range(2_001, 20_000, 3_900), ("segv", "hog", "leak", "spin", "cspin"))
+}
 
 FIRST = Stream(0, GOOD + len(RAISING), RAISING)
 SECOND = Stream(100_000, GOOD + len(KILLING), {100_000 + n: k for n, k in KILLING.items()})

@@ -11,6 +11,7 @@ import random
 import pytest
 import yaml
 from faults_driver import CODE, Life, sealed_attempts
+
 from millrace_e2e import feed
 from millrace_e2e.checker import Promise
 from millrace_e2e.judge import judge

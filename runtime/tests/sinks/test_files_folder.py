@@ -110,6 +110,22 @@ class TestPrepare:
         with pytest.raises(SinkError):
             make(tmp_path).prepare("one")
 
+    def test_a_fresh_start_is_refused_beforehand_and_nothing_changes(self, tmp_path: Path) -> None:
+        make(tmp_path).check_fresh(overwrite=False)
+        assert not (tmp_path / "out").exists()
+        sink = make(tmp_path)
+        sink.prepare("one")
+        sink.check_fresh(overwrite=False)
+        fill(sink)
+        make(tmp_path).check_fresh(overwrite=True)
+        with pytest.raises(SinkError, match="holds 1 files of another topology"):
+            make(tmp_path).check_fresh(overwrite=False)
+        (tmp_path / "out" / "mine.txt").touch()
+        with pytest.raises(SinkError, match=r"mine\.txt"):
+            make(tmp_path).check_fresh(overwrite=True)
+        assert len(parts(tmp_path)) == 1
+        make(tmp_path).prepare("one")
+
     def test_two_sinks_in_one_folder_are_refused(self, tmp_path: Path) -> None:
         make(tmp_path).prepare("one")
         with pytest.raises(SinkError, match="belongs to the sink 'out'; give each sink a folder"):
@@ -273,3 +289,15 @@ def may_mount(command: list[str]) -> bool:
         return run_disk(command).returncode == 0
     except FileNotFoundError:
         return False
+
+
+def test_a_fresh_start_is_refused_before_anything_is_deleted(tmp_path):
+    sink = FileSink("out", {"path": "out", "format": "jsonLines"}, tmp_path)
+    sink.prepare("one")
+    shown = tmp_path / "out" / "part-000000000001-00000.jsonl"
+    shown.write_text("{}\n")
+    again = FileSink("out", {"path": "out", "format": "jsonLines"}, tmp_path)
+    with pytest.raises(SinkError, match="--overwrite"):
+        again.check_fresh(overwrite=False)
+    again.check_fresh(overwrite=True)
+    assert shown.exists()

@@ -370,6 +370,19 @@ class TestPrepare:
             self.other(server, HASH).prepare("two")
         self.other(server, HASH).prepare("two", fresh=True)
 
+    @pytest.mark.parametrize("options", [HASH, STREAM])
+    def test_a_fresh_start_is_refused_beforehand_and_nothing_changes(
+        self, server: Server, options: dict[str, str]
+    ) -> None:
+        self.other(server, options).check_fresh(overwrite=False)
+        assert server.client.dbsize() == 0
+        self.fill(server, options)
+        before = sorted(server.client.keys())
+        self.other(server, options).check_fresh(overwrite=True)
+        with pytest.raises(SinkError, match="of another topology or of an earlier life"):
+            self.other(server, options).check_fresh(overwrite=False)
+        assert sorted(server.client.keys()) == before
+
     def test_two_sinks_with_the_same_keys(self, server: Server) -> None:
         make(server, HASH)
         with pytest.raises(SinkError, match="belongs to the sink 'out'"):
@@ -429,6 +442,29 @@ class TestServer:
         for sealed in (first, second):
             sink.publish(sealed, sealed.staged, 1)
         assert [entry for entry, _ in entries(own_server)] == ["1-1", "1-2", "2-1"]
+
+    def test_a_server_that_is_busy_is_tried_again(self, own_server: Server) -> None:
+        sink = make(own_server, HASH)
+        sealed = stage(sink, 1, {"word": ["a"], "n": [1]})
+        own_server.client.config_set("busy-reply-threshold", 1)
+        looping = redis.Redis.from_url(own_server.url)
+        with ThreadPoolExecutor(1) as thread:
+            endless = thread.submit(looping.eval, "while true do end", 0)
+            deadline_s = time.monotonic() + 30
+            refused = ""
+            while "BUSY" not in refused:
+                assert time.monotonic() < deadline_s
+                try:
+                    own_server.client.ping()
+                except redis.exceptions.ResponseError as error:
+                    refused = str(error)
+            with pytest.raises(SinkUnavailableError, match=r"cannot write now .BUSY"):
+                sink.publish(sealed, sealed.staged, 1)
+            own_server.client.script_kill()
+            assert isinstance(endless.exception(), redis.exceptions.ResponseError)
+        looping.close()
+        sink.publish(sealed, sealed.staged, 1)
+        assert list(counts(own_server)) == ["wc:a"]
 
     def test_a_wrong_password(self, server: Server) -> None:
         url = server.url.replace("secret", "wrong")

@@ -36,6 +36,7 @@ from millrace.state.client import StateAddress, StateClient
 from millrace.topology.edits import Edit, Effect, classify, worst
 from millrace.topology.load import LoadedTopology
 from millrace.topology.model import StreamTopology
+from millrace.topology.usercode import code_on_path
 
 Tell = Callable[[str], None]
 
@@ -99,6 +100,7 @@ def run_topology(
         raise unusable(folder.path, error) from error
     try:
         if options.fresh:
+            _check_sinks(loaded, options.overwrite)
             _clean_own_server(folder, tell)
             folder = start_over(folder, clock)
         try:
@@ -169,6 +171,16 @@ def _write_driver_file(folder: WorkFolder, loaded: LoadedTopology, options: Laun
             "overwrite": options.overwrite,
         },
     )
+
+
+def _check_sinks(loaded: LoadedTopology, overwrite: bool) -> None:
+    """Ask the sinks before the state goes, so that a refused fresh start loses nothing."""
+    # Arrow takes a while to load, and only a fresh start needs it here.
+    from millrace.sinks import SinkSpec, make_sink
+
+    with code_on_path(loaded.code_path):
+        for declared in loaded.topology.spec.sinks:
+            make_sink(SinkSpec.of(declared, loaded.folder)).check_fresh(overwrite)
 
 
 def _share_password(folder: WorkFolder, names: Sequence[str]) -> None:

@@ -134,6 +134,12 @@ class Sink(ABC):
         are set: then what Millrace wrote there, and nothing else, is deleted.
         """
 
+    def check_fresh(self, overwrite: bool) -> None:  # noqa: B027
+        """Raise what ``prepare`` would raise for a fresh start, and change nothing.
+
+        Asked before ``--fresh`` deletes the topology's state.
+        """
+
     @abstractmethod
     def fence(self, execution: int) -> None:
         """Refuse executions below this one from now on. Raises ``FencedError`` for a lower one."""

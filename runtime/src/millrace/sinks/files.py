@@ -79,8 +79,21 @@ class FileSink(Sink):
             self._markers.sweep()
         self._uid = uid
 
+    def check_fresh(self, overwrite: bool) -> None:
+        if self.root.is_dir():
+            with self._disk("looking into it"):
+                self._leftovers(self._markers.owner(), fresh=True, overwrite=overwrite)
+
     def _make_room(self, owner: str | None, fresh: bool, overwrite: bool) -> None:
         """Empty the folder of what another life of a topology left, if that is asked for."""
+        ours = self._leftovers(owner, fresh, overwrite)
+        if owner is not None:
+            for name in ours:
+                (self.root / name).unlink()
+            self._markers.clear()
+
+    def _leftovers(self, owner: str | None, fresh: bool, overwrite: bool) -> list[str]:
+        """Names of files that may be deleted. Raises ``SinkError`` where some may not."""
         visible = [n for n in os.listdir(self.root) if n[0] not in "_."]
         ours = [n for n in visible if owner is not None and _PART.fullmatch(n)]
         foreign = sorted(set(visible) - set(ours))
@@ -89,18 +102,14 @@ class FileSink(Sink):
                 f"sink {self.name!r}: folder {self.root} holds {len(foreign)} files that Millrace "
                 f"did not write there, such as {foreign[0]!r}; name an empty folder or move them"
             )
-        if owner is None:
-            return
-        if not fresh or (ours and not overwrite):
+        if owner is not None and (not fresh or (ours and not overwrite)):
             held = f"{len(ours)} files" if ours else "marks"
             raise SinkError(
                 f"sink {self.name!r}: folder {self.root} holds {held} of another topology or of "
                 "an earlier life of this one; name another folder, or delete what Millrace wrote "
                 "there with --fresh --overwrite"
             )
-        for name in ours:
-            (self.root / name).unlink()
-        self._markers.clear()
+        return ours
 
     def fence(self, execution: int) -> None:
         with self._disk("fencing it"):

@@ -42,8 +42,11 @@ KEPT_WINDOWS = 16
 """Digests that are kept of windows below the last one, so that another one is noticed."""
 
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 120.0
 SYNC_TIMEOUT_MS = 30_000
+
+_PASSING = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "READONLY", "TRYAGAIN")
+"""How refusals begin that pass: a long script, a full disk, a failover."""
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
@@ -97,8 +100,24 @@ class RedisSink(Sink):
             self._sync()
         self._uid = uid
 
+    def check_fresh(self, overwrite: bool) -> None:
+        with self._server():
+            owner = _text(self._client.hget(self.marker, "uid"))
+            self._check_room(owner, fresh=True, overwrite=overwrite)
+
     def _make_room(self, owner: str | None, fresh: bool, overwrite: bool) -> None:
         """Empty the target of what another life of a topology left, if that is asked for."""
+        self._check_room(owner, fresh, overwrite)
+        if owner is None:
+            return
+        # The marker goes last, so that a crash leaves the rest to be done again.
+        keys = list(self._keys())
+        for at in range(0, len(keys), 1000):
+            self._client.unlink(*keys[at : at + 1000])
+        self._client.unlink(self.marker)
+
+    def _check_room(self, owner: str | None, fresh: bool, overwrite: bool) -> None:
+        """Raises ``SinkError`` where something is held that may not be deleted."""
         held = next(self._keys(), None)
         if owner is None and held is None:
             return
@@ -118,11 +137,6 @@ class RedisSink(Sink):
                 f"sink {self.name!r}: {self.target!r} at {self.shown_url} holds {what} {whose}; "
                 f"use other keys{remedy}"
             )
-        # The marker goes last, so that a crash leaves the rest to be done again.
-        keys = list(self._keys())
-        for at in range(0, len(keys), 1000):
-            self._client.unlink(*keys[at : at + 1000])
-        self._client.unlink(self.marker)
 
     def _keys(self) -> Iterator[bytes]:
         """Keys that rows of this sink have or could have."""
@@ -349,6 +363,11 @@ class RedisSink(Sink):
                 "correct redis.url. Nothing is lost, it is tried again"
             ) from error
         except redis.exceptions.RedisError as error:
+            if str(error).startswith(_PASSING):
+                raise SinkUnavailableError(
+                    f"sink {self.name!r}: {self.shown_url} cannot write now ({error}). Nothing is "
+                    "lost, it is tried again"
+                ) from error
             raise SinkError(f"sink {self.name!r}: {self.shown_url} answers: {error}") from error
 
 

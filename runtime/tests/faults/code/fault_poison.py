@@ -26,7 +26,6 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
