@@ -203,13 +203,13 @@ class Soak:
 
 
 def drained(status: dict[str, Any], fed: int) -> bool:
-    """Whether a driver has published every line that was fed, replays included."""
+    """Whether a driver has published every line that was fed, and has none to be replayed."""
     totals = status.get("totals") or {}
     return bool(
         status.get("sealed")
         and status.get("sealed") == status.get("published")
         and not status.get("pendingReplays")
-        and totals.get("roots", 0) - totals.get("replays", 0) >= fed
+        and totals.get("roots", 0) >= fed
     )
 
 

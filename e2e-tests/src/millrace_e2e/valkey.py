@@ -39,14 +39,17 @@ def free_port() -> int:
 
 
 class Server:
-    """A server on a folder and a fixed port; may be started, killed and started again."""
+    """A server on a folder, with a port that is its own for as long as the folder lives."""
 
     def __init__(self, folder: Path, *settings: str) -> None:
         self.folder = folder
-        self.port = free_port()
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
+        kept = folder / "port"
+        if not kept.exists():
+            kept.write_text(str(free_port()))
+        self.port = int(kept.read_text())
 
     @property
     def url(self) -> str:

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from engine_support import compiled, write_lines
 
+from millrace.engine.faults import TaskError, find_error
 from millrace.ids import DEFAULT_KEY_GROUPS
 
 GOOD = [f"w{i % 9}" for i in range(60)]
@@ -113,6 +114,24 @@ def test_a_class_can_fail_a_tuple_by_name(windows, tmp_path, function):
     outcome = windows(spec(function, key)).go()
     assert outcome.failed == {1: ("step", "refused by name")}
     assert not [r for r in outcome.rows["rows"] if "refused" in r["word"]]
+
+
+@pytest.mark.parametrize("function", ["CannotOpen", "CannotBeMade"])
+def test_a_class_that_cannot_get_ready_blames_no_root(windows, tmp_path, function):
+    write_lines(tmp_path, ["a", "b"])
+    run = windows(spec(function))
+    with pytest.raises(TaskError) as caught:
+        run.attempt(run.plan())
+    error = find_error(str(caught.value))
+    assert error.retryable
+    assert "'step' cannot be opened: OSError: no such service" in str(error)
+
+
+def test_a_class_that_cannot_be_closed_has_done_its_work(windows, tmp_path):
+    write_lines(tmp_path, ["a", "b"])
+    outcome = windows(spec("CannotClose")).go()
+    assert [r["word"] for r in outcome.rows["rows"]] == ["a", "b"]
+    assert outcome.verdict.complete
 
 
 @pytest.mark.parametrize(

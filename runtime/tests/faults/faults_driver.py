@@ -151,7 +151,7 @@ class Life:
     def _run(self) -> None:
         try:
             self.code = int(self.driver.run())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 the boundary of a thread
             self.error = error
 
     def _program(self, topology: Any, uid: str, folder: Path, _: Path) -> SparkParts:

@@ -17,6 +17,8 @@ from typing import Any
 
 from millrace.engine import blackbox
 
+_YOUNG_OBJECTS = 50_000
+
 
 def main() -> None:
     """Prepare, then serve forks until Spark closes standard input."""
@@ -35,6 +37,8 @@ def _prepare() -> None:
     from millrace.engine.warm import warm_up
 
     warm_up()
+    # Rows are dicts by the hundred thousand: the default looks through them after every 700.
+    gc.set_threshold(_YOUNG_OBJECTS, 20, 100)
     gc.collect()
     gc.freeze()
 

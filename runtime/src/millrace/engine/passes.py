@@ -16,7 +16,7 @@ import pyarrow as pa
 from millrace.engine.crossings import Crossing, broadcast, checks_of, crossing_for
 from millrace.engine.exchange import Header, Parcel, verify_roots
 from millrace.engine.program import Component, Edge, Kind, Pass, Route
-from millrace.engine.rows import Batch, dense, one_batch
+from millrace.engine.rows import Batch, dense, joined, one_batch
 from millrace.engine.sql import jvm_sources
 from millrace.engine.staging import TaskStaging
 from millrace.engine.stateio import TaskState
@@ -72,7 +72,7 @@ class PassRun:
         self._state = state
         program = task.program
         self._names = [n for p in passes for n in p.components]
-        self._first, self._last = passes[0].number, passes[-1].number
+        self._last = passes[-1].number
         self._steps: dict[str, Step] = {}
         self._combiners: dict[str, Combiner] = {}
         self._crossings: dict[str, Crossing] = {}
@@ -134,7 +134,7 @@ class PassRun:
                     parcels[reader][lane] = table
         here = self.task.id.partition
         for lane, tables in self._relayed.items():
-            parcels[here][lane] = pa.concat_tables(tables)
+            parcels[here][lane] = joined(tables)
         return parcels
 
     def close(self) -> None:

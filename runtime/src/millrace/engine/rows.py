@@ -143,6 +143,13 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     return batches[0]
 
 
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables of the same columns as one, also where only some have a column encoded."""
+    if any(table.schema != tables[0].schema for table in tables):
+        tables = [pa.Table.from_batches([dense(one_batch(table))]) for table in tables]
+    return pa.concat_tables(tables)
+
+
 def dense(data: pa.RecordBatch) -> pa.RecordBatch:
     """The same data with dictionary columns decoded."""
     if not any(pa.types.is_dictionary(f.type) for f in data.schema):

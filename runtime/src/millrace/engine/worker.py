@@ -7,6 +7,7 @@ by the program's digest.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import pickle
@@ -25,6 +26,7 @@ from millrace.engine.books import Books, Failures
 from millrace.engine.code import load_function, load_object, use_path
 from millrace.engine.exchange import Transport, verify
 from millrace.engine.faults import TaskError
+from millrace.engine.memory import Memory, WorkerExhaustedError, has_room
 from millrace.engine.passes import Effects, PassRun, headed
 from millrace.engine.program import Component, Program
 from millrace.engine.stateio import Services, StateHost, TaskState
@@ -61,9 +63,23 @@ class ProcessParts:
         self.program = program
         use_path(program.code_path)
         self.box = Box(blackbox.folder(), program.tuple_timeout_s)
+        self.memory = Memory()
         self.transport: Transport = load_object(program.transport, program.code_path)()
         self.states = StateHost()
         self._functions: dict[str, FunctionSpec] = {}
+        self._tasks = 0
+
+    def tidy(self) -> None:
+        """Keep what stays with the process out of the collection that follows every task.
+
+        Spark's daemon collects after each task, which takes as long as all state that is kept
+        as Python objects is large. Cyclic garbage waits for one of the rare full collections.
+        """
+        self._tasks += 1
+        if self._tasks % _TASKS_PER_COLLECTION == 0:
+            gc.unfreeze()
+            gc.collect()
+        gc.freeze()
 
     def function(self, component: Component) -> FunctionSpec:
         if component.name not in self._functions:
@@ -78,6 +94,8 @@ class ProcessParts:
     def sink(self, component: Component) -> Sink:
         return open_sink(component.connector)
 
+
+_TASKS_PER_COLLECTION = 200
 
 _PROCESS: dict[str, ProcessParts] = {}
 _JOBS: dict[str, Job] = {}
@@ -110,6 +128,8 @@ class Running:
         self.parts = parts_of(job)
         program, plan = self.parts.program, job.plan
         context = TaskContext.get()
+        if context is not None:
+            self.parts.memory.check()
         task_attempt = context.taskAttemptId() if context is not None else 0
         passes = program.passes if job.whole else program.passes[pass_no : pass_no + 1]
         self.partitions = 1 if job.whole else program.parallelism
@@ -123,6 +143,7 @@ class Running:
             books=Books(roots, program.tracking),
             failures=Failures(roots, {c.number: c.name for c in program.components.values()}),
             box=self.parts.box,
+            memory=self.parts.memory,
         )
         a = plan.id
         self.parts.box.task(Note(os.getpid(), a.execution, a.window, a.attempt, pass_no, partition))
@@ -170,6 +191,7 @@ class Running:
             self.run.close()
         finally:
             self.parts.box.idle()
+            self.parts.tidy()
 
 
 class FirstPass:
@@ -231,8 +253,17 @@ def shuffled(running: Running, made: list[Any]) -> Iterator[Any]:
 
 @contextmanager
 def marked_errors() -> Iterator[None]:
-    """Marks deliberate errors, so that the driver finds them in Spark's text."""
+    """Marks deliberate errors, so that the driver finds them in Spark's text.
+
+    Whatever else went wrong in a process without memory, that is what it is about.
+    """
     try:
         yield
     except MillraceError as error:
         raise TaskError(error) from error
+    except WorkerExhaustedError:
+        raise
+    except Exception as error:
+        if isinstance(error, MemoryError) or not has_room():
+            raise Memory().exhausted() from error
+        raise

@@ -118,3 +118,33 @@ def after_combine(totals):
     if totals["word"].startswith("bad"):
         raise ValueError(f"cannot take the total of {totals['word']}")
     return totals
+
+
+class CannotOpen(Processor):
+    output = "word string"
+
+    def open(self, context):
+        raise OSError("no such service")
+
+    def process(self, row, out):
+        pass
+
+
+class CannotBeMade(Processor):
+    output = "word string"
+
+    def __init__(self):
+        raise OSError("no such service")
+
+    def process(self, row, out):
+        pass
+
+
+class CannotClose(Processor):
+    output = "word string"
+
+    def process(self, row, out):
+        out.emit({"word": row["value"]})
+
+    def close(self):
+        raise OSError("already gone")

@@ -12,6 +12,7 @@ behind         ``number``, behind an exchange, ends its worker
 hog            ``parse`` takes memory until there is none, and lets go of it
 leak           ``parse`` takes memory until there is none, and keeps it
 spin, cspin    ``parse`` never ends, in Python or in C
+cast           its key is no number, which an SQL step before ``parse`` wants to have
 =============  ====================================================================
 
 ``number`` raises at random for one call in a thousand, ``weigh`` for the totals of the key "bad".
@@ -123,7 +124,7 @@ def _take_memory(kept: list[Any]) -> None:
     size = 1 << 26
     while True:
         try:
-            kept.append(bytearray(size))
+            kept.append(bytes(size))  # not touched, so it costs address space alone
         except MemoryError:
             if size < 1 << 10:
                 raise

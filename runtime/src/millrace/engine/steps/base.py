@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow as pa
 from millrace.engine import kernels
 from millrace.engine.blackbox import Box
 from millrace.engine.books import Books, Failures, error_text
+from millrace.engine.memory import Memory
 from millrace.engine.program import ONE_TO_MANY, Component, Edge, Program, Route
 from millrace.engine.rows import Array, Batch
 from millrace.errors import MillraceError
@@ -40,6 +41,7 @@ class Task:
     books: Books
     failures: Failures
     box: Box
+    memory: Memory = field(default_factory=Memory)
 
     @property
     def final(self) -> bool:
@@ -60,6 +62,8 @@ class Task:
 
     def fail(self, batch: Batch, index: int, processor: str, error: BaseException | str) -> None:
         """The tuple at ``index`` failed for good: so do its roots."""
+        if isinstance(error, MemoryError):
+            self.memory.failed(processor, error)
         text = error if isinstance(error, str) else error_text(error)
         self.failures.add(batch.roots_at(index), processor, text)
 

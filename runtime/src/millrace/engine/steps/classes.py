@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine import kernels
+from millrace.engine.books import error_text
 from millrace.engine.program import Component
 from millrace.engine.rows import Batch
 from millrace.engine.schema import rows_of
@@ -22,6 +24,8 @@ from millrace.engine.steps.base import (
 from millrace.engine.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.steps.output import RowBuffer
 from millrace.functions import Context, Processor, Row
+
+log = logging.getLogger(__name__)
 
 
 class TupleFailedError(Exception):
@@ -193,7 +197,11 @@ class ClassStep(StreamingStep):
         self.send()
 
     def close(self) -> None:
-        self.instance.close()
+        try:
+            self.instance.close()
+        except USER_ERRORS as error:
+            # The window's work is done; what cannot be released does not undo it.
+            log.warning("processor %r cannot be closed: %s", self.name, error_text(error))
 
     def send(self) -> None:
         """Send on what was emitted since the last time."""
