@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from millrace.errors import SourceError
 from millrace.protocol.types import Intent, RootRange
 from millrace.sources.base import Source
 
@@ -20,6 +21,7 @@ def cut_intent(intent: Intent, at: int, sources: Mapping[str, Source]) -> tuple[
             high.append(piece)
         else:
             first, second = sources[piece.source].split(piece, left)
+            _check(piece, left, first, second)
             low.append(first)
             high.append(second)
         left -= piece.count
@@ -28,3 +30,14 @@ def cut_intent(intent: Intent, at: int, sources: Mapping[str, Source]) -> tuple[
         Intent(intent.window, tuple(low), intent.replays[:replays]),
         Intent(intent.window, tuple(high), intent.replays[replays:]),
     )
+
+
+def _check(piece: RootRange, at: int, first: RootRange, second: RootRange) -> None:
+    """A cut must keep every root, or windows would lose some. Raises ``SourceError``."""
+    wanted = ((piece.start, at), (piece.start + at, piece.count - at))
+    if ((first.start, first.count), (second.start, second.count)) != wanted:
+        raise SourceError(
+            f"source {piece.source!r}: split(piece, {at}) of {piece.count} records from "
+            f"{piece.start} gave {first.count} from {first.start} and {second.count} from "
+            f"{second.start}; the two must be {at} and {piece.count - at} records, in order"
+        )

@@ -19,7 +19,7 @@ from millrace.engine.stores import Stores
 from millrace.engine.verdicts import Verdicts
 from millrace.errors import FencedError, MillraceError, SinkError, StateServerError
 from millrace.protocol import events as e
-from millrace.protocol.types import AttemptPlan, Record
+from millrace.protocol.types import AttemptPlan, Record, Stamp
 from millrace.sources.base import Source
 from millrace.state.viewfile import ViewFile
 
@@ -56,6 +56,7 @@ class RealEffects:
         self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
         self._running: AttemptPlan | None = None
+        self._copying: Stamp | None = None
         self._methods: dict[type, Callable[..., list[e.Event]]] = {
             e.ReadView: self._read_view,
             e.CasView: self._cas_view,
@@ -117,8 +118,16 @@ class RealEffects:
         return [event]
 
     def _copy_objects(self, action: e.CopyObjects) -> list[e.Event]:
-        self._janitor.submit(lambda: self._post(self._parts.stores.copy(action)))
+        # The machine asks again while it waits; one copy under a stamp is enough.
+        if self._copying != action.stamp:
+            self._copying = action.stamp
+            self._janitor.submit(self._copy, action)
         return []
+
+    def _copy(self, action: e.CopyObjects) -> None:
+        event = self._parts.stores.copy(action)
+        self._copying = None
+        self._post(event)
 
     # -- windows
 
