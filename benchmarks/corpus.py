@@ -8,6 +8,8 @@
     Ten words a line out of 500,000 generated ones, drawn with equal probability, or with one that
     falls with the rank (1/rank), as in natural text. A window of 200,000 lines touches 490,000
     and 262,000 distinct words. Every run makes the same files from the same seed.
+``uniform20k``
+    The same out of 20,000 words with equal probability.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def corpus(name: str, folder: Path, files: int, lines: int = 200_000) -> Corpus:
 
     Raises ``ValueError`` for an unknown name.
     """
-    makers = {"licences": _licences, "uniform": _uniform, "zipf": _zipf}
+    makers = {"licences": _licences, "uniform": _uniform, "zipf": _zipf, "uniform20k": _few}
     if name not in makers:
         raise ValueError(f"corpus {name!r} is unknown; choose one of {', '.join(makers)}")
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,6 +83,11 @@ def _folded_lines() -> Iterator[bytes]:
 def _uniform(number: int, lines: int) -> bytes:
     random = np.random.default_rng([20_000, number])
     return _drawn(random.integers(0, VOCABULARY, lines * WORDS_A_LINE))
+
+
+def _few(number: int, lines: int) -> bytes:
+    random = np.random.default_rng([40_000, number])
+    return _drawn(random.integers(0, 20_000, lines * WORDS_A_LINE))
 
 
 def _zipf(number: int, lines: int) -> bytes:

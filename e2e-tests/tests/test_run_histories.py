@@ -64,9 +64,9 @@ def test_a_growing_folder_through_ctrl_c_edits_and_a_second_run(place: Place) ->
         assert f"behind window {sealed}, the last sealed one" in said
 
         # An edit that the state would not survive is refused, and the run is left alone.
-        refused = Run(place, ("--set", "spec.keyGroups=32"))
-        assert refused.wait(START_S) == INVALID
-        assert "spec.keyGroups: 16 → 32: refused" in refused.output()
+        code, said = harness.run_refused(place, "--set", "spec.keyGroups=32")
+        assert code == INVALID
+        assert "spec.keyGroups: 16 → 32: refused" in said
         assert older.process.poll() is None
 
         # A second run takes over; the older one says so and ends.

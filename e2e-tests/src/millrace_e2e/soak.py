@@ -14,6 +14,7 @@ import argparse
 import json
 import random
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -97,7 +98,7 @@ class Soak:
             self._server.kill()
 
     def _shape(self) -> Shape:
-        return Shape(max_records=WINDOW, redis=self._server.url, executors=1, watch=True)
+        return Shape(max_records=WINDOW, redis=self._server.url, executors=2, watch=True)
 
     # -- one life
 
@@ -231,7 +232,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     soak = Soak(folder, options.seed, options.kills_per_life)
     if soak.history.kills:
         print(f"going on behind kill {len(soak.history.kills)}", flush=True)
-    result = soak.run(options.kills, options.minutes)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Also where a shell has had its background jobs ignore them.
+        signal.signal(number, signal.default_int_handler)
+    try:
+        result = soak.run(options.kills, options.minutes)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", flush=True)
+        return 130
     print(json.dumps(result))
     return 0 if result["equal"] and result["kills"] >= options.kills else 1
 

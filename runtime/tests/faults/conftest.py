@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from faults_driver import CODE, laboratory
+from faults_driver import CODE, Life, laboratory
 
 from millrace.state.embedded import EmbeddedServer
 from millrace_e2e.harness import Place
@@ -30,3 +30,18 @@ def state_server(tmp_path_factory):
 @pytest.fixture
 def place(tmp_path):
     return Place(tmp_path / "history").make()
+
+
+@pytest.fixture
+def live(lab, place, state_server):
+    """Starts lives of drivers over the history; those that are left are ended with the test."""
+    lives = []
+
+    def make(address=state_server.address, **options) -> Life:
+        lives.append(Life(lab, place, address, **options).start())
+        return lives[-1]
+
+    lab.order({})
+    yield make
+    for life in lives:
+        life.stop()

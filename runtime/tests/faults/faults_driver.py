@@ -7,6 +7,7 @@ supervisor is left out: its proposal is written once, and again when a test move
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -25,7 +26,7 @@ from millrace.engine.program import DEFAULT_TRANSPORT
 from millrace.engine.session import SessionSettings, build_session
 from millrace.engine.sql import SqlAnalyser
 from millrace.engine.start import SparkParts, code_path
-from millrace.local.files import write_json
+from millrace.local.files import read_json, write_json
 from millrace.state.client import StateAddress
 from millrace.topology.load import load
 from millrace_e2e.harness import Place, read_events
@@ -34,6 +35,7 @@ from millrace_e2e.waiting import until
 CODE = Path(__file__).parent / "code"
 SOURCES = Path(__file__).parents[2] / "src"
 END_S = 120.0
+STOP_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Life:
     transport: str = DEFAULT_TRANSPORT
     acker: str | None = "millrace.tracking.process"
     uid: str = field(default_factory=lambda: uuid.uuid4().hex)
+    spoken: list[str] = field(default_factory=list)
     code: int | None = None
     error: BaseException | None = None
 
@@ -132,7 +135,7 @@ class Life:
     def stop(self) -> None:
         """End it cleanly, if it has not ended."""
         self.driver.ask_to_stop()
-        self._thread.join(30)
+        self._thread.join(STOP_S)
         self._end_acker()
 
     def until(self, look: Any, what: str, deadline_s: float = 60.0) -> Any:
@@ -144,6 +147,14 @@ class Life:
             return found
 
         return until(or_ended, what, deadline_s)
+
+    def said(self, text: str) -> bool:
+        """Whether the driver has logged something with this text in it."""
+        return any(text in one for one in self.spoken)
+
+    def sealed(self) -> int:
+        """The last window that the driver says is sealed."""
+        return int((read_json(self.place.work / "status.json") or {}).get("sealed", 0))
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         return [e for e in read_events(self.place.work) if kind is None or e["kind"] == kind]
@@ -179,6 +190,17 @@ class Life:
             self._acker.kill()
             self._acker.wait()
             self._acker = None
+
+
+class _Ears(logging.Handler):
+    """Notes what is logged."""
+
+    def __init__(self, spoken: list[str]) -> None:
+        super().__init__()
+        self._spoken = spoken
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._spoken.append(record.getMessage())
 
 
 def sealed_attempts(place: Place) -> set[tuple[int, int, int]]:

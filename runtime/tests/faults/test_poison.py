@@ -29,14 +29,14 @@ RAISING |= dict.fromkeys(range(1000, 20000, 1531), "combine")
 RAISING |= {7_777: "behind"}
 KILLING = {2_001: "exit", 5_901: "segv", 9_801: "hog", 13_701: "leak"}
 LOOPING = {6_666: "spin", GOOD + 5: "cspin"}
-CASTING = {3_333: "cast", 16_016: "cast"}
+CASTING = {16_016: "cast"}
 
 STORIES = {
     "raising": (Stream(GOOD + len(RAISING), RAISING), LARGE),
     "killing": (Stream(GOOD + len(KILLING), KILLING), SMALL),
     # The last window is a small one: each death by time-out costs its time.
     "looping": (Stream(GOOD + 12, LOOPING), SMALL),
-    "casting": (Stream(GOOD + len(CASTING), CASTING), SMALL),
+    "casting": (Stream(GOOD + len(CASTING), CASTING), LARGE // 2),
 }
 
 DEADLY = ("behind", "exit", "segv", "hog", "leak", "spin", "cspin", "cast")

@@ -10,7 +10,7 @@ import random
 
 import pytest
 import yaml
-from faults_driver import CODE, Life, sealed_attempts
+from faults_driver import CODE, sealed_attempts
 
 from millrace_e2e import feed
 from millrace_e2e.checker import Promise
@@ -41,9 +41,9 @@ def write(place, windows, tracking=True, **changes):
     feed.add_file(place.texts / "a.txt", feed.text(range(windows * WINDOW), 1))
 
 
-def run(lab, place, server, orders, **options):
+def run(lab, live, orders, **options):
     lab.order(orders)
-    life = Life(lab, place, server.address, **options).start()
+    life = live(**options)
     assert life.wait() == 0
     return life
 
@@ -65,7 +65,7 @@ def assert_never_sealed(lab, place, number):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_rows_that_go_astray_between_passes_are_noticed(lab, place, state_server, seed):
+def test_rows_that_go_astray_between_passes_are_noticed(lab, live, place, seed):
     kinds = ROWS_GO_ASTRAY + BEFORE_THE_CHECKS
     random.Random(seed).shuffle(kinds)
     damage = [
@@ -73,31 +73,31 @@ def test_rows_that_go_astray_between_passes_are_noticed(lab, place, state_server
         for window, kind in enumerate(kinds, 1)
     ]
     write(place, len(kinds))
-    run(lab, place, state_server, {"damage": damage}, transport=ORDERED)
+    run(lab, live, {"damage": damage}, transport=ORDERED)
     assert_never_sealed(lab, place, len(kinds))
     assert judge(place, Promise.EXACTLY_ONCE) == []
 
 
 @pytest.mark.parametrize("kind", UNSEEN_WITHOUT_TRACKING)
-def test_without_tracking_the_same_rows_are_lost_or_doubled(lab, place, state_server, kind):
+def test_without_tracking_the_same_rows_are_lost_or_doubled(lab, live, place, kind):
     write(place, 2, tracking=False)
     damage = [{"window": window, "kind": kind, "seed": 10 + window} for window in (1, 2)]
-    run(lab, place, state_server, {"damage": damage}, transport=ORDERED, acker=None)
+    run(lab, live, {"damage": damage}, transport=ORDERED, acker=None)
     strikes = lab.strikes()
     assert hit(strikes) <= sealed_attempts(place)
     assert judge(place, Promise.EXACTLY_ONCE) != []
 
 
-def test_without_tracking_keys_still_notice_a_misrouted_row(lab, place, state_server):
+def test_without_tracking_keys_still_notice_a_misrouted_row(lab, live, place):
     write(place, 2, tracking=False)
     damage = [{"window": window, "kind": "misroute", "seed": 20 + window} for window in (1, 2)]
-    run(lab, place, state_server, {"damage": damage}, transport=ORDERED, acker=None)
+    run(lab, live, {"damage": damage}, transport=ORDERED, acker=None)
     assert_never_sealed(lab, place, 2)
     assert judge(place, Promise.EXACTLY_ONCE) == []
 
 
 @pytest.mark.parametrize("tracking", [True, False], ids=["tracked", "untracked"])
-def test_readers_of_different_attempts_of_one_task_are_noticed(lab, place, state_server, tracking):
+def test_readers_of_different_attempts_of_one_task_are_noticed(lab, live, place, tracking):
     """A map output is lost when one reader has read it: the others get another attempt's.
 
     With three partitions on two threads the last reader begins after the first one has ended.
@@ -105,7 +105,7 @@ def test_readers_of_different_attempts_of_one_task_are_noticed(lab, place, state
     write(place, 2, tracking, parallelism=3)
     orders = {"loseMapOutput": {"window": 1, "folder": str(lab.shuffles)}}
     life = run(
-        *(lab, place, state_server, orders),
+        *(lab, live, orders),
         transport=ORDERED,
         acker=acker(tracking),
     )
@@ -116,19 +116,19 @@ def test_readers_of_different_attempts_of_one_task_are_noticed(lab, place, state
 
 
 @pytest.mark.parametrize("tracking", [True, False], ids=["tracked", "untracked"])
-def test_a_short_read_is_noticed(lab, place, state_server, tracking):
+def test_a_short_read_is_noticed(lab, live, place, tracking):
     """Seen without tracking too: the roots that were read do not add up to the plan's."""
     options = {"path": "texts", "format": "text", "watch": False}
     source = {"name": "lines", "custom": {"class": "fault_ends:ShortLines", "options": options}}
     write(place, 3, tracking, sources=[source])
     orders = {"shortRead": {"windows": [1, 2, 3], "seed": 5}}
-    run(lab, place, state_server, orders, acker=acker(tracking))
+    run(lab, live, orders, acker=acker(tracking))
     assert_never_sealed(lab, place, 3)
     assert judge(place, Promise.EXACTLY_ONCE) == []
 
 
 @pytest.mark.parametrize("tracking", [True, False], ids=["tracked", "untracked"])
-def test_a_staged_file_that_was_cut_is_noticed(lab, place, state_server, tracking):
+def test_a_staged_file_that_was_cut_is_noticed(lab, live, place, tracking):
     """Seen without tracking too: the digest of what was staged is compared before the seal."""
     write(place, 3, tracking)
     document = yaml.safe_load(place.topology.read_text())
@@ -136,16 +136,16 @@ def test_a_staged_file_that_was_cut_is_noticed(lab, place, state_server, trackin
         sink["custom"] = {"class": "fault_ends:CutFiles", "options": sink.pop("files")}
     place.write(document)
     orders = {"cutFile": {"windows": [1, 2, 3], "seed": 6}}
-    run(lab, place, state_server, orders, acker=acker(tracking))
+    run(lab, live, orders, acker=acker(tracking))
     assert_never_sealed(lab, place, 3)
     assert judge(place, Promise.EXACTLY_ONCE) == []
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_an_acker_that_skips_a_message_proves_nothing(lab, place, state_server, seed):
+def test_an_acker_that_skips_a_message_proves_nothing(lab, live, place, seed):
     """Without tracking there is no acker that could."""
     write(place, 3)
     orders = {"skipMessages": {"windows": [1, 2, 3], "seed": seed}}
-    run(lab, place, state_server, orders, acker=str(CODE / "fault_acker.py"))
+    run(lab, live, orders, acker=str(CODE / "fault_acker.py"))
     assert_never_sealed(lab, place, 3)
     assert judge(place, Promise.EXACTLY_ONCE) == []

@@ -248,4 +248,7 @@ class RealEffects:
         return self._parts.mailbox.look() if first else []
 
     def _stop(self, action: e.Stop) -> list[e.Event]:
-        return self._notify(e.Notify("DriverStopped", action.text, warning=action.kind == "failed"))
+        failed = action.kind == "failed"
+        log.log(logging.ERROR if failed else logging.INFO, action.text)
+        self._parts.events.add(e.Notify("DriverStopped", action.text, warning=failed))
+        return []

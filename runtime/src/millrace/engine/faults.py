@@ -45,3 +45,12 @@ def short_reason(text: str) -> str:
         if "Exception" in line or "Error" in line or "Reason" in line:
             return line[:500]
     return lines[0][:500] if lines else "the job failed without a reason"
+
+
+def java_reason(text: str) -> str:
+    """The Java exception in the text of a failed call, without its stack; else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if line.startswith(": "):
+            return line.removeprefix(": ").removesuffix(".")[:500]
+    return lines[0][:500] if lines else "without a reason"

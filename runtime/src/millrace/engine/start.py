@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from millrace.engine.compile import CompileOptions, compile_topology
+from millrace.engine.faults import java_reason
 from millrace.engine.program import Program
 from millrace.engine.session import SessionSettings, build_session
 from millrace.engine.sql import SqlAnalyser
+from millrace.errors import MillraceError
 from millrace.topology.model import StreamTopology
 
 if TYPE_CHECKING:
@@ -23,6 +28,10 @@ class SparkParts:
 
     spark: SparkSession
     program: Program
+
+
+class SparkStartError(MillraceError):
+    """Spark does not come up under the settings of the topology."""
 
 
 def session_settings(topology: StreamTopology, workdir: Path) -> SessionSettings:
@@ -47,8 +56,15 @@ def code_path(topology: StreamTopology, folder: Path) -> Path:
 
 
 def start_spark(topology: StreamTopology, uid: str, folder: Path, workdir: Path) -> SparkParts:
-    """Build the session, then compile. Raises ``TopologyError``."""
-    spark = build_session(session_settings(topology, workdir))
+    """Build the session, then compile. Raises ``SparkStartError``, ``TopologyError``."""
+    settings = session_settings(topology, workdir)
+    try:
+        spark = build_session(settings)
+    except (Py4JError, PySparkException, OSError) as error:
+        raise SparkStartError(
+            f"Spark could not be started: {java_reason(str(error))}; correct spec.spark.conf, or "
+            f"free what it asks for; {workdir / 'logs' / 'driver.log'} has the details"
+        ) from error
     options = CompileOptions(
         uid=uid,
         base_path=folder,

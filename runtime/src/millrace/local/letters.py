@@ -56,7 +56,7 @@ class Letter:
 
     @property
     def id(self) -> str:
-        """What the user calls it: ``<execution>.<window>.<attempt>:<index>``."""
+        """What the user calls it: ``<execution>.<window>.<attempt>.<epoch>:<index>``."""
         return f"{self.segment.removesuffix(_SUFFIX)}:{self.index}"
 
     def document(self) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""A source that reads short and a sink that loses the end of what it staged, once as ordered."""
+"""A source that reads short, a sink that loses the end of what it staged, and one without room."""
 
 from __future__ import annotations
 
 import os
 import random
+import resource
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -48,3 +49,18 @@ class CutFiles(FileSink):
             if strike(f"cutFile-{attempt()[1]}", staged=name):
                 os.truncate(self._staged_path(name), chance.randrange(staged.size_bytes))
         return staged
+
+
+class CrampedFiles(FileSink):
+    """May write files of {"mostBytes"} only, as long as there is such an order."""
+
+    def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
+        most = orders().get("mostBytes")
+        if most is None:
+            return super().stage(name, batches)
+        usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, usual[1]))
+        try:
+            return super().stage(name, batches)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, usual)

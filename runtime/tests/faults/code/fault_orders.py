@@ -13,7 +13,7 @@ from pyspark import TaskContext
 FOLDER = "MILLRACE_FAULTS"
 """Environment variable that names the folder with ``orders.json`` and the marks."""
 
-_ATTEMPT = re.compile(r"execution=(\d+), window=(\d+), attempt=(\d+)")
+_ATTEMPT = re.compile(r"-(\d+)\.(\d+)\.(\d+)$")
 
 
 def orders() -> dict[str, Any]:
