@@ -141,6 +141,14 @@ def test_windows_wait_while_the_state_server_has_no_memory_left(live, place, own
 # -- sinks
 
 
+def fill(path: Path) -> None:
+    """Write until the disk is full. Raises ``OSError``."""
+    with path.open("wb") as file:
+        while True:
+            file.write(bytes(4096))
+            file.flush()
+
+
 @contextmanager
 def small_disk(folder, size):
     """A file system of that size in a folder; skips where this user may not mount one."""
@@ -161,10 +169,8 @@ def test_windows_wait_while_a_sinks_disk_is_full(live, place):
         filler = place.sink("rows") / ".filler"
         life = live()
         life.until(lambda: life.sealed() >= 5, "windows")
-        with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
-            while True:
-                file.write(bytes(4096))
-                file.flush()
+        with pytest.raises(OSError, match="No space"):
+            fill(filler)
         life.until(lambda: life.said("no space is left"), "a warning")
         assert life.sealed() * WINDOW < LINES
         filler.unlink()
