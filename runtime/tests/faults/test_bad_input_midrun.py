@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
