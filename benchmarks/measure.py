@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 import psutil
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json
 
 
@@ -72,6 +73,11 @@ def interleave(
 def median_window_s(rounds: Iterable[Round]) -> float:
     """Median over rounds of the time of one window, in seconds."""
     return statistics.median(r.window_s for r in rounds)
+
+
+def median_cpu_s(rounds: Iterable[Round]) -> float:
+    """Median over rounds of the CPU seconds of one window, over all processes of a side."""
+    return statistics.median(r.cpu_s / len(r.ends) for r in rounds)
 
 
 def ratio(slow: Sequence[Round], fast: Sequence[Round]) -> float:
@@ -163,6 +169,15 @@ class CpuClock:
         return sum(self._last.values())
 
 
+def stop_cleanly() -> None:
+    """Let SIGTERM end this program as Ctrl-C does, so that its sides are stopped."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, stop)
+
+
 def machine() -> str:
     """The machine in one line, to stand beside figures."""
     model = platform.processor() or "unknown CPU"
@@ -182,11 +197,6 @@ def _version(package: str) -> str:
     from importlib.metadata import version
 
     return version(package)
-
-
-def mean(array: Sequence[float]) -> float:
-    """Mean of a sequence of numbers."""
-    return float(pc.mean(pa.array(array)).as_py())
 
 
 def last_line(values: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from corpus import Corpus, corpus
-from measure import last_line, machine, median_window_s, ratio
+from measure import last_line, machine, ratio, stop_cleanly
 from sides import BaselineSide, MillraceSide
 from wordcount import OUT, race, rates, word_count
 
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["uniform20k", "licences"], help="one text alone")
     parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")
     options = parser.parse_args()
+    stop_cleanly()
     print(machine())
     run = OUT / "shuffle"
     shutil.rmtree(run, ignore_errors=True)
@@ -62,7 +63,7 @@ def compare(texts: Corpus, folder: Path, options: argparse.Namespace) -> float:
         options.warmups,
     )
     for name, rounds in found.items():
-        print(f"  {name:10s} {rates(texts, median_window_s(rounds))}")
+        print(f"  {name:10s} {rates(texts, rounds)}")
     return ratio(found["pandas"], found["millrace"])
 
 

@@ -137,8 +137,12 @@ class MillraceSide:
 
     def _next_window(self) -> int:
         """Between rounds all windows are shown."""
+        return self.shown() + 1
+
+    def shown(self) -> int:
+        """The last window that the sink shows as a whole."""
         marks = (self.output / "_millrace" / "windows").glob("*.done")
-        return max((int(mark.stem) for mark in marks), default=0) + 1
+        return max((int(mark.stem) for mark in marks), default=0)
 
     def feed(self, files: Sequence[Path]) -> None:
         """Let the files arrive at once."""

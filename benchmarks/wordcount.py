@@ -25,7 +25,18 @@ from pathlib import Path
 from typing import Any
 
 from corpus import Corpus, corpus
-from measure import Round, Side, check, interleave, last_line, machine, median_window_s, ratio
+from measure import (
+    Round,
+    Side,
+    check,
+    interleave,
+    last_line,
+    machine,
+    median_cpu_s,
+    median_window_s,
+    ratio,
+    stop_cleanly,
+)
 from sides import BaselineSide, MillraceSide
 
 OUT = Path(__file__).resolve().parent / "out"
@@ -38,13 +49,15 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds of every side")
-    parser.add_argument("--warmups", type=int, default=2, help="rounds that do not count")
+    parser.add_argument("--warmups", type=int, default=6, help="rounds that do not count")
+    parser.add_argument("--large-warmups", type=int, default=2, help="the same for 500,000 words")
     parser.add_argument("--windows", type=int, default=6, help="windows of a round")
     parser.add_argument("--small-windows", type=int, default=200, help="windows of 100 lines")
     parser.add_argument("--draw", choices=["uniform", "zipf"], default="uniform")
     parser.add_argument("--only", choices=["licences", "large", "small"], help="one part alone")
     parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")
     options = parser.parse_args()
+    stop_cleanly()
     print(machine())
     run = OUT / "wordcount"
     shutil.rmtree(run, ignore_errors=True)
@@ -53,7 +66,8 @@ def main() -> None:
     for part, (name, suffix) in parts.items():
         if options.only in (None, part):
             texts = corpus(name, OUT / "corpora", options.windows)
-            found = throughput(texts, run / name, options)
+            warmups = options.large_warmups if suffix else options.warmups
+            found = throughput(texts, run / name, options.rounds, warmups)
             result.update({key + suffix: value for key, value in found.items()})
     if options.only in (None, "small"):
         texts = corpus("licences", OUT / "corpora", 1, SMALL_LINES * options.small_windows)
@@ -63,26 +77,24 @@ def main() -> None:
     last_line({name: round(value, 3) for name, value in result.items()})
 
 
-def throughput(texts: Corpus, folder: Path, options: argparse.Namespace) -> dict[str, float]:
+def throughput(texts: Corpus, folder: Path, rounds: int, warmups: int) -> dict[str, float]:
     """Rates and ratios for one vocabulary."""
     words = len(texts.files[0].read_bytes().split())
     distinct = len(texts.words(texts.files[0]))
     print(
         f"\n{texts.name}: windows of {texts.lines:,} lines, {words:,} words, {distinct:,} distinct"
     )
-    store = faster_store(texts, folder, options)
-    sides = {
-        "jvm": lambda: BaselineSide("jvm", "jvm", store, folder / "jvm"),
-        "python": lambda: BaselineSide("python", "arrow", store, folder / "python"),
-        "millrace": lambda: MillraceSide("millrace", word_count(), folder / "millrace"),
-        "untracked": lambda: MillraceSide(
-            "untracked", word_count(tracking=False), folder / "untracked"
-        ),
-    }
-    found = race(list(sides.values()), texts, options.rounds, options.warmups)
-    for name, rounds in found.items():
-        window_s = median_window_s(rounds)
-        print(f"  {name:10s} {rates(texts, window_s)}")
+    store = faster_store(texts, folder, min(3, rounds), warmups)
+    untracked = word_count(tracking=False)
+    sides: list[Callable[[], Side]] = [
+        lambda: BaselineSide("jvm", "jvm", store, folder / "jvm"),
+        lambda: BaselineSide("python", "arrow", store, folder / "python"),
+        lambda: MillraceSide("millrace", word_count(), folder / "millrace"),
+        lambda: MillraceSide("untracked", untracked, folder / "untracked"),
+    ]
+    found = race(sides, texts, rounds, warmups)
+    for name, done in found.items():
+        print(f"  {name:10s} {rates(texts, done)}")
     return {
         "vs_jvm": ratio(found["jvm"], found["millrace"]),
         "vs_python": ratio(found["python"], found["millrace"]),
@@ -91,13 +103,13 @@ def throughput(texts: Corpus, folder: Path, options: argparse.Namespace) -> dict
     }
 
 
-def faster_store(texts: Corpus, folder: Path, options: argparse.Namespace) -> str:
+def faster_store(texts: Corpus, folder: Path, rounds: int, warmups: int) -> str:
     """The state store with which the JVM plan is faster on this vocabulary."""
     sides = [
         lambda store=store: BaselineSide(f"jvm-{store}", "jvm", store, folder / f"jvm-{store}")
         for store in STORES
     ]
-    found = race(sides, texts, min(3, options.rounds), options.warmups)
+    found = race(sides, texts, rounds, warmups)
     times = {store: median_window_s(found[f"jvm-{store}"]) for store in STORES}
     store = min(times, key=lambda name: times[name])
     print(f"  the faster state store is {store}")
@@ -196,11 +208,15 @@ def word_count(window: int = 200_000, tracking: bool = True) -> dict[str, Any]:
     }
 
 
-def rates(texts: Corpus, window_s: float) -> str:
+def rates(texts: Corpus, rounds: Sequence[Round]) -> str:
     """Lines and words a second, for people."""
+    window_s = median_window_s(rounds)
     lines = texts.lines / window_s
     words = len(texts.files[0].read_bytes().split()) / window_s
-    return f"{lines:12,.0f} lines/s {words:14,.0f} words/s {window_s * 1e3:8.0f} ms a window"
+    return (
+        f"{lines:12,.0f} lines/s {words:14,.0f} words/s {window_s * 1e3:8.0f} ms and "
+        f"{median_cpu_s(rounds) * 1e3:8.0f} ms of CPU a window"
+    )
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class Life:
         except BaseException:
             self._end_acker()
             raise
-        self._thread = threading.Thread(target=self._run, name="driver")
+        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
         self._thread.start()
         return self
 

@@ -111,7 +111,7 @@ def test_windows_wait_for_a_state_server_that_is_away(live, place, tmp_path):
         life = live(server.address)
         life.until(lambda: life.sealed() >= 5, "windows")
         server.kill()
-        life.until(lambda: life.said("cannot be reached"), "a warning")
+        life.until(lambda: life.said("refused"), "a warning")
         before = life.sealed()
         assert before * WINDOW < LINES
     finally:
