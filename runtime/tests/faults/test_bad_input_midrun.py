@@ -132,7 +132,7 @@ def test_windows_wait_while_the_state_server_has_no_memory_left(live, place, own
     life.until(lambda: life.sealed() >= 5, "windows")
     redis = StateClient(own_server.address, life.uid).redis
     redis.config_set("maxmemory", 1)
-    life.until(lambda: life.said("memory"), "a warning")
+    life.until(lambda: life.said("'maxmemory'"), "a warning")
     assert life.sealed() * WINDOW < LINES
     redis.config_set("maxmemory", 0)
     assert life.wait() == 0

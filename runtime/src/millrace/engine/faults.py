@@ -14,7 +14,11 @@ from millrace.errors import MillraceError
 
 _MARK = "MILLRACE-ERROR"
 _ERROR = re.compile(_MARK + r"\[([A-Za-z0-9+/=]+)\]")
-_SPARK_NOISE = re.compile(r"^(org\.apache\.spark|java\.|scala\.|\s+at |Driver stacktrace|File )")
+_PYTHON_ERROR = re.compile(r"^[\w.]*(Error|Exception|Interrupt|Exit)\b.*")
+_SPARK_ERROR = re.compile(r"\[[A-Z][A-Z0-9_]{5,}(\.[A-Z0-9_]+)*\] .*")
+_CAUSE = re.compile(r"^Caused by: .*")
+_SPARK_NOISE = re.compile(r"^(org\.apache\.spark|java\.|scala\.|py4j\.)")
+_LONGEST = 500
 
 
 class TaskError(Exception):
@@ -35,22 +39,15 @@ def find_error(text: str) -> MillraceError | None:
 
 
 def short_reason(text: str) -> str:
-    """The line of a failed job's text that says most, for people."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for line in reversed(lines):
-        named = re.match(r"^[\w.]*(Error|Exception|Interrupt|Exit)\b.*", line)
-        if named and not _SPARK_NOISE.match(line):
-            return line[:500]
-    for line in lines:
-        if "Exception" in line or "Error" in line or "Reason" in line:
-            return line[:500]
-    return lines[0][:500] if lines else "the job failed without a reason"
+    """The line of a failed job's text that says most, for people.
 
-
-def java_reason(text: str) -> str:
-    """The Java exception in the text of a failed call, without its stack; else the first line."""
+    That is the exception a Python task ended with, else Spark's own error class and message, else
+    the innermost cause.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    for line in lines:
-        if line.startswith(": "):
-            return line.removeprefix(": ").removesuffix(".")[:500]
-    return lines[0][:500] if lines else "without a reason"
+    for wanted in (_PYTHON_ERROR, _SPARK_ERROR, _CAUSE):
+        for line in reversed(lines):
+            found = wanted.search(line)
+            if found is not None and not _SPARK_NOISE.match(found[0]):
+                return found[0].removeprefix("Caused by: ")[:_LONGEST]
+    return lines[0][:_LONGEST] if lines else "the job failed without a reason"

@@ -91,6 +91,10 @@ class AttemptRunner:
         self._services = services
         self._small = small_window_roots
         self._group = ""
+        jvm = self._context._jvm
+        assert jvm is not None
+        spark_conf = self._context._jsc.sc().conf()
+        self._serializer = jvm.org.apache.spark.serializer.JavaSerializer(spark_conf)
         self._cancelled = threading.Event()
         folder = self._context.getConf().get(f"spark.executorEnv.{blackbox.FOLDER_VARIABLE}")
         self._blackbox = Path(folder) if folder else None
@@ -151,7 +155,12 @@ class AttemptRunner:
             for number in range(1, len(self._program.passes)):
                 rdd = self._exchange(rdd, len(payload))
                 rdd = rdd.mapPartitionsWithIndex(NextPass(job, number))
-        return list(rdd.collect())
+        return self._results(rdd)
+
+    def _results(self, rdd: RDD[Any]) -> list[TaskReport]:
+        """Run the job. Spark examines the classes of a plain ``collect`` anew each time."""
+        batches = rdd._jrdd.collectAsync().get()
+        return [report for batch in batches for report in pickle.loads(batch)]
 
     def _through_jvm(self, job: bytes, payload: list[bytes], whole: bool) -> RDD[Any]:
         """The first pass with SQL steps, which run in the JVM between two Python workers."""
@@ -171,6 +180,8 @@ class AttemptRunner:
         assert jvm is not None
         pairs = jvm.PairwiseRDD(rdd._jrdd.rdd()).asJavaPairRDD()
         moved = pairs.partitionBy(jvm.PythonPartitioner(partitions, 0))
+        # Kryo, chosen for arrays of bytes, takes a millisecond to set up for each task and file.
+        moved.rdd().setSerializer(self._serializer)
         return RDD(jvm.PythonRDD.valueOfPair(moved), self._context, NoOpSerializer())
 
     def _reason(self, text: str) -> MillraceError | AttemptDied:

@@ -29,6 +29,9 @@ _FIXED = {
     "spark.task.maxFailures": str(MAX_TASK_FAILURES),
 }
 
+_REGIONS = "-XX:G1HeapRegionSize=4m"
+"""Task results are serialised into buffers of 1 MiB, too large for the regions of a small heap."""
+
 _DEFAULTS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.enabled": "false",
@@ -40,6 +43,11 @@ _DEFAULTS = {
     "spark.shuffle.compress": "false",
     "spark.shuffle.spill.compress": "false",
     "spark.broadcast.compress": "false",
+    # The binary of each stage is broadcast, in a buffer of this size: 4 MiB by default, which G1
+    # cannot place without collecting.
+    "spark.broadcast.blockSize": "128k",
+    "spark.driver.extraJavaOptions": _REGIONS,
+    "spark.executor.extraJavaOptions": _REGIONS,
     "spark.eventLog.enabled": "false",
     "spark.cleaner.periodicGC.interval": "10min",
     # Every record of Spark's own history of jobs is heap that grows with the windows.
@@ -125,6 +133,7 @@ def build_session(settings: SessionSettings) -> SparkSession:
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel(settings.log_level)
     _quieten(session)
+    _remember_classes(session)
     return session
 
 
@@ -153,6 +162,23 @@ def _own_home(home: Path, settings: SessionSettings) -> Path:
         if part.name != "work" and not link.is_symlink():
             link.symlink_to(part)
     return own
+
+
+def _remember_classes(session: SparkSession) -> None:
+    """Look JVM classes up once: each look-up searches every jar for several packages."""
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    for name in _JVM_CLASSES:
+        setattr(jvm, name, getattr(jvm, name))
+
+
+_JVM_CLASSES = (
+    "PairwiseRDD",
+    "PythonPartitioner",
+    "PythonRDD",
+    "PythonUtils",
+    "SimplePythonFunction",
+)
 
 
 def _master(settings: SessionSettings) -> str:

@@ -11,7 +11,6 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from millrace.engine.compile import CompileOptions, compile_topology
-from millrace.engine.faults import java_reason
 from millrace.engine.program import Program
 from millrace.engine.session import SessionSettings, build_session
 from millrace.engine.sql import SqlAnalyser
@@ -62,7 +61,7 @@ def start_spark(topology: StreamTopology, uid: str, folder: Path, workdir: Path)
         spark = build_session(settings)
     except (Py4JError, PySparkException, OSError) as error:
         raise SparkStartError(
-            f"Spark could not be started: {java_reason(str(error))}; correct spec.spark.conf, or "
+            f"Spark could not be started: {_java_reason(str(error))}; correct spec.spark.conf, or "
             f"free what it asks for; {workdir / 'logs' / 'driver.log'} has the details"
         ) from error
     options = CompileOptions(
@@ -72,3 +71,12 @@ def start_spark(topology: StreamTopology, uid: str, folder: Path, workdir: Path)
         sql_schema=SqlAnalyser(spark),
     )
     return SparkParts(spark, compile_topology(topology, options))
+
+
+def _java_reason(text: str) -> str:
+    """The Java exception in the text of a failed call, without its stack; else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if line.startswith(": "):
+            return line.removeprefix(": ").removesuffix(".")[:500]
+    return lines[0][:500] if lines else "without a reason"
