@@ -7,7 +7,6 @@ supervisor is left out: its proposal is written once, and again when a test move
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import subprocess
@@ -91,7 +90,6 @@ class Life:
     transport: str = DEFAULT_TRANSPORT
     acker: str | None = "millrace.tracking.process"
     uid: str = field(default_factory=lambda: uuid.uuid4().hex)
-    spoken: list[str] = field(default_factory=list)
     code: int | None = None
     error: BaseException | None = None
 
@@ -119,6 +117,13 @@ class Life:
         member = {"name": address.name, "run_id": address.run_id, "url": address.url}
         ackers = ["acker-0"] if self.acker else []
         write_json(self.place.work / "proposal.json", {"members": [member], "ackers": ackers})
+
+    def move(self, address: StateAddress) -> None:
+        """The state server is another process now, at another port."""
+        self._end_acker()
+        self.address = address
+        self._acker = self._start_acker()
+        self.propose(address)
 
     def wait(self, deadline_s: float = END_S) -> int:
         """The exit code of the driver, once it has ended."""
@@ -149,8 +154,8 @@ class Life:
         return until(or_ended, what, deadline_s)
 
     def said(self, text: str) -> bool:
-        """Whether the driver has logged something with this text in it."""
-        return any(text in one for one in self.spoken)
+        """Whether the driver has told of something with this text in it."""
+        return any(text in event["text"] for event in self.events())
 
     def sealed(self) -> int:
         """The last window that the driver says is sealed."""
@@ -190,17 +195,6 @@ class Life:
             self._acker.kill()
             self._acker.wait()
             self._acker = None
-
-
-class _Ears(logging.Handler):
-    """Notes what is logged."""
-
-    def __init__(self, spoken: list[str]) -> None:
-        super().__init__()
-        self._spoken = spoken
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._spoken.append(record.getMessage())
 
 
 def sealed_attempts(place: Place) -> set[tuple[int, int, int]]:

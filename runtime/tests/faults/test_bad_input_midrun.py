@@ -118,7 +118,7 @@ def test_windows_wait_for_a_state_server_that_is_away(live, place, tmp_path):
         server.stop()
     server = EmbeddedServer.start(tmp_path / "own-server")
     try:
-        life.propose(server.address)
+        life.move(server.address)
         assert life.wait() == 0
     finally:
         server.stop()

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from millrace.errors import NewerFormatError, ProtocolError
 from millrace.ids import TRACKING_PARTITIONS, tuple_id
 from millrace.protocol.acklog import check_partition, local_index, partition_of, source_edge
-from millrace.protocol.types import AttemptId, TaskId
+from millrace.protocol.types import AttemptId, RootRange, TaskId
 from millrace.tracking import message as codec
 from millrace.tracking.collector import AckCollector, Edge
+from millrace.tracking.kernels import range_seeds
 
 ATTEMPT, TASK = AttemptId(1 << 40, 7, 3), TaskId(2, 9, 1 << 35)
 SPLIT, WORDS = Edge.between("lines", "split"), Edge.between("split", "zähler")
@@ -33,9 +34,9 @@ def _net_by_root(collector: AckCollector, roots: int) -> dict[tuple[str, int], i
         for net in message.nets:
             places = range(net.low, net.low + len(net.values)) if net.places is None else net.places
             for place, value in zip(places, net.values.tolist(), strict=True):
-                if value:
-                    found[net.edge, place_of[int(place)]] = value
-    return found
+                root = (net.edge, place_of[int(place)])
+                found[root] = found.get(root, 0) ^ value
+    return {root: value for root, value in found.items() if value}
 
 
 @given(
@@ -117,6 +118,46 @@ def test_bytes_of_a_dense_message_are_8_a_root() -> None:
     assert size_bytes < 8.02 * 100_000
 
 
+RANGES = (
+    RootRange("lines", (1 << 64) - 3, 11, 2500),
+    RootRange("more", 5, 0, 700),
+    RootRange("lines", 6, 1 << 40, 1800),
+)
+READ = 5000
+
+
+@given(
+    st.sampled_from([(0, READ), (0, 2500), (1300, 4001), (2500, 3200), (4999, READ)]),
+    st.lists(st.tuples(st.integers(0, READ - 1), U64S), max_size=9),
+    st.integers(0, 3),
+)
+@settings(deadline=None, max_examples=40)
+def test_what_a_source_read_is_a_few_bytes_and_comes_out(
+    span: tuple[int, int], faults: list[tuple[int, int]], shift: int
+) -> None:
+    """``faults`` are roots whose trees broke; with a shift, records at wrong offsets were read."""
+    short, long = AckCollector(ATTEMPT, TASK, READ, RANGES), AckCollector(ATTEMPT, TASK, READ)
+    for collector in (short, long):
+        first = 0
+        for piece in RANGES:
+            low, high = max(first, span[0]), min(first + piece.count, span[1])
+            if low < high:
+                start = piece.start + low - first + shift
+                ids = range_seeds(piece.source, piece.partition, start, high - low)
+                collector.read(piece.source, np.arange(low, high, dtype=np.uint32), ids)
+            first += piece.count
+        for root, value in faults:
+            broken = span[0] + root % (span[1] - span[0])
+            fault = np.array([broken], np.uint32), np.array([value], np.uint64)
+            collector.processed(source_edge("lines"), *fault)
+    assert _net_by_root(short, READ) == _net_by_root(long, READ)
+    sizes = [sum(len(data) for _, data in one.messages()) for one in (short, long)]
+    if not shift:
+        assert sizes[0] < 16 * 250 + 64 * len(faults)
+    else:
+        assert sizes[0] == sizes[1]
+
+
 def test_children_are_made_and_collected() -> None:
     collector, by_hand = AckCollector(ATTEMPT, TASK, 50), AckCollector(ATTEMPT, TASK, 50)
     roots, ids = np.array([7, 7, 3], np.uint32), np.array([70, 71, 30], np.uint64)
@@ -155,7 +196,9 @@ def test_a_root_beyond_the_window_is_refused() -> None:
 
 
 def _bytes() -> bytes:
-    collector = AckCollector(ATTEMPT, TASK, 600)
+    collector = AckCollector(ATTEMPT, TASK, 600, RANGES[:1])
+    read = range_seeds("lines", RANGES[0].partition, 11, 600)
+    collector.read("lines", np.arange(600, dtype=np.uint32), read)
     collector.emitted(SPLIT, np.arange(600, dtype=np.uint32), np.ones(600, np.uint64))
     collector.emitted(WORDS, np.array([1, 90, 200], np.uint32), np.ones(3, np.uint64))
     collector.window_emitted(WORDS, 5)
@@ -167,6 +210,17 @@ def test_a_newer_format_is_refused() -> None:
     data[2:4] = (2).to_bytes(2, "little")
     with pytest.raises(NewerFormatError, match="has format 2, this release reads up to 1"):
         codec.decode(bytes(data))
+
+
+def test_seeds_that_cannot_be_are_refused() -> None:
+    def message(seeds: codec.Seeds) -> bytes:
+        return codec.encode(codec.AckMessage(ATTEMPT, TASK, 0, (), {}), [seeds])
+
+    codec.decode(message(codec.Seeds(source_edge("lines"), 0, 10, 0, 0)))
+    with pytest.raises(ProtocolError, match="4294967295 seeds from place 0 on"):
+        codec.decode(message(codec.Seeds(source_edge("lines"), 0, (1 << 32) - 1, 0, 0)))
+    with pytest.raises(ProtocolError, match=r"seeds .* for edge 'lines>split'"):
+        codec.decode(message(codec.Seeds(SPLIT.name, 0, 10, 0, 0)))
 
 
 @given(st.data())

@@ -35,7 +35,8 @@ def _log(address: StateAddress, uid: str) -> AckLog:
 
 def collect(task: Task) -> AckCollector:
     """The books of a task as the collector that makes messages of them."""
-    collector = AckCollector(task.plan.id, task.id, task.plan.intent.roots)
+    intent = task.plan.intent
+    collector = AckCollector(task.plan.id, task.id, intent.roots, intent.ranges)
     for edge, net in task.books.nets.items():
         low, high = kernels.nonzero_span(net.roots)
         if low < high:

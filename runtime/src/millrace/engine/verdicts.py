@@ -63,9 +63,10 @@ class Verdicts:
         self._begun().open(attempt, roots)
 
     def ask(self, marker: CloseMarker) -> None:
-        """Name the winners and wait for the verdict on another thread."""
-        again = self._asked == marker.id
-        self._asked = marker.id
+        """Name the winners and wait for the verdict on another thread.
+
+        Asked again, it names them again; it waits once, from the first time that was heard.
+        """
         try:
             self._begun().close(marker)
         except FencedError as error:
@@ -75,7 +76,8 @@ class Verdicts:
             log.warning("closing window %d in the ack log: %s", marker.id.window, error)
             return
         crash.reached("driver.closed")
-        if not again:
+        if self._asked != marker.id:
+            self._asked = marker.id
             self._waiter.submit(self._wait, marker)
 
     def give_up(self, attempt: AttemptId) -> None:

@@ -32,6 +32,12 @@ def source_edge(source: str) -> str:
     return f">{source}"
 
 
+def source_of(edge: str) -> str | None:
+    """The source whose own edge this is, else ``None``."""
+    producer, _, source = edge.partition(">")
+    return None if producer or not source else source
+
+
 def consumer_of(edge: str) -> str:
     """The component at the end of an edge; the source itself for a source's own edge."""
     return edge.rpartition(">")[2]

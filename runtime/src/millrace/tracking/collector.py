@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +10,17 @@ import numpy.typing as npt
 
 from millrace import ids as scalar
 from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS
-from millrace.protocol.acklog import check_partition, edge_name, source_edge
-from millrace.protocol.types import AttemptId, TaskId
+from millrace.protocol.acklog import (
+    check_partition,
+    edge_name,
+    local_index,
+    source_edge,
+    source_of,
+)
+from millrace.protocol.types import AttemptId, RootRange, TaskId
 from millrace.tracking import kernels
 from millrace.tracking.ids import U32, U64, xor_all
-from millrace.tracking.message import AckMessage, Net, encode, net_of
+from millrace.tracking.message import AckMessage, Net, Seeds, encode, net_of
 
 _STRIPE = TRACKING_PARTITIONS * BLOCK_ROOTS
 
@@ -47,15 +54,23 @@ class AckCollector:
     """Nets of one task attempt, edge by edge; not safe for several threads at once.
 
     What a task emits and processes on the same edge nets out, and a net of zero takes no bytes.
-    ``roots_total`` is the number of roots in the window's intent. Roots are sequence numbers,
+    ``roots_total`` is the number of roots in the window's intent, ``ranges`` are those of the
+    intent: what a source read without a fault is written as such. Roots are sequence numbers,
     uint32; ids are uint64, one for each tuple (and, for several anchors, for each of its roots).
     A root out of range raises ``ProtocolError``.
     """
 
-    def __init__(self, attempt: AttemptId, task: TaskId, roots_total: int) -> None:
+    def __init__(
+        self,
+        attempt: AttemptId,
+        task: TaskId,
+        roots_total: int,
+        ranges: Sequence[RootRange] = (),
+    ) -> None:
         self._attempt = attempt
         self._task = task
         self._roots_total = roots_total
+        self._ranges = ranges
         self._nets: dict[str, _NetSoFar] = {}
         self._window_checks: dict[str, int] = {}
 
@@ -107,20 +122,21 @@ class AckCollector:
         """
         home = check_partition(self._attempt.window)
         nets: dict[int, list[Net]] = {home: []}
+        seeds: dict[int, list[Seeds]] = {}
         for edge, net in self._nets.items():
-            self._cut(edge, net, nets)
+            low, high = int(net.span[0]), int(net.span[1])
+            if high >= self._roots_total:
+                raise kernels.root_out_of_range(high, self._roots_total)
+            if low <= high:
+                rest = self._without_seeds(edge, net.acc, (low, high + 1), seeds)
+                self._cut(edge, rest, (low, high), nets)
         checks = {edge: value for edge, value in self._window_checks.items() if value}
-        return [
-            (
-                partition,
-                self._encode(partition, nets[partition], checks if partition == home else {}),
-            )
-            for partition in sorted(nets)
-        ]
-
-    def _encode(self, partition: int, nets: list[Net], checks: dict[str, int]) -> bytes:
-        message = AckMessage(self._attempt, self._task, partition, tuple(nets), checks)
-        return encode(message)
+        found = []
+        for partition in sorted(nets.keys() | seeds.keys()):
+            mine, own = tuple(nets.get(partition, ())), checks if partition == home else {}
+            message = AckMessage(self._attempt, self._task, partition, mine, own)
+            found.append((partition, encode(message, seeds.get(partition, ()))))
+        return found
 
     def _net(self, edge: str) -> _NetSoFar:
         net = self._nets.get(edge)
@@ -132,15 +148,46 @@ class AckCollector:
         net = self._net(edge if isinstance(edge, str) else edge.name)
         kernels.xor_into(net.acc, roots, ids, net.span)
 
-    def _cut(self, edge: str, net: _NetSoFar, nets: dict[int, list[Net]]) -> None:
-        """Add an edge's net, cut into tracking partitions."""
-        low, high = int(net.span[0]), int(net.span[1])
-        if high >= self._roots_total:
-            raise kernels.root_out_of_range(high, self._roots_total)
-        if low > high or not net.acc[low : high + 1].any():
+    def _without_seeds(
+        self, edge: str, acc: U64, span: tuple[int, int], seeds: dict[int, list[Seeds]]
+    ) -> U64:
+        """What is left of a net that is mostly tracking ids, which are added to ``seeds``."""
+        source = source_of(edge)
+        first, rest = 0, acc
+        for piece in self._ranges if source is not None else ():
+            low, high = max(first, span[0]), min(first + piece.count, span[1])
+            if piece.source == source and low < high:
+                start = piece.start + low - first
+                due = kernels.range_seeds(piece.source, piece.partition, start, high - low)
+                if 2 * np.count_nonzero(acc[low:high] == due) > high - low:
+                    rest = acc.copy() if rest is acc else rest
+                    rest[low:high] ^= due
+                    self._claim(edge, piece, piece.start - first, (low, high), seeds)
+            first += piece.count
+        return rest
+
+    def _claim(
+        self,
+        edge: str,
+        piece: RootRange,
+        base: int,
+        span: tuple[int, int],
+        seeds: dict[int, list[Seeds]],
+    ) -> None:
+        """Cut the tracking ids of consecutive roots into tracking partitions."""
+        for partition in range(TRACKING_PARTITIONS):
+            low, high = (local_index(self._attempt.window, partition, s) for s in span)
+            if low < high:
+                found = Seeds(edge, low, high - low, piece.partition, base % (1 << 64))
+                seeds.setdefault(partition, []).append(found)
+
+    def _cut(self, edge: str, acc: U64, span: tuple[int, int], nets: dict[int, list[Net]]) -> None:
+        """Add an edge's net, cut into tracking partitions; no root is outside of ``span``."""
+        low, high = span
+        if not acc[low : high + 1].any():
             return
         first, last = low // _STRIPE, high // _STRIPE
-        stripes = net.acc.reshape(-1, TRACKING_PARTITIONS, BLOCK_ROOTS)[first : last + 1]
+        stripes = acc.reshape(-1, TRACKING_PARTITIONS, BLOCK_ROOTS)[first : last + 1]
         blocks = range(low // BLOCK_ROOTS, high // BLOCK_ROOTS + 1)[:TRACKING_PARTITIONS]
         for column in (block % TRACKING_PARTITIONS for block in blocks):
             found = net_of(edge, first * BLOCK_ROOTS, stripes[:, column].reshape(-1))

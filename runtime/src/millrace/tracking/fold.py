@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS, name_id, root_id, tracking_id
+from millrace.ids import name_id, root_id, tracking_id
 from millrace.protocol.acklog import (
     Open,
     local_index,
@@ -17,7 +17,7 @@ from millrace.protocol.acklog import (
     source_edge,
 )
 from millrace.protocol.types import CloseMarker, RootRange
-from millrace.tracking.ids import U64, range_tracking_ids
+from millrace.tracking.ids import U64, range_tracking_ids, sequences_at
 from millrace.tracking.message import AckMessage, Net
 
 Places = npt.NDArray[np.int64]
@@ -99,9 +99,7 @@ class ArrayFold:
 
     def sequences(self, places: Places) -> Places:
         """Sequence numbers of the roots at these places, int64."""
-        column = (self._partition - self._window) % TRACKING_PARTITIONS
-        block = places // BLOCK_ROOTS * TRACKING_PARTITIONS + column
-        return block * BLOCK_ROOTS + places % BLOCK_ROOTS
+        return sequences_at(self._window, self._partition, places)
 
     def _seeds(self, marker: CloseMarker) -> Iterator[tuple[str, int, U64]]:
         """(source's own edge, first place, tracking ids), excluded roots included."""

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace import ids
+from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS
 
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
@@ -66,6 +67,15 @@ def tracking_ids(roots: U64, replay: int) -> U64:
 def range_tracking_ids(source: int, partition: int, offsets: U64, replay: int = 0) -> U64:
     """Tracking ids (seeds) of the records at ``offsets`` of one source partition."""
     return tracking_ids(root_ids(source, partition, offsets), replay)
+
+
+def sequences_at(
+    window: int, partition: int, places: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Sequence numbers of the roots at these places of a slice: ``acklog.local_index`` undone."""
+    column = (partition - window) % TRACKING_PARTITIONS
+    block = places // BLOCK_ROOTS * TRACKING_PARTITIONS + column
+    return block * BLOCK_ROOTS + places % BLOCK_ROOTS
 
 
 def tuple_ids(parents: U64, ordinals: U64 | int, edge: int) -> U64:

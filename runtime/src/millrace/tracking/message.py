@@ -2,32 +2,45 @@
 
 One message for each tracking partition that the task touched, little-endian:
 
-    head      magic "MA", format, partition, edges, window checks, length of names, task, attempt
-    edges     for each: length of its name, kind (dense 0, sparse 1), lowest place, count
+    head      magic "MA", format, partition, nets, window checks, length of names, task, attempt
+    nets      for each: length of its edge's name, kind, lowest place, count
     checks    for each: length of its edge's name, XOR
-    names     UTF-8, edges first; zeros up to a multiple of 8
-    arrays    for each edge: uint64[count] nets; if sparse then uint32[count] places, padded to 8
+    names     UTF-8, those of nets first; zeros up to a multiple of 8
+    arrays    for each net: dense (0) uint64[count]; sparse (1) the same and then uint32[count]
+              places, padded to 8; seeds (2) the source's partition and a base, uint64[2]
 
 A *place* is a root's position among the roots of its partition (``acklog.local_index``), so a
 dense array lies over an acker's array as it is. Edges whose net is zero everywhere are left out.
+An edge may have several nets, which are XORed.
+
+*Seeds* say that the net of a source's own edge is the tracking ids of consecutive records, which
+is what a source task leaves there when all went well: the record at a place has the offset "base
+plus sequence number". The reader computes them, which is lossless and spares the log 8 bytes a
+root.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from millrace.errors import NewerFormatError, ProtocolError
+from millrace.ids import name_id
+from millrace.protocol.acklog import source_of
 from millrace.protocol.types import FORMAT, AttemptId, TaskId
-from millrace.tracking.ids import U32, U64
+from millrace.tracking.ids import U32, U64, range_tracking_ids, sequences_at
 
 _MAGIC = b"MA"
 _HEAD = struct.Struct("<2sHHHHxxIIIIIQQQ")
 _EDGE = struct.Struct("<HBxII")
 _CHECK = struct.Struct("<H6xQ")
+_RECORDS = struct.Struct("<QQ")
+_DENSE, _SPARSE, _SEEDS = range(3)
+_MOST_PLACES = 1 << 27
+"""No slice has more; a damaged count must not become an array of that size."""
 
 DENSE_COST_BYTES = 8
 SPARSE_COST_BYTES = 12
@@ -43,9 +56,23 @@ class Net:
     places: U32 | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """Net that is the tracking ids of records of one source partition, from a place on.
+
+    ``base`` (modulo 2^64) and the sequence number of a place add up to the record's offset.
+    """
+
+    edge: str
+    low: int
+    count: int
+    partition: int
+    base: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AckMessage:
-    """A decoded message; its arrays are read-only views into the bytes."""
+    """A message. Decoded, its arrays are read-only views into the bytes, and seeds are nets."""
 
     attempt: AttemptId
     task: TaskId
@@ -66,10 +93,11 @@ def net_of(edge: str, low: int, values: U64) -> Net | None:
     return Net(edge, int(places[0]), values[nonzero], places)
 
 
-def encode(message: AckMessage) -> bytes:
-    """Bytes of a message."""
+def encode(message: AckMessage, seeds: Sequence[Seeds] = ()) -> bytes:
+    """Bytes of a message; ``seeds`` are nets of it too."""
     attempt, task = message.attempt, message.task
-    names = [net.edge.encode() for net in message.nets]
+    nets: tuple[Net | Seeds, ...] = (*message.nets, *seeds)
+    names = [net.edge.encode() for net in nets]
     check_names = [edge.encode() for edge in message.window_checks]
     text = b"".join(names) + b"".join(check_names)
     parts = [
@@ -89,18 +117,30 @@ def encode(message: AckMessage) -> bytes:
             task.task_attempt,
         )
     ]
-    for name, net in zip(names, message.nets, strict=True):
-        parts.append(_EDGE.pack(len(name), net.places is not None, net.low, len(net.values)))
+    for name, net in zip(names, nets, strict=True):
+        parts.append(_EDGE.pack(len(name), *_shape(net)))
     for name, value in zip(check_names, message.window_checks.values(), strict=True):
         parts.append(_CHECK.pack(len(name), value))
     parts.append(text)
     parts.append(bytes(-sum(map(len, parts)) % 8))
-    for net in message.nets:
-        parts.append(net.values.tobytes())
-        if net.places is not None:
-            parts.append(net.places.tobytes())
-            parts.append(bytes(len(net.places) % 2 * 4))
+    for net in nets:
+        parts += _arrays(net)
     return b"".join(parts)
+
+
+def _shape(net: Net | Seeds) -> tuple[int, int, int]:
+    """(kind, lowest place, count)"""
+    if isinstance(net, Seeds):
+        return _SEEDS, net.low, net.count
+    return _DENSE if net.places is None else _SPARSE, net.low, len(net.values)
+
+
+def _arrays(net: Net | Seeds) -> list[bytes]:
+    if isinstance(net, Seeds):
+        return [_RECORDS.pack(net.partition, net.base)]
+    if net.places is None:
+        return [net.values.tobytes()]
+    return [net.values.tobytes(), net.places.tobytes(), bytes(len(net.places) % 2 * 4)]
 
 
 def decode(data: bytes) -> AckMessage:
@@ -140,13 +180,18 @@ def _decode(data: bytes) -> AckMessage:
     at += -at % 8
     nets = []
     name_at = 0
-    for length, sparse, low, count in table:
+    for length, kind, low, count in table:
         name = text[name_at : name_at + length].decode()
         name_at += length
+        if kind == _SEEDS:
+            records = _RECORDS.unpack_from(data, at)
+            at += _RECORDS.size
+            nets.append(_expanded(Seeds(name, low, count, *records), window, partition))
+            continue
         values = np.frombuffer(data, "<u8", count, at)
         at += count * 8
-        places = np.frombuffer(data, "<u4", count, at) if sparse else None
-        at += (count + count % 2) * 4 if sparse else 0
+        places = np.frombuffer(data, "<u4", count, at) if kind == _SPARSE else None
+        at += (count + count % 2) * 4 if kind == _SPARSE else 0
         nets.append(Net(name, low, values, places))
     window_checks = {}
     for length, value in totals:
@@ -161,3 +206,13 @@ def _decode(data: bytes) -> AckMessage:
         tuple(nets),
         window_checks,
     )
+
+
+def _expanded(seeds: Seeds, window: int, partition: int) -> Net:
+    """The net that seeds stand for, in a slice of a window. Raises ``ValueError``."""
+    source = source_of(seeds.edge)
+    if source is None or seeds.low + seeds.count > _MOST_PLACES:
+        raise ValueError(f"{seeds.count} seeds from place {seeds.low} on for edge {seeds.edge!r}")
+    places = np.arange(seeds.low, seeds.low + seeds.count)
+    offsets = sequences_at(window, partition, places).view(np.uint64) + np.uint64(seeds.base)
+    return Net(seeds.edge, seeds.low, range_tracking_ids(name_id(source), seeds.partition, offsets))

@@ -89,7 +89,7 @@ class Outlet:
         if not data.num_rows or not self._ways:
             return
         ordinals = None
-        if parents is not None:
+        if parents is not None and (self._task.books.tracked or self._ordered):
             ordinals = kernels.ordinals_of(parents, len(parent))
         self.emit_ordered(data, parent, parents, ordinals)
 

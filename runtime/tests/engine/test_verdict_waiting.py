@@ -1,0 +1,56 @@
+"""The driver's wait for a verdict, on a real server that refuses for a while."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+
+from millrace.engine.stores import Stores
+from millrace.engine.verdicts import Verdicts
+from millrace.protocol import events as e
+from millrace.protocol.types import AttemptId, CloseMarker, Intent, Phase, Verdict, View
+from millrace.state.client import connect
+from millrace.state.embedded import EmbeddedServer
+from millrace.tracking.log import AckLog
+
+UID = "judged"
+ATTEMPT = AttemptId(1, 1, 1)
+ANSWER_S = 30.0
+
+
+@pytest.fixture
+def server(tmp_path):
+    own = EmbeddedServer.start(tmp_path / "server")
+    yield own
+    own.stop()
+
+
+@pytest.fixture
+def verdicts(server):
+    stores = Stores(UID, server.address.password)
+    members = (server.address.member(),)
+    stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("state-0",),)))
+    events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+    made = Verdicts(stores, lambda: (">lines",), events.put)
+    made.members(("acker-0",))
+    yield made, events
+    made.stop()
+
+
+def test_a_question_that_was_refused_is_answered_when_it_is_asked_again(server, verdicts):
+    asking, events = verdicts
+    redis = connect(server.address, UID).redis
+    asking.open(ATTEMPT, 10)
+    marker = CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ())
+    redis.config_set("maxmemory", 1)
+    asking.ask(marker)
+    redis.config_set("maxmemory", 0)
+    log = AckLog(redis, UID)
+    assert not [f for _, f in log.read({log.control_key: "0-0"})[log.control_key] if b"close" in f]
+    for _ in range(2):
+        asking.ask(marker)
+    given = Verdict(ATTEMPT, tuple(range(16)), 0, (), True)
+    log.answer(ATTEMPT, [Verdict(ATTEMPT, (p,), 0, (), True) for p in range(16)])
+    assert events.get(timeout=ANSWER_S) == e.VerdictGiven(given)
+    assert events.empty()
