@@ -224,7 +224,7 @@ class Windows:
 
     def fold(self, message, intent, partition, values) -> None:
         mine = np.array(list(sequences(intent.window, partition, intent.roots)), np.int64)
-        for net in message.nets:
+        for net in message.values():
             assert net.edge in self.program.tracked_edges
             places = net.places
             if places is None:

@@ -14,8 +14,8 @@ from millrace.protocol.acklog import Members, Open, check_partition, roots_of, s
 from millrace.protocol.plainfold import PlainFold, PlainMessage, seeds
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Replay, RootRange, TaskId
 from millrace.tracking.collector import AckCollector
-from millrace.tracking.fold import ArrayFold
-from millrace.tracking.message import AckMessage, Net, decode
+from millrace.tracking.fold import ArrayFold, SeedIntervals
+from millrace.tracking.message import AckMessage, Net, Seeds, decode
 
 WINDOW = 9
 ATTEMPT = AttemptId(1, WINDOW, 1)
@@ -57,7 +57,7 @@ def messages(roots: int, what: Touches) -> list[tuple[AckMessage, PlainMessage]]
     """The same messages in both forms."""
     found = []
     for task in {touch[0] for touch in what}:
-        collector = AckCollector(ATTEMPT, TaskId(0, task, task), roots)
+        collector = AckCollector(ATTEMPT, TaskId(0, task, task), roots, intent(roots).ranges)
         for edge in EDGES:
             mine = [touch for touch in what if touch[:2] == (task, edge)]
             roots_of_edge = np.array([root for _, _, root, _ in mine], np.uint32)
@@ -66,7 +66,11 @@ def messages(roots: int, what: Touches) -> list[tuple[AckMessage, PlainMessage]]
         for partition, data in collector.messages():
             message = decode(data)
             fold = ArrayFold(Open(ATTEMPT, roots, EDGES), partition)
-            nets = {net.edge: _by_sequence(fold, net) for net in message.nets}
+            nets: dict[str, dict[int, int]] = {}
+            for net in message.values():
+                so_far = nets.setdefault(net.edge, {})
+                for sequence, value in _by_sequence(fold, net).items():
+                    so_far[sequence] = so_far.get(sequence, 0) ^ value
             found.append((message, PlainMessage(ATTEMPT, message.task, partition, nets, {})))
     return found
 
@@ -117,6 +121,34 @@ def test_the_array_fold_equals_the_plain_one(
         assert list(array_trace.broken()) == list(plain_trace.broken())
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 9), st.sampled_from([(0, 0), (0, 5), (3, 0)])),
+        max_size=12,
+    )
+)
+@settings(deadline=None)
+def test_seeds_that_cancel_are_never_computed(said: list[tuple[int, int, tuple[int, int]]]) -> None:
+    intervals, plain = SeedIntervals(), np.zeros(50, np.uint64)
+    for low, count, records in said:
+        seeds = Seeds(source_edge("lines"), low, count, *records)
+        intervals.toggle(seeds)
+        plain[low : low + count] ^= seeds.net(WINDOW, WINDOW).values
+    left = list(intervals.take())
+    for seeds in left:
+        plain[seeds.low : seeds.low + seeds.count] ^= seeds.net(WINDOW, WINDOW).values
+    assert not plain.any()
+    assert sum(seeds.count for seeds in left) <= sum(count for _, count, _ in said)
+    assert list(intervals.take()) == []
+
+
+def test_halves_that_tasks_read_cancel_with_the_whole_that_is_seeded() -> None:
+    intervals = SeedIntervals()
+    for low, count in ((0, 20), (20, 30), (0, 50)):
+        intervals.toggle(Seeds(source_edge("lines"), low, count, 1, 7))
+    assert list(intervals.take()) == []
+
+
 def _dense(edge: str, low: int, count: int) -> AckMessage:
     net = Net(edge, low, np.ones(count, np.uint64))
     return AckMessage(ATTEMPT, TaskId(0, 0, 0), check_partition(WINDOW), (net,), {})
@@ -164,7 +196,8 @@ def test_a_machine_over_arrays_finds_the_broken_roots() -> None:
     close = marker(roots, frozenset([17]))
     judged = [s for s in range(roots) if s not in close.excluded]
     known = {s: (seed, edge) for s, seed, edge in seeds(close.intent, judged)}
-    source, sink = (AckCollector(ATTEMPT, TaskId(p, 0, p), roots) for p in range(2))
+    ranges = close.intent.ranges
+    source, sink = (AckCollector(ATTEMPT, TaskId(p, 0, p), roots, ranges) for p in range(2))
     loser = AckCollector(ATTEMPT, TaskId(1, 0, 55), roots)
     all_roots = np.array(sorted(known), np.uint32)
     ids = np.array([rng.getrandbits(64) for _ in all_roots], np.uint64)

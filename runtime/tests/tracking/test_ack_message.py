@@ -31,7 +31,7 @@ def _net_by_root(collector: AckCollector, roots: int) -> dict[tuple[str, int], i
         place_of = {
             local_index(7, partition, s): s for s in range(roots) if partition_of(7, s) == partition
         }
-        for net in message.nets:
+        for net in message.values():
             places = range(net.low, net.low + len(net.values)) if net.places is None else net.places
             for place, value in zip(places, net.values.tolist(), strict=True):
                 root = (net.edge, place_of[int(place)])
@@ -99,7 +99,7 @@ def test_dense_and_sparse_by_size() -> None:
     def nets(roots: np.ndarray, total: int) -> list[codec.Net]:  # type: ignore[type-arg]
         collector = AckCollector(ATTEMPT, TASK, total)
         collector.read("lines", roots.astype(np.uint32), np.ones(len(roots), np.uint64))
-        return [n for _, data in collector.messages() for n in codec.decode(data).nets]
+        return [n for _, data in collector.messages() for n in codec.decode(data).values()]
 
     dense = nets(np.arange(8192), 8192)
     assert len(dense) == TRACKING_PARTITIONS
@@ -180,6 +180,7 @@ def test_arrays_are_views_into_the_bytes() -> None:
     data = collector.messages()[0][1]
     whole = np.frombuffer(data, np.uint8)
     for net in codec.decode(data).nets:
+        assert isinstance(net, codec.Net)
         assert np.shares_memory(net.values, whole)
         assert net.values.flags.aligned
         assert not net.values.flags.writeable
@@ -212,15 +213,15 @@ def test_a_newer_format_is_refused() -> None:
         codec.decode(bytes(data))
 
 
-def test_seeds_that_cannot_be_are_refused() -> None:
-    def message(seeds: codec.Seeds) -> bytes:
-        return codec.encode(codec.AckMessage(ATTEMPT, TASK, 0, (), {}), [seeds])
+def test_seeds_of_an_edge_that_is_no_sources_own_are_refused() -> None:
+    def message(edge: str) -> bytes:
+        nets = (codec.Seeds(edge, 0, 10, 3, 1 << 63),)
+        return codec.encode(codec.AckMessage(ATTEMPT, TASK, 0, nets, {}))
 
-    codec.decode(message(codec.Seeds(source_edge("lines"), 0, 10, 0, 0)))
-    with pytest.raises(ProtocolError, match="4294967295 seeds from place 0 on"):
-        codec.decode(message(codec.Seeds(source_edge("lines"), 0, (1 << 32) - 1, 0, 0)))
-    with pytest.raises(ProtocolError, match=r"seeds .* for edge 'lines>split'"):
-        codec.decode(message(codec.Seeds(SPLIT.name, 0, 10, 0, 0)))
+    (found,) = codec.decode(message(source_edge("lines"))).nets
+    assert found == codec.Seeds(source_edge("lines"), 0, 10, 3, 1 << 63)
+    with pytest.raises(ProtocolError, match="seeds for edge 'lines>split'"):
+        codec.decode(message(SPLIT.name))
 
 
 @given(st.data())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
-
 from millrace import crash
 from millrace.engine import kernels
 from millrace.engine.stateio import Services
@@ -40,8 +38,7 @@ def collect(task: Task) -> AckCollector:
     for edge, net in task.books.nets.items():
         low, high = kernels.nonzero_span(net.roots)
         if low < high:
-            span = np.arange(low, high, dtype=np.uint32)
-            collector.emitted(edge, span, net.roots[low:high])
+            collector.add_net(edge, net.roots, low, high - 1)
         if net.loose[0]:
             collector.window_emitted(edge, int(net.loose[0]))
     return collector

@@ -21,6 +21,7 @@ from numba import types
 
 from millrace.ids import mix, mix64
 from millrace.tracking.jit import jit, kernel, vector
+from millrace.tracking.kernels import child_families
 
 WINDOW_TREE = 0x80000000
 UNTRACKED = 0xFFFFFFFF
@@ -200,6 +201,18 @@ def emit(
         _emit_single(parent_ids, roots, np.uint64(edge), nets, loose, ids)
     else:
         _emit(parent_ids, parents, ordinals, roots, np.uint64(edge), nets, loose, ids)
+    return ids
+
+
+def emit_families(
+    parent_ids: Array, parent_roots: Array, parents: Array, edge: int, net: tuple[Array, Array]
+) -> Array | None:
+    """``emit`` for ``parents`` that never fall, which needs no ordinals; ``None`` if they do."""
+    found = child_families(parent_ids, parents, edge)
+    if found is None:
+        return None
+    ids, families = found
+    _absorb(families, parent_roots, *net)
     return ids
 
 

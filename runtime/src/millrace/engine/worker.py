@@ -22,7 +22,7 @@ from pyspark.serializers import pack_long
 from millrace.engine import blackbox
 from millrace.engine.acks import send_acks
 from millrace.engine.blackbox import Box, Note
-from millrace.engine.books import Books, Failures
+from millrace.engine.books import Books, Failures, NetPool
 from millrace.engine.code import load_function, load_object, use_path
 from millrace.engine.exchange import Transport, verify
 from millrace.engine.faults import TaskError
@@ -66,6 +66,7 @@ class ProcessParts:
         self.memory = Memory()
         self.transport: Transport = load_object(program.transport, program.code_path)()
         self.states = StateHost()
+        self.nets = NetPool()
         self._functions: dict[str, FunctionSpec] = {}
         self._tasks = 0
 
@@ -140,7 +141,7 @@ class Running:
             plan=plan,
             id=TaskId(pass_no, partition, task_attempt),
             partitions=self.partitions,
-            books=Books(roots, program.tracking),
+            books=Books(roots, program.tracking, self.parts.nets),
             failures=Failures(roots, {c.number: c.name for c in program.components.values()}),
             box=self.parts.box,
             memory=self.parts.memory,

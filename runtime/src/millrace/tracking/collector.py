@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace import ids as scalar
+from millrace.errors import ProtocolError
 from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS
 from millrace.protocol.acklog import (
     check_partition,
@@ -24,6 +25,9 @@ from millrace.tracking.message import AckMessage, Net, Seeds, encode, net_of
 
 _STRIPE = TRACKING_PARTITIONS * BLOCK_ROOTS
 
+Nets = dict[int, list[Net | Seeds]]
+"""Nets by tracking partition."""
+
 
 @dataclass(frozen=True, slots=True)
 class Edge:
@@ -37,17 +41,28 @@ class Edge:
         return cls(edge_name(producer, consumer), scalar.edge_id(producer, consumer))
 
 
+def slots(roots_total: int) -> int:
+    """Length of an array with a place for each root of a window, in whole stripes."""
+    return -(-roots_total // _STRIPE) * _STRIPE
+
+
 class _NetSoFar:
     """XOR of one edge over all roots of the window, by sequence number.
 
     Memory that no root touches is never backed by a page, so the array is as wide as the window.
+    ``span`` holds the lowest and the highest root that was touched.
     """
 
     __slots__ = ("acc", "span")
 
-    def __init__(self, roots_total: int) -> None:
-        self.acc = np.zeros(-(-roots_total // _STRIPE) * _STRIPE, np.uint64)
-        self.span = np.array([len(self.acc), -1], np.int64)
+    def __init__(self, acc: U64, low: int, high: int) -> None:
+        self.acc = acc
+        self.span = np.array([low, high], np.int64)
+
+    @classmethod
+    def empty(cls, roots_total: int) -> _NetSoFar:
+        count = slots(roots_total)
+        return cls(np.zeros(count, np.uint64), count, -1)
 
 
 class AckCollector:
@@ -86,6 +101,18 @@ class AckCollector:
         """Tuples that came over an edge have been processed completely."""
         self._fold(edge, roots, ids)
 
+    def add_net(self, edge: str, acc: U64, low: int, high: int) -> None:
+        """Take over the net of an edge that has none so far, without copying it.
+
+        ``acc`` is uint64[``slots(roots_total)``], zero outside of the roots ``low`` to ``high``.
+        """
+        if edge in self._nets or len(acc) != slots(self._roots_total):
+            raise ProtocolError(
+                f"edge {edge!r}: a net of {len(acc)} roots cannot be taken over; it must be the "
+                f"edge's first and have {slots(self._roots_total)} places"
+            )
+        self._nets[edge] = _NetSoFar(acc, low, high)
+
     def emitted_children(
         self, edge: Edge, parent_roots: U32, parent_ids: U64, parents: npt.NDArray[np.integer]
     ) -> U64:
@@ -121,37 +148,40 @@ class AckCollector:
         be: that it is there shows that the log has not lost it.
         """
         home = check_partition(self._attempt.window)
-        nets: dict[int, list[Net]] = {home: []}
-        seeds: dict[int, list[Seeds]] = {}
+        nets: Nets = {home: []}
         for edge, net in self._nets.items():
             low, high = int(net.span[0]), int(net.span[1])
             if high >= self._roots_total:
                 raise kernels.root_out_of_range(high, self._roots_total)
             if low <= high:
-                rest = self._without_seeds(edge, net.acc, (low, high + 1), seeds)
-                self._cut(edge, rest, (low, high), nets)
+                rest = self._without_seeds(edge, net.acc, (low, high + 1), nets)
+                if rest is not None:
+                    self._cut(edge, rest, (low, high), nets)
         checks = {edge: value for edge, value in self._window_checks.items() if value}
-        found = []
-        for partition in sorted(nets.keys() | seeds.keys()):
-            mine, own = tuple(nets.get(partition, ())), checks if partition == home else {}
-            message = AckMessage(self._attempt, self._task, partition, mine, own)
-            found.append((partition, encode(message, seeds.get(partition, ()))))
-        return found
+        return [
+            (
+                partition,
+                self._encode(partition, nets[partition], checks if partition == home else {}),
+            )
+            for partition in sorted(nets)
+        ]
+
+    def _encode(self, partition: int, nets: list[Net | Seeds], checks: dict[str, int]) -> bytes:
+        message = AckMessage(self._attempt, self._task, partition, tuple(nets), checks)
+        return encode(message)
 
     def _net(self, edge: str) -> _NetSoFar:
         net = self._nets.get(edge)
         if net is None:
-            net = self._nets[edge] = _NetSoFar(self._roots_total)
+            net = self._nets[edge] = _NetSoFar.empty(self._roots_total)
         return net
 
     def _fold(self, edge: Edge | str, roots: U32, ids: U64) -> None:
         net = self._net(edge if isinstance(edge, str) else edge.name)
         kernels.xor_into(net.acc, roots, ids, net.span)
 
-    def _without_seeds(
-        self, edge: str, acc: U64, span: tuple[int, int], seeds: dict[int, list[Seeds]]
-    ) -> U64:
-        """What is left of a net that is mostly tracking ids, which are added to ``seeds``."""
+    def _without_seeds(self, edge: str, acc: U64, span: tuple[int, int], nets: Nets) -> U64 | None:
+        """What is left of a net that is mostly tracking ids, which are added as seeds."""
         source = source_of(edge)
         first, rest = 0, acc
         for piece in self._ranges if source is not None else ():
@@ -159,29 +189,27 @@ class AckCollector:
             if piece.source == source and low < high:
                 start = piece.start + low - first
                 due = kernels.range_seeds(piece.source, piece.partition, start, high - low)
-                if 2 * np.count_nonzero(acc[low:high] == due) > high - low:
+                equal = np.count_nonzero(acc[low:high] == due)
+                if 2 * equal > high - low:
+                    base = (piece.start - first) % (1 << 64)
+                    self._add_seeds(edge, (low, high), (piece.partition, base), nets)
+                    if equal == span[1] - span[0]:
+                        return None
                     rest = acc.copy() if rest is acc else rest
                     rest[low:high] ^= due
-                    self._claim(edge, piece, piece.start - first, (low, high), seeds)
             first += piece.count
         return rest
 
-    def _claim(
-        self,
-        edge: str,
-        piece: RootRange,
-        base: int,
-        span: tuple[int, int],
-        seeds: dict[int, list[Seeds]],
+    def _add_seeds(
+        self, edge: str, span: tuple[int, int], records: tuple[int, int], nets: Nets
     ) -> None:
-        """Cut the tracking ids of consecutive roots into tracking partitions."""
+        """The tracking ids of consecutive roots, cut into tracking partitions."""
         for partition in range(TRACKING_PARTITIONS):
             low, high = (local_index(self._attempt.window, partition, s) for s in span)
             if low < high:
-                found = Seeds(edge, low, high - low, piece.partition, base % (1 << 64))
-                seeds.setdefault(partition, []).append(found)
+                nets.setdefault(partition, []).append(Seeds(edge, low, high - low, *records))
 
-    def _cut(self, edge: str, acc: U64, span: tuple[int, int], nets: dict[int, list[Net]]) -> None:
+    def _cut(self, edge: str, acc: U64, span: tuple[int, int], nets: Nets) -> None:
         """Add an edge's net, cut into tracking partitions; no root is outside of ``span``."""
         low, high = span
         if not acc[low : high + 1].any():

@@ -1,4 +1,8 @@
-"""Check values of one slice as a numpy array: 8 bytes a root, messages XORed in whole."""
+"""Check values of one slice as a numpy array: 8 bytes a root, messages XORed in whole.
+
+Tracking ids are not computed where they would cancel: what source tasks say to have read and what
+the close marker seeds are kept as intervals, and only those that differ become values.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,15 @@ from millrace.protocol.acklog import (
     rotations,
     source_edge,
 )
-from millrace.protocol.types import CloseMarker, RootRange
-from millrace.tracking.ids import U64, range_tracking_ids, sequences_at
-from millrace.tracking.message import AckMessage, Net
+from millrace.protocol.types import CloseMarker
+from millrace.tracking.ids import U64, sequences_at
+from millrace.tracking.message import AckMessage, Net, Seeds
 
 Places = npt.NDArray[np.int64]
 
 
 class ArrayFold:
-    """``protocol.acklog.Fold`` over ``AckMessage``; the array is made with the first message."""
+    """``protocol.acklog.Fold`` over ``AckMessage``; the array is made when it is needed."""
 
     def __init__(self, opened: Open, partition: int) -> None:
         self._window = opened.id.window
@@ -34,6 +38,7 @@ class ArrayFold:
         self._edges = opened.edges
         self._turn = rotations(opened.edges)
         self._acc: U64 | None = None
+        self._seeds = SeedIntervals()
 
     @property
     def size_bytes(self) -> int:
@@ -43,7 +48,9 @@ class ArrayFold:
     def accepts(self, message: AckMessage) -> bool:
         return all(net.edge in self._turn and self._fits(net) for net in message.nets)
 
-    def _fits(self, net: Net) -> bool:
+    def _fits(self, net: Net | Seeds) -> bool:
+        if isinstance(net, Seeds):
+            return net.low + net.count <= self._size
         if net.places is None:
             return net.low + len(net.values) <= self._size
         if not len(net.places):
@@ -52,23 +59,30 @@ class ArrayFold:
         return int(net.places[-1]) < self._size and bool((net.places[1:] > net.places[:-1]).all())
 
     def apply(self, message: AckMessage) -> None:
-        if not message.nets:
-            return
-        acc = self._array()
         for net in message.nets:
-            if net.places is None:
-                _xor_turned(
-                    acc[net.low : net.low + len(net.values)], net.values, self._turn[net.edge]
-                )
+            if isinstance(net, Seeds):
+                self._seeds.toggle(net)
             else:
-                acc[net.places] ^= _turned(net.values, self._turn[net.edge])
+                self._xor(net)
+
+    def _xor(self, net: Net) -> None:
+        acc, turn = self._array(), self._turn.get(net.edge, 0)
+        if net.places is None:
+            _xor_turned(acc[net.low : net.low + len(net.values)], net.values, turn)
+        else:
+            acc[net.places] ^= _turned(net.values, turn)
 
     def seed(self, marker: CloseMarker) -> None:
         if not self._size:
             return
         acc = self._array()
-        for edge, low, seeds in self._seeds(marker):
-            _xor_turned(acc[low : low + len(seeds)], seeds, self._turn.get(edge, 0))
+        for seeds in self._due(marker):
+            if isinstance(seeds, Seeds):
+                self._seeds.toggle(seeds)
+            else:
+                self._xor(seeds)
+        for left in self._seeds.take():
+            self._xor(self._net(left))
         for sequence in marker.excluded:
             mine = partition_of(self._window, sequence) == self._partition
             if mine and sequence < self._roots:
@@ -82,11 +96,14 @@ class ArrayFold:
     def trace(self, marker: CloseMarker) -> ArrayTrace:
         places = np.flatnonzero(self._array())
         trace = ArrayTrace(self._edges, places, self.sequences(places))
-        for edge, low, seeds in self._seeds(marker):
+        for seeds in self._due(marker):
             # An edge that the open entry does not know cannot be placed in its order.
-            if edge in self._turn:
-                trace.add_net(Net(edge, low, seeds))
+            if seeds.edge in self._turn:
+                trace.add_net(self._net(seeds))
         return trace
+
+    def _net(self, net: Net | Seeds) -> Net:
+        return net.net(self._window, self._partition) if isinstance(net, Seeds) else net
 
     def _array(self) -> U64:
         if self._acc is None:
@@ -101,13 +118,14 @@ class ArrayFold:
         """Sequence numbers of the roots at these places, int64."""
         return sequences_at(self._window, self._partition, places)
 
-    def _seeds(self, marker: CloseMarker) -> Iterator[tuple[str, int, U64]]:
-        """(source's own edge, first place, tracking ids), excluded roots included."""
+    def _due(self, marker: CloseMarker) -> Iterator[Net | Seeds]:
+        """What the roots of this slice are seeded with, excluded roots included."""
         first = 0
         for piece in marker.intent.ranges:
             low, high = self._place(first), self._place(first + piece.count)
             if low < high:
-                yield source_edge(piece.source), low, self._range_seeds(piece, first, low, high)
+                edge, base = source_edge(piece.source), (piece.start - first) % (1 << 64)
+                yield Seeds(edge, low, high - low, piece.partition, base)
             first += piece.count
         for place in range(self._place(first), self._size):
             index = int(self.sequences(np.array([place]))[0]) - first
@@ -116,11 +134,31 @@ class ArrayFold:
             replay = marker.intent.replays[index]
             root = root_id(name_id(replay.source), replay.partition, replay.offset)
             seed = np.array([tracking_id(root, replay.number)], np.uint64)
-            yield source_edge(replay.source), place, seed
+            yield Net(source_edge(replay.source), place, seed)
 
-    def _range_seeds(self, piece: RootRange, first: int, low: int, high: int) -> U64:
-        offsets = self.sequences(np.arange(low, high)) + (piece.start - first)
-        return range_tracking_ids(name_id(piece.source), piece.partition, offsets.view(np.uint64))
+
+class SeedIntervals:
+    """XOR of seeds, without their values.
+
+    Tracking ids of the same records cancel, so an interval of places is known by where it begins
+    and ends, and both are toggled: what was said twice is gone, halves of it join.
+    """
+
+    def __init__(self) -> None:
+        self._bounds: dict[tuple[str, int, int], set[int]] = {}
+
+    def toggle(self, seeds: Seeds) -> None:
+        """XOR seeds in; the second time takes them out again."""
+        bounds = self._bounds.setdefault((seeds.edge, seeds.partition, seeds.base), set())
+        bounds ^= {seeds.low, seeds.low + seeds.count} if seeds.count else set()
+
+    def take(self) -> Iterator[Seeds]:
+        """What did not cancel; nothing is left then."""
+        for (edge, partition, base), bounds in self._bounds.items():
+            ordered = sorted(bounds)
+            for low, high in zip(ordered[::2], ordered[1::2], strict=True):
+                yield Seeds(edge, low, high - low, partition, base)
+        self._bounds = {}
 
 
 class ArrayTrace:
@@ -134,7 +172,7 @@ class ArrayTrace:
         self._nets = np.zeros((len(edges), len(places)), np.uint64)
 
     def add(self, message: AckMessage) -> None:
-        for net in message.nets:
+        for net in message.values():
             self.add_net(net)
 
     def add_net(self, net: Net) -> None:

@@ -210,6 +210,20 @@ def xor_into(acc: U64, roots: U32, values: U64, span: npt.NDArray[np.int64] | No
         raise root_out_of_range(int(roots[bad]), len(acc))
 
 
+def child_families(parent_ids: U64, parents: Index, edge: int) -> tuple[U64, U64] | None:
+    """``child_ids`` for parents that never fall, with the XOR of each parent's children.
+
+    Returns (ids, uint64[len(parents)]; families, uint64[len(parent_ids)], 0 where a parent has no
+    child); ``None`` where an index falls or is out of range.
+    """
+    parent_ids, parents = _u64(parent_ids), _parents(parents)
+    out = np.empty(len(parents), np.uint64)
+    families = np.zeros(len(parent_ids), np.uint64)
+    if _children_families(parent_ids, parents, np.uint64(edge), out, families) >= 0:
+        return None
+    return out, families
+
+
 def children_xor(
     acc: U64,
     span: npt.NDArray[np.int64],
@@ -223,13 +237,12 @@ def children_xor(
     ``span`` is widened at least to the children's roots; errors as ``xor_into`` and
     ``child_ids``.
     """
-    parent_roots, parent_ids, parents = _u32(parent_roots), _u64(parent_ids), _parents(parents)
+    parent_roots, parents = _u32(parent_roots), _parents(parents)
     _same_length(parent_roots, parent_ids)
-    out = np.empty(len(parents), np.uint64)
-    families = np.zeros(len(parent_ids), np.uint64)
-    if _children_families(parent_ids, parents, np.uint64(edge), out, families) < 0:
-        xor_into(acc, parent_roots, families, span)
-        return out
+    found = child_families(parent_ids, parents, edge)
+    if found is not None:
+        xor_into(acc, parent_roots, found[1], span)
+        return found[0]
     out = child_ids(parent_ids, parents, edge)
     xor_into(acc, parent_roots[parents], out, span)
     return out

@@ -15,21 +15,21 @@ An edge may have several nets, which are XORed.
 
 *Seeds* say that the net of a source's own edge is the tracking ids of consecutive records, which
 is what a source task leaves there when all went well: the record at a place has the offset "base
-plus sequence number". The reader computes them, which is lossless and spares the log 8 bytes a
-root.
+plus sequence number". That is lossless, spares the log 8 bytes a root, and an acker that is about
+to seed the very same records has nothing to compute.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from millrace.errors import NewerFormatError, ProtocolError
 from millrace.ids import name_id
-from millrace.protocol.acklog import source_of
+from millrace.protocol.acklog import consumer_of, source_of
 from millrace.protocol.types import FORMAT, AttemptId, TaskId
 from millrace.tracking.ids import U32, U64, range_tracking_ids, sequences_at
 
@@ -39,8 +39,6 @@ _EDGE = struct.Struct("<HBxII")
 _CHECK = struct.Struct("<H6xQ")
 _RECORDS = struct.Struct("<QQ")
 _DENSE, _SPARSE, _SEEDS = range(3)
-_MOST_PLACES = 1 << 27
-"""No slice has more; a damaged count must not become an array of that size."""
 
 DENSE_COST_BYTES = 8
 SPARSE_COST_BYTES = 12
@@ -69,16 +67,30 @@ class Seeds:
     partition: int
     base: int
 
+    def net(self, window: int, slice_: int) -> Net:
+        """The same net as values, in a slice of a window."""
+        places = np.arange(self.low, self.low + self.count)
+        offsets = sequences_at(window, slice_, places).view(np.uint64) + np.uint64(self.base)
+        source = name_id(consumer_of(self.edge))
+        return Net(self.edge, self.low, range_tracking_ids(source, self.partition, offsets))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AckMessage:
-    """A message. Decoded, its arrays are read-only views into the bytes, and seeds are nets."""
+    """A message. Decoded, its arrays are read-only views into the bytes."""
 
     attempt: AttemptId
     task: TaskId
     partition: int
-    nets: tuple[Net, ...]
+    nets: tuple[Net | Seeds, ...]
     window_checks: Mapping[str, int]
+
+    def values(self) -> list[Net]:
+        """All nets with their values, those of seeds computed."""
+        return [
+            net.net(self.attempt.window, self.partition) if isinstance(net, Seeds) else net
+            for net in self.nets
+        ]
 
 
 def net_of(edge: str, low: int, values: U64) -> Net | None:
@@ -93,11 +105,10 @@ def net_of(edge: str, low: int, values: U64) -> Net | None:
     return Net(edge, int(places[0]), values[nonzero], places)
 
 
-def encode(message: AckMessage, seeds: Sequence[Seeds] = ()) -> bytes:
-    """Bytes of a message; ``seeds`` are nets of it too."""
+def encode(message: AckMessage) -> bytes:
+    """Bytes of a message."""
     attempt, task = message.attempt, message.task
-    nets: tuple[Net | Seeds, ...] = (*message.nets, *seeds)
-    names = [net.edge.encode() for net in nets]
+    names = [net.edge.encode() for net in message.nets]
     check_names = [edge.encode() for edge in message.window_checks]
     text = b"".join(names) + b"".join(check_names)
     parts = [
@@ -117,13 +128,13 @@ def encode(message: AckMessage, seeds: Sequence[Seeds] = ()) -> bytes:
             task.task_attempt,
         )
     ]
-    for name, net in zip(names, nets, strict=True):
+    for name, net in zip(names, message.nets, strict=True):
         parts.append(_EDGE.pack(len(name), *_shape(net)))
     for name, value in zip(check_names, message.window_checks.values(), strict=True):
         parts.append(_CHECK.pack(len(name), value))
     parts.append(text)
     parts.append(bytes(-sum(map(len, parts)) % 8))
-    for net in nets:
+    for net in message.nets:
         parts += _arrays(net)
     return b"".join(parts)
 
@@ -178,15 +189,16 @@ def _decode(data: bytes) -> AckMessage:
     at += checks * _CHECK.size
     text, at = data[at : at + names_length], at + names_length
     at += -at % 8
-    nets = []
+    nets: list[Net | Seeds] = []
     name_at = 0
     for length, kind, low, count in table:
         name = text[name_at : name_at + length].decode()
         name_at += length
         if kind == _SEEDS:
-            records = _RECORDS.unpack_from(data, at)
+            if source_of(name) is None:
+                raise ValueError(f"it has seeds for edge {name!r}, which is no source's own")
+            nets.append(Seeds(name, low, count, *_RECORDS.unpack_from(data, at)))
             at += _RECORDS.size
-            nets.append(_expanded(Seeds(name, low, count, *records), window, partition))
             continue
         values = np.frombuffer(data, "<u8", count, at)
         at += count * 8
@@ -206,13 +218,3 @@ def _decode(data: bytes) -> AckMessage:
         tuple(nets),
         window_checks,
     )
-
-
-def _expanded(seeds: Seeds, window: int, partition: int) -> Net:
-    """The net that seeds stand for, in a slice of a window. Raises ``ValueError``."""
-    source = source_of(seeds.edge)
-    if source is None or seeds.low + seeds.count > _MOST_PLACES:
-        raise ValueError(f"{seeds.count} seeds from place {seeds.low} on for edge {seeds.edge!r}")
-    places = np.arange(seeds.low, seeds.low + seeds.count)
-    offsets = sequences_at(window, partition, places).view(np.uint64) + np.uint64(seeds.base)
-    return Net(seeds.edge, seeds.low, range_tracking_ids(name_id(source), seeds.partition, offsets))

@@ -89,14 +89,17 @@ class Outlet:
         if not data.num_rows or not self._ways:
             return
         ordinals = None
-        if parents is not None and (self._task.books.tracked or self._ordered):
+        if parents is not None and self._ordered:
             ordinals = kernels.ordinals_of(parents, len(parent))
         self.emit_ordered(data, parent, parents, ordinals)
 
     def emit_ordered(
         self, data: pa.RecordBatch, parent: Batch, parents: Array | None, ordinals: Array | None
     ) -> None:
-        """As ``emit``, with the ordinal (uint32) of each row among its parent's children."""
+        """As ``emit``, with the ordinal (uint32) of each row among its parent's children.
+
+        Without ``ordinals`` those of ``emit`` are meant.
+        """
         roots = parent.roots if parents is None else parent.roots[parents]
         order = self._order(parent, parents, ordinals)
         anchors = parent.anchors
@@ -139,7 +142,15 @@ class Outlet:
         books = self._task.books
         if not books.tracked or parent.ids is None:
             return None
-        if anchors is None and edge.route is not Route.BROADCAST:
+        booked = anchors is None and edge.route is not Route.BROADCAST
+        if parents is not None and ordinals is None:
+            if booked:
+                net = books.net(edge.name).pair
+                ids = kernels.emit_families(parent.ids, parent.roots, parents, edge.id, net)
+                if ids is not None:
+                    return ids
+            ordinals = kernels.ordinals_of(parents, len(parent))
+        if booked:
             net = books.net(edge.name).pair
             return kernels.emit(parent.ids, parents, ordinals, roots, edge.id, net)
         ids = kernels.emit_unbooked(parent.ids, parents, ordinals, edge.id, roots.size)

@@ -23,7 +23,7 @@ from millrace.protocol.types import RootRange, Staged
 from millrace.sinks.base import Sink
 from millrace.sources.base import Source
 
-ROWS_PER_BATCH = 32_768
+ROWS_PER_BATCH = 8_192
 """Most roots that go through the steps of a pass at once."""
 
 
