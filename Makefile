@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 MEMBERS := runtime operator e2e-tests
 SOURCES := $(MEMBERS:%=%/src)
 TESTS := $(wildcard $(MEMBERS:%=%/tests))
-FAULT_TESTS := runtime/tests/faults $(patsubst %,e2e-tests/tests/test_%.py,chaos_kills crash_points own_state_server run_histories)
+LONG_TESTS := runtime/tests/faults $(patsubst %,e2e-tests/tests/test_%.py,chaos_kills crash_points own_state_server run_histories)
 LINTED := $(SOURCES) $(TESTS) $(wildcard examples benchmarks)
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 UV := $(VENV)/uv/bin/uv
@@ -31,11 +31,11 @@ demo: $(STAMP) java ## Word count over real text, checked against an independent
 
 .PHONY: test
 test: $(STAMP) java ## The tests that CI runs (ARGS="-k name" to choose)
-	@$(BIN)/python -m pytest $(TESTS) $(patsubst %,--ignore=%,$(FAULT_TESTS)) $(ARGS)
+	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
 
-.PHONY: test-faults
-test-faults: $(STAMP) java ## Long fault tests: crash points, kills, poison, bad input in mid-run
-	@$(BIN)/python -m pytest $(FAULT_TESTS) $(ARGS)
+.PHONY: test-fast
+test-fast: $(STAMP) java ## The tests without the long ones of crashes, kills and poison
+	@$(BIN)/python -m pytest $(TESTS) $(patsubst %,--ignore=%,$(LONG_TESTS)) $(ARGS)
 
 .PHONY: lint
 lint: $(STAMP) ## Format, style, types and the direction of imports
