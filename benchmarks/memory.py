@@ -35,6 +35,9 @@ from wordcount import OUT, word_count
 WARM = 0.2
 """Share of the windows at the beginning that is not looked at: caches fill, code is compiled."""
 
+COLLECT_EARLY = "-XX:-G1UseAdaptiveIHOP -XX:InitiatingHeapOccupancyPercent=1"
+"""The old generation is collected all the time, so that what is left is what is in use."""
+
 _COLLECTION = re.compile(r"^\[([\d.]+)s\].*Pause.* \d+M->(\d+)M\(")
 _LIST_S = 30.0
 
@@ -72,7 +75,9 @@ def main() -> None:
     texts = corpus("licences", OUT / "corpora", 1, options.windows * options.lines)
     collections = run / "collections.log"
     spec = word_count(window=options.lines)
-    spec["spark"] = {"conf": {"spark.driver.extraJavaOptions": f"-Xlog:gc:file={collections}"}}
+    spec["spark"] = {
+        "conf": {"spark.driver.extraJavaOptions": f"-Xlog:gc:file={collections} {COLLECT_EARLY}"}
+    }
     side = MillraceSide("memory", spec, run)
     try:
         series, clock = watch(side, texts.files[0], options.windows)
@@ -186,7 +191,7 @@ def plot(series: dict[str, Series], path: Path) -> None:
     axes.set_ylabel("MiB")
     axes.set_ylim(bottom=0)
     axes.set_title("Resident memory, and the JVM's heap after each collection")
-    axes.legend(fontsize="small", ncols=3)
+    axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -10,6 +10,7 @@ from engine_support import compiled, write_lines
 
 from millrace.engine.faults import TaskError, find_error
 from millrace.ids import DEFAULT_KEY_GROUPS
+from millrace.protocol.types import Replay
 
 GOOD = [f"w{i % 9}" for i in range(60)]
 
@@ -269,8 +270,6 @@ def test_all_key_groups_uncombined_give_the_same_totals(windows, tmp_path):
 
 
 def test_replays_are_read_alone_under_an_id_of_their_own(windows, tmp_path):
-    from millrace.protocol.types import Replay
-
     write_lines(tmp_path, [f"w{i}" for i in range(10)])
     run = windows(spec("in_where"))
     intent = run.plan()
@@ -284,3 +283,27 @@ def test_replays_are_read_alone_under_an_id_of_their_own(windows, tmp_path):
     outcome = run.attempt(run.plan(replays=replays))
     assert [r["value"] for r in outcome.rows["rows"]] == ["w7", "w3"]
     assert outcome.verdict.complete
+
+
+def test_a_replay_of_a_record_that_is_gone_fails_alone(windows, tmp_path):
+    """Records that were never processed are another matter: then the stream must stop."""
+    write_lines(tmp_path, ["gone"], "a.txt")
+    run = windows(spec("in_row"))
+    (first,) = run.plan().ranges
+    write_lines(tmp_path, ["w1", "w2"], "b.txt")
+    locator = run.sources["lines"].locate(first, 0)
+    replay = Replay("lines", first.partition, first.start, 1, 0.0, locator)
+    intent = run.plan(replays=(replay,))
+    (tmp_path / "texts" / "a.txt").unlink()
+    outcome = run.attempt(intent)
+    assert outcome.failed.keys() == {2}
+    processor, error = outcome.failed[2]
+    assert processor == "lines"
+    assert "a.txt is gone" in error
+    again = run.attempt(intent, excluded={2})
+    assert again.verdict.complete
+    assert {r["word"] for r in again.rows["rows"]} >= {"w1", "w2"}
+    (tmp_path / "texts" / "b.txt").unlink()
+    with pytest.raises(TaskError) as failure:
+        run.attempt(intent)
+    assert "b.txt is gone" in str(find_error(str(failure.value)))

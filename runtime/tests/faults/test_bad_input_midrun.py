@@ -15,7 +15,7 @@ import pytest
 from millrace.errors import ExitCode
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedServer
-from millrace_e2e import feed, ledger
+from millrace_e2e import feed, ledger, valkey
 from millrace_e2e.checker import Promise
 from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
@@ -190,3 +190,19 @@ def test_windows_wait_while_a_sink_may_write_no_files_of_their_size(lab, live, p
     lab.order({})
     assert life.wait() == 0
     assert judge(place, Promise.EXACTLY_ONCE) == []
+
+
+def test_a_driver_waits_for_a_sink_that_is_away_at_its_start(live, place, tmp_path):
+    sink_server = valkey.Server(tmp_path / "sink-server")
+    shape = Shape(max_records=WINDOW, redis=sink_server.url, watch=False)
+    place.write(history(shape))
+    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 1))
+    life = live()
+    life.until(lambda: life.said("start it or correct redis.url"), "a warning")
+    sink_server.start()
+    try:
+        assert life.wait() == 0
+        with sink_server.client() as client:
+            assert judge(place, Promise.EXACTLY_ONCE, client) == []
+    finally:
+        sink_server.kill()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 from millrace.clock import SystemClock
@@ -71,3 +72,34 @@ def test_events_are_followed_from_now_on_whole_lines_only(tmp_path: Path) -> Non
     path.replace(tmp_path / "events.jsonl.1")
     log.add("Rotated", "in a new file")
     assert [e.kind for e in follower.new()] == ["Rotated"]
+
+
+def test_nobody_is_held_up_by_a_sink_that_fails() -> None:
+    """A pipe holds 64 KiB: who writes more would wait for ever, were it not read."""
+    pump = LogPump()
+    lines: list[str] = []
+
+    def gone(_: bytes) -> None:
+        raise SystemExit(1)
+
+    broken, whole = pump.pipe(gone), pump.pipe(Lines(lines.append).write)
+    for _ in range(4):
+        os.write(broken, b"x" * 60_000)
+        pump.settle()
+    os.write(whole, b"one\n")
+    pump.settle()
+    assert lines == ["one"]
+    os.close(broken)
+    os.close(whole)
+    pump.close()
+
+
+def test_a_log_whose_folder_is_gone_loses_the_log_only(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    log = LogFile(folder / "x.log", max_bytes=100)
+    log.write(b"x" * 90)
+    shutil.rmtree(folder)
+    for _ in range(3):
+        log.write(b"y" * 90)
+    log.close()

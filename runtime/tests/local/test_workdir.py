@@ -56,6 +56,15 @@ def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "letter.txt").read_text() == "dear"
 
 
+def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").touch()
+    tmp_path.chmod(0o755)
+    with pytest.raises(WorkFolderError, match="is no work folder"):
+        opened(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    assert [p.name for p in tmp_path.iterdir()] == ["photo.jpg"]
+
+
 def test_files_of_two_folders_are_refused(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     view = View("another", 1, 1, Phase.OPEN, 1, (), (), 1, ())

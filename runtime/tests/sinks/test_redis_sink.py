@@ -354,6 +354,19 @@ class TestPrepare:
         self.other(server, HASH).prepare("life", fresh=True, overwrite=True)
         assert list(counts(server)) == ["wc:a"]
 
+    def test_only_what_the_sink_wrote_is_deleted(self, server: Server) -> None:
+        self.fill(server, HASH)
+        server.client.hset("wc:settings", "colour", "blue")
+        server.client.hset("wc:a:b", mapping={"n": 1, "other": 2})
+        self.other(server, HASH).prepare("two", fresh=True, overwrite=True)
+        assert sorted(counts(server)) == ["wc:a:b", "wc:settings"]
+
+    def test_a_claim_that_was_cut_short_is_finished(self, server: Server) -> None:
+        sink = self.other(server, HASH)
+        server.client.hset(sink.marker, "uid", "one")
+        sink.prepare("one")
+        assert server.client.hget(sink.marker, "sink") == "out"
+
     @pytest.mark.parametrize("options", [HASH, STREAM])
     def test_unmarked_keys_are_refused_and_kept(
         self, server: Server, options: dict[str, str]

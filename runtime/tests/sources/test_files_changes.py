@@ -15,6 +15,7 @@ from millrace.errors import NewerFormatError, SourceError
 from millrace.protocol.types import Json, RootRange
 from millrace.sources.content import BLOCK_BYTES
 from millrace.sources.files import FileSource
+from millrace.sources.listing import FileStat, Place
 
 BIG = [f"line {i} {'x' * 60}" for i in range(12_000)]
 
@@ -393,3 +394,55 @@ def test_a_plan_for_nothing_changes_nothing(inbox: Path) -> None:
     before = reader.offsets
     assert reader.plan(0) == ()
     assert reader.offsets == before
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_newline_that_comes_by_itself_ends_the_line_that_was_read(
+    inbox: Path, restart: bool
+) -> None:
+    file = inbox / "a"
+    file.write_text("a\nb")
+    reader = Reader(inbox.parent, watch=False)
+    assert reader.take() == ["a", "b"]
+    for more, rows in (("\n", []), ("foo\n", ["foo"]), ("bar", ["bar"]), ("\nlast\n", ["last"])):
+        with file.open("a") as out:
+            out.write(more)
+        if restart:
+            reader.restart()
+        else:
+            reader.source = FileSource("lines", reader.options, reader.folder, reader.clock)
+        assert reader.take() == rows
+
+
+@pytest.mark.parametrize("files", [1, 400])
+def test_a_file_goes_on_under_a_new_name(inbox: Path, files: int) -> None:
+    """Also one whose entry is in a pack by now."""
+    reader = Reader(inbox.parent)
+    for number in range(files):
+        write(inbox / f"{number:03d}.log", [f"row {number}"])
+    assert len(reader.take()) == files
+    (inbox / "000.log").rename(inbox / "000.log.1")
+    reader.restart()
+    assert reader.take() == []
+    write(inbox / "000.log", ["new"])
+    assert reader.take() == ["new"]
+    with (inbox / "000.log.1").open("a") as out:
+        out.write("late\n")
+    assert reader.take() == ["late"]
+
+
+def test_files_may_be_removed_while_they_are_listed(
+    inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        write(inbox / f"{number}", ["row"])
+    real = FileStat.of
+
+    def removing(found: os.stat_result) -> FileStat:
+        (inbox / "1").unlink(missing_ok=True)
+        (inbox / "2").unlink(missing_ok=True)
+        return real(found)
+
+    monkeypatch.setattr(FileStat, "of", removing)
+    assert len(Place.of("in", inbox.parent).list()) <= 2
+    assert Place.of("in/*", inbox.parent).list().keys() == {"0"}

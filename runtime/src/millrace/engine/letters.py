@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from millrace.errors import MillraceError, NewerFormatError
+from millrace.errors import NewerFormatError
 from millrace.protocol.types import FORMAT, Replay
 from millrace.sources.base import Source
 
@@ -58,8 +58,9 @@ def _letter(root: Replay, sources: Mapping[str, Source]) -> dict[str, Any]:
     }
     try:
         payload = sources[root.source].payload(root)
-    except MillraceError as error:
-        # A letter without its payload is better than a stream that stops for it.
+    except Exception as error:  # noqa: BLE001 the boundary to code of users
+        # A letter without its payload is better than a stream that stops for it, and the source
+        # may be anyone's code.
         return {**letter, "payload": None, "payloadEncoding": "none", "payloadError": str(error)}
     try:
         return {**letter, "payload": payload.decode(), "payloadEncoding": "utf-8"}

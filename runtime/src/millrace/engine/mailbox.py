@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from millrace.clock import Clock
 from millrace.engine.letters import decode_letters, replay_of
+from millrace.errors import MillraceError
 from millrace.protocol import events as e
-from millrace.protocol.types import Member, Record, Replay
+from millrace.protocol.types import Member, Record
 
 log = logging.getLogger(__name__)
 
@@ -83,23 +85,31 @@ class Mailbox:
             if path.stem in self._waiting:
                 continue
             try:
-                request = self._request(path.stem, json.loads(path.read_text()))
-            except (ValueError, KeyError, TypeError) as error:
+                body = json.loads(path.read_text())
+                request = _request(path.stem, body)
+                if self._done(request, self._record):
+                    path.unlink(missing_ok=True)
+                    continue
+                if body["action"] == "replay":
+                    request = self._with_replays(request)
+            except (LookupError, ValueError, TypeError) as error:
                 log.warning("request %s is dropped: %s", path.name, error)
                 path.unlink(missing_ok=True)
-                continue
-            if self._done(request, self._record):
-                path.unlink(missing_ok=True)
-                continue
-            self._waiting[path.stem] = request
+            except MillraceError as error:
+                log.warning("request %s waits: %s", path.name, error)
+            else:
+                self._waiting[path.stem] = request
         found.extend(self._waiting.values())
         return found
 
-    def _request(self, token: str, body: dict[str, Any]) -> e.DeadLetterRequest:
-        indexes = tuple(sorted(int(i) for i in body["indexes"]))
-        replays: tuple[Replay, ...] = ()
-        if body["action"] == "replay":
-            letters = decode_letters(self._fetch(body["segment"]))
-            now_s = self._clock.now_s()
-            replays = tuple(replay_of(letters[i], now_s) for i in indexes)
-        return e.DeadLetterRequest(token, body["segment"], indexes, replays)
+    def _with_replays(self, request: e.DeadLetterRequest) -> e.DeadLetterRequest:
+        """Raises ``StateServerError`` while the letters cannot be read."""
+        letters = decode_letters(self._fetch(request.segment))
+        now_s = self._clock.now_s()
+        replays = tuple(replay_of(letters[i], now_s) for i in request.indexes)
+        return replace(request, replays=replays)
+
+
+def _request(token: str, body: dict[str, Any]) -> e.DeadLetterRequest:
+    indexes = tuple(sorted(int(i) for i in body["indexes"]))
+    return e.DeadLetterRequest(token, body["segment"], indexes, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from millrace.errors import MillraceError
 from millrace.protocol import events as e
 from millrace.protocol.types import Json, RootRange
 from millrace.sources.base import Source
+
+log = logging.getLogger(__name__)
 
 POLL_S = 0.05
 """Longest pause between two looks at sources that had nothing new."""
@@ -105,6 +108,11 @@ class Planner:
                 self._answer(plan)
             except MillraceError as error:
                 self._post(e.PlanFailed(plan.token, str(error)))
+            except Exception as error:
+                # The boundary of a thread: a source may be anyone's code.
+                log.exception("planning")
+                text = f"a source cannot plan: {type(error).__name__}: {error}"
+                self._post(e.PlanFailed(plan.token, f"{text}; driver.log has the traceback"))
 
     def _answer(self, plan: e.Plan) -> None:
         since: float | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,16 +28,20 @@ from millrace.engine.stateio import Services
 from millrace.engine.statistics import Statistics
 from millrace.engine.stores import Stores
 from millrace.engine.verdicts import Verdicts
-from millrace.errors import ExitCode, MillraceError, WorkFolderError
+from millrace.errors import ExitCode, MillraceError, SinkError, WorkFolderError
 from millrace.protocol import events as e
 from millrace.protocol.driver import Driver, Settings
 from millrace.protocol.record import Backoff
 from millrace.protocol.types import Guarantee, Json, Record, RootRange
 from millrace.ring import owners
+from millrace.sinks.base import Sink
 from millrace.state.viewfile import ViewFile
 from millrace.topology.model import StreamTopology
 
 log = logging.getLogger("millrace.driver")
+
+RETRY_S = 1.0
+"""Pause before a sink that was away is looked at again."""
 
 Start = Callable[[StreamTopology, str, Path, Path], SparkParts]
 """Gives (topology, uid, folder of its file, work folder) a session and the program."""
@@ -116,6 +121,8 @@ class DriverProcess:
         self._view = ViewFile(config.workdir / "view.json")
         self._machine = Driver(self._settings, self._owners, self._locate)
         self._loop = Loop(self._machine, self._clock)
+        self._events = EventFile(config.workdir / "events.jsonl", self._clock)
+        self._stop_asked = threading.Event()
         self._exit_code = ExitCode.FAILED
         self._spark: Future[SparkParts] | None = None
         self._runner: AttemptRunner | None = None
@@ -124,12 +131,13 @@ class DriverProcess:
         )
 
     def ask_to_stop(self) -> None:
+        self._stop_asked.set()
         self._loop.post(e.StopAsked())
 
     def run(self) -> int:
         """Run until drained, asked, fenced or failed; the exit code says which."""
         for sink in self._sinks:
-            sink.prepare(self.config.uid, self.config.fresh, self.config.overwrite)
+            self._prepare(sink)
         starter = ThreadPoolExecutor(1, thread_name_prefix="spark-start")
         config = self.config
         self._spark = starter.submit(
@@ -143,6 +151,22 @@ class DriverProcess:
             starter.shutdown(wait=False, cancel_futures=True)
         self._statistics.stopped(stop)
         return self._code(stop)
+
+    def _prepare(self, sink: Sink) -> None:
+        """Wait for a sink that is away or full. Raises ``SinkError`` where waiting cannot help."""
+        told = ""
+        while True:
+            try:
+                sink.prepare(self.config.uid, self.config.fresh, self.config.overwrite)
+                return
+            except SinkError as error:
+                if not getattr(error, "retryable", False) or self._stop_asked.is_set():
+                    raise
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("%s", told)
+                    self._events.add(e.Notify("SinkAway", told, warning=True))
+            self._stop_asked.wait(RETRY_S)
 
     # -- parts
 
@@ -165,7 +189,7 @@ class DriverProcess:
             planner=planner,
             publisher=Publisher(self._sinks, self._callbacks, post),
             mailbox=Mailbox(config.workdir, self._clock, self._stores.fetch, verdicts.members),
-            events=EventFile(config.workdir / "events.jsonl", self._clock),
+            events=self._events,
             sources={source.name: source for source in self._sources},
             runner=self._attempt_runner,
             committed=self._committed,

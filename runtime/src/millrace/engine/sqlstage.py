@@ -21,7 +21,7 @@ from millrace.engine.blackbox import Note
 from millrace.engine.program import Component, Program
 from millrace.engine.schema import conform
 from millrace.engine.sql import ERROR, SEQUENCE, SOURCE, TRACKING, column_of, jvm_sources
-from millrace.engine.steps.ends import ROWS_PER_BATCH, Piece
+from millrace.engine.steps.ends import ROWS_PER_BATCH, Piece, read_piece
 from millrace.engine.worker import Job, Running, load_job, marked_errors, parts_of
 from millrace.ids import name_id
 
@@ -52,7 +52,8 @@ class FrameReader:
         done = 0
         span = piece.first, piece.first + piece.range.count - 1
         parts.box.begin(component.name, span)
-        for part in parts.source(component).read(piece.range):
+        assert component.output is not None
+        for part in read_piece(parts.source(component), piece, component.output):
             parts.box.end()
             texts: list[str | None] = [None] * part.data.num_rows
             for index, text in part.errors:

@@ -59,6 +59,12 @@ class Letter:
         """What the user calls it: ``<execution>.<window>.<attempt>.<epoch>:<index>``."""
         return f"{self.segment.removesuffix(_SUFFIX)}:{self.index}"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What may stand for it on the command line, alone or with others."""
+        attempt = self.id.rpartition(":")[0]
+        return self.id, attempt, f"{self.window}:{self.index}", str(self.window)
+
     def document(self) -> dict[str, Any]:
         """As ``--json`` shows it; bytes that are no UTF-8 come in base64."""
         plain: dict[str, Any] = {
@@ -223,13 +229,13 @@ def _fetch(clients: Sequence[StateClient], name: str) -> bytes:
 
 
 def chosen(letters: Sequence[Letter], ids: Sequence[str]) -> list[Letter]:
-    """The letters that ``ids`` name: one by its id, or all of a window attempt without the index.
+    """The letters that ``ids`` name: by their id or ``<window>:<index>``, or all of a window.
 
     Raises ``MillraceError`` for an id that names none.
     """
     found: list[Letter] = []
     for wanted in ids:
-        named = [one for one in letters if wanted in (one.id, one.id.rpartition(":")[0])]
+        named = [one for one in letters if wanted in one.names]
         if not named:
             raise MillraceError(
                 f"dead letter {wanted}: there is none of that id; millrace dead-letters list "

@@ -10,6 +10,7 @@ import os
 import selectors
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 MAX_BYTES = 2_000_000
@@ -18,6 +19,10 @@ MAX_BYTES = 2_000_000
 _READ_BYTES = 1 << 16
 
 Sink = Callable[[bytes], None]
+
+
+def _drop(_: bytes) -> None:
+    """The sink of a pipe whose own sink failed."""
 
 
 class LogFile:
@@ -31,16 +36,17 @@ class LogFile:
 
     def write(self, data: bytes) -> None:
         """Append; a full disk loses the log, never the process that writes it."""
-        if self._size + len(data) > self._max_bytes and self._size:
-            self._file.close()
-            self._path.replace(self._path.with_name(self._path.name + ".1"))
-            self._file = self._path.open("ab", buffering=0)
-            self._size = 0
-        try:
+        with suppress(OSError):
+            if self._size + len(data) > self._max_bytes and self._size:
+                self._turn()
             self._file.write(data)
             self._size += len(data)
-        except OSError:
-            return
+
+    def _turn(self) -> None:
+        self._path.replace(self._path.with_name(self._path.name + ".1"))
+        fresh = self._path.open("ab", buffering=0)
+        self._file.close()
+        self._file, self._size = fresh, 0
 
     def close(self) -> None:
         self._file.close()
@@ -125,7 +131,11 @@ class LogPump:
     def _drain(self, pipe: int, sink: Sink) -> int:
         data = os.read(pipe, _READ_BYTES)
         if data:
-            sink(data)
+            try:
+                sink(data)
+            except (Exception, SystemExit):  # noqa: BLE001 the boundary of the thread
+                # A display that is gone, say. Nobody may be held up who writes into the pipe.
+                self._selector.modify(pipe, selectors.EVENT_READ, _drop)
             return 0
         self._selector.unregister(pipe)
         os.close(pipe)

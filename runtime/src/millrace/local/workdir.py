@@ -181,8 +181,9 @@ def _clear(folder: WorkFolder) -> WorkFolder:
 def _make_writable(path: Path) -> None:
     """Create the folder, for its user alone, and write to it once."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.chmod(0o700)
+        if not path.is_dir():
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.chmod(0o700)  # whatever the umask is
         probe = path / f".probe.{os.getpid()}"
         probe.write_text("")
         probe.unlink()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.resources import files
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -86,7 +86,8 @@ class RedisSink(Sink):
     def prepare(self, uid: str, fresh: bool = False, overwrite: bool = False) -> None:
         with self._server():
             owner, name = map(_text, self._client.hmget(self.marker, "uid", "sink"))
-            if owner == uid and name != self.name:
+            # Without a name: a driver died between the two lines that write them.
+            if owner == uid and name not in (None, self.name):
                 raise SinkError(
                     f"sink {self.name!r}: {self.target!r} at {self.shown_url} belongs to the sink "
                     f"{name!r}; give each sink keys of its own"
@@ -111,10 +112,23 @@ class RedisSink(Sink):
         if owner is None:
             return
         # The marker goes last, so that a crash leaves the rest to be done again.
-        keys = list(self._keys())
-        for at in range(0, len(keys), 1000):
-            self._client.unlink(*keys[at : at + 1000])
+        for keys in _batches(self._keys()):
+            mine = self._written(keys)
+            if mine:
+                self._client.unlink(*mine)
         self._client.unlink(self.marker)
+
+    def _written(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those of ``keys`` that hold nothing but fields that this sink has written."""
+        if self.mode == "stream":
+            return list(keys)
+        marked: list[Any] = self._client.hkeys(self.marker)
+        fields = {name.removeprefix(b"f:") for name in marked if name.startswith(b"f:")}
+        pipe = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipe.hkeys(key)
+        held = zip(keys, pipe.execute(), strict=True)
+        return [key for key, names in held if fields.issuperset(names)]
 
     def _check_room(self, owner: str | None, fresh: bool, overwrite: bool) -> None:
         """Raises ``SinkError`` where something is held that may not be deleted."""
@@ -394,6 +408,11 @@ class _OwnArea:
             )
         assert isinstance(found, bytes)
         return found
+
+
+def _batches(keys: Iterator[bytes]) -> Iterator[list[bytes]]:
+    while batch := list(islice(keys, 1000)):
+        yield batch
 
 
 def _marked(column: pa.Array) -> list[Any]:

@@ -3,7 +3,8 @@
 A source partition is one file; the offset of a record is its ordinal in the file. What is
 appended to a file is new input. A file is known by its path and the digest of the part that was
 read, so a file that shrinks or is replaced is an error and never a silent loss. A file that was
-read to its end may be removed; another one that later has its path is a new file.
+read to its end may be removed; another one that later has its path is a new file. One that has
+another name when it is looked for goes on under that name.
 
 If the driver dies at any point, nothing is lost: offsets are part of the record of the topology,
 and a plan that is not in the record was never made.
@@ -120,9 +121,15 @@ class FileSource(Source):
                     f"source {self.name!r}: files.path {self.path!r} matches no file in "
                     f"{self._place.root}; correct the pattern"
                 )
-        for path in state.files.keys() - self._listing.keys():
+        missing = state.files.keys() - self._listing.keys()
+        new = {p: s for p, s in self._listing.items() if p not in state.files} if missing else {}
+        for path in sorted(missing):
             entry = draft.changed.get(path, state.files[path])
-            if entry.unread:
+            renamed = next((p for p, stat in new.items() if _is_same(entry, stat)), None)
+            if renamed is not None:
+                del new[renamed]
+                draft.changed[renamed] = replace(entry, path=renamed)
+            elif entry.unread:
                 raise self._error(path, _gone(entry))
             draft.changed.pop(path, None)
             draft.gone.append(path)
@@ -347,6 +354,13 @@ class FileSource(Source):
             f"source {self.name!r}: {error.filename or self._place.root} cannot be read "
             f"({error.strerror}); make it readable"
         )
+
+
+def _is_same(entry: FileEntry, stat: FileStat) -> bool:
+    """Whether a file under a new name is the one of an entry whose own name is gone."""
+    if entry.signature == stat.signature:
+        return True
+    return entry.inode == stat.inode and entry.inode != 0 and stat.size >= entry.size
 
 
 def _gone(entry: FileEntry) -> BadFileError:

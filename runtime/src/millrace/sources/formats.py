@@ -106,7 +106,8 @@ class LineFormat(FileFormat):
             locator["k"] = kept
         # A preamble is read again until there is a record behind it.
         end = index.mark if index.count or mark.position else mark
-        end = replace(end, open=index.unterminated if index.count else mark.open)
+        still = mark.open and end.position == mark.position
+        end = replace(end, open=index.unterminated if index.count else still)
         # Of a file that will not grow nothing is left once the scan came to its end.
         unread = 0 if final and not index.more else file.size - end.position
         return Found(end, index.count, locator, index.more, unread)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,17 +64,20 @@ class Place:
         return dict(sorted(found.items()))
 
     def _own_files(self) -> dict[str, FileStat]:
+        found: dict[str, FileStat] = {}
         with os.scandir(self.root) as entries:
-            return {
-                e.name: FileStat.of(e.stat())
-                for e in entries
-                if e.name[0] not in "_." and e.is_file()
-            }
+            for entry in entries:
+                # Files that were read may be removed, also while they are listed.
+                with suppress(FileNotFoundError):
+                    if entry.name[0] not in "_." and entry.is_file():
+                        found[entry.name] = FileStat.of(entry.stat())
+        return found
 
     def _matching(self) -> dict[str, FileStat]:
         found: dict[str, FileStat] = {}
         for name in glob.iglob(self.pattern, root_dir=self.root, recursive=True):
             path = self.root / name
-            if path.name[0] not in "_." and path.is_file():
-                found[name] = FileStat.of(path.stat())
+            with suppress(FileNotFoundError):
+                if path.name[0] not in "_." and path.is_file():
+                    found[name] = FileStat.of(path.stat())
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +17,12 @@ from millrace.engine.schema import conform
 from millrace.engine.sql import ERROR
 from millrace.engine.steps.base import CollectingStep, Outlet, Step, Task
 from millrace.engine.steps.sqlstep import unfold
+from millrace.errors import SourceError
 from millrace.ids import name_id
 from millrace.protocol.acklog import source_edge
 from millrace.protocol.types import RootRange, Staged
 from millrace.sinks.base import Sink
-from millrace.sources.base import Source
+from millrace.sources.base import ReadBatch, Source
 
 ROWS_PER_BATCH = 8_192
 """Most roots that go through the steps of a pass at once."""
@@ -34,6 +35,25 @@ class Piece:
     first: int
     range: RootRange
     replay: int = 0
+
+
+def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[ReadBatch]:
+    """The records of a piece.
+
+    A replay whose record cannot be read any more fails, as any root may; only records that were
+    never processed hold the stream up. Raises ``SourceError`` for those.
+    """
+    found = False
+    try:
+        for part in source.read(piece.range):
+            found = True
+            yield part
+    except SourceError as error:
+        if found or not piece.replay or getattr(error, "retryable", False):
+            raise
+        nulls = [pa.nulls(1, field.type) for field in schema]
+        row = pa.RecordBatch.from_arrays(nulls, names=schema.names)
+        yield ReadBatch(row, ((0, str(error)),))
 
 
 class SourceStep(Step):
@@ -94,7 +114,8 @@ class SourceStep(Step):
     def _read_piece(self, piece: Piece) -> int:
         done = 0
         self.task.box.begin(self.name, (piece.first, piece.first + piece.range.count - 1))
-        for part in self._source.read(piece.range):
+        assert self.component.output is not None
+        for part in read_piece(self._source, piece, self.component.output):
             errors = dict(part.errors)
             for at in range(0, part.data.num_rows, ROWS_PER_BATCH):
                 data = part.data.slice(at, ROWS_PER_BATCH)

@@ -26,6 +26,8 @@ if mode == 'hash' then
     local kind = redis.call('TYPE', ARGV[row]).ok
     if kind ~= 'hash' and kind ~= 'none' then return {'TYPE', ARGV[row]} end
   end
+  -- By these a clearing knows its own hashes from others whose keys look alike.
+  for i = 8, 7 + names do redis.call('HSET', marker, 'f:' .. ARGV[i], '1') end
   for row = first, #ARGV, width do
     local present, absent = fields_of(row, names, 7)
     if #present > 0 then redis.call('HSET', ARGV[row], unpack(present)) end

@@ -1,0 +1,109 @@
+"""What comes to the driver from outside: plans of anyone's sources, requests."""
+
+from __future__ import annotations
+
+import json
+import queue
+from dataclasses import replace
+
+import pytest
+
+from millrace.clock import SystemClock
+from millrace.engine.letters import decode_letters, encode_letters
+from millrace.engine.mailbox import Mailbox
+from millrace.engine.planner import Planner
+from millrace.errors import StateServerError
+from millrace.protocol import events as e
+from millrace.protocol.record import first_record
+from millrace.protocol.types import DeadSegment, Replay, Tag
+
+ROOT = Replay("lines", 1, 7, 4, 0.0, {"f": "a.txt"}, "split", "ValueError: no", False)
+SEGMENT = "1.12.1.1/dead"
+
+
+class Broken:
+    """A source of one's own that fails in ways of its own."""
+
+    name = "lines"
+
+    def plan(self, offsets, max_records):
+        raise ConnectionResetError("the feed went away")
+
+    def payload(self, root):
+        raise KeyError("a.txt")
+
+
+def test_a_source_that_cannot_plan_is_told_and_holds_nothing_up():
+    events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+    planner = Planner([Broken()], 10, 0.1, SystemClock(), events.put)
+    planner.start()
+    for token in (1, 2):
+        planner.ask(e.Plan(token, {}))
+        failed = events.get(timeout=30)
+        assert isinstance(failed, e.PlanFailed)
+        assert failed.token == token
+        assert "ConnectionResetError: the feed went away" in failed.text
+    planner.stop()
+
+
+def test_a_letter_is_written_whatever_its_payload_does():
+    (letter,) = decode_letters(encode_letters([ROOT], {"lines": Broken()}))
+    assert letter["payload"] is None
+    assert "a.txt" in letter["payloadError"]
+
+
+class Requests:
+    """A mailbox whose state server can be away."""
+
+    def __init__(self, folder):
+        self.folder = folder / "requests"
+        self.folder.mkdir()
+        self.away = False
+        self.data = encode_letters([ROOT], {"lines": Broken()})
+        self.box = Mailbox(folder, SystemClock(), self.fetch, lambda _: None)
+
+    def fetch(self, name):
+        if self.away or name != SEGMENT:
+            raise StateServerError(f"object {name} is on none of its owners")
+        return self.data
+
+    def ask(self, **changes):
+        body = {"action": "replay", "segment": SEGMENT, "indexes": [0], **changes}
+        (self.folder / "1.json").write_text(json.dumps(body))
+
+    @property
+    def left(self):
+        return [p.name for p in self.folder.iterdir()]
+
+
+@pytest.fixture
+def requests(tmp_path):
+    made = Requests(tmp_path)
+    record = replace(first_record("u", Tag(1, 1, 1, 1)), dead=(DeadSegment(SEGMENT, 12, 1, ()),))
+    made.box.committed(record)
+    return made
+
+
+def test_a_request_waits_for_a_state_server_that_is_away(requests):
+    requests.ask()
+    requests.away = True
+    assert requests.box.look() == []
+    assert requests.left == ["1.json"]
+    requests.away = False
+    (asked,) = requests.box.look()
+    assert [(r.offset, r.number) for r in asked.replays] == [(7, 5)]
+
+
+def test_a_request_for_letters_that_are_gone_is_done(requests):
+    requests.ask(segment="1.3.1.1/dead")
+    assert requests.box.look() == []
+    assert requests.left == []
+
+
+@pytest.mark.parametrize(
+    "changes", [{"indexes": [9]}, {"indexes": None}, {"action": 3, "segment": 4}]
+)
+def test_a_request_that_means_nothing_is_dropped(requests, changes):
+    requests.ask(**changes)
+    requests.box.look()
+    assert requests.left == []
