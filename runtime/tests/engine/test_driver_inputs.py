@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.clock import SystemClock
+from millrace.clock import Clock, SystemClock
+from millrace.engine.journal import REPEAT_S, EventFile
 from millrace.engine.letters import decode_letters, encode_letters
 from millrace.engine.mailbox import Mailbox
 from millrace.engine.planner import Planner
@@ -107,3 +108,26 @@ def test_a_request_that_means_nothing_is_dropped(requests, changes):
     requests.ask(**changes)
     requests.box.look()
     assert requests.left == []
+
+
+class Standing(Clock):
+    """Stands still unless it is moved."""
+
+    at_s = 0.0
+
+    def now_s(self):
+        return self.at_s
+
+    def monotonic_s(self):
+        return self.at_s
+
+
+def test_an_event_that_repeats_itself_is_written_once_in_a_while(tmp_path):
+    clock = Standing()
+    events = EventFile(tmp_path / "events.jsonl", clock)
+    away, full = e.Notify("WindowHeldUp", "away", 3), e.Notify("WindowHeldUp", "full", 3)
+    assert [events.add(one) for one in (away, away, full, away, away)] == [1, 0, 1, 1, 0]
+    clock.at_s += REPEAT_S
+    assert events.add(away)
+    told = [json.loads(line)["text"] for line in (tmp_path / "events.jsonl").open()]
+    assert told == ["away", "full", "away", "away"]

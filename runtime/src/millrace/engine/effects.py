@@ -237,8 +237,8 @@ class RealEffects:
     # -- telling
 
     def _notify(self, action: e.Notify) -> list[e.Event]:
-        log.log(logging.WARNING if action.warning else logging.INFO, action.text)
-        self._parts.events.add(action)
+        if self._parts.events.add(action):
+            log.log(logging.WARNING if action.warning else logging.INFO, action.text)
         return []
 
     def _committed(self, action: e.Committed) -> list[e.Event]:

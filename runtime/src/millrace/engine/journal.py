@@ -17,6 +17,9 @@ from millrace.protocol import events as e
 STATUS_INTERVAL_S = 0.2
 EVENT_FILE_BYTES = 2_000_000
 
+REPEAT_S = 30.0
+"""How long an event that repeats itself is left out."""
+
 
 class StatusFile:
     """A JSON document that is replaced atomically, at most five times a second."""
@@ -47,7 +50,10 @@ class StatusFile:
 
 
 class EventFile:
-    """One JSON line for each event that a user may want to know of; old lines are dropped."""
+    """One JSON line for each event that a user may want to know of; old lines are dropped.
+
+    What is said again and again, while a server is away, say, is written once in a while.
+    """
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._clock = clock
@@ -55,8 +61,15 @@ class EventFile:
         handler = RotatingFileHandler(path, maxBytes=EVENT_FILE_BYTES, backupCount=1)
         handler.setFormatter(logging.Formatter("%(message)s"))
         self._log.addHandler(handler)
+        self._last: e.Notify | None = None
+        self._again_s = float("-inf")
 
-    def add(self, notice: e.Notify) -> None:
+    def add(self, notice: e.Notify) -> bool:
+        """Write an event; False for one that was the last one too, a moment ago."""
+        now = self._clock.monotonic_s()
+        if notice == self._last and now < self._again_s:
+            return False
+        self._last, self._again_s = notice, now + REPEAT_S
         line = {
             "time": self._clock.now_s(),
             "kind": notice.kind,
@@ -65,3 +78,4 @@ class EventFile:
             "warning": notice.warning,
         }
         self._log.info(json.dumps(line))
+        return True

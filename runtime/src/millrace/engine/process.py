@@ -154,7 +154,6 @@ class DriverProcess:
 
     def _prepare(self, sink: Sink) -> None:
         """Wait for a sink that is away or full. Raises ``SinkError`` where waiting cannot help."""
-        told = ""
         while True:
             try:
                 sink.prepare(self.config.uid, self.config.fresh, self.config.overwrite)
@@ -162,10 +161,8 @@ class DriverProcess:
             except SinkError as error:
                 if not getattr(error, "retryable", False) or self._stop_asked.is_set():
                     raise
-                if str(error) != told:
-                    told = str(error)
-                    log.warning("%s", told)
-                    self._events.add(e.Notify("SinkAway", told, warning=True))
+                if self._events.add(e.Notify("SinkAway", str(error), warning=True)):
+                    log.warning("%s", error)
             self._stop_asked.wait(RETRY_S)
 
     # -- parts
