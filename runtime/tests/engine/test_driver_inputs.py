@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from millrace.clock import Clock, SystemClock
-from millrace.engine.journal import REPEAT_S, EventFile
+from millrace.engine.journal import REPEAT_S, EventFile, StatusFile
 from millrace.engine.letters import decode_letters, encode_letters
 from millrace.engine.mailbox import Mailbox
 from millrace.engine.planner import Planner
@@ -131,3 +131,12 @@ def test_an_event_that_repeats_itself_is_written_once_in_a_while(tmp_path):
     assert events.add(away)
     told = [json.loads(line)["text"] for line in (tmp_path / "events.jsonl").open()]
     assert told == ["away", "full", "away", "away"]
+
+
+def test_a_status_that_cannot_be_written_stops_nothing(tmp_path):
+    status = StatusFile(tmp_path / "gone" / "status.json", Standing())
+    status.values["state"] = "running"
+    status.write(force=True)
+    (tmp_path / "gone").mkdir()
+    status.write(force=True)
+    assert json.loads((tmp_path / "gone" / "status.json").read_text())["state"] == "running"

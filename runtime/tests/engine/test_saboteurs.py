@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -116,3 +117,26 @@ def test_a_short_read_leaves_its_roots_unread(windows, tmp_path):
     outcome = run.attempt(run.plan())
     assert isinstance(verify((2, 2), outcome.reports.values(), 50), Inconsistent)
     assert outcome.verdict.incomplete == {49}
+
+
+FILES = "files: {path: rows, format: jsonLines}"
+SINK = 'custom: {class: "careless:Forgetful", options: {path: rows, format: jsonLines}}'
+TEXTS = "files: {path: texts}"
+SOURCE = 'custom: {class: "careless:Generous"}'
+
+
+@pytest.mark.parametrize(
+    ("instead_of", "careless", "told"),
+    [
+        (FILES, SINK, r"sink 'rows' was given \d+ rows and staged \d+"),
+        (TEXTS, SOURCE, r"source 'lines' gave at least 4 records where 3 were planned"),
+    ],
+)
+def test_code_of_users_that_gives_more_or_takes_less_is_noticed(
+    windows, tmp_path, instead_of, careless, told
+):
+    write_lines(tmp_path, LINES)
+    run = windows(STATEFUL.replace(instead_of, careless))
+    with pytest.raises(TaskError) as caught:
+        run.attempt(run.plan())
+    assert re.search(told, str(find_error(str(caught.value))))

@@ -145,7 +145,7 @@ def test_a_cancelled_attempt_ends(windows, tmp_path):
     thread.start()
     while not started.exists():
         thread.join(0.01)
-    run.runner.cancel()
+    run.runner.cancel_all()
     thread.join(30)
     gate.unlink()
     assert outcome == ["cancelled"]

@@ -54,3 +54,27 @@ def test_a_question_that_was_refused_is_answered_when_it_is_asked_again(server, 
     log.answer(ATTEMPT, [Verdict(ATTEMPT, (p,), 0, (), True) for p in range(16)])
     assert events.get(timeout=ANSWER_S) == e.VerdictGiven(given)
     assert events.empty()
+    entries = log.read({log.control_key: "0-0"})[log.control_key]
+    assert len([fields for _, fields in entries if b"close" in fields]) == 1
+
+
+def test_a_log_that_is_lost_before_the_question_is_told(server, verdicts):
+    asking, events = verdicts
+    redis = connect(server.address, UID).redis
+    asking.open(ATTEMPT, 10)
+    redis.delete(AckLog(redis, UID).control_key)
+    asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
+    assert events.get(timeout=ANSWER_S) == e.VerdictLost(ATTEMPT)
+
+
+def test_a_verdict_that_cannot_be_read_stops_the_driver(server, verdicts):
+    """No further attempt would fare better, and nobody must wait for ever."""
+    asking, events = verdicts
+    redis = connect(server.address, UID).redis
+    asking.open(ATTEMPT, 10)
+    asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
+    key = AckLog(redis, UID).verdict_key(ATTEMPT)
+    redis.xadd(key, {"0": '{"format": 99, "value": {}}'})
+    failed = events.get(timeout=ANSWER_S)
+    assert isinstance(failed, e.RunFailed)
+    assert "99" in failed.text

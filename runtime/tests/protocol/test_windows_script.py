@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from machine_script import Script
 
-from millrace.protocol.types import Guarantee
+from millrace.protocol import events as e
+from millrace.protocol.record import first_record
+from millrace.protocol.types import Guarantee, Replay, RootRange, Tag
 
 
 def test_sealing_and_opening_are_one_write() -> None:
@@ -333,8 +337,8 @@ def test_open_windows_are_dropped_at_most_once() -> None:
 
 
 def test_a_lost_state_server_blames_nobody() -> None:
-    """The window waits a moment and runs again, as often as it takes."""
-    Script().play(
+    """The window waits a moment and runs again, as often as it takes, and leaves nothing behind."""
+    script = Script().play(
         """
         record R 1.1.1.5 sealed 3
         start
@@ -369,6 +373,21 @@ def test_a_lost_state_server_blames_nobody() -> None:
         -> Run 3 of 4: 0+4
         """
     )
+    forgotten = [a for a in script.actions if isinstance(a, e.Forget) and a.attempts]
+    assert [[one.attempt for one in forget.attempts] for forget in forgotten] == [[1], [2]]
+    assert all(forget.keep is not None and forget.sealed == 3 for forget in forgotten)
+
+
+def test_nothing_new_is_opened_while_very_many_replays_wait() -> None:
+    script = Script()
+    script.machine.settings = replace(script.machine.settings, max_waiting=2)
+    windows = script.machine.windows
+    windows.settings = script.machine.settings
+    waiting = tuple(Replay("s", 0, offset, 1, 100.0) for offset in range(2))
+    record = replace(first_record("u", Tag(1, 1, 1, 1)), replays=waiting)
+    windows._ahead.found = e.Planned(1, (RootRange("s", 0, 0, 4, 0),), {"s": 4}, False)
+    assert windows._opening(record) is None
+    assert windows._opening(replace(record, replays=waiting[:1])) is not None
 
 
 def test_a_lost_log_gives_a_new_attempt() -> None:

@@ -230,7 +230,11 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _map_file(file: Path) -> mmap.mmap:
-    with file.open("w+b") as handle:
-        handle.truncate(_SIZE_BYTES)
-        return mmap.mmap(handle.fileno(), _SIZE_BYTES)
+def _map_file(file: Path) -> mmap.mmap | None:
+    """``None`` on a full disk: writing into a file without blocks would end the process."""
+    try:
+        with file.open("w+b") as handle:
+            os.posix_fallocate(handle.fileno(), 0, _SIZE_BYTES)
+            return mmap.mmap(handle.fileno(), _SIZE_BYTES)
+    except OSError:
+        return None

@@ -19,7 +19,7 @@ from millrace.engine.stores import Stores
 from millrace.engine.verdicts import Verdicts
 from millrace.errors import FencedError, MillraceError, SinkError, StateServerError
 from millrace.protocol import events as e
-from millrace.protocol.types import AttemptPlan, Record, Stamp
+from millrace.protocol.types import AttemptId, AttemptPlan, Record, Stamp
 from millrace.sources.base import Source
 from millrace.state.viewfile import ViewFile
 
@@ -55,7 +55,9 @@ class RealEffects:
         self._post = post
         self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
-        self._running: AttemptPlan | None = None
+        self._active: AttemptRunner | None = None
+        self._over: set[AttemptId] = set()
+        self._unforgotten: set[AttemptId] = set()
         self._copying: Stamp | None = None
         self._methods: dict[type, Callable[..., list[e.Event]]] = {
             e.ReadView: self._read_view,
@@ -87,8 +89,8 @@ class RealEffects:
 
     def close(self) -> None:
         """End the threads; a running attempt is cancelled."""
-        if self._running is not None:
-            self._parts.runner().cancel()
+        if self._active is not None:
+            self._active.cancel_all()
         self._parts.planner.stop()
         self._parts.verdicts.stop()
         self._parts.publisher.stop()
@@ -125,9 +127,10 @@ class RealEffects:
         return []
 
     def _copy(self, action: e.CopyObjects) -> None:
-        event = self._parts.stores.copy(action)
-        self._copying = None
-        self._post(event)
+        try:
+            self._post(self._parts.stores.copy(action))
+        finally:
+            self._copying = None
 
     # -- windows
 
@@ -147,18 +150,22 @@ class RealEffects:
         except FencedError as error:
             self._post(e.SinkRefused(str(error), fenced=True))
         except StateServerError as error:
+            self._over.add(action.id)
             self._post(e.RunDied(action.id, str(error), member_lost=True))
 
     def _run(self, action: e.Run) -> list[e.Event]:
         crash.reached("driver.started")
-        self._running = action.plan
         self._parts.running(action.plan)
         self._spark.submit(self._attempt, action.plan)
         return []
 
     def _attempt(self, plan: AttemptPlan) -> None:
+        if plan.id in self._over:
+            self._over.discard(plan.id)
+            return  # it ended before its turn came
         try:
-            result = self._parts.runner().run(plan)
+            self._active = self._parts.runner()
+            result = self._active.run(plan)
             self._verify(result)
         except AttemptDied as died:
             self._post(e.RunDied(plan.id, died.reason, died.member_lost))
@@ -187,8 +194,9 @@ class RealEffects:
 
     def _cancel(self, action: e.Cancel) -> list[e.Event]:
         self._parts.verdicts.give_up(action.id)
-        if self._running is not None and self._running.id == action.id:
-            self._parts.runner().cancel()
+        self._over.add(action.id)
+        if self._active is not None:
+            self._active.cancel(action.id)
         return []
 
     def _ask_verdict(self, action: e.AskVerdict) -> list[e.Event]:
@@ -224,8 +232,13 @@ class RealEffects:
         return []
 
     def _delete(self, action: e.Forget) -> None:
+        self._unforgotten |= set(action.attempts)
         try:
-            self._parts.verdicts.forget(action.attempts)
+            self._parts.verdicts.forget(sorted(self._unforgotten))
+            self._unforgotten.clear()
+        except MillraceError as error:
+            log.warning("deleting from the ack log, tried again later: %s", error)
+        try:
             self._parts.stores.delete(action)
             if action.keep is not None:
                 self._parts.publisher.discard(action)

@@ -15,6 +15,8 @@ from millrace.clock import Clock
 from millrace.protocol import events as e
 
 STATUS_INTERVAL_S = 0.2
+log = logging.getLogger(__name__)
+
 EVENT_FILE_BYTES = 2_000_000
 
 REPEAT_S = 30.0
@@ -40,8 +42,12 @@ class StatusFile:
         self._written_s = now
         self.values["updated"] = self._clock.now_s()
         draft = self._path.with_suffix(".new")
-        draft.write_text(json.dumps(self.values))
-        draft.replace(self._path)
+        try:
+            draft.write_text(json.dumps(self.values))
+            draft.replace(self._path)
+        except OSError as error:
+            # Windows may go on without it; where they cannot, they say so.
+            log.warning("%s cannot be written: %s", self._path, error)
 
     def settle(self) -> None:
         """Write what ``write`` has put off; to be called once in a while."""

@@ -8,7 +8,6 @@ twice.
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from millrace.engine.stateio import Services
 from millrace.engine.steps.ends import Piece
 from millrace.engine.worker import FirstPass, Job, NextPass
 from millrace.errors import MillraceError, StateServerError
-from millrace.protocol.types import AttemptPlan, Intent, RootRange, TaskReport
+from millrace.protocol.types import AttemptId, AttemptPlan, Intent, RootRange, TaskReport
 from millrace.sources.base import Source
 
 if TYPE_CHECKING:
@@ -90,12 +89,12 @@ class AttemptRunner:
         self._sources = sources
         self._services = services
         self._small = small_window_roots
-        self._group = ""
+        self._current: AttemptId | None = None
         jvm = self._context._jvm
         assert jvm is not None
         spark_conf = self._context._jsc.sc().conf()
         self._serializer = jvm.org.apache.spark.serializer.JavaSerializer(spark_conf)
-        self._cancelled = threading.Event()
+        self._cancelled: AttemptId | None = None
         folder = self._context.getConf().get(f"spark.executorEnv.{blackbox.FOLDER_VARIABLE}")
         self._blackbox = Path(folder) if folder else None
 
@@ -105,30 +104,38 @@ class AttemptRunner:
         Raises ``AttemptDied``, or another ``MillraceError`` where running again cannot help
         (a source that lost its data, a sink that refuses).
         """
-        self._cancelled.clear()
         whole = plan.intent.roots <= self._small
         tasks = 1 if whole else self._program.parallelism
         job = Job(self._digest, self._encoded, plan, self._services(), whole).encode()
         if self._blackbox is not None:
             blackbox.collect(self._blackbox)  # deaths before this attempt are not its own
-        a = plan.id
-        self._group = f"millrace-{self._program.uid}-{a.execution}.{a.window}.{a.attempt}"
-        self._context.setJobGroup(self._group, self._group, interruptOnCancel=True)
+        group = self._group(plan.id)
+        self._context.setJobGroup(group, group, interruptOnCancel=True)
+        self._current = plan.id
         try:
             pieces = share(plan.intent, tasks, self._sources)
             reports = self._collect(job, pieces, whole)
         except (Py4JError, PySparkException, OSError) as error:
             if self._spark_ended():
                 raise SparkGone("Spark's JVM has ended; the driver is started again") from error
-            raise self._reason(str(error)) from error
+            raise self._reason(plan.id, str(error)) from error
         shape = (1,) if whole else (tasks,) * len(self._program.passes)
         return AttemptResult(shape, tuple({r.task: r for r in reports}.values()))
 
-    def cancel(self) -> None:
-        """End the running attempt soon; its ``run`` raises ``AttemptDied``."""
-        self._cancelled.set()
+    def cancel(self, attempt: AttemptId) -> None:
+        """End this attempt soon, if it runs or is about to; its ``run`` raises ``AttemptDied``."""
+        self._cancelled = attempt
         # Jobs that the attempt is about to start count too.
-        self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
+        self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group(attempt))
+
+    def cancel_all(self) -> None:
+        """End what runs, for this process ends."""
+        if self._current is not None:
+            self.cancel(self._current)
+
+    def _group(self, attempt: AttemptId) -> str:
+        a = attempt
+        return f"millrace-{self._program.uid}-{a.execution}.{a.window}.{a.attempt}"
 
     def _spark_ended(self) -> bool:
         """Whether the JVM that this process started is gone, or has stopped its session."""
@@ -184,9 +191,9 @@ class AttemptRunner:
         moved.rdd().setSerializer(self._serializer)
         return RDD(jvm.PythonRDD.valueOfPair(moved), self._context, NoOpSerializer())
 
-    def _reason(self, text: str) -> MillraceError | AttemptDied:
+    def _reason(self, attempt: AttemptId, text: str) -> MillraceError | AttemptDied:
         """What a failed job means."""
-        if self._cancelled.is_set():
+        if self._cancelled == attempt:
             return AttemptDied("cancelled")
         error = find_error(text)
         if isinstance(error, StateServerError) or getattr(error, "retryable", False):

@@ -49,6 +49,9 @@ _DEFAULTS = {
     "spark.driver.extraJavaOptions": _REGIONS,
     "spark.executor.extraJavaOptions": _REGIONS,
     "spark.eventLog.enabled": "false",
+    "spark.executor.logs.rolling.strategy": "size",
+    "spark.executor.logs.rolling.maxSize": "2000000",
+    "spark.executor.logs.rolling.maxRetainedFiles": "2",
     "spark.cleaner.periodicGC.interval": "10min",
     # Every record of Spark's own history of jobs is heap that grows with the windows.
     "spark.ui.retainedJobs": "20",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +58,8 @@ def code_path(topology: StreamTopology, folder: Path) -> Path:
 def start_spark(topology: StreamTopology, uid: str, folder: Path, workdir: Path) -> SparkParts:
     """Build the session, then compile. Raises ``SparkStartError``, ``TopologyError``."""
     settings = session_settings(topology, workdir)
+    # What a Spark that was killed left behind serves nobody.
+    shutil.rmtree(workdir / "spark", ignore_errors=True)
     try:
         spark = build_session(settings)
     except (Py4JError, PySparkException, OSError) as error:

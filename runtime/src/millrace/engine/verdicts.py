@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from millrace import crash
 from millrace.engine.stores import Stores
-from millrace.errors import FencedError, StateServerError
+from millrace.errors import FencedError, MillraceError, StateServerError
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, CloseMarker, Member
 from millrace.tracking.control import AckControl
@@ -65,20 +65,24 @@ class Verdicts:
     def ask(self, marker: CloseMarker) -> None:
         """Name the winners and wait for the verdict on another thread.
 
-        Asked again, it names them again; it waits once, from the first time that was heard.
+        Asked again, it does so only if the log has not taken them yet, or nobody waits any more.
         """
+        if self._asked == marker.id:
+            return
         try:
             self._begun().close(marker)
         except FencedError as error:
             self._post(e.SinkRefused(str(error), fenced=True))
             return
+        except AckLogLostError:
+            self._post(e.VerdictLost(marker.id))
+            return
         except StateServerError as error:
             log.warning("closing window %d in the ack log: %s", marker.id.window, error)
             return
         crash.reached("driver.closed")
-        if self._asked != marker.id:
-            self._asked = marker.id
-            self._waiter.submit(self._wait, marker)
+        self._asked = marker.id
+        self._waiter.submit(self._wait, marker)
 
     def give_up(self, attempt: AttemptId) -> None:
         """Nobody waits for this verdict any more."""
@@ -104,6 +108,10 @@ class Verdicts:
                 log.warning("waiting for a verdict: %s", error)
                 self._stopped.wait(PATIENCE_S)
                 continue
+            except MillraceError as error:
+                # A verdict in a newer format, say: no further attempt would be judged.
+                self._post(e.RunFailed(marker.id, str(error)))
+                return
             if verdict is not None:
                 crash.reached("driver.judged")
                 self._post(e.VerdictGiven(verdict))

@@ -51,6 +51,7 @@ class Settings:
     copies: int = 1
     key_groups: int = 128
     max_unpublished: int = 4
+    max_waiting: int = 200_000
     emits_final: bool = False
     callbacks: bool = False
 

@@ -281,14 +281,19 @@ class Windows:
         return [e.Stop("failed", event.text)] if event.token == self._ahead.token else []
 
     def _opening(self, record: Record) -> Opening | None:
-        """The next window: due replays in a window of their own, else what was planned."""
+        """The next window: due replays in a window of their own, else what was planned.
+
+        Nothing new while very many replays wait, since all of them are part of the record.
+        """
         if self.draining:
             return None
         replays = records.due(record, self._now_s, self.settings.max_records)
         if replays:
             return Opening((), replays, record.offsets)
         found = self._ahead.found
-        return Opening(found.ranges, (), found.offsets) if found is not None else None
+        if found is None or len(record.replays) >= self.settings.max_waiting:
+            return None
+        return Opening(found.ranges, (), found.offsets)
 
     def _with_next(self, record: Record) -> Record:
         """Opening w+1 and sealing w are one write."""
@@ -393,7 +398,10 @@ class Windows:
         if event.member_lost:
             notice = e.Notify("WindowHeldUp", event.reason, event.id.window, warning=True)
             self._hold_until_s = self._now_s + HOLD_S
-            return [notice, *self._end_attempt(cancel=False), e.Wake(self._hold_until_s)]
+            actions = [notice, *self._end_attempt(cancel=False), e.Wake(self._hold_until_s)]
+            # What holds the window up may last: nothing may pile up until the next commit.
+            assert self.record is not None
+            return actions + self._forget(self.record, self.record)
         return self._judge(Died(event.reason))
 
     def _run_failed(self, event: e.RunFailed) -> list[e.Action]:

@@ -17,7 +17,7 @@ from millrace.engine.schema import conform
 from millrace.engine.sql import ERROR
 from millrace.engine.steps.base import CollectingStep, Outlet, Step, Task
 from millrace.engine.steps.sqlstep import unfold
-from millrace.errors import SourceError
+from millrace.errors import SinkError, SourceError
 from millrace.ids import name_id
 from millrace.protocol.acklog import source_edge
 from millrace.protocol.types import RootRange, Staged
@@ -43,10 +43,16 @@ def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[Read
     A replay whose record cannot be read any more fails, as any root may; only records that were
     never processed hold the stream up. Raises ``SourceError`` for those.
     """
-    found = False
+    found = 0
     try:
         for part in source.read(piece.range):
-            found = True
+            found += part.data.num_rows
+            if found > piece.range.count:
+                raise SourceError(
+                    f"source {source.name!r} gave at least {found} records where "
+                    f"{piece.range.count} were planned; its read() must give those of the range "
+                    "alone, correct it"
+                )
             yield part
     except SourceError as error:
         if found or not piece.replay or getattr(error, "retryable", False):
@@ -183,5 +189,11 @@ class SinkStep(CollectingStep):
             assert self.component.output is not None
             columns = self.component.output.names
             self.staged = self._sink.stage(name, [b.data.select(columns) for _, b in left])
+            given, taken = sum(len(b) for _, b in left), self.staged.rows if self.staged else 0
+            if given != taken:
+                raise SinkError(
+                    f"sink {self.name!r} was given {given} rows and staged {taken}; its stage() "
+                    "must take every row, correct it"
+                )
             crash.reached("worker.staged")
         self.take_all()
