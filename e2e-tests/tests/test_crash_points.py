@@ -10,6 +10,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -73,39 +77,69 @@ def test_every_point_is_in_a_round() -> None:
     assert sorted(ROUNDS.split()) == sorted(POINTS)
 
 
-@pytest.mark.parametrize("promise", Promise, ids=lambda promise: promise.value)
-def test_sigkill_after_every_step_keeps_the_promise(
-    promise: Promise, place: Place, sink_server: valkey.Server
-) -> None:
-    place.write(
-        history(
-            Shape(
-                guarantee=promise.value,
-                max_records=WINDOW,
-                redis=sink_server.url,
-                max_replays=1,
-                watch=True,
+@dataclass(frozen=True)
+class Told:
+    """What there was at the end of a history."""
+
+    due: set[str]
+    fired: set[str]
+    problems: list[str]
+    letters: list[str]
+    bad: list[str]
+
+
+def told(promise: Promise, folder: Path) -> Told:
+    """Live one history to its end."""
+    place = Place(folder / "history").make()
+    with valkey.serving(folder / "sink-server") as sink_server:
+        place.write(
+            history(
+                Shape(
+                    guarantee=promise.value,
+                    max_records=WINDOW,
+                    redis=sink_server.url,
+                    max_replays=1,
+                    watch=True,
+                )
             )
         )
-    )
-    place.gate.touch()
-    due: set[str] = set()
-    rounds = points_of(promise)
-    for number, points in enumerate(rounds):
-        # Finding a line that ends its worker takes many runs: one is enough.
-        feed_round(place, number, die="publish.transaction" in points)
-        due |= set(points)
-        environment = {
-            "MILLRACE_CRASH_AT": ",".join(points),
-            "MILLRACE_CRASH_DIR": str(place.marks),
-        }
-        with running(place, environment=environment) as run:
-            run.until(lambda: place.fired() >= due, f"the points {points}", FIRE_S)  # noqa: B023
-    assert place.fired() == due
-    feed_round(place, len(rounds), die=False)
-    last = harness.run_to_end(place, "--set", "spec.sources[lines].files.watch=false")
-    with sink_server.client() as client:
-        dropped = last.status()["totals"]["dropped"]
-        assert judge(place, promise, client, dropped) == []
+        place.gate.touch()
+        due: set[str] = set()
+        rounds = points_of(promise)
+        for number, points in enumerate(rounds):
+            # Finding a line that ends its worker takes many runs: one is enough.
+            feed_round(place, number, die="publish.transaction" in points)
+            due |= set(points)
+            environment = {
+                "MILLRACE_CRASH_AT": ",".join(points),
+                "MILLRACE_CRASH_DIR": str(place.marks),
+            }
+            with running(place, environment=environment) as run:
+                run.until(lambda: place.fired() >= due, f"the points {points}", FIRE_S)  # noqa: B023
+        fired = place.fired()
+        feed_round(place, len(rounds), die=False)
+        last = harness.run_to_end(place, "--set", "spec.sources[lines].files.watch=false")
+        with sink_server.client() as client:
+            problems = judge(place, promise, client, last.status()["totals"]["dropped"])
+        return Told(due, fired, problems, dead_letters(place), bad_lines(place))
+
+
+@pytest.fixture(scope="module")
+def histories(
+    tmp_path_factory: pytest.TempPathFactory, quick_jvm: None
+) -> Iterator[dict[Promise, Future[Told]]]:
+    """All histories on their way, two at a time: each waits for starting processes mostly."""
+    with ThreadPoolExecutor(2) as pool:
+        folder = tmp_path_factory.mktemp("crash-points")
+        yield {promise: pool.submit(told, promise, folder / promise.value) for promise in Promise}
+
+
+@pytest.mark.parametrize("promise", Promise, ids=lambda promise: promise.value)
+def test_sigkill_after_every_step_keeps_the_promise(
+    promise: Promise, histories: dict[Promise, Future[Told]]
+) -> None:
+    found = histories[promise].result()
+    assert found.fired == found.due
+    assert found.problems == []
     if promise is not Promise.AT_MOST_ONCE:
-        assert dead_letters(place) == bad_lines(place)
+        assert found.letters == found.bad

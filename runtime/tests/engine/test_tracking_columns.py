@@ -124,3 +124,28 @@ def test_batches_join_though_only_one_has_anchors_and_encoded_columns():
     assert dense(joined.data).column("v").to_pylist() == ["a", "b", "a", "b"]
     assert joined.anchors.to_pylist() == [[1], [2], [1, 2], [2]]
     assert joined.take(np.array([2])).roots_at(0) == [1, 2]
+
+
+def test_ids_of_children_with_one_ordinal_are_those_of_the_reference():
+    parents = np.array([0, 7, 1 << 63, (1 << 64) - 1], np.uint64)
+    for ordinal in (0, 3, 255, 256, 70_000):
+        ids = kernels.emit_alike(parents, ordinal, EDGE)
+        assert ids.tolist() == [reference.tuple_id(int(p), ordinal, EDGE) for p in parents]
+
+
+@given(st.lists(st.integers(0, 4), max_size=40), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_families_are_booked_as_their_members_are(places, loose):
+    """The roots of the last parents are of no tree, or of the window's own."""
+    parent_ids = np.arange(50, 55, dtype=np.uint64)
+    roots = np.array([2, 0, 1, kernels.WINDOW_TREE + loose, kernels.UNTRACKED], np.uint32)
+    parents = np.array(places, np.int64)
+    one, other = ((np.zeros(3, np.uint64), np.zeros(1, np.uint64)) for _ in range(2))
+    ids = kernels.emit_families(parent_ids, roots, parents, EDGE, one)
+    if places != sorted(places):
+        assert ids is None
+        return
+    ordinals = kernels.ordinals_of(parents, 5)
+    expected = kernels.emit(parent_ids, parents, ordinals, roots[parents], EDGE, other)
+    assert ids.tolist() == expected.tolist()
+    assert [a.tolist() for a in one] == [a.tolist() for a in other]

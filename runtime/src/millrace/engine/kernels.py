@@ -102,6 +102,12 @@ def _emit_single(parent_ids: Any, roots: Any, edge: Any, nets: Any, loose: Any, 
             loose[0] ^= value
 
 
+@kernel((_U64, types.uint64, _U64_OUT))
+def _emit_alike(parent_ids: Any, rest: Any, ids: Any) -> Any:
+    for i in range(ids.size):
+        ids[i] = _mix64(parent_ids[i] ^ rest)
+
+
 @kernel((_U64, _U32, _U64_OUT, _U64_OUT))
 def _absorb(ids: Any, roots: Any, nets: Any, loose: Any) -> Any:
     for i in range(roots.size):
@@ -223,6 +229,13 @@ def emit_unbooked(
     nowhere = np.full(count, UNTRACKED, np.uint32)
     net = np.zeros(1, np.uint64), np.zeros(1, np.uint64)
     return emit(parent_ids, parents, ordinals, nowhere, edge, net)
+
+
+def emit_alike(parent_ids: Array, ordinal: int, edge: int) -> Array:
+    """Ids of children that all have the same ordinal, one of each parent; XORed into nothing."""
+    ids = np.empty(parent_ids.size, np.uint64)
+    _emit_alike(parent_ids, np.uint64(edge ^ mix64(ordinal + int(_GOLDEN))), ids)
+    return ids
 
 
 def absorb(ids: Array, roots: Array, net: tuple[Array, Array]) -> None:

@@ -110,9 +110,7 @@ class Combiner:
         if not books.tracked or not rows.num_rows:
             return rows
         hashes = self._state.hashes()
-        places = np.arange(hashes.size, dtype=np.int64)
-        ordinals = np.full(hashes.size, self.task.id.partition, np.uint32)
-        ids = kernels.emit_unbooked(hashes, places, ordinals, self.edge.id, hashes.size)
+        ids = kernels.emit_alike(hashes, self.task.id.partition, self.edge.id)
         books.net(self.edge.name).loose[0] ^= np.uint64(kernels.xor(ids))
         return rows.append_column(ID, pa.array(ids))
 

@@ -190,9 +190,7 @@ def getting_ready(processor: str) -> Iterator[None]:
 
 def broadcast_ids(ids: Array, partition: int, edge: Edge) -> Array:
     """Ids of the copies that one partition gets of broadcast tuples."""
-    ordinals = np.full(ids.size, partition, np.uint32)
-    parents = np.arange(ids.size, dtype=np.int64)
-    return kernels.emit_unbooked(ids, parents, ordinals, mix64(edge.id), ids.size)
+    return kernels.emit_alike(ids, partition, mix64(edge.id))
 
 
 class Step(ABC):
