@@ -32,7 +32,14 @@ _FIXED = {
 _REGIONS = "-XX:G1HeapRegionSize=4m"
 """Task results are serialised into buffers of 1 MiB, too large for the regions of a small heap."""
 
+_MALLOC = {
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+}
+"""glibc gives the memory of large arrays back at once, and each batch pays for its pages again."""
+
 _DEFAULTS = {
+    **_MALLOC,
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
