@@ -56,6 +56,7 @@ class RealEffects:
         self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
         self._active: AttemptRunner | None = None
+        self._pending: set[AttemptId] = set()
         self._over: set[AttemptId] = set()
         self._unforgotten: set[AttemptId] = set()
         self._copying: Stamp | None = None
@@ -156,13 +157,19 @@ class RealEffects:
     def _run(self, action: e.Run) -> list[e.Event]:
         crash.reached("driver.started")
         self._parts.running(action.plan)
+        self._pending.add(action.plan.id)
         self._spark.submit(self._attempt, action.plan)
         return []
 
     def _attempt(self, plan: AttemptPlan) -> None:
-        if plan.id in self._over:
+        try:
+            if plan.id not in self._over:  # else it ended before its turn came
+                self._run_to_end(plan)
+        finally:
+            self._pending.discard(plan.id)
             self._over.discard(plan.id)
-            return  # it ended before its turn came
+
+    def _run_to_end(self, plan: AttemptPlan) -> None:
         try:
             self._active = self._parts.runner()
             result = self._active.run(plan)
@@ -194,9 +201,10 @@ class RealEffects:
 
     def _cancel(self, action: e.Cancel) -> list[e.Event]:
         self._parts.verdicts.give_up(action.id)
-        self._over.add(action.id)
-        if self._active is not None:
-            self._active.cancel(action.id)
+        if action.id in self._pending:
+            self._over.add(action.id)
+            if self._active is not None:
+                self._active.cancel(action.id)
         return []
 
     def _ask_verdict(self, action: e.AskVerdict) -> list[e.Event]:
