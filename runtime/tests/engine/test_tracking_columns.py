@@ -61,15 +61,6 @@ def test_tuples_of_the_windows_tree_and_untracked_ones_touch_no_root():
     assert (net[0].tolist(), net[1].tolist()) == ([0], [5])
 
 
-def test_tracking_ids_are_those_of_source_records():
-    source = reference.name_id("lines")
-    found = kernels.tracking_ids(source, 11, 40, 3, 2)
-    expected = [
-        reference.tracking_id(reference.root_id(source, 11, offset), 2) for offset in (40, 41, 42)
-    ]
-    assert found.tolist() == expected
-
-
 def test_anchors_are_xored_into_each_of_their_roots():
     net = np.zeros(3, np.uint64), np.zeros(1, np.uint64)
     lists = pa.array([[0, 2], [1]], pa.list_(pa.uint32()))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from millrace.ids import mix, mix64
+from millrace.ids import mix64
 from millrace.tracking.jit import jit, kernel, vector
 from millrace.tracking.kernels import child_families
 
@@ -51,11 +51,6 @@ def _mix64(x: Any) -> Any:
     x = (x ^ (x >> _S30)) * _M1
     x = (x ^ (x >> _S27)) * _M2
     return x ^ (x >> _S31)
-
-
-@jit
-def _mix(a: Any, b: Any) -> Any:
-    return _mix64(a ^ _mix64(b + _GOLDEN))
 
 
 @kernel((_INDEX, _U32_OUT, _U32_OUT))
@@ -175,12 +170,6 @@ def _in_order(roots: Any, order: Any) -> Any:
     return True
 
 
-@kernel((types.uint64, types.uint64, types.uint64, _U64_OUT))
-def _tracking_ids(source_partition: Any, start: Any, replay: Any, out: Any) -> Any:
-    for i in range(out.size):
-        out[i] = _mix(_mix(source_partition, start + np.uint64(i)), replay)
-
-
 def ordinals_of(parents: Array, parent_count: int) -> Array:
     """For each child (int64 ``parents``) how many earlier children its parent has: uint32."""
     ordinals = np.empty(parents.size, np.uint32)
@@ -274,12 +263,3 @@ def child_order(order: Array, parents: Array, ordinals: Array) -> Array:
 def in_order(roots: Array, order: Array) -> bool:
     """Whether (root, order) rises strictly, so that no sort is needed."""
     return bool(_in_order(roots, order))
-
-
-def tracking_ids(source: int, partition: int, start: int, count: int, replay: int) -> Array:
-    """Tracking ids (uint64) of ``count`` consecutive records of a source partition."""
-    out = np.empty(count, np.uint64)
-    _tracking_ids(
-        np.uint64(mix(source, partition)), np.uint64(start & (2**64 - 1)), np.uint64(replay), out
-    )
-    return out

@@ -16,14 +16,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.serializers import pack_long
 
-from millrace.engine import kernels
 from millrace.engine.blackbox import Note
 from millrace.engine.program import Component, Program
 from millrace.engine.schema import conform
 from millrace.engine.sql import ERROR, SEQUENCE, SOURCE, TRACKING, column_of, jvm_sources
 from millrace.engine.steps.ends import ROWS_PER_BATCH, Piece, read_piece
 from millrace.engine.worker import Job, Running, load_job, marked_errors, parts_of
-from millrace.ids import name_id
+from millrace.tracking.kernels import range_seeds
 
 
 class FrameReader:
@@ -78,13 +77,8 @@ def frame_rows(
     """What the JVM gets of records ``done`` and on of a piece."""
     rows = data.num_rows
     assert component.output is not None
-    ids = kernels.tracking_ids(
-        name_id(component.name),
-        piece.range.partition,
-        piece.range.start + done,
-        rows,
-        piece.replay,
-    )
+    start = piece.range.start + done
+    ids = range_seeds(component.name, piece.range.partition, start, rows, piece.replay)
     first = piece.first + done
     arrays: list[pa.Array] = [
         pa.array(np.full(rows, component.number, np.int32)),

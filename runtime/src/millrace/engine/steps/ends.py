@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from millrace import crash
-from millrace.engine import kernels
 from millrace.engine.exchange import EnvelopeError
 from millrace.engine.program import Component, Edge
 from millrace.engine.rows import Array, Batch
@@ -18,11 +17,11 @@ from millrace.engine.sql import ERROR
 from millrace.engine.steps.base import CollectingStep, Outlet, Step, Task
 from millrace.engine.steps.sqlstep import unfold
 from millrace.errors import SinkError, SourceError
-from millrace.ids import name_id
 from millrace.protocol.acklog import source_edge
 from millrace.protocol.types import RootRange, Staged
 from millrace.sinks.base import Sink
 from millrace.sources.base import ReadBatch, Source
+from millrace.tracking.kernels import range_seeds
 
 ROWS_PER_BATCH = 8_192
 """Most roots that go through the steps of a pass at once."""
@@ -150,13 +149,8 @@ class SourceStep(Step):
         first, rows = piece.first + done, data.num_rows
         ids = None
         if self.task.books.tracked:
-            ids = kernels.tracking_ids(
-                name_id(self.name),
-                piece.range.partition,
-                piece.range.start + done,
-                rows,
-                piece.replay,
-            )
+            start = piece.range.start + done
+            ids = range_seeds(self.name, piece.range.partition, start, rows, piece.replay)
         return Batch(
             conform(data, self.component.output, self.name),
             np.arange(first, first + rows, dtype=np.uint32),
