@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -46,9 +47,14 @@ def blind(monkeypatch: pytest.MonkeyPatch, *checkers: type) -> None:
             monkeypatch.setattr(checker, name, lambda *_: None)
 
 
-def first_violation(bug: str, runs: int = 300) -> str | None:
+def violations(bug: str, runs: int = 300) -> Iterator[str]:
+    """What each run violates, of those that violate something."""
     found = (run_one(seed, bug).violation for seed in range(runs))
-    return next((violation for violation in found if violation is not None), None)
+    return (violation for violation in found if violation is not None)
+
+
+def first_violation(bug: str) -> str | None:
+    return next(violations(bug), None)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +78,12 @@ def test_a_blind_tracker_seals_broken_windows(monkeypatch: pytest.MonkeyPatch, b
 
 @pytest.mark.parametrize("bug", ["ack_of_other_round_counts", "no_write_back", "no_stamp_check"])
 def test_broken_fencing_does_harm(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    """The rule is not only broken: something is shown, lost or deleted that must not be."""
+    """The rule is not only broken: something is shown, lost or deleted that must not be.
+
+    In other runs it is only that a driver goes on for ever, which is no harm of this kind.
+    """
     blind(monkeypatch, Acts, Stamps, Bound)
-    violation = first_violation(bug)
-    assert violation is not None
-    assert violation.startswith(("I", "rule 22"))
+    assert any(violation.startswith(("I", "rule 22")) for violation in violations(bug))
 
 
 def test_too_many_runs_break_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
