@@ -60,10 +60,13 @@ class ArrayFold:
 
     def apply(self, message: AckMessage) -> None:
         for net in message.nets:
-            if isinstance(net, Seeds):
-                self._seeds.toggle(net)
-            else:
-                self._xor(net)
+            self._add(net)
+
+    def _add(self, net: Net | Seeds) -> None:
+        if isinstance(net, Seeds):
+            self._seeds.toggle(net)
+        else:
+            self._xor(net)
 
     def _xor(self, net: Net) -> None:
         acc, turn = self._array(), self._turn.get(net.edge, 0)
@@ -77,10 +80,7 @@ class ArrayFold:
             return
         acc = self._array()
         for seeds in self._due(marker):
-            if isinstance(seeds, Seeds):
-                self._seeds.toggle(seeds)
-            else:
-                self._xor(seeds)
+            self._add(seeds)
         for left in self._seeds.take():
             self._xor(self._net(left))
         for sequence in marker.excluded:

@@ -142,16 +142,16 @@ class Outlet:
         books = self._task.books
         if not books.tracked or parent.ids is None:
             return None
-        booked = anchors is None and edge.route is not Route.BROADCAST
+        net = None
+        if anchors is None and edge.route is not Route.BROADCAST:
+            net = books.net(edge.name).pair
         if parents is not None and ordinals is None:
-            if booked:
-                net = books.net(edge.name).pair
+            if net is not None:
                 ids = kernels.emit_families(parent.ids, parent.roots, parents, edge.id, net)
                 if ids is not None:
                     return ids
             ordinals = kernels.ordinals_of(parents, len(parent))
-        if booked:
-            net = books.net(edge.name).pair
+        if net is not None:
             return kernels.emit(parent.ids, parents, ordinals, roots, edge.id, net)
         ids = kernels.emit_unbooked(parent.ids, parents, ordinals, edge.id, roots.size)
         if anchors is None or edge.route is Route.BROADCAST:
