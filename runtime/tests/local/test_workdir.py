@@ -35,11 +35,12 @@ def test_a_new_folder_is_for_its_user_alone_and_keeps_its_uid(tmp_path: Path) ->
     assert find_folder(first.path).identity.name == "counts"
 
 
-def test_the_default_is_below_the_current_folder(
+def test_the_default_is_beside_the_topology_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert default_path("counts") == tmp_path / ".millrace" / "counts"
+    monkeypatch.chdir("/")
+    file = tmp_path / "topology.yaml"
+    assert default_path("counts", file, tmp_path) == tmp_path / ".millrace" / "counts"
 
 
 def test_a_folder_of_another_topology_is_refused(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ TopologyOption = Annotated[
         "--topology",
         "-t",
         metavar="FILE",
-        help="The topology file. Not needed where only one topology has run in this folder.",
+        help="The topology file. Not needed where only one topology of this folder has run.",
         show_default=False,
     ),
 ]

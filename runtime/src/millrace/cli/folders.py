@@ -15,7 +15,7 @@ WorkDir = Annotated[
     typer.Option(
         "--workdir",
         metavar="DIR",
-        help="The work folder. Default: .millrace/<name of the topology> in the current folder.",
+        help="The work folder. Default: .millrace/<name of the topology> beside its file.",
         show_default=False,
     ),
 ]
@@ -28,22 +28,25 @@ def named_folder(file: Path | None, workdir: Path | None) -> Path:
     clear which folder is meant.
     """
     from millrace.local.workdir import DEFAULT_PARENT, default_path
+    from millrace.topology.load import locate
 
     if workdir is not None:
         return workdir
     if file is not None:
-        return default_path(_name_in(file))
+        name = _name_in(file)
+        return default_path(name, *locate(file))
     parent = Path.cwd() / DEFAULT_PARENT
     known = sorted(p.parent for p in parent.glob("*/identity.json"))
     if len(known) == 1:
         return known[0]
     if not known:
         raise WorkFolderError(
-            f"{parent}: no topology has run in this folder; name a topology file or a --workdir"
+            f"{parent}: no topology of this folder has run; name a topology file or a --workdir"
         )
     names = ", ".join(path.name for path in known)
     raise WorkFolderError(
-        f"{parent}: several topologies have run here ({names}); name a topology file or a --workdir"
+        f"{parent}: several topologies of this folder have run ({names}); name a topology file or "
+        "a --workdir"
     )
 
 

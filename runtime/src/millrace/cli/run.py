@@ -81,7 +81,7 @@ def _run(
 
     quiet, progress, as_json = display
     name = loaded.topology.name
-    path = (workdir or default_path(name)).resolve()
+    path = (workdir or default_path(name, loaded.file, loaded.folder)).resolve()
     clock, out = SystemClock(), console()
     before, started_s = totals_in(path), clock.monotonic_s()
     options = LaunchOptions(path, fresh, overwrite)

@@ -20,7 +20,7 @@ TopologyOfStatus = Annotated[
     Path | None,
     typer.Argument(
         metavar="FILE",
-        help="The topology file. Not needed where only one topology has run in this folder.",
+        help="The topology file. Not needed where only one topology of this folder has run.",
         show_default=False,
     ),
 ]

@@ -45,7 +45,7 @@ _CLEAN_UP_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """How to run. ``workdir`` None: ``.millrace/<name>`` in the current folder.
+    """How to run. ``workdir`` None: ``.millrace/<name>`` beside the topology file.
 
     ``fresh`` forgets the state, ``overwrite`` lets the driver empty sinks that hold something.
     """
@@ -86,7 +86,7 @@ def run_topology(
     the run from starting; nothing of the work folder has been changed then.
     """
     topology = loaded.topology
-    path = options.workdir or default_path(topology.name)
+    path = options.workdir or default_path(topology.name, loaded.file, loaded.folder)
     folder = open_folder(path, topology.name, loaded.file, clock)
     if not options.fresh:
         _explain_edits(folder, topology, tell)

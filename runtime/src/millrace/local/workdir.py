@@ -112,9 +112,46 @@ class WorkFolder:
         return {MARK: str(self.path)}
 
 
-def default_path(name: str) -> Path:
-    """Work folder of a topology when none is named: below the current folder."""
-    return Path.cwd() / DEFAULT_PARENT / name
+def default_path(name: str, file: Path, folder: Path) -> Path:
+    """Work folder of a topology when none is named: beside its ``file``, in ``folder``.
+
+    Raises ``WorkFolderError`` where one that an earlier release made lies in the current folder:
+    starting anew beside it would show everything twice.
+    """
+    path = folder / DEFAULT_PARENT / name
+    try:
+        former = Path.cwd() / DEFAULT_PARENT / name
+    except FileNotFoundError:
+        return path  # the current folder was deleted, and whatever lay in it
+    if former != path and _is_left(former, name, file):
+        raise _misplaced(former, path, name)
+    return path
+
+
+def _is_left(former: Path, name: str, file: Path) -> bool:
+    """Whether a folder may hold what this topology has done.
+
+    It does not where it lies beside the file of another topology, as its own.
+    """
+    identity = _read_identity(former)
+    if identity is None or identity.name != name:
+        return False
+    owner = Path(identity.topology)
+    is_anothers = owner.parent == former.parent.parent and owner.exists()
+    return owner == file or not is_anothers
+
+
+def _misplaced(former: Path, path: Path, name: str) -> WorkFolderError:
+    known = f"work folder {former}: topology {name!r} has run with it, in the current folder"
+    if (path / "identity.json").exists():
+        return WorkFolderError(
+            f"{known}, but there is also {path} beside the topology file; name the one that is "
+            "meant with --workdir, or delete the one that is done with"
+        )
+    return WorkFolderError(
+        f"{known}, but now its place is beside the topology file; while no run is alive move it "
+        f"to {path}, or name it with --workdir"
+    )
 
 
 def open_folder(path: Path, name: str, topology: Path, clock: Clock) -> WorkFolder:

@@ -27,18 +27,11 @@ from millrace.topology.problems import (
 
 @dataclass(frozen=True, slots=True)
 class LoadedTopology:
-    """A checked topology and the file it comes from.
-
-    ``folder`` is what paths in the topology are relative to.
-    """
+    """A checked topology, the file it comes from, and the folder that its paths start from."""
 
     topology: StreamTopology
     file: Path
-
-    @property
-    def folder(self) -> Path:
-        """The file's folder."""
-        return self.file.parent
+    folder: Path
 
     @property
     def code_path(self) -> Path:
@@ -52,8 +45,19 @@ def load(file: Path, overrides: Sequence[str] = (), *, import_code: bool = True)
     ``overrides`` are ``spec.path=value`` texts. Without ``import_code`` user code is not looked
     at. Raises ``InvalidTopologyError`` with every problem.
     """
-    file = Path(file).resolve()
-    return LoadedTopology(parse(_read(file), overrides, file.parent, import_code), file)
+    file, folder = locate(Path(file))
+    return LoadedTopology(parse(_read(file), overrides, folder, import_code), file, folder)
+
+
+def locate(file: Path) -> tuple[Path, Path]:
+    """The topology file behind all links, and its folder.
+
+    A pipe, such as ``/dev/stdin`` may be, lies nowhere: the current folder stands in.
+    """
+    if file.is_fifo():
+        return file.absolute(), Path.cwd()
+    file = file.resolve()
+    return file, file.parent
 
 
 def parse(
