@@ -7,7 +7,6 @@ check of the ack messages shares nothing with the engine but the format of the m
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,10 +16,18 @@ import numpy as np
 from millrace.engine import worker
 from millrace.engine.blackbox import Box
 from millrace.engine.compile import CompileOptions, compile_topology
+from millrace.engine.faults import find_error
 from millrace.engine.program import Program
 from millrace.engine.runner import share
 from millrace.engine.stateio import Services
-from millrace.engine.worker import FirstPass, Job, NextPass
+from millrace.engine.worker import (
+    FirstPass,
+    Job,
+    NextPass,
+    decode_reports,
+    encode_pieces,
+)
+from millrace.errors import MillraceError
 from millrace.ids import name_id, root_id, tracking_id
 from millrace.protocol.acklog import Members, Open, sequences
 from millrace.protocol.types import (
@@ -111,6 +118,7 @@ class Windows:
     window: int = 0
     attempts: int = 0
     order: object = None
+    current: AttemptId | None = None
 
     def __post_init__(self):
         client = connect(self.address, self.program.uid)
@@ -136,7 +144,7 @@ class Windows:
     def attempt(self, intent: Intent, excluded=(), uncombined: Mapping[str, int] | None = None):
         """Run one attempt of a window, every task once."""
         self.attempts += 1
-        attempt = AttemptId(1, intent.window, self.attempts)
+        self.current = attempt = AttemptId(1, intent.window, self.attempts)
         self.log.append_control(1, Open(attempt, intent.roots, self.program.tracked_edges))
         plan = AttemptPlan(
             attempt, STAMP, intent, frozenset(excluded), uncombined or {}, self.chains
@@ -153,13 +161,17 @@ class Windows:
         worker.parts_of(job).box = Box(None, None)  # pytest's own time-out uses the timer
         count = 1 if self.whole else self.program.parallelism
         data = job.encode()
-        parts = [pickle.dumps(p) for p in share(plan.intent, count, self.sources)]
+        parts = [encode_pieces(p) for p in share(plan.intent, count, self.sources)]
         made = [list(FirstPass(data)(p, [parts[p]])) for p in range(count)]
         if not self.whole:
             for number in range(1, len(self.program.passes)):
                 inboxes = self.move(made)
                 made = [list(NextPass(data, number)(p, inboxes[p])) for p in range(count)]
-        return [report for part in made for report in part]
+        return [report for part in made for data in part for report in decode_reports(data)]
+
+    def error_in(self, failure: Exception) -> MillraceError | None:
+        """The deliberate error that the last attempt failed with."""
+        return find_error(str(failure), self.current)
 
     def move(self, made: list[list[bytes]]) -> list[list[bytes]]:
         """What Spark's shuffle does; ``order`` may rearrange what a reader gets."""

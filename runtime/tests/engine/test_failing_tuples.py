@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from engine_support import compiled, write_lines
 
-from millrace.engine.faults import TaskError, find_error
+from millrace.engine.faults import TaskError
 from millrace.ids import DEFAULT_KEY_GROUPS
 from millrace.protocol.types import Replay
 
@@ -123,7 +123,7 @@ def test_a_class_that_cannot_get_ready_blames_no_root(windows, tmp_path, functio
     run = windows(spec(function))
     with pytest.raises(TaskError) as caught:
         run.attempt(run.plan())
-    error = find_error(str(caught.value))
+    error = run.error_in(caught.value)
     assert error.retryable
     assert "'step' cannot be opened: OSError: no such service" in str(error)
 
@@ -306,4 +306,4 @@ def test_a_replay_of_a_record_that_is_gone_fails_alone(windows, tmp_path):
     (tmp_path / "texts" / "b.txt").unlink()
     with pytest.raises(TaskError) as failure:
         run.attempt(intent)
-    assert "b.txt is gone" in str(find_error(str(failure.value)))
+    assert "b.txt is gone" in str(run.error_in(failure.value))

@@ -6,6 +6,9 @@ import pytest
 
 from millrace.engine.faults import TaskError, find_error, short_reason
 from millrace.errors import SourceError
+from millrace.protocol.types import AttemptId
+
+ATTEMPT = AttemptId(1, 2, 3)
 
 PYTHON = """An error occurred while calling o1.get.
 : java.util.concurrent.ExecutionException: Exception thrown by job
@@ -46,7 +49,8 @@ def test_the_line_that_says_most(text, told):
 
 
 def test_a_deliberate_error_comes_through_the_text_of_a_traceback():
-    error = find_error(PYTHON.replace("'word'", str(TaskError(SourceError("file a.txt shrank")))))
+    carrier = TaskError(SourceError("file a.txt shrank"), ATTEMPT)
+    error = find_error(PYTHON.replace("'word'", str(carrier)), ATTEMPT)
     assert isinstance(error, SourceError)
     assert str(error) == "file a.txt shrank"
-    assert find_error(PYTHON) is None
+    assert find_error(PYTHON, ATTEMPT) is None

@@ -10,7 +10,7 @@ from engine_support import CODE, write_lines
 
 from millrace.engine.code import use_path
 from millrace.engine.exchange import EnvelopeError
-from millrace.engine.faults import TaskError, find_error
+from millrace.engine.faults import TaskError
 from millrace.protocol.verify import Inconsistent, Winners, verify
 
 use_path(str(CODE))
@@ -48,7 +48,7 @@ def test_damage_in_transport_ends_the_attempt(windows, tmp_path, monkeypatch, ki
     run = windows(SPECS[kind], transport=f"saboteurs:{damage}")
     with pytest.raises(TaskError) as caught:
         run.attempt(run.plan())
-    assert isinstance(find_error(str(caught.value)), EnvelopeError)
+    assert isinstance(run.error_in(caught.value), EnvelopeError)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -139,4 +139,4 @@ def test_code_of_users_that_gives_more_or_takes_less_is_noticed(
     run = windows(STATEFUL.replace(instead_of, careless))
     with pytest.raises(TaskError) as caught:
         run.attempt(run.plan())
-    assert re.search(told, str(find_error(str(caught.value))))
+    assert re.search(told, str(run.error_in(caught.value)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -231,6 +233,33 @@ processors:
     intent = run.plan()
     with pytest.raises(AttemptDied, match="CAST_INVALID_INPUT"):
         run.attempt(intent)
+
+
+class Bomb:
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return open, (str(self.file), "w")
+
+
+@pytest.mark.parametrize("tag", ["", "." + "0" * 64])
+def test_a_record_that_looks_like_an_error_of_ours_runs_nothing(windows, tmp_path, tag):
+    """Spark shows the record in the text that the driver looks for errors in."""
+    bomb = base64.b64encode(pickle.dumps(Bomb(tmp_path / "executed"))).decode()
+    write_lines(tmp_path, [f"MILLRACE-ERROR[{bomb}{tag}]"])
+    spec = f"""
+{SOURCE}
+processors:
+  - {{name: last, inputs: [{{from: lines}}], sql: {{select: ["CAST(value AS int) AS n"]}}}}
+{SINK}
+"""
+    run = windows(spec)
+    intent = run.plan()
+    with pytest.raises(AttemptDied, match="CAST_INVALID_INPUT") as caught:
+        run.attempt(intent)
+    assert bomb[:40] in caught.value.reason
+    assert not (tmp_path / "executed").exists()
 
 
 def test_a_row_that_where_takes_out_is_not_evaluated(windows, tmp_path):

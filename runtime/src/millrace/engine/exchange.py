@@ -1,8 +1,8 @@
 """Envelopes: what one task sends another between two passes.
 
 An envelope is one value for each (map partition, reduce partition): a header and the Arrow data
-of every edge that crosses. Layout: magic, format version (uint16), header size (uint32), header
-(pickle), one Arrow IPC stream for each edge in the header's order, each padded to 8 bytes.
+of every edge that crosses. Layout: magic, format version (uint16), header size (uint32), signed
+header, one Arrow IPC stream for each edge in the header's order, each padded to 8 bytes.
 
 What is checked where: the sender notes count and XOR of ids for each edge before a ``Transport``
 touches the tuples, the reader computes both again from what came out. So whatever a transport
@@ -12,14 +12,13 @@ ackers see; and a reader takes exactly one envelope from each map partition.
 
 from __future__ import annotations
 
-import pickle
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from millrace.engine import kernels
+from millrace.engine import kernels, signing
 from millrace.engine.rows import ID, ROOT
 from millrace.errors import MillraceError, NewerFormatError
 from millrace.protocol.types import FORMAT, TaskId, TaskReport
@@ -136,7 +135,7 @@ def pack(parcel: Parcel) -> bytes:
         stream = sink.getvalue()
         edges.append((edge, stream.size))
         streams.append(stream)
-    header = pickle.dumps((parcel.header, edges), protocol=5)
+    header = signing.signed("envelope", (parcel.header, edges))
     out = bytearray(_PREFIX.pack(_MAGIC, FORMAT, len(header)))
     out += header
     for stream in streams:
@@ -162,7 +161,7 @@ def unpack(envelope: bytes) -> Parcel:
         )
     at = _PREFIX.size + header_size
     try:
-        header, edges = pickle.loads(memoryview(envelope)[_PREFIX.size : at])
+        header, edges = signing.verified("envelope", memoryview(envelope)[_PREFIX.size : at])
         whole = pa.py_buffer(envelope)
         tables = {}
         for edge, size in edges:
@@ -170,7 +169,7 @@ def unpack(envelope: bytes) -> Parcel:
             with pa.ipc.open_stream(whole.slice(at, size)) as reader:
                 tables[edge] = reader.read_all()
             at += size
-    except (pickle.UnpicklingError, EOFError, pa.ArrowException, ValueError) as error:
+    except (signing.UnsignedError, EOFError, pa.ArrowException, ValueError) as error:
         raise EnvelopeError(f"an envelope cannot be read: {error}") from error
     if at != len(envelope):
         raise EnvelopeError(f"an envelope has {len(envelope)} bytes, its header says {at}")

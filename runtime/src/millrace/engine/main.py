@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from millrace.engine import signing
 from millrace.engine.process import DriverConfig, DriverProcess
 from millrace.errors import ExitCode, MillraceError
 
@@ -27,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m millrace.engine.main", description=__doc__)
     parser.add_argument("--workdir", type=Path, required=True, help="the topology's work folder")
     options = parser.parse_args(arguments)
+    signing.forget_secret()
     logging.basicConfig(
         level=os.environ.get("MILLRACE_LOG_LEVEL", "INFO"),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",

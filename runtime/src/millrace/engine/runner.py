@@ -7,7 +7,6 @@ twice.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,18 @@ from millrace.engine.cutting import cut_intent
 from millrace.engine.exchange import EnvelopeError
 from millrace.engine.faults import find_error, short_reason
 from millrace.engine.program import Program
+from millrace.engine.signing import UnsignedError
 from millrace.engine.sql import add_step, frame_schema, jvm_chain
-from millrace.engine.sqlstage import RESULT_SCHEMA, FramePass, FrameReader, keyed, unpickled
+from millrace.engine.sqlstage import RESULT_SCHEMA, FramePass, FrameReader, keyed, values
 from millrace.engine.stateio import Services
 from millrace.engine.steps.ends import Piece
-from millrace.engine.worker import FirstPass, Job, NextPass
+from millrace.engine.worker import (
+    FirstPass,
+    Job,
+    NextPass,
+    decode_reports,
+    encode_pieces,
+)
 from millrace.errors import MillraceError, StateServerError
 from millrace.protocol.types import AttemptId, AttemptPlan, Intent, RootRange, TaskReport
 from millrace.sources.base import Source
@@ -115,6 +121,8 @@ class AttemptRunner:
         try:
             pieces = share(plan.intent, tasks, self._sources)
             reports = self._collect(job, pieces, whole)
+        except UnsignedError as error:
+            raise AttemptDied(str(error)) from error
         except (Py4JError, PySparkException, OSError) as error:
             if self._spark_ended():
                 raise SparkGone("Spark's JVM has ended; the driver is started again") from error
@@ -152,7 +160,7 @@ class AttemptRunner:
     def _collect(
         self, job: bytes, pieces: Sequence[Sequence[Piece]], whole: bool
     ) -> list[TaskReport]:
-        payload = [pickle.dumps(list(part), protocol=5) for part in pieces]
+        payload = [encode_pieces(part) for part in pieces]
         if self._program.sql_steps:
             rdd = self._through_jvm(job, payload, whole)
         else:
@@ -166,8 +174,9 @@ class AttemptRunner:
 
     def _results(self, rdd: RDD[Any]) -> list[TaskReport]:
         """Run the job. Spark examines the classes of a plain ``collect`` anew each time."""
-        batches = rdd._jrdd.collectAsync().get()
-        return [report for batch in batches for report in pickle.loads(batch)]
+        rdd._bypass_serializer = True  # else Spark pickles what is bytes already
+        encoded = rdd._jrdd.collectAsync().get()
+        return [report for data in encoded for report in decode_reports(data)]
 
     def _through_jvm(self, job: bytes, payload: list[bytes], whole: bool) -> RDD[Any]:
         """The first pass with SQL steps, which run in the JVM between two Python workers."""
@@ -178,7 +187,7 @@ class AttemptRunner:
             frame = add_step(frame, before, step)
         frame = frame.mapInArrow(FramePass(job, payload), RESULT_SCHEMA)
         last = whole or len(self._program.passes) == 1
-        return frame.rdd.mapPartitions(unpickled if last else keyed)
+        return frame.rdd.mapPartitions(values if last else keyed)
 
     def _exchange(self, rdd: RDD[Any], partitions: int) -> RDD[Any]:
         """Move (reader, envelope) pairs; both are bytes already, Spark serialises nothing."""
@@ -195,7 +204,7 @@ class AttemptRunner:
         """What a failed job means."""
         if self._cancelled == attempt:
             return AttemptDied("cancelled")
-        error = find_error(text)
+        error = find_error(text, attempt)
         if isinstance(error, StateServerError) or getattr(error, "retryable", False):
             return AttemptDied(str(error), member_lost=True)
         if isinstance(error, EnvelopeError):

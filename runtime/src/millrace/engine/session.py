@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace.engine import blackbox
+from millrace.engine import blackbox, signing
 from millrace.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ def build_session(settings: SessionSettings) -> SparkSession:
     home = Path(pyspark.__file__).parent
     os.environ["SPARK_HOME"] = str(_own_home(home, settings) if settings.instances else home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    signing.run_secret()  # the JVM hands it down to the workers
     settings.blackbox.mkdir(parents=True, exist_ok=True)
     (settings.folder / "spark").mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder

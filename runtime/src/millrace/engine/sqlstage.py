@@ -7,7 +7,6 @@ what it read is booked behind the JVM, from the ids that came out of it.
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +20,15 @@ from millrace.engine.program import Component, Program
 from millrace.engine.schema import conform
 from millrace.engine.sql import ERROR, SEQUENCE, SOURCE, TRACKING, column_of, jvm_sources
 from millrace.engine.steps.ends import ROWS_PER_BATCH, Piece, read_piece
-from millrace.engine.worker import Job, Running, load_job, marked_errors, parts_of
+from millrace.engine.worker import (
+    Job,
+    Running,
+    decode_pieces,
+    encode_reports,
+    load_job,
+    marked_errors,
+    parts_of,
+)
 from millrace.tracking.kernels import range_seeds
 
 
@@ -33,14 +40,14 @@ class FrameReader:
         self._pieces = pieces
 
     def __call__(self, _: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with marked_errors():
-            job = load_job(self._job)
+        job = load_job(self._job)
+        with marked_errors(job.plan.id):
             parts = parts_of(job)
             sources = {s.name: s for s in jvm_sources(parts.program)}
             partition = _partition()
             a = job.plan.id
             parts.box.task(Note(os.getpid(), a.execution, a.window, a.attempt, 0, partition))
-            for piece in pickle.loads(self._pieces[partition]):
+            for piece in decode_pieces(self._pieces[partition]):
                 component = sources.get(piece.range.source)
                 if component is not None:
                     yield from self._read(job, piece, component)
@@ -102,7 +109,7 @@ def frame_rows(
 class FramePass:
     """Runs pass 0, or every pass, over what comes out of the JVM.
 
-    Yields (reader, envelope) rows, or rows of one pickled report each where it is the last pass.
+    Yields (reader, envelope) rows, or one row of encoded reports where it is the last pass.
     """
 
     def __init__(self, job: bytes, pieces: Sequence[bytes]) -> None:
@@ -111,9 +118,10 @@ class FramePass:
 
     def __call__(self, frames: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition = _partition()
-        pieces: list[Piece] = pickle.loads(self._pieces[partition])
-        with marked_errors():
-            running = Running(load_job(self._job), 0, partition)
+        job = load_job(self._job)
+        pieces = decode_pieces(self._pieces[partition])
+        with marked_errors(job.plan.id):
+            running = Running(job, 0, partition)
             try:
                 running.run.open()
                 runs = tuple(running.run.feed(frames, pieces) + running.run.read(pieces))
@@ -121,7 +129,7 @@ class FramePass:
             finally:
                 running.end()
         if running.last:
-            made = [(0, pickle.dumps(report, protocol=5)) for report in made]
+            made = [(0, encode_reports(made))]
         for reader, value in made:
             yield pa.RecordBatch.from_arrays(
                 [pa.array([reader], pa.int32()), pa.array([value], pa.binary())],
@@ -136,10 +144,10 @@ def keyed(rows: Iterable[Any]) -> Iterator[bytes]:
         yield bytes(envelope)
 
 
-def unpickled(rows: Iterable[Any]) -> Iterator[Any]:
-    """The reports in result rows."""
+def values(rows: Iterable[Any]) -> Iterator[bytes]:
+    """The encoded reports in result rows."""
     for _, value in rows:
-        yield pickle.loads(value)
+        yield bytes(value)
 
 
 RESULT_SCHEMA = "reader int, value binary"

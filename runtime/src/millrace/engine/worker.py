@@ -10,8 +10,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.serializers import pack_long
 
-from millrace.engine import blackbox
+from millrace.engine import blackbox, signing
 from millrace.engine.acks import send_acks
 from millrace.engine.blackbox import Box, Note
 from millrace.engine.books import Books, Failures, NetPool
@@ -34,7 +33,7 @@ from millrace.engine.steps.base import Task
 from millrace.engine.steps.ends import Piece
 from millrace.errors import MillraceError
 from millrace.functions import FunctionSpec
-from millrace.protocol.types import AttemptPlan, TaskId, TaskReport
+from millrace.protocol.types import AttemptId, AttemptPlan, TaskId, TaskReport
 from millrace.sinks import Sink, open_sink
 from millrace.sources import Source, open_source
 
@@ -43,7 +42,7 @@ from millrace.sources import Source, open_source
 class Job:
     """One window attempt as every task of it gets it.
 
-    ``program`` is the pickled program; ``whole`` says that one task runs every pass.
+    ``program`` is the encoded program; ``whole`` says that one task runs every pass.
     """
 
     digest: str
@@ -53,7 +52,7 @@ class Job:
     whole: bool
 
     def encode(self) -> bytes:
-        return pickle.dumps(self, protocol=5)
+        return signing.signed("job", self)
 
 
 class ProcessParts:
@@ -106,16 +105,36 @@ def load_job(data: bytes) -> Job:
     key = hashlib.blake2b(data, digest_size=16).hexdigest()
     job = _JOBS.get(key)
     if job is None:
-        job = pickle.loads(data)
+        job = signing.verified("job", data)
         _JOBS.clear()
         _JOBS[key] = job
     return job
 
 
+def encode_pieces(pieces: Sequence[Piece]) -> bytes:
+    """One task's share of a window's roots."""
+    return signing.signed("share", list(pieces))
+
+
+def decode_pieces(data: bytes) -> list[Piece]:
+    """Raises ``UnsignedError``."""
+    return list(signing.verified("share", data))
+
+
+def encode_reports(reports: Sequence[TaskReport]) -> bytes:
+    """What a task of the last pass returns to the driver."""
+    return signing.signed("report", list(reports))
+
+
+def decode_reports(data: bytes) -> list[TaskReport]:
+    """Raises ``UnsignedError``."""
+    return list(signing.verified("report", data))
+
+
 def parts_of(job: Job) -> ProcessParts:
     parts = _PROCESS.get(job.digest)
     if parts is None:
-        parts = ProcessParts(pickle.loads(job.program))
+        parts = ProcessParts(Program.decode(job.program))
         _PROCESS.clear()
         _PROCESS[job.digest] = parts
     return parts
@@ -196,15 +215,16 @@ class Running:
 
 
 class FirstPass:
-    """Reads the sources and runs pass 0; yields (reader, envelope) pairs, or the reports."""
+    """Reads the sources and runs pass 0; yields keys and envelopes, or the encoded reports."""
 
     def __init__(self, job: bytes) -> None:
         self._job = job
 
     def __call__(self, partition: int, payload: Iterable[bytes]) -> Iterator[Any]:
-        pieces: list[Piece] = [piece for data in payload for piece in pickle.loads(data)]
-        with marked_errors():
-            running = Running(load_job(self._job), 0, partition)
+        job = load_job(self._job)
+        pieces = [piece for data in payload for piece in decode_pieces(data)]
+        with marked_errors(job.plan.id):
+            running = Running(job, 0, partition)
             try:
                 running.run.open()
                 runs = tuple(running.run.read(pieces))
@@ -222,9 +242,10 @@ class NextPass:
         self._pass_no = pass_no
 
     def __call__(self, partition: int, envelopes: Iterable[bytes]) -> Iterator[Any]:
+        job = load_job(self._job)
         data = list(envelopes)
-        with marked_errors():
-            running = Running(load_job(self._job), self._pass_no, partition)
+        with marked_errors(job.plan.id):
+            running = Running(job, self._pass_no, partition)
             try:
                 run = running.run
                 parcels = running.parts.transport.receive(data)
@@ -243,9 +264,9 @@ class NextPass:
 
 
 def shuffled(running: Running, made: list[Any]) -> Iterator[Any]:
-    """Results as Spark's shuffle takes them: key, value, key, value, ..."""
+    """Results as Spark's shuffle takes them: key, value, key, value, ..., or the reports."""
     if running.last:
-        yield from made
+        yield encode_reports(made)
         return
     for reader, envelope in made:
         yield pack_long(reader)
@@ -253,7 +274,7 @@ def shuffled(running: Running, made: list[Any]) -> Iterator[Any]:
 
 
 @contextmanager
-def marked_errors() -> Iterator[None]:
+def marked_errors(attempt: AttemptId) -> Iterator[None]:
     """Marks deliberate errors, so that the driver finds them in Spark's text.
 
     Whatever else went wrong in a process without memory, that is what it is about.
@@ -261,7 +282,7 @@ def marked_errors() -> Iterator[None]:
     try:
         yield
     except MillraceError as error:
-        raise TaskError(error) from error
+        raise TaskError(error, attempt) from error
     except WorkerExhaustedError:
         raise
     except Exception as error:
