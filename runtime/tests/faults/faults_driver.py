@@ -27,6 +27,7 @@ from millrace.engine.sql import SqlAnalyser
 from millrace.engine.start import SparkParts, code_path
 from millrace.local.files import read_json, write_json
 from millrace.state.client import StateAddress
+from millrace.state.viewfile import ViewFile
 from millrace.topology.load import load
 from millrace_e2e.harness import Place, read_events
 from millrace_e2e.waiting import until
@@ -137,11 +138,25 @@ class Life:
         assert self.code is not None
         return self.code
 
+    def alive(self) -> bool:
+        """Whether the driver or its acker runs."""
+        return self._thread.is_alive() or self._acker is not None
+
     def stop(self) -> None:
-        """End it cleanly, if it has not ended."""
+        """End it, if it has not ended: cleanly where it can, else fenced as by a newer driver."""
         self.driver.ask_to_stop()
         self._thread.join(STOP_S)
+        if self._thread.is_alive():
+            self._fence()
+            self._thread.join(STOP_S)
         self._end_acker()
+        assert not self._thread.is_alive(), "a driver outlives its test"
+
+    def _fence(self) -> None:
+        store = ViewFile(self.place.work / "view.json")
+        version, view = store.read()
+        if view is not None:
+            store.cas(version, replace(view, execution=view.execution + 1))
 
     def until(self, look: Any, what: str, deadline_s: float = 60.0) -> Any:
         """Wait for a condition while the driver lives."""

@@ -111,7 +111,7 @@ def test_windows_wait_for_a_state_server_that_is_away(live, place, tmp_path):
         life = live(server.address)
         life.until(lambda: life.sealed() >= 5, "windows")
         server.kill()
-        life.until(lambda: life.said("refused"), "a warning")
+        life.until(lambda: life.events("StateServerAway"), "a warning")
         before = life.sealed()
         assert before * WINDOW < LINES
     finally:
@@ -123,6 +123,29 @@ def test_windows_wait_for_a_state_server_that_is_away(live, place, tmp_path):
     finally:
         server.stop()
     assert judge(place, Promise.EXACTLY_ONCE) == []
+    assert [len(life.events(kind)) for kind in ("StateServerAway", "StateServerBack")] == [1, 1]
+
+
+@pytest.mark.parametrize("waits_for", ["its state server", "its sink"])
+def test_a_test_that_fails_leaves_no_driver(live, place, tmp_path, waits_for):
+    """Whatever a driver waits for, it is ended with its test."""
+    sink = valkey.Server(tmp_path / "sink-server")
+    if waits_for == "its sink":
+        place.write(history(Shape(max_records=WINDOW, redis=sink.url, watch=False)))
+    else:
+        write(place)
+    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 1))
+    server = EmbeddedServer.start(tmp_path / "own-server")
+    try:
+        life = live(server.address)
+        if waits_for == "its sink":
+            life.until(lambda: life.said("start it or correct redis.url"), "a warning")
+        else:
+            life.until(lambda: life.sealed() >= 5, "windows")
+    finally:
+        server.stop()
+    life.stop()
+    assert not life.alive()
 
 
 def test_windows_wait_while_the_state_server_has_no_memory_left(live, place, own_server):

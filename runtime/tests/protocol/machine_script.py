@@ -100,6 +100,12 @@ class Script:
         assert "\n".join(self.transcript[begin:]) == "\n".join(wanted)
         return self
 
+    def tell(self, *lines: str) -> None:
+        """Run commands, whatever the machine answers."""
+        for line in lines:
+            self.transcript.append(line)
+            self._do(line)
+
     def _do(self, line: str) -> None:
         words = line.split()
         if words[0] == "start":
@@ -180,6 +186,9 @@ class Script:
 
     def _on_unreachable(self, words: list[str]) -> e.Event:
         return e.Unreachable(member(words[0]), self.machine.membership.stamp)
+
+    def _on_full(self, words: list[str]) -> e.Event:
+        return e.Unreachable(member(words[0]), self.machine.membership.stamp, full=True)
 
     def _on_copied(self, words: list[str]) -> e.Event:
         return e.Copied(self.machine.membership.stamp)

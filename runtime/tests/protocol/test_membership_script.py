@@ -126,6 +126,7 @@ def test_a_member_that_does_not_answer_is_waited_for_or_replaced() -> None:
         -> SendStamp b1 e1x2
         stamped a1 old
         unreachable b1
+        -> Notify StateServerAway
         wait 1
         tick
         -> SendStamp b1 e1x2
@@ -138,6 +139,7 @@ def test_a_member_that_does_not_answer_is_waited_for_or_replaced() -> None:
         stamped a1 old
         refused b1 runId
         stamped b2 new
+        -> Notify StateServerBack
         -> CopyObjects 1.1.1.4 from a1
         copied
         -> SendRecord a1 1.2.2.1 sealed 2 published 2

@@ -365,11 +365,13 @@ def test_a_lost_state_server_blames_nobody() -> None:
         -> Notify WindowHeldUp
         wait 2
         tick
+        -> SendStamp a1 e1x2
         -> Run 2 of 4: 0+4
         died member
         -> Notify WindowHeldUp
         wait 2
         tick
+        -> SendStamp a1 e1x2
         -> Run 3 of 4: 0+4
         """
     )
@@ -644,6 +646,7 @@ def test_a_sink_that_is_away_is_asked_again() -> None:
         -> Notify PublishFailed
         wait 1
         tick
+        -> SendStamp a1 e1x2
         -> Publish 4
         published 4
         -> SendRecord a1 1.2.1.4 sealed 4 published 4

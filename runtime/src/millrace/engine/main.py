@@ -19,6 +19,7 @@ from types import FrameType
 from millrace.engine import signing
 from millrace.engine.process import DriverConfig, DriverProcess
 from millrace.errors import ExitCode, MillraceError
+from millrace.repeats import quiet_repeats
 
 log = logging.getLogger("millrace.driver")
 
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         stream=sys.stderr,
     )
+    quiet_repeats()
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
         document = json.loads((options.workdir / "driver.json").read_text())

@@ -56,7 +56,7 @@ class Stores:
             reply = self.client(member).stamp(stamp)
         except UnreachableError as error:
             log.warning("%s", error)
-            return e.Unreachable(member, stamp)
+            return e.Unreachable(member, stamp, str(error))
         if isinstance(reply, NotOwner):
             return e.Refused(member, stamp, reply.reason.value, reply.current)
         assert isinstance(reply, Stamped)
@@ -68,7 +68,8 @@ class Stores:
             reply = self.client(member).write_record(stamp, record.tag, encode_record(record))
         except (UnreachableError, OutOfMemoryError) as error:
             log.warning("%s", error)
-            return e.Unreachable(member, stamp)
+            full = isinstance(error, OutOfMemoryError)
+            return e.Unreachable(member, stamp, str(error), full)
         if isinstance(reply, NotOwner):
             return e.Refused(member, stamp, reply.reason.value, reply.current)
         if isinstance(reply, TagTooLow) and reply.current != record.tag:
@@ -88,7 +89,7 @@ class Stores:
                     )
         except UnreachableError as error:
             log.warning("%s", error)
-            return e.Unreachable(action.view.target[0], action.stamp)
+            return e.Unreachable(action.view.target[0], action.stamp, str(error))
         except StateServerError as error:
             return e.CopyFailed(action.stamp, str(error))
         return e.Copied(action.stamp)

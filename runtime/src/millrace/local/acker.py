@@ -23,6 +23,7 @@ from millrace.local.servers import PASSWORD_VARIABLE
 from millrace.protocol.acker import AckerMachine
 from millrace.protocol.acklog import Open, roots_of
 from millrace.protocol.types import CloseMarker
+from millrace.repeats import quiet_repeats
 from millrace.tracking.fold import ArrayFold
 from millrace.tracking.log import AckLog
 from millrace.tracking.message import AckMessage
@@ -93,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         format=f"%(asctime)s %(levelname)s {options.name} %(message)s",
         stream=sys.stderr,
     )
+    quiet_repeats()
     # What an acker holds outlives it in the log: there is nothing to be put in order.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     client = connect(options.url, os.environ.get(PASSWORD_VARIABLE))

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from millrace.protocol import events as e
 from millrace.protocol.membership import Membership, Owners, Step
+from millrace.protocol.presence import Presence
 from millrace.protocol.record import Backoff, Locate
 from millrace.protocol.types import Guarantee
 from millrace.protocol.windows import Windows
@@ -63,6 +64,7 @@ class Driver:
         self.settings = settings
         self.membership = self.make_membership(owners)
         self.windows = self.make_windows(locate)
+        self.presence = Presence()
         self.stopped: e.Stop | None = None
         self._fenced_sinks = False
         self._resend_s = 0.0
@@ -101,14 +103,13 @@ class Driver:
             return []
         before = self.membership.step
         handler = self._handlers.get(type(event))
+        actions = self.presence.observe(event, self.membership.view)
         if isinstance(event, e.Tick) and now_s < self._resend_s:
-            actions: list[e.Action] = []
+            pass
         elif handler is not None:
-            actions = handler(event)
+            actions += handler(event)
         elif before is Step.RECOVERED or isinstance(event, _ALWAYS):
-            actions = self.windows.handle(event, now_s)
-        else:
-            actions = []
+            actions += self.windows.handle(event, now_s)
         actions += self._after(before, now_s)
         if isinstance(event, e.Tick) and now_s >= self._resend_s:
             self._resend_s = now_s + RESEND_S
@@ -143,6 +144,7 @@ class Driver:
         record, view = self.membership.record, self.membership.view
         assert record is not None
         assert view is not None
+        self.presence.follow(view)
         text = f"execution {view.execution} goes on behind window {record.sealed}"
         actions: list[e.Action] = [e.Notify("DriverRecovered", text, record.sealed)]
         if not self._fenced_sinks:
@@ -177,12 +179,25 @@ class Driver:
         return [e.Stop(kind, event.text)]
 
     def _tick(self, _: e.Tick) -> list[e.Action]:
-        if self.membership.step is Step.RECOVERED:
-            again: list[e.Action] = list(self.windows.resend())
-            if not self._fenced_sinks:
-                again.append(e.FenceSinks(self.membership.execution))
-            return [*again, *self._watch()]
-        return self.membership.tick()
+        if self.windows.draining and self.presence.away:
+            # What the next driver finds is as good as it gets: it goes on from the record.
+            away = ", ".join(self.presence.away)
+            return [e.Stop("asked", f"stopped while {away} is away; the next run goes on")]
+        if self.membership.step is not Step.RECOVERED:
+            return [*self.membership.tick(), *self._watch()]
+        again = self._signs_of_life()
+        again += self.windows.resend()
+        if not self._fenced_sinks:
+            again.append(e.FenceSinks(self.membership.execution))
+        return [*again, *self._watch()]
+
+    def _signs_of_life(self) -> list[e.Action]:
+        """Stamp the members again where one may be the reason that something waits."""
+        view = self.membership.view
+        assert view is not None
+        if not (self.windows.waits() or self.presence.away):
+            return []
+        return [e.SendStamp(m, self.membership.stamp) for m in view.target]
 
     def _watch(self) -> list[e.Action]:
         """A driver that waits for something would never notice that it has been replaced."""

@@ -269,8 +269,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
+    """A message to a member was not answered; ``full``: it has no memory left to store it."""
+
     member: Member
     stamp: Stamp
+    reason: str = ""
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,12 @@ class Windows:
         """Whether no window attempt runs and no write is on its way."""
         return self._attempt is None and self._write is None and self._ending is None
 
+    def waits(self) -> bool:
+        """Whether something waits for state servers that it cannot name, other than a write."""
+        letters = self._ending is not None and bool(self._ending.letters)
+        judged = self._attempt is not None and self._attempt.marker is not None
+        return letters or judged or self._retry_publish or self._now_s < self._hold_until_s
+
     def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
         self._now_s = now_s
         handler = self._handlers.get(type(event))

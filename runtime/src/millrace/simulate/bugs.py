@@ -202,6 +202,9 @@ class NeverLooksUp(Driver):
     def _watch(self) -> list[e.Action]:
         return []
 
+    def _signs_of_life(self) -> list[e.Action]:
+        return []
+
 
 # --- tracking
 

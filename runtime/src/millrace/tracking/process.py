@@ -32,6 +32,7 @@ from millrace.protocol.acker import (
 )
 from millrace.protocol.acklog import Open
 from millrace.protocol.types import AttemptId, Verdict
+from millrace.repeats import quiet_repeats
 from millrace.tracking.fold import ArrayFold
 from millrace.tracking.log import AckLog, decode_control
 from millrace.tracking.message import AckMessage, decode
@@ -225,6 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=options.log_level.upper(),
         format=f"%(asctime)s {options.name} %(levelname)s %(message)s",
     )
+    quiet_repeats()
     if options.parent_pid is not None:
         # The supervisor decides when an acker ends, not a Ctrl-C in its terminal.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,64 @@
+"""Which state servers do not answer: told once when one goes and once when it is back.
+
+Whatever a driver waits for, a record write, a verdict, a task's objects, is held up in its own
+way by a server that is away. All of them lead to the same two events, since this is told of every
+answer, and the driver asks for a sign of life where something waits that names no member.
+"""
+
+from __future__ import annotations
+
+from millrace.protocol import events as e
+from millrace.protocol.types import Member, View
+
+_ANSWERS = (e.Stamped, e.RecordAck, e.Refused, e.Unreachable)
+
+
+class Presence:
+    """Told every event. Servers go by their names: the next incarnation of one brings it back."""
+
+    def __init__(self) -> None:
+        self._missing: dict[str, str] = {}
+
+    @property
+    def away(self) -> tuple[str, ...]:
+        """Names of the servers that do not answer, or take no record."""
+        return tuple(sorted(self._missing))
+
+    def observe(self, event: e.Event, view: View | None) -> list[e.Action]:
+        """What is to be told after an event; ``view`` is the one that the driver works under.
+
+        Answers to an older stamp say nothing of today, and only members of the view's target
+        are waited for.
+        """
+        if view is None or not isinstance(event, _ANSWERS):
+            return []
+        if event.stamp != view.stamp() or event.member not in view.target:
+            return []
+        match event:
+            case e.Unreachable():
+                kind = "StateServerFull" if event.full else "StateServerAway"
+                return self._gone(event.member, kind, event.reason)
+            case e.Refused():
+                reason = f"state server {event.member.name} was started anew"
+                moot = event.reason == "stamp"
+                return [] if moot else self._gone(event.member, "StateServerAway", reason)
+            case e.Stamped() if self._missing.get(event.member.name) == "StateServerFull":
+                return []
+        return self._back(event.member)
+
+    def follow(self, view: View) -> None:
+        """Forget servers that are not waited for any more."""
+        names = {m.name for m in view.target}
+        self._missing = {name: kind for name, kind in self._missing.items() if name in names}
+
+    def _gone(self, member: Member, kind: str, reason: str) -> list[e.Action]:
+        if self._missing.get(member.name) == kind:
+            return []
+        self._missing[member.name] = kind
+        what = reason or f"state server {member.name} does not answer"
+        return [e.Notify(kind, f"{what}; windows wait until it is back", warning=True)]
+
+    def _back(self, member: Member) -> list[e.Action]:
+        if self._missing.pop(member.name, None) is None:
+            return []
+        return [e.Notify("StateServerBack", f"state server {member.name} answers again")]

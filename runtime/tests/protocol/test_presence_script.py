@@ -1,0 +1,180 @@
+"""A state server that goes and comes back is told once each, whatever was under way."""
+
+from __future__ import annotations
+
+import pytest
+from machine_script import Script
+
+START = """
+record R 1.1.1.5 sealed 3
+start
+-> ReadView
+view 4 e1 open x1 a1
+-> CasView 4 e1 open x2 a1
+cas done
+-> SendStamp a1 e1x2
+stamped a1 R
+-> CopyObjects 1.1.1.5 from a1
+copied
+-> SendRecord a1 1.2.1.1 sealed 3 published 3
+ack a1
+-> Notify DriverRecovered
+-> FenceSinks x2
+-> Plan behind {}
+fenced
+"""
+
+OPENED = """
+planned 4
+-> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+ack a1
+-> Run 1 of 4: 0+4
+-> Plan behind {'s': 4}
+"""
+
+UNDER_WAY = {
+    "a record write": """
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        unreachable a1
+        -> Notify StateServerAway
+        wait 1
+        tick
+        -> SendStamp a1 e1x2
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        unreachable a1
+        unreachable a1
+        """,
+    "a window attempt": OPENED
+    + """
+        died member
+        -> Notify WindowHeldUp
+        tick
+        wait 1
+        tick
+        -> SendStamp a1 e1x2
+        -> Run 2 of 4: 0+4
+        unreachable a1
+        -> Notify StateServerAway
+        wait 1
+        tick
+        -> SendStamp a1 e1x2
+        unreachable a1
+        """,
+    "a verdict": OPENED
+    + """
+        done
+        -> AskVerdict 1 of 4
+        wait 1
+        tick
+        -> SendStamp a1 e1x2
+        -> AskVerdict 1 of 4
+        unreachable a1
+        -> Notify StateServerAway
+        wait 1
+        tick
+        -> SendStamp a1 e1x2
+        -> AskVerdict 1 of 4
+        unreachable a1
+        """,
+    "dead letters": OPENED
+    + """
+        done failing 1
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+4 without [1]
+        done
+        -> WriteDead 2.4.2.1/dead 1#0
+        wait 1
+        tick
+        -> SendStamp a1 e1x2
+        -> WriteDead 2.4.2.1/dead 1#0
+        unreachable a1
+        -> Notify StateServerAway
+        wait 1
+        tick
+        -> SendStamp a1 e1x2
+        -> WriteDead 2.4.2.1/dead 1#0
+        unreachable a1
+        """,
+}
+
+
+def plain(*texts: str) -> str:
+    lines = (line.strip() for text in texts for line in text.splitlines())
+    return "\n".join(line for line in lines if line)
+
+
+def notices(script: Script, prefix: str) -> list[str]:
+    """What was told of the state server, in order."""
+    told = [line.removeprefix("-> Notify ") for line in script.transcript]
+    return [kind for kind in told if kind.startswith(prefix)]
+
+
+@pytest.mark.parametrize("what", UNDER_WAY)
+@pytest.mark.parametrize("back", ["itself", "as a new incarnation"])
+def test_it_is_told_once_that_a_server_went_and_once_that_it_is_back(what: str, back: str) -> None:
+    script = Script(tracking=what == "a verdict", max_replays=0)
+    script.play(plain(START, UNDER_WAY[what]))
+    assert notices(script, "StateServer") == ["StateServerAway"]
+    if back == "itself":
+        script.play("record S 1.2.1.2 sealed 3\nstamped a1 S\n-> Notify StateServerBack")
+    else:
+        script.tell("propose a2", "cas done", "record S 1.2.1.2 sealed 3", "stamped a2 S")
+    script.tell("wait 1", "tick")
+    assert notices(script, "StateServer") == ["StateServerAway", "StateServerBack"]
+
+
+def test_a_server_that_was_started_anew_is_away_until_it_is_admitted() -> None:
+    script = Script(copies=1).play(plain(START, OPENED))
+    script.tell("died member", "wait 1", "tick", "refused a1 runId")
+    assert notices(script, "StateServer") == ["StateServerAway"]
+    script.tell("propose a2", "cas done", "record S 1.2.1.2 sealed 3", "stamped a2 S")
+    assert notices(script, "StateServer") == ["StateServerAway", "StateServerBack"]
+
+
+def test_answers_to_an_older_stamp_say_nothing_of_today() -> None:
+    script = Script().play(plain(START, OPENED))
+    script.tell("died member", "wait 1", "tick", "unreachable a1")
+    script.tell("ack a1 e1x1 5", "stamped a1 R e1x1")
+    assert notices(script, "StateServer") == ["StateServerAway"]
+
+
+def test_a_full_server_is_back_when_it_takes_a_record_again() -> None:
+    """It answers stamps all the while."""
+    script = Script().play(plain(START))
+    script.tell("planned 4", "full a1", "wait 1", "tick", "stamped a1 R", "full a1")
+    assert notices(script, "StateServer") == ["StateServerFull"]
+    script.tell("ack a1")
+    assert notices(script, "StateServer") == ["StateServerFull", "StateServerBack"]
+
+
+def test_a_stop_does_not_wait_for_a_server_that_is_away() -> None:
+    """Waiting would bring nothing: the next driver goes on from the record either way."""
+    script = Script().play(plain(START, UNDER_WAY["a record write"]))
+    script.play(
+        """
+        stop
+        wait 1
+        tick
+        -> Stop asked
+        """
+    )
+
+
+def test_a_driver_that_waits_for_a_server_at_its_start_notices_that_it_was_replaced() -> None:
+    script = Script().play(
+        """
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        unreachable a1
+        -> Notify StateServerAway
+        """
+    )
+    for _ in range(5):
+        script.tell("wait 1", "tick")
+    assert script.transcript[-1] == "-> ReadView"
+    script.play("view 5 e1 open x3 a1\n-> Stop fenced")

@@ -1,0 +1,72 @@
+"""Lines that repeat themselves come with growing pauses, others at once."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable
+
+from millrace.repeats import LONGEST_PAUSE_S, RepeatFilter
+
+
+class Moment:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def now_s(self) -> float:
+        raise AssertionError("the wall clock may jump")
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+
+def heard(
+    moments: Iterable[float], text: str = "no answer", level: int = logging.WARNING
+) -> dict[float, str]:
+    """When a line said at these moments comes through, and how."""
+    clock = Moment()
+    repeats = RepeatFilter(clock)
+    lines = {}
+    for clock.at_s in moments:
+        record = logging.LogRecord("millrace", level, __file__, 1, "%s", (text,), None)
+        if repeats.filter(record):
+            lines[clock.at_s] = record.getMessage()
+    return lines
+
+
+def test_pauses_grow_while_a_line_repeats_itself() -> None:
+    assert list(heard(range(100))) == [0, 2, 6, 14, 30, 62]
+
+
+def test_a_line_says_how_often_it_was_left_out() -> None:
+    assert heard(range(7)) == {
+        0: "no answer",
+        2: "no answer (and 1 more)",
+        6: "no answer (and 3 more)",
+    }
+
+
+def test_pauses_end_growing() -> None:
+    times = list(heard(range(10_000)))
+    assert max(b - a for a, b in itertools.pairwise(times)) == LONGEST_PAUSE_S
+
+
+def test_a_line_that_was_silent_for_long_is_new() -> None:
+    assert heard([0, 1, 2, 3, 100, 101]) == {
+        0: "no answer",
+        2: "no answer (and 1 more)",
+        100: "no answer",
+    }
+
+
+def test_progress_is_never_left_out() -> None:
+    assert len(heard(range(10), level=logging.INFO)) == 10
+
+
+def test_other_lines_are_not_held_up() -> None:
+    repeats = RepeatFilter(Moment())
+    for number in range(1000):
+        record = logging.LogRecord("m", logging.ERROR, __file__, 1, "line %d", (number,), None)
+        assert repeats.filter(record)
