@@ -16,7 +16,8 @@ from millrace.engine.planner import Planner
 from millrace.errors import StateServerError
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
-from millrace.protocol.types import DeadSegment, Replay, Tag
+from millrace.protocol.types import DeadSegment, Replay, RootRange, Tag
+from millrace.sources.base import SourcePlan
 
 ROOT = Replay("lines", 1, 7, 4, 0.0, {"f": "a.txt"}, "split", "ValueError: no", False)
 SEGMENT = "1.12.1.1/dead"
@@ -44,6 +45,57 @@ def test_a_source_that_cannot_plan_is_told_and_holds_nothing_up():
         assert isinstance(failed, e.PlanFailed)
         assert failed.token == token
         assert "ConnectionResetError: the feed went away" in failed.text
+    planner.stop()
+
+
+class Endless:
+    """A source that always has more; its offsets are how much of it was planned."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def plan(self, offsets, max_records):
+        start = offsets or 0
+        piece = RootRange(self.name, 1, start, max_records)
+        return SourcePlan((piece,), start + max_records, False, 0)
+
+
+@pytest.mark.parametrize("max_records", [1, 2, 3, 4, 7])
+def test_windows_smaller_than_the_number_of_sources_starve_none(max_records):
+    names = ["a", "b", "c"]
+    events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+    sources = [Endless(name) for name in names]
+    planner = Planner(sources, max_records, 0.1, SystemClock(), events.put)
+    planner.start()
+    offsets = {}
+    for token in range(30):
+        planner.ask(e.Plan(token, offsets))
+        planned = events.get(timeout=30)
+        assert sum(piece.count for piece in planned.ranges) == max_records
+        assert [p.source for p in planned.ranges] == sorted(p.source for p in planned.ranges)
+        offsets = planned.offsets
+    planner.stop()
+    assert sum(offsets.values()) == 30 * max_records
+    assert max(offsets.values()) - min(offsets.values()) <= max_records
+
+
+class Vanishing:
+    """A source that notices something at its first look and has a record at its second."""
+
+    name = "lines"
+
+    def plan(self, offsets, max_records):
+        if offsets is None:
+            return SourcePlan((), "noticed", False, 0)
+        return SourcePlan((RootRange("lines", 1, 0, 1),), [offsets], False, 0)
+
+
+def test_what_a_source_notices_without_a_record_counts_from_the_next_look_on():
+    events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+    planner = Planner([Vanishing()], 1, 0.1, SystemClock(), events.put)
+    planner.start()
+    planner.ask(e.Plan(1, {}))
+    assert events.get(timeout=30).offsets == {"lines": ["noticed"]}
     planner.stop()
 
 

@@ -34,25 +34,35 @@ class Found:
         return sum(r.count for r in self.ranges)
 
 
-def look(sources: Sequence[Source], offsets: Mapping[str, Json], max_records: int) -> Found:
+def look(
+    sources: Sequence[Source], offsets: Mapping[str, Json], max_records: int, first: int = 0
+) -> Found:
     """Ask each source once; a source that has little leaves its share to the others.
 
-    Raises ``SourceError`` where a source lost or changed data that was already counted.
+    They are asked from number ``first`` on, and once the window is full the others are not asked,
+    so that a share smaller than one record goes to another source each time. The ranges come in
+    the order of the sources. Raises ``SourceError`` where a source lost or changed data that was
+    already counted.
     """
-    ranges: list[RootRange] = []
+    found: dict[int, tuple[RootRange, ...]] = {}
     after = dict(offsets)
     drained = True
     lag = 0
     left = max_records
-    for number, source in enumerate(sources):
-        share = left // (len(sources) - number)
-        plan = source.plan(offsets.get(source.name), share)
-        ranges += plan.ranges
+    for asked in range(len(sources)):
+        if left <= 0:
+            drained = False
+            break
+        number = (first + asked) % len(sources)
+        source = sources[number]
+        plan = source.plan(offsets.get(source.name), -(-left // (len(sources) - asked)))
+        found[number] = plan.ranges
         left -= sum(r.count for r in plan.ranges)
         after[source.name] = plan.offsets
         drained = drained and plan.drained
         lag += plan.lag_records or 0
-    return Found(tuple(ranges), after, drained, lag)
+    ranges = tuple(piece for number in sorted(found) for piece in found[number])
+    return Found(ranges, after, drained, lag)
 
 
 class Planner:
@@ -79,6 +89,7 @@ class Planner:
         self._wanted: e.Plan | None = None
         self._changed = threading.Condition()
         self._stopped = False
+        self._first = 0
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
 
     def start(self) -> None:
@@ -116,14 +127,19 @@ class Planner:
 
     def _answer(self, plan: e.Plan) -> None:
         since: float | None = None
+        offsets = plan.offsets
         while True:
-            found = look(self._sources, plan.offsets, self._max_records)
+            found = look(self._sources, offsets, self._max_records, self._first)
+            if not found.roots:
+                # What a source noticed, a file that went say, counts from the next look on.
+                offsets = found.offsets
             self.lag_records = found.lag_records
             now = self._clock.monotonic_s()
             if found.roots and since is None:
                 since = now
             waited = since is not None and now - since >= self._max_interval_s
             if found.drained or found.roots >= self._max_records or waited:
+                self._first = (self._first + 1) % len(self._sources)
                 crash.reached("driver.planned")
                 self._post(e.Planned(plan.token, found.ranges, found.offsets, found.drained))
                 return
