@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
     FENCED = 7
     SOURCE = 8
     NEWER_FORMAT = 9
+    JAVA = 10
     INTERRUPTED = 130
 
 
@@ -70,6 +71,12 @@ class NewerFormatError(MillraceError):
     """A record, message or envelope written by a newer release."""
 
     exit_code = ExitCode.NEWER_FORMAT
+
+
+class JavaError(MillraceError):
+    """No Java that Spark can run on."""
+
+    exit_code = ExitCode.JAVA
 
 
 class ProtocolError(MillraceError):

@@ -34,6 +34,7 @@ spec:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A topology whose state server does not answer, so that no test can start anything."""
+    (tmp_path / "texts").mkdir()
     path = tmp_path / "topology.yaml"
     path.write_text(TEXT.replace("URL", f"redis://127.0.0.1:{free_port()}"))
     return path

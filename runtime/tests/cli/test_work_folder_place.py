@@ -38,7 +38,7 @@ COMMANDS = {
 def file(tmp_path: Path) -> Path:
     """A topology whose state server does not answer, so that no test can start anything."""
     path = tmp_path / "conf" / "topology.yaml"
-    path.parent.mkdir()
+    (path.parent / "texts").mkdir(parents=True)
     path.write_text(TEXT.replace("URL", f"redis://127.0.0.1:{free_port()}"))
     return path
 
@@ -163,6 +163,7 @@ def test_that_of_another_topology_is_left_alone(file: Path, elsewhere: Path) -> 
 def test_a_topology_from_a_pipe_is_at_home_in_the_current_folder(
     file: Path, elsewhere: Path
 ) -> None:
+    (elsewhere / "texts").mkdir()
     for _ in range(2):
         done = call(elsewhere, "run", "/dev/stdin", stdin=file.read_text())
         assert done.returncode == ExitCode.STATE_SERVER

@@ -10,10 +10,10 @@ from rich.panel import Panel
 from rich.text import Text
 from rich.tree import Tree
 
-from millrace.cli.options import Overrides, SkipCode, TopologyFile
+from millrace.cli.analysis import facts_of
+from millrace.cli.options import Overrides, SkipCode, SkipSql, TopologyFile
 from millrace.cli.output import console
 from millrace.topology.columns import Columns
-from millrace.topology.facts import gather
 from millrace.topology.graph import Component, Edge, Graph, Pass, Role
 from millrace.topology.load import load
 from millrace.topology.model import Processor, Sink, Source, StreamTopology
@@ -25,14 +25,20 @@ def register(app: typer.Typer) -> None:
     """Adds the command."""
 
     @app.command()
-    def describe(file: TopologyFile, override: Overrides = None, no_code: SkipCode = False) -> None:
-        """Draw the graph of a topology, with columns, and the passes that it runs in.
+    def describe(
+        file: TopologyFile,
+        override: Overrides = None,
+        no_code: SkipCode = False,
+        no_sql: SkipSql = False,
+    ) -> None:
+        """Draw the graph of a topology, with columns and types, and the passes that it runs in.
 
         A pass is the components that run fused over each partition; between two passes every
-        keyed or broadcast tuple goes through one exchange.
+        keyed or broadcast tuple goes through one exchange. Types of SQL come from Spark, where it
+        is installed; starting it takes some seconds.
         """
         loaded = load(file, override or (), import_code=not no_code)
-        facts = gather(loaded.topology, None if no_code else loaded.folder)
+        facts = facts_of(loaded, import_code=not no_code, ask_spark=not no_sql, every_source=True)
         console().print(drawing(loaded.topology, facts.graph, facts.columns))
 
 

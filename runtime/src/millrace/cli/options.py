@@ -24,3 +24,7 @@ Overrides = Annotated[
 SkipCode = Annotated[
     bool, typer.Option("--no-code", help="Do not import user code; its columns stay unknown.")
 ]
+SkipSql = Annotated[
+    bool,
+    typer.Option("--no-sql", help="Do not start Spark to check SQL; its types stay unknown."),
+]

@@ -33,6 +33,11 @@ def print_error(error: MillraceError) -> None:
         console(stderr=True).print(f"[bold red]error:[/] {_escaped(str(message))}", soft_wrap=True)
 
 
+def print_note(text: str) -> None:
+    """A line beside the results, on standard error."""
+    console(stderr=True).print(_escaped(text), soft_wrap=True)
+
+
 def exit_codes() -> str:
     """The exit codes of every command, for the help."""
     meanings = {
@@ -46,6 +51,7 @@ def exit_codes() -> str:
         ExitCode.FENCED: "a newer run of the topology took over",
         ExitCode.SOURCE: "source data missing, shrunk or replaced",
         ExitCode.NEWER_FORMAT: "data of a newer release",
+        ExitCode.JAVA: "Java missing or too old",
         ExitCode.INTERRUPTED: "interrupted",
     }
     return ", ".join(f"{code.value} {meanings[code]}" for code in ExitCode)

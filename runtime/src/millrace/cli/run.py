@@ -56,12 +56,26 @@ def register(app: typer.Typer) -> None:
         if overwrite and not fresh:
             raise typer.BadParameter("--overwrite empties sinks only together with --fresh")
         loaded = load(file, override or ())
+        _look_ahead(loaded)
         try:
             code = _run(loaded, workdir, fresh, overwrite, (quiet, not no_progress, as_json))
         except KeyboardInterrupt:
             # Before the driver was started: there is nothing to be drained.
             raise typer.Exit(ExitCode.INTERRUPTED) from None
         raise typer.Exit(code)
+
+
+def _look_ahead(loaded: LoadedTopology) -> None:
+    """Refuse what cannot work before anything is started, once and with the remedy."""
+    from millrace.local.java import find_java
+    from millrace.local.preflight import obstacles
+
+    find_java()
+    found = [one.error for one in obstacles(loaded, connect=False) if not one.passing]
+    for error in found:
+        print_error(error)
+    if found:
+        raise typer.Exit(int(found[0].exit_code))
 
 
 def _run(

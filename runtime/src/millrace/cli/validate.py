@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from millrace.cli.options import Overrides, SkipCode, TopologyFile
-from millrace.cli.output import print_plain
+from millrace.cli.analysis import facts_of
+from millrace.cli.options import Overrides, SkipCode, SkipSql, TopologyFile
+from millrace.cli.output import print_error, print_plain
 from millrace.topology.graph import graph_of
-from millrace.topology.load import load
+from millrace.topology.load import LoadedTopology, load
+
+Connect = Annotated[
+    bool,
+    typer.Option(
+        "--connect", help="Look whether sources are there and sinks and servers can be reached."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
 
     @app.command()
-    def validate(file: TopologyFile, override: Overrides = None, no_code: SkipCode = False) -> None:
+    def validate(
+        file: TopologyFile,
+        override: Overrides = None,
+        no_code: SkipCode = False,
+        no_sql: SkipSql = False,
+        connect: Connect = False,
+    ) -> None:
         """Check a topology file and print every problem with its remedy.
 
-        User code is imported from its folder and its signatures are checked; nothing is run.
+        User code is imported from its folder and its signatures are checked; no record is
+        processed. SQL is checked by Spark where that is installed; starting it takes some seconds.
         Exits with 3 where there is a problem.
         """
-        topology = load(file, override or (), import_code=not no_code).topology
+        loaded = load(file, override or (), import_code=not no_code)
+        facts_of(loaded, import_code=not no_code, ask_spark=not no_sql, every_source=False)
+        if connect:
+            _connect(loaded)
+        topology = loaded.topology
         spec = topology.spec
         counts = ", ".join(
             _counted(len(parts), word)
@@ -32,6 +53,16 @@ def register(app: typer.Typer) -> None:
         )
         passes = _counted(len(graph_of(topology).passes()), "pass")
         print_plain(f"{topology.name} is valid: {counts}; {passes}; {spec.guarantee.value}")
+
+
+def _connect(loaded: LoadedTopology) -> None:
+    from millrace.local.preflight import obstacles
+
+    found = [obstacle.error for obstacle in obstacles(loaded, connect=True)]
+    for error in found:
+        print_error(error)
+    if found:
+        raise typer.Exit(int(found[0].exit_code))
 
 
 def _counted(count: int, word: str) -> str:

@@ -8,13 +8,16 @@ missed when the Python pass behind it accounts for what it got.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from millrace.engine.program import Component, Kind, Program, SqlStep
 from millrace.errors import TopologyError
+from millrace.topology.problems import shorten
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,11 +58,38 @@ def add_step(frame: DataFrame, before: Component, step: Component) -> DataFrame:
     return flagged.selectExpr(*kept, keep_of(step), value)
 
 
+@dataclass(frozen=True, slots=True)
+class SqlFault:
+    """What Spark refuses: ``field`` is ``select[0]`` or ``where``, ``text`` what stands there."""
+
+    field: str
+    text: str
+    message: str
+
+
 class SqlAnalyser:
     """Finds out what SQL steps put out, by asking Spark to analyse them."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+
+    def faults(self, step: SqlStep, incoming: pa.Schema) -> list[SqlFault]:
+        """What Spark refuses of a step, in terms of the columns that come in alone."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        plain = self._spark.createDataFrame([], from_arrow_schema(incoming))
+        found = []
+        for index, text in enumerate(step.select):
+            reason = _refused(plain, text)
+            if reason and not _refused(plain, f"struct({text})"):
+                continue  # several expressions with commas between them
+            if reason:
+                found.append(SqlFault(f"select[{index}]", text, reason))
+        if step.where is not None:
+            reason = _refused(plain, step.where, condition=True)
+            if reason:
+                found.append(SqlFault("where", step.where, reason))
+        return found
 
     def __call__(self, name: str, step: SqlStep, incoming: pa.Schema) -> pa.Schema:
         """Output schema of a step. Raises ``TopologyError`` where Spark refuses it."""
@@ -67,6 +97,10 @@ class SqlAnalyser:
         from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
         from pyspark.sql.types import StructField, StructType
 
+        for fault in self.faults(step, incoming):
+            raise TopologyError(
+                f"SQL step {name!r}: sql.{fault.field} {shorten(fault.text)}: {fault.message}"
+            )
         before = Component(name="(input)", kind=Kind.SOURCE, pass_no=0, number=0)
         after = Component(name=name, kind=Kind.SQL, pass_no=0, number=1, sql=step)
         columns = from_arrow_schema(incoming)
@@ -74,18 +108,9 @@ class SqlAnalyser:
             [], StructType([StructField(column_of(before), columns, True)])
         )
         try:
-            frame = add_step(empty, before, after)
-            found = frame.schema[column_of(after)].dataType
-            plan = frame._jdf.queryExecution().analyzed().toString()
+            found = add_step(empty, before, after).schema[column_of(after)].dataType
         except PySparkException as error:
-            message = " ".join(str(error).split("JVM stacktrace")[0].split())
-            raise TopologyError(f"SQL step {name!r}: Spark refuses it: {message[:600]}") from error
-        for node in _ROW_BY_ROW:
-            if any(line.strip(" :+-").startswith(node) for line in plan.splitlines()):
-                raise TopologyError(
-                    f"SQL step {name!r} needs more than one row at a time ({node}); use an "
-                    "aggregate or a function for it"
-                )
+            raise TopologyError(f"SQL step {name!r}: Spark refuses it: {_reason(error)}") from error
         assert isinstance(found, StructType)
         names = [f.name for f in found.fields]
         if len(set(names)) < len(names):
@@ -93,6 +118,39 @@ class SqlAnalyser:
                 f"SQL step {name!r} selects a column twice: {', '.join(names)}; rename one with AS"
             )
         return pa.schema([pa.field(f.name, f.type) for f in to_arrow_schema(found)])
+
+
+def _refused(frame: DataFrame, expression: str, condition: bool = False) -> str:
+    """Why Spark refuses an expression over a frame; empty where it does not."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import BooleanType, NullType
+
+    try:
+        analysed = frame.selectExpr(expression)
+        plan = analysed._jdf.queryExecution().analyzed().toString()
+    except PySparkException as error:
+        return f"Spark refuses it: {_reason(error)}"
+    for node in _ROW_BY_ROW:
+        if any(line.strip(" :+-").startswith(node) for line in plan.splitlines()):
+            return (
+                f"needs more than one row at a time ({node}); use an aggregate or a function for it"
+            )
+    kind = analysed.schema[0].dataType
+    if condition and not isinstance(kind, BooleanType | NullType):
+        return f"is no condition but a value of type {kind.simpleString()}; write a comparison"
+    return ""
+
+
+_WORDS = re.compile(
+    r"\[[A-Z_.]+\]\s*(?P<words>.*?)\s*(SQLSTATE|== SQL|JVM stacktrace|$)", re.DOTALL
+)
+
+
+def _reason(error: Exception) -> str:
+    """What Spark says, without its codes, its plan and the text that the expression was put in."""
+    found = _WORDS.search(str(error))
+    words = found["words"] if found is not None else str(error).split("JVM stacktrace")[0]
+    return " ".join(words.split()).rstrip(".")[:400]
 
 
 def jvm_chain(program: Program) -> list[tuple[Component, Component]]:

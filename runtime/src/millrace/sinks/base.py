@@ -140,6 +140,12 @@ class Sink(ABC):
         Asked before ``--fresh`` deletes the topology's state.
         """
 
+    def check(self) -> None:  # noqa: B027
+        """Raise the ``SinkError`` that showing rows would raise now; change nothing.
+
+        Asked by ``validate --connect``, of files also before a run starts anything.
+        """
+
     @abstractmethod
     def fence(self, execution: int) -> None:
         """Refuse executions below this one from now on. Raises ``FencedError`` for a lower one."""

@@ -79,6 +79,18 @@ class FileSink(Sink):
             self._markers.sweep()
         self._uid = uid
 
+    def check(self) -> None:
+        place = self.root
+        while not os.path.lexists(place) and place != place.parent:
+            place = place.parent
+        if not place.is_dir():
+            raise SinkError(f"sink {self.name!r}: {place} is no folder; name another path")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise SinkError(
+                f"sink {self.name!r}: folder {place} cannot be written; make it writable or name "
+                "another path"
+            )
+
     def check_fresh(self, overwrite: bool) -> None:
         if self.root.is_dir():
             with self._disk("looking into it"):

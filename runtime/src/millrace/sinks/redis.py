@@ -101,6 +101,10 @@ class RedisSink(Sink):
             self._sync()
         self._uid = uid
 
+    def check(self) -> None:
+        with self._server():
+            self._client.ping()
+
     def check_fresh(self, overwrite: bool) -> None:
         with self._server():
             owner = _text(self._client.hget(self.marker, "uid"))

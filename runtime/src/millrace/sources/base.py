@@ -127,6 +127,12 @@ class Source(ABC):
         The same range always yields the same rows. Raises ``SourceError`` where it cannot.
         """
 
+    def check(self) -> None:  # noqa: B027, nothing to look for is a good answer
+        """Raise the ``SourceError`` that reading would raise now, if that is known without reading.
+
+        Asked by ``validate --connect``, of files also before a run starts; changes nothing.
+        """
+
     def split(self, piece: RootRange, at: int) -> tuple[RootRange, RootRange]:
         """Two ranges that together are ``piece``; the first has ``at`` records (0 < at < count).
 

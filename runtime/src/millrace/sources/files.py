@@ -86,6 +86,15 @@ class FileSource(Source):
     def schema(self) -> pa.Schema:
         return self._opened_format().schema
 
+    def check(self) -> None:
+        self.schema()
+        try:
+            found = self._place.list()
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if not found and self._place.pattern and not self.watch:
+            raise self._matches_nothing()
+
     # -- planning
 
     def plan(self, offsets: Json, max_records: int) -> SourcePlan:
@@ -117,10 +126,7 @@ class FileSource(Source):
             now_s = self._clock.monotonic_s()
             self._look_again_s = now_s + min(LONGEST_PAUSE_S, PAUSE_FACTOR * (now_s - began_s))
             if not self._listing and self._place.pattern and not self.watch:
-                raise SourceError(
-                    f"source {self.name!r}: files.path {self.path!r} matches no file in "
-                    f"{self._place.root}; correct the pattern"
-                )
+                raise self._matches_nothing()
         missing = state.files.keys() - self._listing.keys()
         new = {p: s for p, s in self._listing.items() if p not in state.files} if missing else {}
         for path in sorted(missing):
@@ -338,6 +344,12 @@ class FileSource(Source):
         raise SourceError(
             f"source {self.name!r}: files.path {self.path!r} holds no Parquet file yet, so its "
             "columns are unknown; put one there before the start"
+        )
+
+    def _matches_nothing(self) -> SourceError:
+        return SourceError(
+            f"source {self.name!r}: files.path {self.path!r} matches no file in "
+            f"{self._place.root}; correct the pattern"
         )
 
     def _error(self, path: str, problem: BadFileError) -> SourceError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from millrace.topology import check_flow, check_graph, check_parts
-from millrace.topology.facts import gather
+from millrace.topology.facts import Facts, gather
 from millrace.topology.model import StreamTopology
 from millrace.topology.problems import Problem
 
@@ -23,6 +23,10 @@ def check(topology: StreamTopology, folder: Path | None = None) -> list[Problem]
     ``folder`` is what paths in the topology are relative to; without it user code is not looked
     at, and what depends on it is taken to be right.
     """
-    facts = gather(topology, folder)
+    return problems_of(gather(topology, folder))
+
+
+def problems_of(facts: Facts) -> list[Problem]:
+    """Every problem that the facts show."""
     problems = [problem for rule in RULES for problem in rule(facts)]
     return [*problems, *facts.code_problems]

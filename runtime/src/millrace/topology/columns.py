@@ -33,18 +33,23 @@ _RENAMED = re.compile(r"^.+\sas\s+`?([A-Za-z_]\w*)`?$", re.IGNORECASE | re.DOTAL
 
 
 def columns_of(
-    topology: StreamTopology, graph: Graph, functions: Mapping[str, FunctionSpec]
+    topology: StreamTopology,
+    graph: Graph,
+    functions: Mapping[str, FunctionSpec],
+    found: Mapping[str, Columns],
 ) -> dict[str, Columns | None]:
     """Output columns of every source and processor; ``None`` where they cannot be known.
 
     ``functions`` holds the user code of processors, by processor name, as far as it could be
-    imported. The graph must be acyclic. Wrong declarations count as unknown; they are reported
-    elsewhere.
+    imported; ``found`` holds what Spark and the sources say. The graph must be
+    acyclic. Wrong declarations count as unknown; they are reported elsewhere.
     """
     known: dict[str, Columns | None] = {}
     for component in graph.order():
         name = component.name
-        if component.role is Role.SOURCE:
+        if name in found:
+            known[name] = found[name]
+        elif component.role is Role.SOURCE:
             known[name] = source_columns(topology.spec.sources[component.index])
         elif component.role is Role.PROCESSOR:
             edges = graph.inputs(name)

@@ -58,8 +58,13 @@ class Facts:
         return self.graph.inputs(component.name)
 
 
-def gather(topology: StreamTopology, folder: Path | None) -> Facts:
-    """Collects the facts; user code is imported where ``folder``, the file's folder, is given."""
+def gather(
+    topology: StreamTopology, folder: Path | None, found: Mapping[str, Columns] | None = None
+) -> Facts:
+    """Collects the facts; user code is imported where ``folder``, the file's folder, is given.
+
+    ``found`` are columns by component that are known from elsewhere.
+    """
     graph = graph_of(topology)
     cycles = graph.cycles()
     code = _UserCode()
@@ -85,7 +90,7 @@ def gather(topology: StreamTopology, folder: Path | None) -> Facts:
         functions=code.functions,
         classes=code.classes,
         code_problems=tuple(code.problems),
-        columns={} if cycles else columns_of(topology, graph, code.functions),
+        columns={} if cycles else columns_of(topology, graph, code.functions, found or {}),
     )
 
 

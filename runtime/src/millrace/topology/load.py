@@ -27,16 +27,25 @@ from millrace.topology.problems import (
 
 @dataclass(frozen=True, slots=True)
 class LoadedTopology:
-    """A checked topology, the file it comes from, and the folder that its paths start from."""
+    """A checked topology, the file it comes from, and the folder that its paths start from.
+
+    ``text`` and ``overrides`` are what it was read from.
+    """
 
     topology: StreamTopology
     file: Path
     folder: Path
+    text: str = ""
+    overrides: tuple[str, ...] = ()
 
     @property
     def code_path(self) -> Path:
         """The folder of the user code, resolved."""
         return (self.folder / (self.topology.spec.code.path or ".")).resolve()
+
+    def refused(self, problems: Sequence[Problem]) -> InvalidTopologyError:
+        """The error of problems that were found later, with their lines in the file."""
+        return _refused(problems, read_document(self.text, self.overrides))
 
 
 def load(file: Path, overrides: Sequence[str] = (), *, import_code: bool = True) -> LoadedTopology:
@@ -46,7 +55,9 @@ def load(file: Path, overrides: Sequence[str] = (), *, import_code: bool = True)
     at. Raises ``InvalidTopologyError`` with every problem.
     """
     file, folder = locate(Path(file))
-    return LoadedTopology(parse(_read(file), overrides, folder, import_code), file, folder)
+    text = _read(file)
+    topology = parse(text, overrides, folder, import_code)
+    return LoadedTopology(topology, file, folder, text, tuple(overrides))
 
 
 def locate(file: Path) -> tuple[Path, Path]:
@@ -81,8 +92,12 @@ def parse(
         problems = check(topology, code_folder)
         if not problems:
             return topology
+    raise _refused(problems, document)
+
+
+def _refused(problems: Sequence[Problem], document: Document) -> InvalidTopologyError:
     located = [_located(problem, document) for problem in problems]
-    raise InvalidTopologyError(sorted(located, key=lambda p: p.line or sys.maxsize))
+    return InvalidTopologyError(sorted(located, key=lambda p: p.line or sys.maxsize))
 
 
 def _read(file: Path) -> str:

@@ -17,6 +17,8 @@ from typing import Any
 
 from millrace.topology.problems import closest
 
+_OWN = __name__.partition(".")[0]
+
 
 class UserCodeError(Exception):
     """User code that cannot be used; ``remedy`` says what to do."""
@@ -51,7 +53,9 @@ def code_on_path(folder: Path) -> Iterator[None]:
     finally:
         sys.path[:] = path_before
         for name in [n for n, m in sys.modules.items() if _lies_in(m, folder)]:
-            del sys.modules[name]
+            # A checkout of Millrace below the folder is in use, and is not the user's code.
+            if name.partition(".")[0] != _OWN:
+                del sys.modules[name]
         sys.modules.update(hidden)
 
 

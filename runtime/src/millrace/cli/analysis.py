@@ -1,0 +1,52 @@
+"""What ``validate`` and ``describe`` find out beyond the file: columns, and what Spark refuses."""
+
+from __future__ import annotations
+
+from millrace.cli.output import print_note
+from millrace.topology.check import problems_of
+from millrace.topology.facts import Facts, gather
+from millrace.topology.graph import Role
+from millrace.topology.load import LoadedTopology
+
+
+def facts_of(
+    loaded: LoadedTopology, *, import_code: bool, ask_spark: bool, every_source: bool
+) -> Facts:
+    """The facts of a valid topology, with the columns that Spark and the sources tell.
+
+    Sources are asked where SQL stands behind them, with ``every_source`` all that do not say in
+    the file what they have. Raises ``InvalidTopologyError`` for what shows only then, and notes on
+    standard error what could not be checked.
+    """
+    folder = loaded.folder if import_code else None
+    facts = gather(loaded.topology, folder)
+    steps = [p.name for p in loaded.topology.spec.processors if p.sql is not None]
+    wanted = {
+        name
+        for name, component in facts.graph.by_name.items()
+        if component.role is Role.SOURCE
+        and (
+            any(edge.consumer in steps for edge in facts.graph.outputs(name))
+            or (every_source and facts.columns.get(name) is None)
+        )
+        and (import_code or component.kind != "custom")
+    }
+    if not steps and not wanted:
+        return facts
+    if not ask_spark:
+        if steps:
+            print_note("note: the SQL was not checked")
+        return facts
+    # Only these commands need it, and only for such topologies.
+    from millrace.local.analysis import analysed
+
+    if steps:
+        print_note("Spark checks the SQL; this takes some seconds, --no-sql leaves it out")
+    analysis = analysed(loaded, wanted)
+    for sentence in analysis.unknown:
+        print_note(f"note: the SQL was not checked: {sentence}" if steps else f"note: {sentence}")
+    facts = gather(loaded.topology, folder, analysis.columns)
+    problems = [*analysis.problems, *problems_of(facts)]
+    if problems:
+        raise loaded.refused(problems)
+    return facts

@@ -1,0 +1,82 @@
+"""What Spark and the sources say of a topology's columns, asked in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from millrace.errors import JavaError
+from millrace.local.java import find_java
+from millrace.topology.columns import Columns
+from millrace.topology.load import LoadedTopology
+from millrace.topology.problems import Problem
+
+ANSWER_S = 180.0
+"""How long Spark may take; on an idle machine it takes some seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """``columns`` by component as far as they could be found out, ``problems`` that Spark sees,
+    and sentences about what could not be looked at."""
+
+    columns: Mapping[str, Columns]
+    problems: tuple[Problem, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def analysed(loaded: LoadedTopology, sources: Collection[str]) -> Analysis:
+    """Ask ``sources`` for their columns, and Spark about SQL steps, which takes several seconds."""
+    missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+    if missing:
+        return _nothing(f"{' and '.join(missing)} is not installed: pip install millrace[engine]")
+    if any(processor.sql is not None for processor in loaded.topology.spec.processors):
+        try:
+            find_java()
+        except JavaError as error:
+            return _nothing(str(error))
+    with TemporaryDirectory(prefix="millrace-", ignore_cleanup_errors=True) as scratch:
+        return _ask(loaded, sources, Path(scratch))
+
+
+def _ask(loaded: LoadedTopology, sources: Collection[str], scratch: Path) -> Analysis:
+    document = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+    question = {
+        "topology": document,
+        "folder": str(loaded.folder),
+        "sources": sorted(sources),
+        "scratch": str(scratch),
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "millrace.engine.analyse"],
+            input=json.dumps(question),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=ANSWER_S,
+        )
+        answer: Any = json.loads((scratch / "answer.json").read_text())
+    except subprocess.TimeoutExpired:
+        return _nothing(f"Spark did not answer within {ANSWER_S:g} s")
+    except (OSError, ValueError):
+        lines = done.stderr.strip().splitlines()
+        return _nothing(f"Spark did not start ({lines[-1][:300] if lines else 'without a reason'})")
+    columns = {
+        name: tuple((column, kind) for column, kind in found)
+        for name, found in answer["columns"].items()
+    }
+    problems = tuple(Problem(*problem) for problem in answer["problems"])
+    return Analysis(columns, problems, tuple(answer["unknown"]))
+
+
+def _nothing(why: str) -> Analysis:
+    return Analysis({}, (), (why,))

@@ -1,0 +1,75 @@
+"""What would keep a topology from running, found out before anything is started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from millrace.errors import MillraceError
+from millrace.local.servers import PASSWORD_VARIABLE, without_password
+from millrace.state.client import StateAddress, StateClient, discover
+from millrace.topology.load import LoadedTopology
+from millrace.topology.usercode import code_on_path
+
+_ANSWER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """One thing in the way. ``passing``: a run waits for its end instead of refusing to start."""
+
+    error: MillraceError
+    passing: bool = False
+
+
+def obstacles(loaded: LoadedTopology, *, connect: bool) -> list[Obstacle]:
+    """What is in the way of the sources and sinks; nothing is changed.
+
+    Without ``connect`` only folders are looked at: a run leaves servers to its driver, which waits
+    for them, and does not make the user's own sources and sinks twice.
+    """
+    # Arrow takes a while to load, and most commands do without.
+    from millrace.sinks import SinkSpec, make_sink
+    from millrace.sources import SourceSpec, make_source
+
+    spec, folder = loaded.topology.spec, loaded.folder
+    found: list[Obstacle] = []
+    with code_on_path(loaded.code_path):
+        for source in spec.sources:
+            if connect or source.files is not None:
+                with _noted(found, f"source {source.name!r}"):
+                    make_source(SourceSpec.of(source, folder)).check()
+        for sink in spec.sinks:
+            if connect or sink.files is not None:
+                with _noted(found, f"sink {sink.name!r}"):
+                    make_sink(SinkSpec.of(sink, folder)).check()
+    if connect and spec.state_servers.url is not None:
+        with _noted(found, "spec.stateServers.url"):
+            _ask(spec.state_servers.url)
+    return found
+
+
+@contextmanager
+def _noted(found: list[Obstacle], what: str) -> Iterator[None]:
+    try:
+        yield
+    except MillraceError as error:
+        found.append(Obstacle(error, bool(getattr(error, "retryable", False))))
+    except Exception as error:  # noqa: BLE001
+        # The boundary to user code: a check may raise anything.
+        said = f"{type(error).__name__}: {error}"
+        found.append(Obstacle(MillraceError(f"{what}: its check failed: {said}; mend it")))
+
+
+def _ask(url: str) -> None:
+    """Whether a server of the user's own answers and has the settings that state needs."""
+    bare, password = without_password(url)
+    password = password or os.environ.get(PASSWORD_VARIABLE)
+    address: StateAddress = discover("state-0", bare, password, timeout_s=_ANSWER_S)
+    client = StateClient(address, "")
+    try:
+        client.check_settings()
+    finally:
+        client.close()
