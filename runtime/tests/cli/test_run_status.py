@@ -75,7 +75,7 @@ def test_a_living_run_shows_figures_and_processes(work: Path, tmp_path: Path) ->
             ("driver", me.pid, 2)
         ]
         text = status(cwd=tmp_path)
-        assert "1,234,567 in 17 windows" in text
+        assert "1,234,567 roots in 17 windows" in text
         assert str(me.pid) in text
     finally:
         lease.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import time
 from dataclasses import replace
 
 import pytest
@@ -77,6 +78,44 @@ def test_windows_smaller_than_the_number_of_sources_starve_none(max_records):
     planner.stop()
     assert sum(offsets.values()) == 30 * max_records
     assert max(offsets.values()) - min(offsets.values()) <= max_records
+
+
+class Filling(Endless):
+    """More comes in behind its one record while nothing is planned."""
+
+    waiting = 0
+
+    def plan(self, offsets, max_records):
+        return SourcePlan((RootRange(self.name, 1, offsets or 0, 2),), 2, False, self.waiting)
+
+    def lag(self, offsets):
+        assert offsets == 2
+        return self.waiting
+
+
+def until(look):
+    end_s = time.monotonic() + 30
+    while not look():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_the_lag_counts_what_no_window_has_taken_also_while_one_runs():
+    events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+    source = Filling("lines")
+    planner = Planner([source], 2, 0.1, SystemClock(), events.put)
+    assert planner.lag_records == 0
+    planner.start()
+    planner.ask(e.Plan(1, {}))
+    events.get(timeout=30)
+    assert planner.lag_records == 2  # planned, in no window yet
+    source.waiting = 7
+    until(lambda: planner.lag_records == 9)
+    source.waiting = 8
+    until(lambda: planner.lag_records == 10)
+    planner.stop()
+    planner.ask(e.Plan(2, {"lines": 2}))
+    assert planner.lag_records == 8  # the window that asks has the two
 
 
 class Vanishing:

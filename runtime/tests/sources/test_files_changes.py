@@ -446,3 +446,16 @@ def test_files_may_be_removed_while_they_are_listed(
     monkeypatch.setattr(FileStat, "of", removing)
     assert len(Place.of("in", inbox.parent).list()) <= 2
     assert Place.of("in/*", inbox.parent).list().keys() == {"0"}
+
+
+def test_the_lag_counts_what_comes_in_and_leaves_a_renamed_file_to_the_plan(inbox, tmp_path):
+    write(inbox / "a.log", ["one", "two"])
+    reader = Reader(tmp_path, watch=True)
+    assert reader.take() == ["one", "two"]
+    assert reader.source.lag(reader.offsets) == 0
+    (inbox / "a.log").rename(inbox / "b.log")
+    append(inbox / "b.log", "six\nten\n")
+    write(inbox / "c.log", ["new"])
+    assert reader.source.lag(reader.offsets) > 0
+    assert sorted(reader.take()) == ["new", "six", "ten"]
+    assert reader.source.lag(reader.offsets) == 0

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 import millrace
-from millrace.cli import dead_letters, describe, run, schema, status, validate
+from millrace.cli import dead_letters, describe, list_, logs, run, schema, status, stop, validate
 from millrace.cli.output import exit_codes, print_error
 from millrace.errors import MillraceError
 
-_COMMANDS = (validate, describe, run, status, dead_letters, schema)
+_COMMANDS = (validate, describe, run, status, logs, stop, list_, dead_letters, schema)
 """Modules with ``register(app)``, in the order of the help. New commands go here."""
 
 

@@ -11,7 +11,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from millrace.cli.folders import WorkDir, named_folder
+from millrace.cli.folders import NamedTopology, WorkDir, named_folder
+from millrace.cli.options import TopologyOption, one_file
 from millrace.cli.output import console, print_plain
 
 if TYPE_CHECKING:
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
 
 _PAYLOAD_SHOWN = 60
 
-TopologyOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--topology",
-        "-t",
-        metavar="FILE",
-        help="The topology file. Not needed where only one topology of this folder has run.",
-        show_default=False,
-    ),
-]
 Ids = Annotated[
     list[str] | None,
     typer.Argument(
@@ -64,6 +55,7 @@ def register(app: typer.Typer) -> None:
 
 
 def list_letters(
+    file: NamedTopology = None,
     topology: TopologyOption = None,
     workdir: WorkDir = None,
     processor: OfProcessor = None,
@@ -71,7 +63,7 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """List the dead letters, oldest window first."""
-    _, letters = _letters(topology, workdir, processor, source)
+    _, letters = _letters(one_file(file, topology), workdir, processor, source)
     if as_json:
         _print_json(letters)
         return

@@ -11,7 +11,14 @@ from rich.text import Text
 from rich.tree import Tree
 
 from millrace.cli.analysis import facts_of
-from millrace.cli.options import Overrides, SkipCode, SkipSql, TopologyFile
+from millrace.cli.options import (
+    Overrides,
+    SkipCode,
+    SkipSql,
+    TopologyFile,
+    TopologyOption,
+    needed_file,
+)
 from millrace.cli.output import console
 from millrace.topology.columns import Columns
 from millrace.topology.graph import Component, Edge, Graph, Pass, Role
@@ -26,7 +33,8 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def describe(
-        file: TopologyFile,
+        file: TopologyFile = None,
+        topology: TopologyOption = None,
         override: Overrides = None,
         no_code: SkipCode = False,
         no_sql: SkipSql = False,
@@ -37,7 +45,7 @@ def register(app: typer.Typer) -> None:
         keyed or broadcast tuple goes through one exchange. Types of SQL come from Spark, where it
         is installed; starting it takes some seconds.
         """
-        loaded = load(file, override or (), import_code=not no_code)
+        loaded = load(needed_file(file, topology), override or (), import_code=not no_code)
         facts = facts_of(loaded, import_code=not no_code, ask_spark=not no_sql, every_source=True)
         console().print(drawing(loaded.topology, facts.graph, facts.columns))
 

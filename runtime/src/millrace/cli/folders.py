@@ -21,6 +21,16 @@ WorkDir = Annotated[
 ]
 
 
+NamedTopology = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        help="The topology file. Not needed where only one topology of this folder has run.",
+        show_default=False,
+    ),
+]
+
+
 def named_folder(file: Path | None, workdir: Path | None) -> Path:
     """The work folder itself, that of a topology file, or the only one there is.
 

@@ -8,8 +8,18 @@ from typing import Annotated
 import typer
 
 TopologyFile = Annotated[
-    Path,
+    Path | None,
     typer.Argument(metavar="FILE", help="The topology file.", show_default=False),
+]
+TopologyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--topology",
+        "-t",
+        metavar="FILE",
+        help="The topology file, as FILE; every command takes it so.",
+        show_default=False,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -28,3 +38,18 @@ SkipSql = Annotated[
     bool,
     typer.Option("--no-sql", help="Do not start Spark to check SQL; its types stay unknown."),
 ]
+
+
+def one_file(file: Path | None, option: Path | None) -> Path | None:
+    """The topology file, which may be named in front or by ``-t``, but once."""
+    if file is not None and option is not None:
+        raise typer.BadParameter("the topology file is named twice: leave FILE or --topology out")
+    return file or option
+
+
+def needed_file(file: Path | None, option: Path | None) -> Path:
+    """The same, for a command that cannot do without."""
+    named = one_file(file, option)
+    if named is None:
+        raise typer.BadParameter("no topology file is named: give FILE")
+    return named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 from rich.console import Console
@@ -36,6 +37,17 @@ def print_error(error: MillraceError) -> None:
 def print_note(text: str) -> None:
     """A line beside the results, on standard error."""
     console(stderr=True).print(_escaped(text), soft_wrap=True)
+
+
+def counted(count: int, word: str) -> str:
+    """``1 root``, ``2 roots``, ``1,000 passes``."""
+    plural = f"{word}es" if word.endswith("s") else f"{word}s"
+    return f"{count:,} {word if count == 1 else plural}"
+
+
+def moment(seconds: float) -> str:
+    """Local date and time of a wall-clock time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def exit_codes() -> str:

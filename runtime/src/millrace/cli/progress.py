@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import time
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
+from rich.control import Control
 from rich.live import Live
 from rich.markup import escape
+from rich.segment import ControlType
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from millrace.cli.output import counted, moment
 from millrace.clock import Clock
 from millrace.local.files import read_json
 from millrace.local.runlog import EventFollower, RunEvent
@@ -63,13 +66,13 @@ class Figures:
 
     def line(self) -> str:
         """Everything in one plain line."""
-        lag = "" if self.lag is None else f", lag {self.lag:,}"
+        lag = "" if self.lag is None else f", {self.lag:,} unread"
         dropped = f", dropped {self.dropped:,}" if self.dropped else ""
         return (
-            f"{self.state}: {self.roots:,} roots in {self.sealed:,} windows "
+            f"{self.state}: {counted(self.roots, 'root')} in {counted(self.sealed, 'window')} "
             f"({self.published:,} published), {self.roots_per_s:,.0f} roots/s, "
-            f"{self.pending:,} pending, {self.replays:,} replays, "
-            f"{self.dead:,} dead letters{dropped}{lag}"
+            f"{self.pending:,} pending, {counted(self.replays, 'replay')}, "
+            f"{counted(self.dead, 'dead letter')}{dropped}{lag}"
         )
 
 
@@ -120,9 +123,10 @@ class Lines(Quiet):
         self._told: set[RunEvent] = set()
 
     def event(self, event: RunEvent) -> None:
-        # Told at once, even if the disk is too full for the file of events.
-        self._told.add(event)
-        self._show(event)
+        # What the driver wrote before comes first. A full disk may keep this one from the file.
+        if event not in self._show_events():
+            self._told.add(event)
+            self._show(event)
 
     def tell(self, text: str) -> None:
         self.console.print(escape(text), soft_wrap=True)
@@ -135,7 +139,8 @@ class Lines(Quiet):
         line = self._now().line()
         if line != self._last:
             self._last = line
-            self.console.print(f"{_time(self._clock.now_s())} {line}", soft_wrap=True)
+            begin_line(self.console)
+            self.console.print(f"{moment(self._clock.now_s())} {line}", soft_wrap=True)
 
     def finish(self) -> None:
         self._show_events()
@@ -143,16 +148,19 @@ class Lines(Quiet):
     def _now(self) -> Figures:
         return Figures.of(read_json(self._status), self._since)
 
-    def _show_events(self) -> None:
-        for event in self._follower.new():
+    def _show_events(self) -> list[RunEvent]:
+        """Show what is new in the file, in its order; answers what that was."""
+        new = list(self._follower.new())
+        for event in new:
             if event not in self._told:
                 self._show(event)
             self._told.discard(event)
+        return new
 
     def _show(self, event: RunEvent) -> None:
         style = "yellow" if event.warning else "dim"
-        text = f"{_time(event.time)} {event.kind}: {escape(event.text)}"
-        self.console.print(f"[{style}]{text}[/]", soft_wrap=True)
+        begin_line(self.console)
+        self.console.print(Text(event_line(event), style), soft_wrap=True)
 
 
 class Panel(Lines):
@@ -188,7 +196,7 @@ class Panel(Lines):
             _figure("published", f"{figures.published:,}"),
         )
         grid.add_row(
-            _figure("lag", "?" if figures.lag is None else f"{figures.lag:,}"),
+            _figure("unread", "?" if figures.lag is None else f"{figures.lag:,}"),
             _figure("pending", f"{figures.pending:,}"),
             _figure("replays", f"{figures.replays:,}"),
             _figure("dead letters", f"{figures.dead:,}", "red" if figures.dead else ""),
@@ -224,5 +232,13 @@ def _figure(label: str, value: str, style: str = "") -> Text:
     return Text.assemble((value, style or "bold"), " ", (label, "dim"))
 
 
-def _time(seconds: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(seconds))
+def event_line(event: RunEvent) -> str:
+    """When, what in plain words, its name, and the sentence."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", event.kind).lower()
+    return f"{moment(event.time)} {words} ({event.kind}): {event.text}"
+
+
+def begin_line(console: Console) -> None:
+    """Clear what stands in the terminal's line, the ``^C`` of an interrupt say."""
+    if console.is_terminal:
+        console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 from rich.console import Console
 from rich.markup import escape
 
+from millrace.cli.output import counted
 from millrace.errors import ExitCode
 from millrace.local.files import read_json
 from millrace.local.supervisor import RunResult
@@ -73,9 +74,9 @@ class Report:
             console.print(f"  {escape(label):<16}{escape(text)}", soft_wrap=True)
 
     def _facts(self) -> Iterator[tuple[str, str]]:
-        yield "roots", f"{self.here['roots']:,} in {self.here['windows']:,} windows"
+        yield "roots", _roots(self.here)
         if self.totals["roots"] != self.here["roots"]:
-            yield "in all", f"{self.totals['roots']:,} in {self.totals['windows']:,} windows"
+            yield "in all", _roots(self.totals)
         yield "replays", f"{self.here['replays']:,}"
         if self.here["dropped"]:
             yield "dropped", f"{self.here['dropped']:,}"
@@ -83,8 +84,6 @@ class Report:
         if dead:
             hint = f"millrace dead-letters list --workdir {self.folder.path}"
             yield "dead letters", f"{dead:,}: {hint}"
-        if self.bytes_per_root is not None:
-            yield "ackers", f"{self.bytes_per_root:g} bytes for each tracked root"
         for name, count in self.result.restarts.items():
             yield "started again", f"{name}, {count} times" if count > 1 else f"{name}, once"
         for name, place in self.sinks.items():
@@ -102,6 +101,10 @@ class Report:
         code = self.result.code
         name = ExitCode(code).name if code in ExitCode.__members__.values() else "unknown"
         return f"[bold red]failed[/] {after} (exit code {code}, {name}); nothing is lost"
+
+
+def _roots(totals: Mapping[str, int]) -> str:
+    return f"{counted(totals['roots'], 'root')} in {counted(totals['windows'], 'window')}"
 
 
 def sink_places(loaded: LoadedTopology) -> dict[str, str]:

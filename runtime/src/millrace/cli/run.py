@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from millrace.cli.folders import WorkDir
-from millrace.cli.options import Overrides, TopologyFile
+from millrace.cli.options import Overrides, TopologyFile, TopologyOption, needed_file
 from millrace.cli.output import console, print_error, print_plain
 from millrace.errors import ExitCode, MillraceError
 from millrace.topology.load import LoadedTopology, load
@@ -35,7 +35,8 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def run(
-        file: TopologyFile,
+        file: TopologyFile = None,
+        topology: TopologyOption = None,
         override: Overrides = None,
         workdir: WorkDir = None,
         fresh: Fresh = False,
@@ -55,7 +56,7 @@ def register(app: typer.Typer) -> None:
         """
         if overwrite and not fresh:
             raise typer.BadParameter("--overwrite empties sinks only together with --fresh")
-        loaded = load(file, override or ())
+        loaded = load(needed_file(file, topology), override or ())
         _look_ahead(loaded)
         try:
             code = _run(loaded, workdir, fresh, overwrite, (quiet, not no_progress, as_json))

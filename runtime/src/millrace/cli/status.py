@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from millrace.cli.folders import WorkDir, named_folder
-from millrace.cli.output import console, print_plain
+from millrace.cli.folders import NamedTopology, WorkDir, named_folder
+from millrace.cli.options import TopologyOption, one_file
+from millrace.cli.output import console, counted, moment, print_plain
 
-TopologyOfStatus = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="FILE",
-        help="The topology file. Not needed where only one topology of this folder has run.",
-        show_default=False,
-    ),
+Watch = Annotated[
+    bool, typer.Option("--watch", "-w", help="Show it anew every second, until Ctrl-C.")
 ]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object, with --watch one a line.")
+]
+
+EVERY_S = 1.0
 
 
 def register(app: typer.Typer) -> None:
@@ -31,9 +33,11 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def status(
-        file: TopologyOfStatus = None,
+        file: NamedTopology = None,
+        topology: TopologyOption = None,
         workdir: WorkDir = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+        watch: Watch = False,
+        as_json: AsJson = False,
     ) -> None:
         """Show what a topology does: last sealed window, counts, and every process with its role.
 
@@ -42,58 +46,118 @@ def register(app: typer.Typer) -> None:
         from millrace.local.overview import overview
         from millrace.local.workdir import find_folder
 
-        document = overview(find_folder(named_folder(file, workdir)))
-        if as_json:
-            print_plain(json.dumps(document))
-        else:
-            show(document, console())
+        folder = find_folder(named_folder(one_file(file, topology), workdir))
+
+        def look() -> dict[str, Any]:
+            return overview(folder)
+
+        try:
+            if as_json:
+                _print_json(look, watch)
+            elif watch:
+                _watch(look)
+            else:
+                console().print(drawn(look()))
+        except KeyboardInterrupt:
+            return
 
 
-def show(document: Mapping[str, Any], out: Console) -> None:
+def _print_json(look: Callable[[], dict[str, Any]], watch: bool) -> None:
+    print_plain(json.dumps(look()))
+    while watch:
+        sys.stdout.flush()
+        time.sleep(EVERY_S)
+        print_plain(json.dumps(look()))
+
+
+def _watch(look: Callable[[], dict[str, Any]]) -> None:
+    """In a terminal one picture that changes, elsewhere one below the other."""
+    out = console()
+    if not out.is_terminal:
+        while True:
+            out.print(moment(time.time()), drawn(look()), "", sep="\n")
+            time.sleep(EVERY_S)
+    with Live(drawn(look()), console=out, auto_refresh=False) as live:
+        while True:
+            time.sleep(EVERY_S)
+            live.update(drawn(look()), refresh=True)
+
+
+def drawn(document: Mapping[str, Any]) -> RenderableType:
     """The overview for people."""
-    out.print(f"[bold]{escape(document['name'])}[/] {document['state']}")
-    for warning in document["warnings"]:
-        out.print(f"[yellow]{escape(warning)}[/]")
+    parts: list[RenderableType] = [
+        Text.assemble((document["name"], "bold"), f" {_state(document)}")
+    ]
+    parts += [Text(warning, "yellow") for warning in document["warnings"]]
     grid = Table.grid(padding=(0, 2))
     for label, text in _facts(document):
-        grid.add_row(label, escape(text))
-    out.print(grid)
+        grid.add_row(label, Text(text))
+    parts.append(grid)
     if document["processes"]:
-        out.print(_processes(document["processes"]))
+        parts.append(_processes(document["processes"]))
+    return Group(*parts)
+
+
+_STATES = {
+    "starting": "is starting",
+    "running": "is running",
+    "ending": "is ending",
+    "drained": "is drained: all input is processed and published",
+    "asked": "was stopped; the next millrace run goes on where it stopped",
+    "fenced": "was fenced: a newer run has taken over",
+    "failed": "failed; nothing is lost",
+    "killed": "was killed; the next millrace run goes on behind the last sealed window",
+}
+
+
+def _state(document: Mapping[str, Any]) -> str:
+    state = document["state"]
+    return f"{_STATES.get(state, '')} ({state})".lstrip()
 
 
 def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = [("work folder", document["workdir"]), ("guarantee", str(document["guarantee"]))]
+    """Who it is, what is done, what is to be done, what went wrong, how it runs."""
+    facts = [
+        ("topology", str(document["topology"])),
+        ("work folder", str(document["workdir"])),
+        ("guarantee", f"{document['guarantee']}, tracking {document['tracking']}"),
+    ]
     totals = document["totals"]
     if totals is None:
         return facts
+    sealed = f"window {document['sealed']} is the last that counts for good"
     facts += [
-        ("sealed", f"window {document['sealed']}, published up to {document['published']}"),
-        ("roots", f"{totals['roots']:,} in {totals['windows']:,} windows"),
+        ("sealed", f"{sealed}; sinks show up to window {document['published']}"),
+        ("roots", f"{counted(totals['roots'], 'root')} in {counted(totals['windows'], 'window')}"),
         ("roots/s", f"{document['rootsPerS'] or 0:,.0f}"),
-        ("pending", f"{document['pendingReplays']:,} roots wait for their replay"),
-        ("replays", f"{totals['replays']:,}"),
-        ("dead letters", f"{document['deadLetters']:,}"),
-        ("execution", f"{document['execution']}, epoch {document['epoch']} ({document['phase']})"),
     ]
-    if totals["dropped"]:
-        facts.append(("dropped", f"{totals['dropped']:,}"))
-    if document["requests"]:
-        facts.append(("requests", f"{document['requests']} wait for the next seal"))
     window = document["window"]
     if document["alive"] and window:
-        text = f"{window['number']}, attempt {window['attempt']}, {window['roots']:,} roots"
-        facts.append(("window", text))
+        doing = f"{window['number']} is processed, attempt {window['attempt']}"
+        facts.append(("window", f"{doing}, {counted(window['roots'], 'root')}"))
     if document["lagRecords"] is not None:
-        facts.append(("lag", f"{document['lagRecords']:,} records"))
-    return facts
+        lag = document["lagRecords"]
+        verb = "waits" if lag == 1 else "wait"
+        facts.append(("unread", f"{counted(lag, 'record')} {verb} in the sources"))
+    facts += [
+        ("pending", f"{counted(document['pendingReplays'], 'root')} to be replayed"),
+        ("replays", f"{counted(totals['replays'], 'replay')} so far"),
+        ("dead letters", f"{counted(document['deadLetters'], 'root')} failed for good"),
+    ]
+    if totals["dropped"]:
+        facts.append(("dropped", f"{counted(totals['dropped'], 'root')} failed and left out"))
+    if document["requests"]:
+        facts.append(("requests", f"{document['requests']:,} to be done with the next seal"))
+    starts = f"{document['execution']} (lives of the driver)"
+    changes = f"{document['epoch']} (changes of the state servers), {document['phase']}"
+    return [*facts, ("execution", f"{starts}, epoch {changes}")]
 
 
 def _processes(rows: list[dict[str, Any]]) -> Table:
     table = Table("process", "pid", "since", "started again", "memory", box=None, padding=(0, 2))
     for row in rows:
-        since = time.strftime("%H:%M:%S", time.localtime(row["started"]))
+        since = moment(row["started"])
         memory = f"{row['rssBytes'] / 1e6:,.0f} MB"
         again = str(row["restarts"]) if row["restarts"] else ""
-        table.add_row(escape(row["name"]), str(row["pid"]), since, again, memory)
+        table.add_row(Text(row["name"]), str(row["pid"]), since, again, memory)
     return table

@@ -7,8 +7,15 @@ from typing import Annotated
 import typer
 
 from millrace.cli.analysis import facts_of
-from millrace.cli.options import Overrides, SkipCode, SkipSql, TopologyFile
-from millrace.cli.output import print_error, print_plain
+from millrace.cli.options import (
+    Overrides,
+    SkipCode,
+    SkipSql,
+    TopologyFile,
+    TopologyOption,
+    needed_file,
+)
+from millrace.cli.output import counted, print_error, print_plain
 from millrace.topology.graph import graph_of
 from millrace.topology.load import LoadedTopology, load
 
@@ -25,7 +32,8 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def validate(
-        file: TopologyFile,
+        file: TopologyFile = None,
+        topology: TopologyOption = None,
         override: Overrides = None,
         no_code: SkipCode = False,
         no_sql: SkipSql = False,
@@ -37,22 +45,21 @@ def register(app: typer.Typer) -> None:
         processed. SQL is checked by Spark where that is installed; starting it takes some seconds.
         Exits with 3 where there is a problem.
         """
-        loaded = load(file, override or (), import_code=not no_code)
+        loaded = load(needed_file(file, topology), override or (), import_code=not no_code)
         facts_of(loaded, import_code=not no_code, ask_spark=not no_sql, every_source=False)
         if connect:
             _connect(loaded)
-        topology = loaded.topology
-        spec = topology.spec
+        spec = loaded.topology.spec
         counts = ", ".join(
-            _counted(len(parts), word)
+            counted(len(parts), word)
             for parts, word in (
                 (spec.sources, "source"),
                 (spec.processors, "processor"),
                 (spec.sinks, "sink"),
             )
         )
-        passes = _counted(len(graph_of(topology).passes()), "pass")
-        print_plain(f"{topology.name} is valid: {counts}; {passes}; {spec.guarantee.value}")
+        passes = counted(len(graph_of(loaded.topology).passes()), "pass")
+        print_plain(f"{loaded.topology.name} is valid: {counts}; {passes}; {spec.guarantee.value}")
 
 
 def _connect(loaded: LoadedTopology) -> None:
@@ -63,8 +70,3 @@ def _connect(loaded: LoadedTopology) -> None:
         print_error(error)
     if found:
         raise typer.Exit(int(found[0].exit_code))
-
-
-def _counted(count: int, word: str) -> str:
-    plural = f"{word}es" if word.endswith("s") else f"{word}s"
-    return f"{count} {word if count == 1 else plural}"

@@ -19,15 +19,18 @@ log = logging.getLogger(__name__)
 POLL_S = 0.05
 """Longest pause between two looks at sources that had nothing new."""
 
+LAG_S = 1.0
+"""How often sources are asked what waits in them while nothing is to be planned."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What all sources together have for one window."""
+    """What all sources together have for one window; ``lags`` counts what waits behind it."""
 
     ranges: tuple[RootRange, ...]
     offsets: dict[str, Json]
     drained: bool
-    lag_records: int
+    lags: dict[str, int]
 
     @property
     def roots(self) -> int:
@@ -47,7 +50,7 @@ def look(
     found: dict[int, tuple[RootRange, ...]] = {}
     after = dict(offsets)
     drained = True
-    lag = 0
+    lags: dict[str, int] = {}
     left = max_records
     for asked in range(len(sources)):
         if left <= 0:
@@ -60,9 +63,9 @@ def look(
         left -= sum(r.count for r in plan.ranges)
         after[source.name] = plan.offsets
         drained = drained and plan.drained
-        lag += plan.lag_records or 0
+        lags[source.name] = plan.lag_records or 0
     ranges = tuple(piece for number in sorted(found) for piece in found[number])
-    return Found(ranges, after, drained, lag)
+    return Found(ranges, after, drained, lags)
 
 
 class Planner:
@@ -80,7 +83,9 @@ class Planner:
         clock: Clock,
         post: Callable[[e.Event], None],
     ) -> None:
-        self.lag_records = 0
+        self._lags: dict[str, int] = {}
+        self._held = 0
+        self._behind: Mapping[str, Json] | None = None
         self._sources = sources
         self._max_records = max_records
         self._max_interval_s = max_interval_s
@@ -102,19 +107,28 @@ class Planner:
             self._changed.notify()
         self._thread.join()
 
+    @property
+    def lag_records(self) -> int:
+        """Records that no window has taken: planned ones that wait for theirs, and those behind."""
+        return self._held + sum(self._lags.values())
+
     def ask(self, plan: e.Plan) -> None:
         with self._changed:
             self._wanted = plan
+            self._held = 0  # the records of the plan before are in a window by now
             self._changed.notify()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self._wanted is not None)
+                idle_s = None if self._behind is None else LAG_S
+                self._changed.wait_for(lambda: self._stopped or self._wanted is not None, idle_s)
                 if self._stopped:
                     return
                 plan, self._wanted = self._wanted, None
-            assert plan is not None
+            if plan is None:
+                self._look_behind()
+                continue
             try:
                 self._answer(plan)
             except MillraceError as error:
@@ -133,13 +147,16 @@ class Planner:
             if not found.roots:
                 # What a source noticed, a file that went say, counts from the next look on.
                 offsets = found.offsets
-            self.lag_records = found.lag_records
+            self._lags |= found.lags
+            with self._changed:
+                self._held = found.roots if self._wanted is None else 0
             now = self._clock.monotonic_s()
             if found.roots and since is None:
                 since = now
             waited = since is not None and now - since >= self._max_interval_s
             if found.drained or found.roots >= self._max_records or waited:
                 self._first = (self._first + 1) % len(self._sources)
+                self._behind = found.offsets
                 crash.reached("driver.planned")
                 self._post(e.Planned(plan.token, found.ranges, found.offsets, found.drained))
                 return
@@ -148,6 +165,19 @@ class Planner:
                 pause = min(POLL_S, max(0.001, since + self._max_interval_s - now))
             if self._interrupted(pause):
                 return
+
+    def _look_behind(self) -> None:
+        """Ask what has come in behind the last plan while a window is being processed."""
+        assert self._behind is not None
+        for source in self._sources:
+            try:
+                lag = source.lag(self._behind.get(source.name))
+            except Exception as error:  # noqa: BLE001
+                # The boundary to anyone's code: the next plan says what is wrong with the source.
+                log.debug("the lag of %s is not known: %s", source.name, error)
+                continue
+            if lag is not None:
+                self._lags[source.name] = lag
 
     def _interrupted(self, pause_s: float) -> bool:
         with self._changed:

@@ -98,6 +98,8 @@ class Statistics:
 
     def settle(self) -> None:
         """Write the figures of the last change, which may have come too soon after another."""
+        if self.lag() != self._status.values.get("lagRecords"):
+            self.write()
         self._status.settle()
 
     def stopped(self, stop: e.Stop) -> None:

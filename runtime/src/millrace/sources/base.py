@@ -127,6 +127,13 @@ class Source(ABC):
         The same range always yields the same rows. Raises ``SourceError`` where it cannot.
         """
 
+    def lag(self, offsets: Json) -> int | None:
+        """How many records wait behind ``offsets``, an estimate; ``None`` where only a plan tells.
+
+        Asked about once a second while a window is processed, by the thread that plans.
+        """
+        return None
+
     def check(self) -> None:  # noqa: B027, nothing to look for is a good answer
         """Raise the ``SourceError`` that reading would raise now, if that is known without reading.
 

@@ -141,6 +141,17 @@ class FileSource(Source):
             draft.gone.append(path)
         return self._listing
 
+    def lag(self, offsets: Json) -> int | None:
+        if not self.watch:
+            return None  # what it reads was listed once, so the last plan told all
+        state = self._state(offsets)
+        known = self._listing or {}
+        if len(known) < MANY_FILES:
+            # Not kept: only a plan may take note of files that were renamed or are gone.
+            known = self._place.list()
+        waiting = [p for p in known if self._waits(state.files.get(p), known[p])]
+        return self._lag(state, known, waiting)
+
     def _look_is_due(self) -> bool:
         """A small folder is looked at whenever asked, a large one at most a tenth of the time."""
         known = self._listing or {}
