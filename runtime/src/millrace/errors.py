@@ -22,6 +22,7 @@ class ExitCode(IntEnum):
     SOURCE = 8
     NEWER_FORMAT = 9
     JAVA = 10
+    ENGINE = 11
     INTERRUPTED = 130
 
 
@@ -53,6 +54,19 @@ class SinkError(MillraceError):
     """A sink that refuses what is to be shown on it."""
 
     exit_code = ExitCode.SINK
+
+
+class EngineError(MillraceError):
+    """The engine, a connector or Spark failed on an attempt, which no root is to blame for.
+
+    The window is run again a few times; then the run stops with nothing sealed.
+    """
+
+    exit_code = ExitCode.ENGINE
+
+
+class UserCodeError(MillraceError):
+    """User code failed on a batch as a whole: some root of the window is to blame."""
 
 
 class SourceError(MillraceError):

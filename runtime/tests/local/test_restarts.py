@@ -32,6 +32,13 @@ def test_another_end_or_progress_in_between_starts_the_count_again() -> None:
     assert isinstance(history.ended(ExitCode.SOURCE, 1.0, progressed=False), GiveUp)
 
 
+def test_failing_at_the_same_window_for_long_is_no_progress() -> None:
+    history = Restarts(FINAL_CODES)
+    assert isinstance(history.ended(ExitCode.ENGINE, 3600.0, progressed=False), Again)
+    given_up = GiveUp(ExitCode.ENGINE, 2)
+    assert history.ended(ExitCode.ENGINE, 3600.0, progressed=False) == given_up
+
+
 def test_signals_and_lost_state_servers_never_end_a_run() -> None:
     history = Restarts(FINAL_CODES)
     for code in [-9, ExitCode.STATE_SERVER] * 50:

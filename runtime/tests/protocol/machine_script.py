@@ -21,6 +21,7 @@ from millrace.protocol import events as e
 from millrace.protocol.driver import Driver, Settings
 from millrace.protocol.record import Backoff, first_record
 from millrace.protocol.types import (
+    Evidence,
     FailedRoot,
     Guarantee,
     Intent,
@@ -231,14 +232,23 @@ class Script:
         return e.RunDone(plan.id, (1,), (report,))
 
     def _on_died(self, words: list[str]) -> e.Event:
+        """``died`` in user code, or ``died member`` for a state server that is away."""
         action = self._last(e.Run)
         assert isinstance(action, e.Run)
-        return e.RunDied(action.plan.id, "the worker died", member_lost=words == ["member"])
+        if words == ["member"]:
+            return e.RunDied(action.plan.id, "a server is away", member_lost=True)
+        return e.RunDied(action.plan.id, "the worker died", evidence=Evidence.USER_CODE)
+
+    def _on_broke(self, words: list[str]) -> e.Event:
+        """The attempt failed, and not because of a root."""
+        action = self._last(e.Run)
+        assert isinstance(action, e.Run)
+        return e.RunDied(action.plan.id, "an assertion in Spark")
 
     def _on_verdict(self, words: list[str]) -> e.Event:
         """``verdict ok``, ``verdict incomplete 0 2``, ``verdict short 1``, ``verdict lost``.
 
-        A short one says nothing about so many roots.
+        A short one says nothing about so many roots, ``verdict broken`` is about the window's tree.
         """
         action = self._last(e.AskVerdict)
         assert isinstance(action, e.AskVerdict)
@@ -249,7 +259,7 @@ class Script:
         named = words[1:] if words[0] == "incomplete" else []
         broken = tuple(FailedRoot(int(word), "p", "broken") for word in named)
         complete = marker.intent.roots - len(marker.excluded) - len(broken) - missing
-        return e.VerdictGiven(Verdict(marker.id, (0,), complete, broken, True))
+        return e.VerdictGiven(Verdict(marker.id, (0,), complete, broken, words[0] != "broken"))
 
     def _on_dead(self, words: list[str]) -> e.Event:
         """``dead`` for the answer to the last ``WriteDead``, ``dead NAME`` for another one."""

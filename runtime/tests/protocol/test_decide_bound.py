@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
 from math import ceil, log2
 
 import pytest
@@ -10,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.protocol.decide import (
+    BREAKAGE_PAUSES_S,
     KILLED,
     Died,
     DropIt,
+    GiveUp,
     Judged,
     Progress,
     RunAgain,
@@ -21,7 +25,7 @@ from millrace.protocol.decide import (
     decide,
     halves,
 )
-from millrace.protocol.types import FailedRoot, Guarantee, Intent, RootRange
+from millrace.protocol.types import Evidence, FailedRoot, Guarantee, Intent, RootRange
 
 EXACTLY, AT_LEAST, AT_MOST = (
     Guarantee.EXACTLY_ONCE,
@@ -40,6 +44,16 @@ def failed(*sequences: int) -> tuple[FailedRoot, ...]:
 
 def judged(*sequences: int, complete: bool = True, combined: int = 0) -> Judged:
     return Judged(failed(*sequences), (("p", combined, "no"),) if combined else (), complete)
+
+
+def died(reason: str = "oops", evidence: Evidence = Evidence.USER_CODE) -> Died:
+    return Died(reason, evidence)
+
+
+BROKE = died("an assertion in Spark", Evidence.NONE)
+LOST = Judged((), (), True, failed(0), last_try=True)
+NO_EVIDENCE = [BROKE, judged(complete=False), LOST]
+"""Outcomes that say nothing about any root."""
 
 
 class TestOneDecision:
@@ -69,7 +83,7 @@ class TestOneDecision:
         assert decide(Progress(intent(3)), judged(0, 2), AT_MOST) == SealIt(
             Progress(intent(3), runs=1), dropped=2
         )
-        assert isinstance(decide(Progress(intent(3)), Died("oops"), AT_MOST), DropIt)
+        assert isinstance(decide(Progress(intent(3)), died(), AT_MOST), DropIt)
         combined = decide(Progress(intent(1)), judged(0, combined=3), AT_MOST)
         assert isinstance(combined, SealIt)
         assert combined.dropped == 1, "no more than there are"
@@ -80,15 +94,77 @@ class TestOneDecision:
         assert decision.progress.uncombined == {"p": 0b101}
 
     def test_two_deaths_split(self) -> None:
-        first = decide(Progress(intent(5)), Died("oops"), EXACTLY)
+        first = decide(Progress(intent(5)), died(), EXACTLY)
         assert isinstance(first, RunAgain)
-        second = decide(first.progress, Died("oops"), EXACTLY)
+        second = decide(first.progress, died(), EXACTLY)
         assert isinstance(second, SplitIt)
         assert second.at == 2
 
+    def test_an_expression_that_fails_for_some_row_is_evidence(self) -> None:
+        progress = decide(Progress(intent(5)), died("a cast", Evidence.ROW), EXACTLY).progress
+        assert isinstance(decide(progress, died("a cast", Evidence.ROW), EXACTLY), SplitIt)
+
+    @pytest.mark.parametrize("outcome", NO_EVIDENCE, ids=["broke", "window tree", "lost tuples"])
+    @pytest.mark.parametrize("guarantee", [*Guarantee])
+    @pytest.mark.parametrize("roots", [1, 5])
+    def test_without_evidence_it_runs_again_ever_later_and_then_stops(
+        self, outcome: Judged | Died, guarantee: Guarantee, roots: int
+    ) -> None:
+        progress, pauses = Progress(intent(roots)), []
+        for _ in BREAKAGE_PAUSES_S:
+            decision = decide(progress, outcome, guarantee)
+            assert isinstance(decision, RunAgain)
+            progress = decision.progress
+            assert not progress.failed
+            pauses.append(decision.pause_s)
+        assert pauses == sorted(set(pauses))
+        last = decide(progress, outcome, guarantee)
+        assert isinstance(last, GiveUp)
+        assert last.kind == "engine"
+        assert not last.progress.failed
+
+    def test_what_is_no_evidence_counts_neither_as_a_run_nor_as_a_death(self) -> None:
+        progress = Progress(intent(1))
+        for _ in range(3):
+            progress = decide(progress, BROKE, EXACTLY).progress
+        first = decide(progress, died(), EXACTLY)
+        assert isinstance(first, RunAgain)
+        assert not first.progress.failed
+        assert first.progress.breakages == 0
+        for _ in range(3):
+            progress = decide(first.progress, BROKE, EXACTLY).progress
+        assert decide(progress, died(), EXACTLY).progress.failed[0].processor == KILLED
+
+    def test_failed_roots_of_a_broken_attempt_are_left_out_of_the_next(self) -> None:
+        outcome = Judged(failed(2), (), True, failed(1), last_try=True)
+        decision = decide(Progress(intent(3)), outcome, EXACTLY)
+        assert isinstance(decision, RunAgain)
+        assert set(decision.progress.failed) == {2}
+
+    def test_roots_that_lost_tuples_are_replayed_while_they_may_be(self) -> None:
+        outcome = Judged(failed(2), (), True, failed(1))
+        for guarantee, kind in ((EXACTLY, RunAgain), (AT_LEAST, SealIt)):
+            decision = decide(Progress(intent(3)), outcome, guarantee)
+            assert isinstance(decision, kind)
+            assert set(decision.progress.failed) == {1, 2}
+        assert decide(Progress(intent(3)), outcome, AT_MOST) == SealIt(
+            Progress(intent(3), runs=1), dropped=2
+        )
+
+    def test_roots_that_lost_tuples_of_a_broken_window_run_again(self) -> None:
+        outcome = Judged(failed(2), (), False, failed(1))
+        assert set(decide(Progress(intent(3)), outcome, EXACTLY).progress.failed) == {2}
+
+    def test_a_final_window_whose_user_code_kills_gives_up(self) -> None:
+        final = replace(intent(0), final=True)
+        progress = decide(Progress(final), died(), EXACTLY).progress
+        decision = decide(progress, died(), EXACTLY)
+        assert isinstance(decision, GiveUp)
+        assert decision.kind == "failed"
+
     def test_two_deaths_blame_the_only_root(self) -> None:
-        first = decide(Progress(intent(1)), Died("oops"), EXACTLY)
-        second = decide(first.progress, Died("oops"), EXACTLY)
+        first = decide(Progress(intent(1)), died(), EXACTLY)
+        second = decide(first.progress, died(), EXACTLY)
         assert isinstance(second, RunAgain)
         assert second.progress.failed[0].processor == KILLED
         assert second.progress.remaining == 0
@@ -116,14 +192,17 @@ class World:
 
     killers: frozenset[int]
     raising: frozenset[int]
+    broken: Iterator[bool]
     runs: int = 0
 
     def attempt(self, progress: Progress) -> Judged | Died:
+        if next(self.broken, False):
+            return BROKE
         self.runs += 1
         start = progress.intent.ranges[0].start
         alive = {s: start + s for s in range(progress.intent.roots) if s not in progress.failed}
         if self.killers & set(alive.values()):
-            return Died("the worker died")
+            return died("the worker died")
         return judged(*(s for s, offset in alive.items() if offset in self.raising))
 
 
@@ -144,12 +223,19 @@ def finish(world: World, progress: Progress) -> list[int]:
     return [progress.intent.ranges[0].start + s for s in sorted(progress.failed)]
 
 
+def _never_too_often(broken: list[bool]) -> bool:
+    """Whether no failure of the engine lasts longer than a window waits."""
+    limit = len(BREAKAGE_PAUSES_S)
+    return all(len(list(row)) <= limit for bad, row in groupby(broken) if bad)
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.integers(1, 64), st.data())
 def test_a_window_with_killers_ends_within_the_bound(roots: int, data: st.DataObject) -> None:
     killers = data.draw(st.frozensets(st.integers(0, roots - 1), max_size=min(roots, 5)))
     raising = data.draw(st.frozensets(st.integers(0, roots - 1), max_size=min(roots, 5)))
-    world = World(killers, raising - killers)
+    broken = data.draw(st.lists(st.booleans(), max_size=40).filter(_never_too_often))
+    world = World(killers, raising - killers, iter(broken))
     assert finish(world, Progress(intent(roots))) == sorted(killers | raising)
     assert world.runs <= 3 * (1 + 2 * len(killers) * ceil(log2(roots)))
 

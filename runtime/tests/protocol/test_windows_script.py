@@ -298,6 +298,196 @@ def test_a_failure_after_a_combine_runs_with_ids() -> None:
     )
 
 
+def test_what_no_root_is_to_blame_for_stops_the_run_with_nothing_sealed() -> None:
+    """Each attempt comes after a longer pause; the window stays open for a later run."""
+    script = Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        broke
+        -> Cancel 1 of 4
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+4
+        broke
+        -> Cancel 2 of 4
+        -> Notify WindowRunAgain
+        wait 0.4
+        tick
+        wait 0.2
+        tick
+        -> Run 3 of 4: 0+4
+        broke
+        -> Cancel 3 of 4
+        -> Notify WindowRunAgain
+        wait 2
+        tick
+        -> SendStamp a1 e1x2
+        -> Run 4 of 4: 0+4
+        broke
+        -> Cancel 4 of 4
+        -> Notify WindowRunAgain
+        wait 8
+        tick
+        -> SendStamp a1 e1x2
+        -> Run 5 of 4: 0+4
+        broke
+        -> Cancel 5 of 4
+        -> Stop engine
+        """
+    )
+    stop = script.actions[-1]
+    assert isinstance(stop, e.Stop)
+    assert "an assertion in Spark" in stop.text
+    told = [a.text for a in script.actions if isinstance(a, e.Notify) and a.window == 4]
+    assert told[0].endswith("an assertion in Spark")
+    assert told[1].endswith("an assertion in Spark; it runs again in 0.5 s")
+
+
+def test_a_window_whose_own_tree_is_broken_blames_nobody() -> None:
+    Script(tracking=True).play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 1
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+1
+        ack a1
+        -> Run 1 of 4: 0+1
+        -> Plan behind {'s': 1}
+        done
+        -> AskVerdict 1 of 4
+        verdict broken
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+1
+        done
+        -> AskVerdict 2 of 4
+        verdict broken
+        -> Notify WindowRunAgain
+        wait 0.5
+        tick
+        -> Run 3 of 4: 0+1
+        done
+        -> AskVerdict 3 of 4
+        verdict ok
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3
+        ack a1
+        -> Publish 4
+        """
+    )
+
+
+def test_a_root_that_only_loses_tuples_is_replayed_and_never_a_dead_letter() -> None:
+    """With its last replay it is the run that stops: nobody has failed on the root."""
+    script = Script(tracking=True, max_replays=1).play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 2
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+2
+        ack a1
+        -> Run 1 of 4: 0+2
+        -> Plan behind {'s': 2}
+        done
+        -> AskVerdict 1 of 4
+        verdict incomplete 1
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+2 without [1]
+        done
+        -> AskVerdict 2 of 4
+        verdict ok
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, replay 1#1
+        ack a1
+        -> Publish 4
+        wait 11
+        tick
+        -> SendRecord a1 1.2.1.4 sealed 4 published 3, open 5: 1#1
+        ack a1
+        -> Run 1 of 5: 1#1
+        done
+        -> AskVerdict 1 of 5
+        verdict incomplete 0
+        -> Notify WindowRunAgain
+        -> Run 2 of 5: 1#1
+        done
+        -> AskVerdict 2 of 5
+        verdict incomplete 0
+        -> Notify WindowRunAgain
+        wait 0.5
+        tick
+        -> Run 3 of 5: 1#1
+        done
+        -> AskVerdict 3 of 5
+        verdict incomplete 0
+        -> Notify WindowRunAgain
+        wait 2
+        tick
+        -> SendStamp a1 e1x2
+        -> Run 4 of 5: 1#1
+        done
+        -> AskVerdict 4 of 5
+        verdict incomplete 0
+        -> Notify WindowRunAgain
+        wait 8
+        tick
+        -> SendStamp a1 e1x2
+        -> Run 5 of 5: 1#1
+        done
+        -> AskVerdict 5 of 5
+        verdict incomplete 0
+        -> Stop engine
+        """
+    )
+    stop = script.actions[-1]
+    assert isinstance(stop, e.Stop)
+    assert "1 roots lost tuples: p: broken" in stop.text
+
+
 def test_open_windows_are_dropped_at_most_once() -> None:
     """AtMostOnce never runs a window twice: deaths and recovery drop what was open."""
     Script(guarantee=Guarantee.AT_MOST_ONCE).play(

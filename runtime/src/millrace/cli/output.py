@@ -64,6 +64,7 @@ def exit_codes() -> str:
         ExitCode.SOURCE: "source data missing, shrunk or replaced",
         ExitCode.NEWER_FORMAT: "data of a newer release",
         ExitCode.JAVA: "Java missing or too old",
+        ExitCode.ENGINE: "the engine, a connector or Spark failed again and again",
         ExitCode.INTERRUPTED: "interrupted",
     }
     return ", ".join(f"{code.value} {meanings[code]}" for code in ExitCode)

@@ -17,8 +17,11 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
+
+from millrace.protocol.types import AttemptId
 
 FOLDER_VARIABLE = "MILLRACE_BLACKBOX"
 """Environment variable that names the folder of the notes."""
@@ -28,7 +31,10 @@ _SIZE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a worker works on; ``roots`` is the span (first, last) of its batch if known."""
+    """What a worker works on; ``roots`` is the span (first, last) of its batch if known.
+
+    ``batch``: user code has roots of the window in hand, by themselves or in combined tuples.
+    """
 
     pid: int
     execution: int
@@ -39,6 +45,7 @@ class Note:
     processor: str = ""
     roots: tuple[int, int] | None = None
     busy: bool = True
+    batch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,13 @@ class Death:
     exit_code: int
     signal: int
     note: Note | None
+
+    def blames(self, attempt: AttemptId) -> bool:
+        """Whether the worker died in user code on roots that it had from this attempt."""
+        note = self.note
+        if note is None or not (note.busy and note.batch):
+            return False
+        return (note.execution, note.window, note.attempt) == astuple(attempt)
 
 
 class Box:
@@ -70,12 +84,14 @@ class Box:
         self._task = note
         self._write(note)
 
-    def begin(self, processor: str, roots: tuple[int, int] | None = None) -> None:
-        """A batch goes into user code, which has ``tupleTimeout`` from now."""
-        t = self._task
-        self._write(
-            Note(t.pid, t.execution, t.window, t.attempt, t.pass_no, t.partition, processor, roots)
-        )
+    def begin(
+        self, processor: str, roots: tuple[int, int] | None = None, batch: bool = False
+    ) -> None:
+        """``processor`` begins with something and has ``tupleTimeout`` from now.
+
+        ``batch``: it is user code that gets tuples.
+        """
+        self._write(replace(self._task, processor=processor, roots=roots, batch=batch))
         self.progress()
 
     def progress(self) -> None:
@@ -92,10 +108,7 @@ class Box:
     def idle(self) -> None:
         """The task has ended; a death from here on has nothing to do with it."""
         self._disarm()
-        t = self._task
-        self._write(
-            Note(t.pid, t.execution, t.window, t.attempt, t.pass_no, t.partition, busy=False)
-        )
+        self._write(replace(self._task, busy=False))
 
     def _disarm(self) -> None:
         if self._timeout_s is not None:
@@ -167,14 +180,17 @@ def describe(death: Death, timeout_s: float) -> str:
     )
 
 
-def main_cause(deaths: Sequence[Death]) -> Death | None:
+def main_cause(deaths: Sequence[Death], attempt: AttemptId) -> Death | None:
     """The death that explains the others.
 
     When one worker has ended a job, Spark kills those that still work for it with SIGKILL.
     """
+
+    def rank(death: Death) -> tuple[bool, bool]:
+        return death.signal == signal.SIGKILL, not death.blames(attempt)
+
     busy = [death for death in deaths if death.note is not None and death.note.busy]
-    own = [death for death in busy if death.signal != signal.SIGKILL]
-    return next(iter([*own, *busy, *deaths]), None)
+    return next(iter([*sorted(busy, key=rank), *deaths]), None)
 
 
 def _cause(death: Death, timeout_s: float) -> str:
@@ -231,10 +247,16 @@ def _alive(pid: int) -> bool:
 
 
 def _map_file(file: Path) -> mmap.mmap | None:
-    """``None`` on a full disk: writing into a file without blocks would end the process."""
+    """``None`` on a full disk: writing into a file without blocks would end the process.
+
+    What is left of an earlier process with this number says nothing about this one, so then there
+    is no note at all.
+    """
     try:
         with file.open("w+b") as handle:
             os.posix_fallocate(handle.fileno(), 0, _SIZE_BYTES)
             return mmap.mmap(handle.fileno(), _SIZE_BYTES)
     except OSError:
+        with suppress(OSError):
+            file.unlink()
         return None

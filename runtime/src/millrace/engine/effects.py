@@ -175,7 +175,7 @@ class RealEffects:
             result = self._active.run(plan)
             self._verify(result)
         except AttemptDied as died:
-            self._post(e.RunDied(plan.id, died.reason, died.member_lost))
+            self._post(e.RunDied(plan.id, died.reason, died.member_lost, died.evidence))
         except MillraceError as error:
             if getattr(error, "retryable", False):
                 self._post(e.RunDied(plan.id, str(error), member_lost=True))
@@ -269,7 +269,7 @@ class RealEffects:
         return self._parts.mailbox.look() if first else []
 
     def _stop(self, action: e.Stop) -> list[e.Event]:
-        failed = action.kind == "failed"
+        failed = action.kind not in ("drained", "asked", "fenced")
         log.log(logging.ERROR if failed else logging.INFO, action.text)
         self._parts.events.add(e.Notify("DriverStopped", action.text, warning=failed))
         return []

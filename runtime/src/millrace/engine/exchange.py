@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from millrace.engine import kernels, signing
 from millrace.engine.rows import ID, ROOT
-from millrace.errors import MillraceError, NewerFormatError
+from millrace.errors import EngineError, NewerFormatError
 from millrace.protocol.types import FORMAT, TaskId, TaskReport
 
 _MAGIC = b"MRENV\0"
@@ -28,7 +28,7 @@ _PREFIX = struct.Struct("<6sHI")
 _ALIGNMENT = 8
 
 
-class EnvelopeError(MillraceError):
+class EnvelopeError(EngineError):
     """An envelope is damaged, missing or doubled; the window attempt is run again."""
 
 

@@ -47,6 +47,8 @@ _CLASSES: dict[str, type[MillraceError]] = {
         errors.FencedError,
         errors.NewerFormatError,
         errors.ProtocolError,
+        errors.EngineError,
+        errors.UserCodeError,
         state.UnreachableError,
         state.OutOfMemoryError,
         state.NotOwnerError,

@@ -12,12 +12,14 @@ from __future__ import annotations
 import os
 import traceback
 
+from millrace.errors import UserCodeError
+
 ROOM_BYTES = 64 << 20
 """A process that cannot have so much more has no room for other tuples."""
 
 
 class WorkerExhaustedError(MemoryError):
-    """The worker has no memory left; Spark starts another one in its place."""
+    """The worker had no memory left before its task began; Spark starts another in its place."""
 
 
 def has_room() -> bool:
@@ -38,7 +40,7 @@ class Memory:
     def failed(self, processor: str, error: MemoryError) -> None:
         """An allocation in user code has failed, twice.
 
-        Raises ``WorkerExhaustedError`` where other tuples may have been the reason.
+        Raises ``UserCodeError`` where other tuples may have been the reason.
         """
         self._failed_in = processor
         # What the call that failed still held goes with its frames.
@@ -48,13 +50,16 @@ class Memory:
 
     def check(self) -> None:
         """A task begins. Raises ``WorkerExhaustedError`` where this process is of no more use."""
-        if self._failed_in:
-            raise self.exhausted()
+        if self._failed_in or not has_room():
+            raise WorkerExhaustedError(self._told())
 
-    def exhausted(self) -> WorkerExhaustedError:
-        """The error that ends this process."""
+    def exhausted(self) -> UserCodeError:
+        """The error that ends this process: what the task had in hand was too much for it."""
+        return UserCodeError(self._told())
+
+    def _told(self) -> str:
         where = f" since processor {self._failed_in!r} ran out of it" if self._failed_in else ""
-        return WorkerExhaustedError(
+        return (
             f"MemoryError: worker process {os.getpid()} has no memory left{where}; give workers "
             "more with spark.executor.pyspark.memory in spec.spark.conf"
         )

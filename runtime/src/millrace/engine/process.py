@@ -43,6 +43,14 @@ log = logging.getLogger("millrace.driver")
 RETRY_S = 1.0
 """Pause before a sink that was away is looked at again."""
 
+_STOP_CODES: Mapping[str, int] = {
+    "drained": ExitCode.OK,
+    "asked": ExitCode.OK,
+    "fenced": ExitCode.FENCED,
+    "engine": ExitCode.ENGINE,
+}
+"""What a driver exits with, by the kind of its ``Stop``; other kinds have the code of an error."""
+
 Start = Callable[[StreamTopology, str, Path, Path], SparkParts]
 """Gives (topology, uid, folder of its file, work folder) a session and the program."""
 
@@ -248,6 +256,4 @@ class DriverProcess:
         return self._statistics.what_changed(record)
 
     def _code(self, stop: e.Stop) -> int:
-        if stop.kind == "fenced":
-            return ExitCode.FENCED
-        return ExitCode.OK if stop.kind in ("drained", "asked") else self._exit_code
+        return _STOP_CODES.get(stop.kind, self._exit_code)

@@ -19,7 +19,7 @@ from pyspark.serializers import NoOpSerializer
 
 from millrace.engine import blackbox
 from millrace.engine.cutting import cut_intent
-from millrace.engine.exchange import EnvelopeError
+from millrace.engine.evidence import blames_a_row, sql_states, worker_gone
 from millrace.engine.faults import find_error, short_reason
 from millrace.engine.program import Program
 from millrace.engine.signing import UnsignedError
@@ -34,8 +34,15 @@ from millrace.engine.worker import (
     decode_reports,
     encode_pieces,
 )
-from millrace.errors import MillraceError, StateServerError
-from millrace.protocol.types import AttemptId, AttemptPlan, Intent, RootRange, TaskReport
+from millrace.errors import EngineError, MillraceError, StateServerError, UserCodeError
+from millrace.protocol.types import (
+    AttemptId,
+    AttemptPlan,
+    Evidence,
+    Intent,
+    RootRange,
+    TaskReport,
+)
 from millrace.sources.base import Source
 
 if TYPE_CHECKING:
@@ -52,13 +59,16 @@ class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a faul
     """A window attempt ended without results.
 
     ``member_lost``: something outside the attempt was away or full (a state server, a sink's
-    disk), which no root is to blame for.
+    disk). ``evidence`` is what the end says about the window's roots.
     """
 
-    def __init__(self, reason: str, member_lost: bool = False) -> None:
+    def __init__(
+        self, reason: str, member_lost: bool = False, evidence: Evidence = Evidence.NONE
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.member_lost = member_lost
+        self.evidence = evidence
 
 
 class SparkGone(Exception):  # noqa: N818 the same
@@ -126,7 +136,7 @@ class AttemptRunner:
         except (Py4JError, PySparkException, OSError) as error:
             if self._spark_ended():
                 raise SparkGone("Spark's JVM has ended; the driver is started again") from error
-            raise self._reason(plan.id, str(error)) from error
+            raise self._reason(plan.id, error) from error
         shape = (1,) if whole else (tasks,) * len(self._program.passes)
         return AttemptResult(shape, tuple({r.task: r for r in reports}.values()))
 
@@ -200,24 +210,35 @@ class AttemptRunner:
         moved.rdd().setSerializer(self._serializer)
         return RDD(jvm.PythonRDD.valueOfPair(moved), self._context, NoOpSerializer())
 
-    def _reason(self, attempt: AttemptId, text: str) -> MillraceError | AttemptDied:
+    def _reason(self, attempt: AttemptId, failure: Exception) -> MillraceError | AttemptDied:
         """What a failed job means."""
         if self._cancelled == attempt:
             return AttemptDied("cancelled")
+        text = str(failure)
         error = find_error(text, attempt)
         if isinstance(error, StateServerError) or getattr(error, "retryable", False):
             return AttemptDied(str(error), member_lost=True)
-        if isinstance(error, EnvelopeError):
+        if isinstance(error, UserCodeError):
+            return AttemptDied(str(error), evidence=Evidence.USER_CODE)
+        if isinstance(error, EngineError):
             return AttemptDied(str(error))
         if error is not None:
             return error
-        if self._blackbox is not None and _worker_gone(text):
-            deaths = blackbox.await_deaths(self._blackbox, DEATH_NOTICE_S)
-            found = blackbox.main_cause(deaths)
-            if found is not None:
-                told = blackbox.describe(found, self._program.tuple_timeout_s)
-                return AttemptDied(told)
-        return AttemptDied(short_reason(text))
+        if self._program.sql_steps and blames_a_row(sql_states(failure)):
+            return AttemptDied(short_reason(text), evidence=Evidence.ROW)
+        death = self._death(attempt) if worker_gone(text) else None
+        if death is None:
+            return AttemptDied(short_reason(text))
+        told = blackbox.describe(death, self._program.tuple_timeout_s)
+        blamed = Evidence.USER_CODE if death.blames(attempt) else Evidence.NONE
+        return AttemptDied(told, evidence=blamed)
+
+    def _death(self, attempt: AttemptId) -> blackbox.Death | None:
+        """The end of a worker that ended the attempt's job."""
+        if self._blackbox is None:
+            return None
+        deaths = blackbox.await_deaths(self._blackbox, DEATH_NOTICE_S)
+        return blackbox.main_cause(deaths, attempt)
 
 
 def share(intent: Intent, tasks: int, sources: Mapping[str, Source]) -> list[list[Piece]]:
@@ -243,16 +264,3 @@ def _pieces(intent: Intent, first: int) -> list[Piece]:
         pieces.append(Piece(first, alone, replay.number))
         first += 1
     return pieces
-
-
-def _worker_gone(text: str) -> bool:
-    signs = (
-        "Python worker exited",
-        "worker exited unexpectedly",
-        "EOFException",
-        "Connection reset",
-        "Broken pipe",
-        "failed to connect",
-        "Failed to",
-    )
-    return any(sign in text for sign in signs)

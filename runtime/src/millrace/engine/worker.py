@@ -287,5 +287,5 @@ def marked_errors(attempt: AttemptId) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, MemoryError) or not has_room():
-            raise Memory().exhausted() from error
+            raise TaskError(Memory().exhausted(), attempt) from error
         raise

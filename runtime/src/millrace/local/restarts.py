@@ -24,6 +24,7 @@ FINAL_CODES: Mapping[int, int] = {
     ExitCode.NEWER_FORMAT: 1,
     ExitCode.SINK: 2,
     ExitCode.SOURCE: 2,
+    ExitCode.ENGINE: 2,
     ExitCode.FAILED: 5,
 }
 """How many lives in a row without progress may end with a code before the run is given up.
@@ -58,7 +59,9 @@ class Restarts:
 
     def ended(self, code: int, lived_s: float, progressed: bool) -> Again | GiveUp:
         """Decide after a life that ended with ``code`` (negative: a signal)."""
-        if progressed or lived_s >= LONG_LIFE_S:
+        # Failing at the same window again and again may take long and is no progress.
+        long = lived_s >= LONG_LIFE_S and code != ExitCode.ENGINE
+        if progressed or long:
             self._fruitless = 0
             self._same_code = (0, 0)
         last, times = self._same_code

@@ -1,7 +1,12 @@
-"""What becomes of a window attempt: seal it, run it again, or split the window.
+"""What becomes of a window attempt: seal it, run it again, split the window, or stop.
 
-A window may be run at most three times before it is split, so a window of n roots with k roots
-that kill their worker ends within 3 * (1 + 2k * ceil(log2 n)) runs (design section 4).
+A root is blamed only on evidence about it. What says nothing about roots (the engine, a connector
+or Spark failed, a tuple was lost) neither splits a window nor counts as one of its runs: it is run
+again a few times, each after a longer pause, and then the run stops with nothing sealed.
+
+A window may be run at most three times on evidence before it is split, so a window of n roots
+with k roots that kill their worker ends within 3 * (1 + 2k * ceil(log2 n)) such runs (design
+section 4).
 """
 
 from __future__ import annotations
@@ -9,11 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from millrace.protocol.types import FailedRoot, Guarantee, Intent
+from millrace.protocol.types import Evidence, FailedRoot, Guarantee, Intent
 
 MAX_RUNS = 3
 MAX_FAILING_RUNS = 2
 MAX_DEATHS = 2
+
+BREAKAGE_PAUSES_S = (0.0, 0.5, 2.0, 8.0)
+"""Pauses before a window runs again that no root is to blame for; behind the last one it stops."""
 
 KILLED = "(worker)"
 """Stands for the processor where a root killed its worker and none can be named."""
@@ -23,7 +31,8 @@ KILLED = "(worker)"
 class Progress:
     """What is known about an open window from its attempts in this driver's life.
 
-    ``failed`` are the roots known to fail, by sequence number.
+    ``failed`` are the roots known to fail, by sequence number. ``runs`` and ``deaths`` count
+    attempts that say something about roots, ``breakages`` those in a row that do not.
     """
 
     intent: Intent
@@ -32,6 +41,7 @@ class Progress:
     runs: int = 0
     failing_runs: int = 0
     deaths: int = 0
+    breakages: int = 0
 
     @property
     def remaining(self) -> int:
@@ -40,16 +50,25 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A finished attempt with consistent winners."""
+    """A finished attempt with consistent winners.
+
+    ``failed`` are roots that somebody failed on, ``lost`` others whose tuples went astray. They
+    are replayed as if they had failed, but not for ever: ``last_try`` if one has no replay left.
+    """
 
     failed: tuple[FailedRoot, ...]
     combined_failures: tuple[tuple[str, int, str], ...]
     window_complete: bool
+    lost: tuple[FailedRoot, ...] = ()
+    last_try: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
+    """An attempt without results."""
+
     reason: str
+    evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +89,11 @@ class DropIt:
 
 @dataclass(frozen=True, slots=True)
 class RunAgain:
+    """Run it again, after ``pause_s`` seconds."""
+
     progress: Progress
     reason: str
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +107,13 @@ class SplitIt:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """A final window cannot be run and has no root to set aside; the user has to act."""
+    """The window cannot be sealed and no root is to blame: stop, with ``kind`` as ``Stop`` has it.
+
+    The user has to act, or a later run has more luck.
+    """
 
     progress: Progress
+    kind: str
     reason: str
 
 
@@ -96,28 +122,54 @@ Decision = SealIt | DropIt | RunAgain | SplitIt | GiveUp
 
 def decide(progress: Progress, outcome: Judged | Died, guarantee: Guarantee) -> Decision:
     """Decide after one more attempt; ``progress`` does not count it yet."""
-    progress = replace(progress, runs=progress.runs + 1)
+    broken = _broken(outcome)
+    if broken is not None:
+        if isinstance(outcome, Judged):
+            progress = _set_aside(progress, outcome.failed)
+        return _after_breakage(progress, broken)
+    progress = replace(progress, runs=progress.runs + 1, breakages=0)
     if isinstance(outcome, Died):
         return _after_death(progress, outcome.reason, guarantee)
     if outcome.combined_failures:
         return _after_combined_failure(progress, outcome, guarantee)
-    if not outcome.window_complete:
-        # Nothing can be said of the roots that no one blames, so partial effects may not be
-        # sealed either.
-        progress = _set_aside(progress, outcome.failed)
-        return _after_death(progress, "the window's own tuple tree is incomplete", guarantee)
+    failed = (*outcome.failed, *outcome.lost)
     if guarantee is Guarantee.AT_MOST_ONCE:
-        return SealIt(progress, dropped=len({f.sequence for f in outcome.failed}))
-    if not outcome.failed:
+        return SealIt(progress, dropped=len({f.sequence for f in failed}))
+    if not failed:
         return SealIt(progress)
-    progress = _set_aside(progress, outcome.failed)
+    progress = _set_aside(progress, failed)
     if guarantee is Guarantee.AT_LEAST_ONCE:
         return SealIt(progress)
     progress = replace(progress, failing_runs=progress.failing_runs + 1)
-    reason = f"{len(outcome.failed)} roots failed"
+    reason = f"{len(failed)} roots failed"
     if progress.failing_runs < MAX_FAILING_RUNS and progress.runs < MAX_RUNS:
         return RunAgain(progress, reason)
     return _narrow_others(progress, reason)
+
+
+def _broken(outcome: Judged | Died) -> str | None:
+    """What went wrong in an attempt that may not be sealed and says nothing about its roots."""
+    if isinstance(outcome, Died):
+        return outcome.reason if outcome.evidence is Evidence.NONE else None
+    if outcome.combined_failures:
+        return None
+    if not outcome.window_complete:
+        # Nothing can be said of the roots that no one blames, so partial effects may not be
+        # sealed either.
+        return "the window's own tuple tree is incomplete"
+    if outcome.last_try:
+        first = outcome.lost[0]
+        return f"{len(outcome.lost)} roots lost tuples: {first.processor}: {first.error}"
+    return None
+
+
+def _after_breakage(progress: Progress, reason: str) -> Decision:
+    """The roots are the same next time, so that a failure that lasts stops before any is blamed."""
+    done = progress.breakages
+    if done >= len(BREAKAGE_PAUSES_S):
+        return GiveUp(progress, "engine", f"{reason} ({done + 1} attempts in a row)")
+    again = replace(progress, breakages=done + 1)
+    return RunAgain(again, reason, BREAKAGE_PAUSES_S[done])
 
 
 def _after_death(progress: Progress, reason: str, guarantee: Guarantee) -> Decision:
@@ -133,7 +185,7 @@ def _after_combined_failure(progress: Progress, outcome: Judged, guarantee: Guar
     processor, _, error = outcome.combined_failures[0]
     reason = f"{processor} failed on a combined tuple: {error}"
     if guarantee is Guarantee.AT_MOST_ONCE:
-        lost = len(outcome.combined_failures) + len(outcome.failed)
+        lost = len(outcome.combined_failures) + len(outcome.failed) + len(outcome.lost)
         return SealIt(progress, dropped=min(lost, progress.remaining))
     uncombined = dict(progress.uncombined)
     for name, groups, _ in outcome.combined_failures:
@@ -155,7 +207,7 @@ def _narrow_others(progress: Progress, reason: str) -> Decision:
 def narrow(progress: Progress, reason: str) -> Decision:
     """Get closer to the root to blame: split, or blame the only one that is left."""
     if progress.intent.final:
-        return GiveUp(progress, reason)
+        return GiveUp(progress, "failed", f"the final window cannot be run: {reason}")
     suspects = [s for s in range(progress.intent.roots) if s not in progress.failed]
     if len(suspects) > 1:
         return SplitIt(progress, suspects[len(suspects) // 2], reason)

@@ -110,7 +110,8 @@ class Driver:
             actions += handler(event)
         elif before is Step.RECOVERED or isinstance(event, _ALWAYS):
             actions += self.windows.handle(event, now_s)
-        actions += self._after(before, now_s)
+        if not any(isinstance(action, e.Stop) for action in actions):
+            actions += self._after(before, now_s)
         if isinstance(event, e.Tick) and now_s >= self._resend_s:
             self._resend_s = now_s + RESEND_S
             actions.append(e.Wake(self._resend_s))

@@ -15,6 +15,7 @@ from millrace.protocol.types import (
     AttemptId,
     AttemptPlan,
     CloseMarker,
+    Evidence,
     Intent,
     Json,
     Member,
@@ -191,7 +192,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End this driver. ``kind`` is drained, fenced, asked or failed."""
+    """End this driver. ``kind`` is drained, fenced, asked, failed or engine.
+
+    ``engine``: the engine, a connector or Spark fails again and again, and nothing is sealed.
+    """
 
     kind: str
     text: str
@@ -330,11 +334,14 @@ class RunDone:
 
 @dataclass(frozen=True, slots=True)
 class RunDied:
-    """``member_lost``: a state server was away or a sink full, which no root is to blame for."""
+    """``member_lost``: a state server was away or a sink full; the window waits as long as that
+    lasts. Any other failure without ``evidence`` is run again a few times and then ends the run.
+    """
 
     id: AttemptId
     reason: str
     member_lost: bool = False
+    evidence: Evidence = Evidence.NONE
 
 
 @dataclass(frozen=True, slots=True)

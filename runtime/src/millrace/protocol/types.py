@@ -259,6 +259,19 @@ class FailedRoot:
     error: str
 
 
+class Evidence(str, Enum):
+    """What the end of an attempt without results says about the roots of its window.
+
+    ``USER_CODE``: a worker died or stalled in user code on a batch of them, or user code failed
+    on a batch as a whole. ``ROW``: an expression could not be evaluated for some row. ``NONE``:
+    the engine, a connector or Spark failed, which no root is to blame for.
+    """
+
+    NONE = "none"
+    USER_CODE = "userCode"
+    ROW = "row"
+
+
 @dataclass(frozen=True, slots=True)
 class TaskReport:
     """What one task attempt says of itself; it counts only if the task is a winner.

@@ -32,6 +32,7 @@ from millrace.protocol.types import (
     AttemptPlan,
     CloseMarker,
     DeadSegment,
+    Evidence,
     Guarantee,
     Intent,
     Record,
@@ -379,10 +380,10 @@ class Windows:
         progress = self._progress[event.id.window]
         found = verify(event.shape, event.reports, progress.intent.roots)
         if isinstance(found, Inconsistent):
-            return self._judge(Died(found.reason))
+            return self._judge(Died(found.reason, Evidence.NONE))
         attempt.winners = found
         if not self.settings.tracking:
-            return self._judge(_judged(found, None))
+            return self._judge(self._judged(found, None))
         attempt.marker = self.close_marker(attempt.id, progress, found, event.reports)
         return [e.AskVerdict(attempt.marker)]
 
@@ -408,7 +409,7 @@ class Windows:
             # What holds the window up may last: nothing may pile up until the next commit.
             assert self.record is not None
             return actions + self._forget(self.record, self.record)
-        return self._judge(Died(event.reason))
+        return self._judge(Died(event.reason, event.evidence))
 
     def _run_failed(self, event: e.RunFailed) -> list[e.Action]:
         return [e.Stop("failed", event.text)] if self._current(event.id) else []
@@ -422,7 +423,7 @@ class Windows:
         if verdict.complete + len(verdict.incomplete) != judged:
             # Roots that no acker has judged are not complete.
             verdict = replace(verdict, window_complete=False)
-        return self._judge(_judged(attempt.winners, verdict))
+        return self._judge(self._judged(attempt.winners, verdict))
 
     def _verdict_lost(self, event: e.VerdictLost) -> list[e.Action]:
         attempt = self._current(event.id)
@@ -447,6 +448,30 @@ class Windows:
 
     # -- deciding
 
+    def _judged(self, winners: Winners, verdict: Verdict | None) -> Judged:
+        """What tasks and ackers say. Nobody failed on a root that only lost tuples: it is
+        replayed as long as it may be, and then stops the run rather than being blamed."""
+        assert self._attempt is not None
+        intent = self._progress[self._attempt.id.window].intent
+        failed = {f.sequence: f for report in winners.reports for f in report.failed}
+        incomplete = verdict.incomplete if verdict is not None else ()
+        lost = tuple(root for root in incomplete if root.sequence not in failed)
+        return Judged(
+            tuple(failed[s] for s in sorted(failed)),
+            tuple(c for report in winners.reports for c in report.combined_failures),
+            verdict is None or verdict.window_complete,
+            lost,
+            any(self._is_last_try(intent, root.sequence) for root in lost),
+        )
+
+    def _is_last_try(self, intent: Intent, sequence: int) -> bool:
+        """Whether the root is dead if it is set aside once more."""
+        if self.settings.guarantee is Guarantee.AT_MOST_ONCE:
+            return False
+        replay = sequence - (intent.roots - len(intent.replays))
+        done = intent.replays[replay].number if replay >= 0 else 0
+        return done >= self.settings.backoff.max_replays
+
     def _judge(self, outcome: Judged | Died) -> list[e.Action]:
         attempt = self._attempt
         assert attempt is not None
@@ -465,13 +490,22 @@ class Windows:
             return actions + self._end_window(Ending(None, decision.progress, dropped))
         text = f"attempt {attempt.id.attempt} of window {window}: {decision.reason}"
         if isinstance(decision, RunAgain):
-            return [*actions, e.Notify("WindowRunAgain", text, window, warning=True)]
+            return [*actions, *self._run_again(text, window, decision.pause_s)]
         if isinstance(decision, GiveUp):
-            text = f"the final window cannot be run: {decision.reason}"
-            return [*actions, e.Stop("failed", text)]
+            return [*actions, e.Stop(decision.kind, f"window {window}: {decision.reason}")]
         self._splitting = decision
         split = e.Split(decision.progress.intent, decision.at)
         return [*actions, e.Notify("WindowSplit", text, window, warning=True), split]
+
+    def _run_again(self, text: str, window: int, pause_s: float) -> list[e.Action]:
+        if not pause_s:
+            return [e.Notify("WindowRunAgain", text, window, warning=True)]
+        self._hold_until_s = self._now_s + pause_s
+        text = f"{text}; it runs again in {pause_s:g} s"
+        notice = e.Notify("WindowRunAgain", text, window, warning=True)
+        # What was written in vain may be much: it does not wait for the next commit.
+        assert self.record is not None
+        return [notice, e.Wake(self._hold_until_s), *self._forget(self.record, self.record)]
 
     def _split_done(self, event: e.SplitDone) -> list[e.Action]:
         record, splitting = self.record, self._splitting
@@ -570,18 +604,6 @@ class Windows:
         self.draining = True
         self._splitting = None
         return self._end_attempt(cancel=True)
-
-
-def _judged(winners: Winners, verdict: Verdict | None) -> Judged:
-    failed = {f.sequence: f for report in winners.reports for f in report.failed}
-    if verdict is not None:
-        for root in verdict.incomplete:
-            failed.setdefault(root.sequence, root)
-    return Judged(
-        tuple(failed[s] for s in sorted(failed)),
-        tuple(c for report in winners.reports for c in report.combined_failures),
-        verdict is None or verdict.window_complete,
-    )
 
 
 def _outputs(

@@ -21,6 +21,7 @@ from millrace.protocol.server import NotOwner, Reason, ServerModel, StampReply
 from millrace.protocol.types import (
     AttemptId,
     CloseMarker,
+    Evidence,
     Intent,
     Member,
     Phase,
@@ -196,6 +197,28 @@ class MarkBeforeConfirm(Windows):
         return actions
 
 
+class EngineFailureBlamesRoots(Windows):
+    """Takes every death for a death in user code, and blames the last root that is left."""
+
+    def _run_died(self, event: e.RunDied) -> list[e.Action]:
+        return super()._run_died(replace(event, evidence=Evidence.USER_CODE))
+
+
+class EngineFailureIsForgotten(Windows):
+    """Runs a window again that the engine fails, however often it has done so."""
+
+    def _run_died(self, event: e.RunDied) -> list[e.Action]:
+        self._progress = {w: replace(p, breakages=0) for w, p in self._progress.items()}
+        return super()._run_died(event)
+
+
+class LossesBlameRoots(Windows):
+    """Makes a dead letter of a root whose tuples were lost once too often."""
+
+    def _is_last_try(self, intent: Intent, sequence: int) -> bool:
+        return False
+
+
 class NeverLooksUp(Driver):
     """Does not notice a successor while it waits for something."""
 
@@ -290,6 +313,9 @@ BUGS: dict[str, Bug] = {
         Bug("intent_not_rerun", "I1", lambda: _driver(IntentNotRerun)),
         Bug("forget_too_early", "rule 22", lambda: _driver(ForgetTooEarly)),
         Bug("mark_before_confirm", "rule 20", lambda: _driver(MarkBeforeConfirm)),
+        Bug("engine_failure_blames_roots", "blame", lambda: _driver(EngineFailureBlamesRoots)),
+        Bug("engine_failure_is_forgotten", "blame", lambda: _driver(EngineFailureIsForgotten)),
+        Bug("losses_blame_roots", "blame", lambda: _driver(LossesBlameRoots)),
         Bug("never_looks_up", "liveness", lambda: Parts(driver=NeverLooksUp)),
         Bug("losers_applied", "I3", lambda: Parts(acker=lambda n: LosersApplied(n, PlainFold))),
         Bug("id_without_edge", "I3", lambda: Parts(acker=_acker(_FlatFold), ids=_FlatIds)),

@@ -17,6 +17,7 @@ from millrace.protocol import server as s
 from millrace.protocol.plainfold import PlainMessage
 from millrace.protocol.types import (
     AttemptPlan,
+    Evidence,
     Member,
     Segment,
     Staged,
@@ -31,10 +32,13 @@ from millrace.simulate.cluster import Cluster, owners_of
 from millrace.simulate.options import Options
 from millrace.simulate.sinks import Sink
 from millrace.simulate.transport import Transport
-from millrace.simulate.world import World
+from millrace.simulate.world import START_S, World
 
 MAX_TASK_ATTEMPTS = 4
 KILLS_BEFORE_JOB_DIES = 2
+
+OUTAGE_CALM_S = 40.0
+"""How long an outage of the engine lasts behind the storm: longer than a driver waits."""
 
 Step = Callable[["Task"], None]
 
@@ -113,7 +117,6 @@ class Attempt:
         if self._over or self._finished.get(where):
             return
         if number >= MAX_TASK_ATTEMPTS:
-            self._transport.hit_all()
             self._die(f"task {where} failed {MAX_TASK_ATTEMPTS} times")
             return
         self._numbers[where] = number + 1
@@ -142,7 +145,7 @@ class Attempt:
         where = (task.id.pass_no, task.id.partition)
         self._kills[where] = self._kills.get(where, 0) + 1
         if self._kills[where] >= KILLS_BEFORE_JOB_DIES:
-            self._die(f"a worker died in task {where}")
+            self._die(f"a worker died in task {where}", evidence=Evidence.USER_CODE)
         else:
             self._launch(*where)
 
@@ -360,7 +363,12 @@ class Attempt:
     # -- the end of an attempt
 
     def _end(self) -> None:
+        if self._breaks():
+            self.plant.history.add(h.Broken(self.plan))
+            self._die("an assertion in the engine")
+            return
         self._over = True
+        self.plant.history.add(h.Ended(self.plan))
         last = self.plant.options.passes - 1
         reports = []
         for (pass_no, _), tasks in sorted(self._finished.items()):
@@ -369,6 +377,15 @@ class Attempt:
         self.facts.winners = self._winners()
         shape = (self.plant.options.parallelism,) * self.plant.options.passes
         self._say(e.RunDone(self.plan.id, shape, tuple(reports)))
+
+    def _breaks(self) -> bool:
+        """Whether the engine fails the attempt; an outage lasts until well behind the storm."""
+        world, begin_s = self.plant.world, self.plant.options.outage_s
+        if begin_s is not None:
+            behind_s = world.now_s - START_S - begin_s
+            if 0.0 <= behind_s < self.plant.options.storm_s + OUTAGE_CALM_S:
+                return True
+        return world.chance(self.plant.options.chaos.engine)
 
     def report(self, task: Task) -> TaskReport:
         runs: tuple[tuple[int, int], ...] = ()
@@ -399,10 +416,14 @@ class Attempt:
             wanted = {read for task in wanted for read in self._tasks[task].read}
         return tuple(sorted(found))
 
-    def _die(self, reason: str, member_lost: bool = False) -> None:
+    def _die(
+        self, reason: str, member_lost: bool = False, evidence: Evidence = Evidence.NONE
+    ) -> None:
         if not self._over:
             self._over = True
-            self._say(e.RunDied(self.plan.id, reason, member_lost))
+            if evidence is not Evidence.NONE:
+                self.plant.history.add(h.Ended(self.plan))
+            self._say(e.RunDied(self.plan.id, reason, member_lost, evidence))
 
     def _say(self, event: e.Event) -> None:
         self.plant.world.soon(self._post, event)

@@ -214,10 +214,24 @@ class LettersTaken:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A fault of the simulation may make these roots fail in this attempt."""
+    """A fault of the simulation may make these roots incomplete in this attempt."""
 
     attempt: AttemptId
     roots: tuple[Root, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The engine fails this attempt at its end."""
+
+    plan: AttemptPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt has ended in a way that says something about its roots."""
+
+    plan: AttemptPlan
 
 
 @dataclass(frozen=True, slots=True)

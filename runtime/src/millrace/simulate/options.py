@@ -20,7 +20,8 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Chaos:
-    """How often things break while the storm lasts.
+    """How often things break while the storm lasts; ``engine`` is the probability that the engine
+    fails an attempt at its end.
 
     ``driver`` is the probability of a kill or a freeze after one action, ``task`` that a task
     attempt dies, ``loser`` that a task runs twice at once, ``mixed`` that readers see different
@@ -45,6 +46,7 @@ class Chaos:
     stop_s: float = 0.0
     cut_s: float = 0.0
     scale_s: float = 0.0
+    engine: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class Poison:
 class Options:
     """One run. ``copies`` is R; ``combined`` merges a window's tuples before the exchange;
     ``side`` gives the tuples a second consumer with a sink of its own; ``codec`` sends records
-    and views through their JSON form."""
+    and views through their JSON form. From ``outage_s`` on, in seconds, the engine fails every
+    attempt until well behind the storm."""
 
     seed: int
     guarantee: Guarantee
@@ -90,6 +93,7 @@ class Options:
     emits_final: bool = False
     callbacks: bool = False
     codec: bool = False
+    outage_s: float | None = None
 
 
 _GUARANTEES = (
@@ -135,6 +139,7 @@ def draw(seed: int) -> Options:
         emits_final=rng.random() < 0.25,
         callbacks=rng.random() < 0.3,
         codec=rng.random() < 0.1,
+        outage_s=rng.uniform(0.0, 10.0) if not poison_only and rng.random() < 0.15 else None,
     )
 
 
@@ -166,6 +171,7 @@ def _chaos(rng: Random, tracking: bool) -> Chaos:
         stop_s=some(20.0, 0.2),
         cut_s=some(8.0, 0.3),
         scale_s=some(8.0, 0.5),
+        engine=some(0.1, 0.4),
     )
 
 

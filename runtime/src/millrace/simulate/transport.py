@@ -1,6 +1,6 @@
 """What goes wrong between tasks: lost, doubled and unread tuples of one window attempt.
 
-Every fault is told to the history as a ``Hit`` of the roots that it may make fail.
+A fault that makes single roots incomplete is told to the history as a ``Hit`` of them.
 """
 
 from __future__ import annotations
@@ -52,16 +52,15 @@ class Transport:
         return frozenset((lost,))
 
     def hit_all(self) -> None:
-        """A fault that any root of the window may be blamed for."""
-        roots = tuple(root for root, _ in roots_of(self._plan.intent))
-        self._history.add(h.Hit(self._plan.id, roots))
+        """A fault of the whole attempt, which no root may be blamed for."""
+        self._history.add(h.Note(f"attempt {self._plan.id} is hit as a whole"))
 
     def _hit(self, item: Item) -> None:
+        """Roots in a combined tuple may lose their tuples to other consumers with it."""
         if item.sequence is None:
             self.hit_all()
-        else:
-            roots = sorted({row.root for row in item.members})
-            self._history.add(h.Hit(self._plan.id, tuple(roots)))
+        roots = sorted({row.root for row in item.members})
+        self._history.add(h.Hit(self._plan.id, tuple(roots)))
 
 
 def _lose_everywhere(envelopes: dict[Where, list[Item]], victim: Item) -> None:

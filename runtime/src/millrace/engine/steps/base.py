@@ -69,7 +69,7 @@ class Task:
 
     def worked_on(self, processor: str, batch: Batch) -> None:
         """User code gets a batch now; its time runs from here."""
-        self.box.begin(processor, batch.span())
+        self.box.begin(processor, batch.span(), batch=True)
 
 
 class Outlet:

@@ -23,6 +23,7 @@ from millrace.engine.steps.base import (
 )
 from millrace.engine.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.steps.output import RowBuffer
+from millrace.errors import UserCodeError
 from millrace.functions import Context, Processor, Row
 
 log = logging.getLogger(__name__)
@@ -191,8 +192,13 @@ class ClassStep(StreamingStep):
 
     def finish(self) -> None:
         self.out.begin(None)
-        self.task.box.begin(self.name)
-        self.instance.finish(self.out)
+        self.task.box.begin(self.name, batch=True)
+        try:
+            self.instance.finish(self.out)
+        except USER_ERRORS as error:
+            raise UserCodeError(
+                f"processor {self.name!r}: finish raised {error_text(error)}"
+            ) from error
         self.task.box.end()
         self.send()
 

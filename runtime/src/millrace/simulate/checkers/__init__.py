@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from millrace.simulate import history as h
 from millrace.simulate.checkers.acts import Acts
+from millrace.simulate.checkers.blame import Blame
 from millrace.simulate.checkers.bound import Bound
 from millrace.simulate.checkers.contents import Contents
 from millrace.simulate.checkers.durability import Durability
@@ -44,6 +45,7 @@ class Checkers:
         self.verdicts = VerdictTruth(history)
         self.shown = ShownWindows(history, self.ledger, tuple(sinks))
         self.promises = Promises(history, options, workload, tuple(sinks))
+        self.blame = Blame(history, workload)
         if options.poison_only:
             self.bound = Bound(history, workload)
 

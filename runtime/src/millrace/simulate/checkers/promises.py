@@ -18,20 +18,14 @@ class Promises:
         self._options = options
         self._workload = workload
         self._rows: dict[str, dict[Root, list[h.Row]]] = {sink: {} for sink in sinks}
-        self._hits: dict[Root, int] = {}
         self._dropped: set[Root] = set()
         history.listen(h.Shown, self._shown)
-        history.listen(h.Hit, self._hit)
         history.listen(h.LettersTaken, self._taken)
 
     def _shown(self, entry: h.Shown) -> None:
         found = self._rows[entry.sink]
         for row in entry.rows:
             found.setdefault(row.root, []).append(row)
-
-    def _hit(self, entry: h.Hit) -> None:
-        for root in entry.roots:
-            self._hits[root] = self._hits.get(root, 0) + 1
 
     def _taken(self, entry: h.LettersTaken) -> None:
         if not entry.request.replays:
@@ -77,12 +71,8 @@ class Promises:
         good = kind in (Kind.GOOD, Kind.RAISES_ONCE)
         if not good and not gone:
             raise h.ViolationError("poison", f"{root} {kind.value} and is no dead letter")
-        hits = self._hits.get(root, 0) + (kind is Kind.RAISES_ONCE)
-        mended = root in self._workload.mended
-        if good and gone and not mended and hits <= self._options.max_replays:
-            raise h.ViolationError(
-                "poison", f"{root} is a good root and a dead letter ({hits} faults)"
-            )
+        if good and gone and root not in self._workload.mended:
+            raise h.ViolationError("poison", f"{root} is a good root and a dead letter")
 
     def _at_most_once(self, record: Record) -> None:
         for sink, found in self._rows.items():
