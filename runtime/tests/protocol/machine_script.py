@@ -206,7 +206,18 @@ class Script:
         return e.RecordAck(member(words[0]), action.stamp, action.record.tag.seq)
 
     def _on_fenced(self, words: list[str]) -> e.Event:
-        return e.SinksFenced(self.machine.membership.execution)
+        """``fenced``, or ``fenced out`` with a sink that cannot tell what it shows."""
+        return e.SinksFenced(self.machine.membership.execution, tuple(words))
+
+    def _on_behind(self, words: list[str]) -> e.Event:
+        return e.SinkRefused("a sink shows more", fenced=False, behind=True)
+
+    def _on_look(self, words: list[str]) -> e.Event:
+        """``look``: as ``view``, in answer to the last ``ReadView`` and no older one."""
+        asked, found = self._last(e.ReadView), self._on_view(words)
+        assert isinstance(asked, e.ReadView)
+        assert isinstance(found, e.ViewRead)
+        return replace(found, token=asked.token)
 
     def _on_planned(self, words: list[str]) -> e.Event:
         action = self._last(e.Plan)

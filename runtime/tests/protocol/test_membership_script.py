@@ -306,7 +306,7 @@ def test_a_file_from_before_the_last_opening_is_refused() -> None:
         -> SendStamp a2 e4x2
         refused a1 runId
         stamped a2 old
-        -> Stop failed
+        -> Stop behind
         """
     )
 

@@ -13,6 +13,7 @@ from millrace.protocol.types import (
     DeadSegment,
     FailedRoot,
     Intent,
+    Mark,
     Record,
     Replay,
     RootRange,
@@ -102,6 +103,29 @@ class TestSealing:
         )
         assert r.needed_objects(record) == {"state", "staged", "dead"}
         assert r.needed_objects(r.mark_published(record, 1)) == {"state", "dead"}
+
+
+class TestBehind:
+    def test_what_is_sealed_and_not_yet_marked_as_published_is_ordinary(self) -> None:
+        record = r.seal(opened(window(1, 0, 1)), r.Outcome())
+        digest = record.unpublished[0].digest
+        for mark in (Mark("out", 1, digest), Mark("out", 1), Mark("new", 0)):
+            assert r.behind(record, [mark]) is None
+        assert r.behind(r.mark_published(record, 1), [Mark("out", 1, digest)]) is None
+        assert r.behind(record, []) is None
+
+    def test_a_sink_that_shows_more_or_something_else_is_named_with_both_windows(self) -> None:
+        record = r.seal(opened(window(1, 0, 1)), r.Outcome())
+        text = r.behind(record, [Mark("out", 3), Mark("other", 1, "feed"), Mark("fine", 1)])
+        assert text is not None
+        assert "sink 'out' shows windows up to 3" in text
+        assert (
+            f"'other' shows window 1 with the digest feed, which was sealed with {r.digest_of([])}"
+            in text
+        )
+        assert "the last window of the record is 1" in text
+        assert "Put the newest one back; or start over with --fresh" in text
+        assert "fine" not in text
 
 
 class TestSetAside:

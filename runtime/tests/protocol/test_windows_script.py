@@ -506,11 +506,11 @@ def test_open_windows_are_dropped_at_most_once() -> None:
         ack a1
         -> Notify DriverRecovered
         -> FenceSinks x2
+        -> Plan behind {'s': 4}
+        fenced
         -> Notify RootsDropped
         -> SendRecord a1 1.2.1.2 sealed 3 published 3
-        fenced
         ack a1
-        -> Plan behind {'s': 4}
         planned 2
         -> SendRecord a1 1.2.1.3 sealed 3 published 3, open 4: 4+2
         ack a1
@@ -844,8 +844,8 @@ def test_a_sink_that_is_away_is_asked_again() -> None:
     )
 
 
-def test_nothing_is_published_before_the_sinks_are_fenced() -> None:
-    """A successor must not be overtaken on a sink."""
+def test_nothing_is_begun_before_the_sinks_are_fenced() -> None:
+    """A successor must not be overtaken on a sink, nor a sink that is further than the record."""
     Script().play(
         """
         record R 1.1.1.5 sealed 3 open 4
@@ -862,15 +862,73 @@ def test_nothing_is_published_before_the_sinks_are_fenced() -> None:
         ack a1
         -> Notify DriverRecovered
         -> FenceSinks x2
-        -> Run 1 of 4: 0+4
         -> Plan behind {'s': 4}
-        done
-        -> SendRecord a1 1.2.1.2 sealed 4 published 3
-        ack a1
         wait 1
         tick
         -> FenceSinks x2
         fenced
+        -> Run 1 of 4: 0+4
+        done
+        -> SendRecord a1 1.2.1.2 sealed 4 published 3
+        ack a1
         -> Publish 4
+        """
+    )
+
+
+RECOVERED = """
+record R 1.1.1.5 sealed 3 open 4
+start
+-> ReadView
+view 4 e1 open x1 a1
+-> CasView 4 e1 open x2 a1
+cas done
+-> SendStamp a1 e1x2
+stamped a1 R
+-> CopyObjects 1.1.1.5 from a1
+copied
+-> SendRecord a1 1.2.1.1 sealed 3 published 3, open 4: 0+4
+ack a1
+-> Notify DriverRecovered
+-> FenceSinks x2
+-> Plan behind {'s': 4}
+"""
+
+
+def test_sinks_that_are_further_than_the_record_refuse_it() -> None:
+    """Not by an older look at the view, and not before one: the sinks may be a successor's."""
+    Script().play(RECOVERED).play(
+        """
+        behind
+        -> ReadView
+        view 5 e1 open x2 a1
+        look 5 e1 open x2 a1
+        -> Stop behind
+        """
+    )
+
+
+def test_a_driver_whose_successor_has_shown_more_is_fenced() -> None:
+    Script().play(RECOVERED).play(
+        """
+        behind
+        -> ReadView
+        wait 1
+        tick
+        -> FenceSinks x2
+        -> ReadView
+        look 6 e1 open x3 a1
+        -> Stop fenced
+        """
+    )
+
+
+def test_a_sink_that_cannot_tell_is_named_once() -> None:
+    Script().play(RECOVERED).play(
+        """
+        fenced out
+        -> Notify SinkCannotTell
+        -> Run 1 of 4: 0+4
+        fenced out
         """
     )

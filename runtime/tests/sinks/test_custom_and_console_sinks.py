@@ -87,12 +87,14 @@ class TestCustom:
     def test_the_documented_example_works(self, stores: str, tmp_path: Path) -> None:
         area = Area()
         old = self.make(stores, tmp_path, area, 1)
+        assert old.last_shown() is None
         first = seal(1, old.stage("a", rows("x", "y")), old.stage("b", rows("z")))
         assert old.stage("c", rows()) is None
         old.publish(first, first.staged, 1)
         assert self.totals(tmp_path) == {"x": 0, "y": 1, "z": 0}
         new = self.make(stores, tmp_path, area, 2)
         new.publish(first, first.staged, 2)
+        assert new.last_shown() == (1, first.digest)
         with pytest.raises(FencedError):
             old.publish(first, first.staged, 1)
         other = seal(1, new.stage("d", rows("w")))

@@ -353,3 +353,21 @@ def test_manifests_name_what_is_shown(tmp_path: Path) -> None:
         assert isinstance(staged, Staged)
         assert (entry["digest"], entry["rows"]) == (staged.digest, staged.rows)
         assert (tmp_path / "out" / entry["name"]).exists()
+
+
+@pytest.mark.parametrize("point", [None, *STEPS])
+def test_the_last_window_of_which_anything_is_shown_is_told(
+    tmp_path: Path, point: str | None
+) -> None:
+    sink = make(tmp_path)
+    assert sink.last_shown() is None
+    first = stage(sink, 6, ["x"])
+    sink.publish(first, first.staged, 1)
+    second = stage(sink, 7, ["a", "b"], ["c"], ["d", "e"])
+    assert sink.last_shown() == (6, first.digest)
+    if point is None:
+        sink.publish(second, second.staged, 1)
+    else:
+        with pytest.raises(Killed):
+            sink.publish(second, second.staged, 1, die_at(point))
+    assert make(tmp_path, 2).last_shown() == (7, second.digest)

@@ -320,6 +320,15 @@ def test_discard_and_publish_leave_no_staged_rows(server: Server) -> None:
     assert len(server.client.keys("millrace:staged:*")) == 1
 
 
+def test_the_last_window_that_is_shown_is_told(server: Server) -> None:
+    sink = make(server, HASH)
+    assert sink.last_shown() is None
+    for window in (1, 2):
+        sealed = stage(sink, window, {"word": ["a"], "n": [window]})
+        sink.publish(sealed, sealed.staged, 1)
+        assert sink.last_shown() == (window, sealed.digest)
+
+
 class TestPrepare:
     def fill(self, server: Server, options: dict[str, str]) -> None:
         sink = make(server, options)

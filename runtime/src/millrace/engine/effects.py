@@ -100,8 +100,8 @@ class RealEffects:
 
     # -- the view and the servers
 
-    def _read_view(self, _: e.ReadView) -> list[e.Event]:
-        return [e.ViewRead(*self._parts.view.read())]
+    def _read_view(self, action: e.ReadView) -> list[e.Event]:
+        return [e.ViewRead(*self._parts.view.read(), action.token)]
 
     def _cas_view(self, action: e.CasView) -> list[e.Event]:
         version = self._parts.view.cas(action.expected, action.view)
@@ -228,7 +228,7 @@ class RealEffects:
     # -- sinks
 
     def _fence_sinks(self, action: e.FenceSinks) -> list[e.Event]:
-        self._parts.publisher.fence(action.execution)
+        self._parts.publisher.fence(action.execution, action.record)
         return []
 
     def _publish(self, action: e.Publish) -> list[e.Event]:

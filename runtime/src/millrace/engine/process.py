@@ -48,6 +48,7 @@ _STOP_CODES: Mapping[str, int] = {
     "asked": ExitCode.OK,
     "fenced": ExitCode.FENCED,
     "engine": ExitCode.ENGINE,
+    "behind": ExitCode.SINK,
 }
 """What a driver exits with, by the kind of its ``Stop``; other kinds have the code of an error."""
 

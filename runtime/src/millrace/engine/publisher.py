@@ -10,7 +10,8 @@ from millrace import crash
 from millrace.engine.callbacks import Callbacks
 from millrace.errors import FencedError, SinkError
 from millrace.protocol import events as e
-from millrace.protocol.types import Sealed, TaskReport
+from millrace.protocol.record import behind
+from millrace.protocol.types import Mark, Record, Sealed, TaskReport
 from millrace.sinks.base import Sink
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ class Publisher:
         """Wait for the window that is being published."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def fence(self, execution: int) -> None:
-        self._thread.submit(self._guarded, 0, lambda: self._fence(execution))
+    def fence(self, execution: int, record: Record) -> None:
+        self._thread.submit(self._guarded, 0, lambda: self._fence(execution, record))
 
     def publish(self, sealed: Sealed, execution: int) -> None:
         self._thread.submit(self._guarded, sealed.window, lambda: self._publish(sealed, execution))
@@ -52,10 +53,27 @@ class Publisher:
         """Drop staged leftovers of ended attempts that no committed record names."""
         self._thread.submit(self._guarded, 0, lambda: self._discard(forget))
 
-    def _fence(self, execution: int) -> None:
+    def _fence(self, execution: int, record: Record) -> None:
+        marks, untold = self._marks()
+        ahead = behind(record, marks)
+        if ahead is not None:
+            self._post(e.SinkRefused(ahead, fenced=False, behind=True))
+            return
         for sink in self._sinks:
             sink.fence(execution)
-        self._post(e.SinksFenced(execution))
+        self._post(e.SinksFenced(execution, untold))
+
+    def _marks(self) -> tuple[list[Mark], tuple[str, ...]]:
+        """What the sinks show, and the names of those that cannot tell."""
+        marks, untold = [], []
+        for sink in self._sinks:
+            try:
+                shown = sink.last_shown()
+            except NotImplementedError:
+                untold.append(sink.name)
+            else:
+                marks += [Mark(sink.name, *shown)] if shown is not None else []
+        return marks, tuple(untold)
 
     def _publish(self, sealed: Sealed, execution: int) -> None:
         for sink in self._sinks:

@@ -36,6 +36,9 @@ RESEND_S = 1.0
 WATCH_TICKS = 5
 """How often, in resend intervals, a recovered driver looks whether a newer one has taken over."""
 
+LOOK_AGAIN = 1
+"""Token of the look at the view that decides whether a driver is fenced or its record old."""
+
 _ALWAYS = (e.Published, e.PublishFailed, e.DeadLetterRequest, e.StopAsked)
 """Events about windows that count while members change, too."""
 
@@ -67,10 +70,11 @@ class Driver:
         self.presence = Presence()
         self.stopped: e.Stop | None = None
         self._fenced_sinks = False
+        self._behind: str | None = None
         self._resend_s = 0.0
         self._ticks = 0
         self._handlers: dict[type, Callable[..., list[e.Action]]] = {
-            e.ViewRead: self.membership.view_read,
+            e.ViewRead: self._view_read,
             e.CasDone: self.membership.cas_done,
             e.CasLost: self.membership.cas_lost,
             e.Stamped: self.membership.stamped,
@@ -149,7 +153,7 @@ class Driver:
         text = f"execution {view.execution} goes on behind window {record.sealed}"
         actions: list[e.Action] = [e.Notify("DriverRecovered", text, record.sealed)]
         if not self._fenced_sinks:
-            actions.append(e.FenceSinks(view.execution))
+            actions.append(e.FenceSinks(view.execution, record))
         actions += self.windows.resume(record, now_s)
         return actions
 
@@ -170,14 +174,35 @@ class Driver:
         return self.membership.propose(event.members)
 
     def _sinks_fenced(self, event: e.SinksFenced) -> list[e.Action]:
-        if event.execution == self.membership.execution:
-            self._fenced_sinks = True
-            self.windows.sinks_fenced = True
-        return []
+        if event.execution != self.membership.execution or self._fenced_sinks:
+            return []
+        self._fenced_sinks = True
+        self.windows.sinks_fenced = True
+        return [
+            e.Notify(
+                "SinkCannotTell",
+                f"sink {name!r} cannot tell what it shows (Sink.last_shown): a work folder that is "
+                "put back from an older copy would not be noticed by it",
+                warning=True,
+            )
+            for name in event.untold
+        ]
 
     def _sink_refused(self, event: e.SinkRefused) -> list[e.Action]:
+        if event.behind:
+            # A successor may have shown more: only a look at the view from now on can tell.
+            self._behind = event.text
+            return [e.ReadView(LOOK_AGAIN)]
         kind = "fenced" if event.fenced else "failed"
         return [e.Stop(kind, event.text)]
+
+    def _view_read(self, event: e.ViewRead) -> list[e.Action]:
+        view, actions = event.view, self.membership.view_read(event)
+        if actions or self._behind is None or event.token != LOOK_AGAIN or view is None:
+            return actions
+        if view.execution != self.membership.execution:
+            return []
+        return [e.Stop("behind", self._behind)]
 
     def _tick(self, _: e.Tick) -> list[e.Action]:
         if self.windows.draining and self.presence.away:
@@ -189,7 +214,13 @@ class Driver:
         again = self._signs_of_life()
         again += self.windows.resend()
         if not self._fenced_sinks:
-            again.append(e.FenceSinks(self.membership.execution))
+            if self.windows.draining:
+                text = "stopped before all sinks have answered; the next run goes on"
+                return [e.Stop("asked", text)]
+            assert self.windows.record is not None
+            again.append(e.FenceSinks(self.membership.execution, self.windows.record))
+        if self._behind is not None:
+            again.append(e.ReadView(LOOK_AGAIN))
         return [*again, *self._watch()]
 
     def _signs_of_life(self) -> list[e.Action]:

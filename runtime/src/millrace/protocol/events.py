@@ -34,7 +34,9 @@ from millrace.protocol.types import (
 
 @dataclass(frozen=True, slots=True)
 class ReadView:
-    """Read the view document; answered by ``ViewRead``."""
+    """Read the view document; answered by ``ViewRead`` with the same ``token``."""
+
+    token: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,14 @@ class CopyObjects:
 
 @dataclass(frozen=True, slots=True)
 class FenceSinks:
-    """Make every sink refuse executions below this one."""
+    """Make every sink refuse executions below this one, unless one is further than ``record``.
+
+    Marks are looked at before any sink is fenced, since a start that is refused must not raise
+    the execution that the sinks serve (``record.behind``).
+    """
 
     execution: int
+    record: Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +199,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End this driver. ``kind`` is drained, fenced, asked, failed or engine.
+    """End this driver. ``kind`` is drained, fenced, asked, failed, engine or behind.
 
     ``engine``: the engine, a connector or Spark fails again and again, and nothing is sealed.
+    ``behind``: what this driver knows is older than what was committed.
     """
 
     kind: str
@@ -230,6 +238,7 @@ Action = (
 class ViewRead:
     version: int
     view: View | None
+    token: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,15 +303,20 @@ class CopyFailed:
 
 @dataclass(frozen=True, slots=True)
 class SinksFenced:
+    """``untold`` are the sinks that cannot say what they show."""
+
     execution: int
+    untold: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SinkRefused:
-    """A sink will not take this driver's windows; ``fenced`` if a newer execution has it."""
+    """A sink will not take this driver's windows; ``fenced`` if a newer execution has it,
+    ``behind`` if it shows more than the record knows."""
 
     text: str
     fenced: bool
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

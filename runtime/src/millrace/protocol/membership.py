@@ -332,7 +332,7 @@ class Membership:
             return self._write_back()
         sources = self._sources()
         if not sources and self.copies == 1:
-            return self._end("failed", _STALE)
+            return self._end("behind", _STALE)
         if not sources:
             return []
         held = [self._answers[m] for m in sources]

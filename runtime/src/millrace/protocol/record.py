@@ -17,6 +17,7 @@ from millrace.protocol.types import (
     FailedRoot,
     Intent,
     Json,
+    Mark,
     Record,
     Replay,
     RootRange,
@@ -146,6 +147,32 @@ def mark_published(record: Record, window: int) -> Record:
         return record
     left = tuple(s for s in record.unpublished if s.window > window)
     return replace(record, published=window, unpublished=left)
+
+
+def behind(record: Record, marks: Iterable[Mark]) -> str | None:
+    """Why sinks are further than this committed record, which then is an old copy; else None.
+
+    A window that is shown and not yet marked as published is an ordinary one: it is sealed.
+    """
+    sealed = {one.window: one.digest for one in record.unpublished}
+    found = []
+    for mark in marks:
+        digest = sealed.get(mark.window)
+        if mark.window > record.sealed:
+            found.append(f"sink {mark.sink!r} shows windows up to {mark.window}")
+        elif mark.digest and digest is not None and mark.digest != digest:
+            found.append(
+                f"sink {mark.sink!r} shows window {mark.window} with the digest {mark.digest}, "
+                f"which was sealed with {digest}"
+            )
+    if not found:
+        return None
+    return (
+        f"{', '.join(found)}, but the last window of the record is {record.sealed}: the work "
+        "folder or the file of its state server was put back from an older copy. Nothing was "
+        "changed on the sinks. Put the newest one back; or start over with --fresh, and "
+        "--overwrite or other places for the sinks"
+    )
 
 
 def take_letters(

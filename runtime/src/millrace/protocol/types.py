@@ -188,6 +188,15 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """The last window that a sink shows, with its digest where the sink knows it."""
+
+    sink: str
+    window: int
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DeadSegment:
     """An immutable object that holds ``count`` dead letters; those in ``removed`` are gone."""
 

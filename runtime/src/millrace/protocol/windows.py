@@ -137,6 +137,7 @@ class Windows:
         self._now_s = 0.0
         self._hold_until_s = 0.0
         self._woken_s = 0.0
+        self._interrupted = False
 
     # -- what the driver machine calls
 
@@ -153,13 +154,15 @@ class Windows:
         }
         self._confirmed = max(self._confirmed, record.published)
         self._ended.sweep = True
-        actions = self._report(record)
-        if self.settings.guarantee is Guarantee.AT_MOST_ONCE and record.intents:
-            dropped = sum(i.roots for i in record.intents)
-            text = f"{dropped} roots that were being processed are dropped (AtMostOnce)"
-            actions.append(e.Notify("RootsDropped", text, record.intents[0].window, warning=True))
-            actions += self._change(records.abandon)
-        return actions
+        self._interrupted = bool(record.intents)
+        return self._report(record)
+
+    def _abandon(self, record: Record) -> list[e.Action]:
+        """AtMostOnce: what was open when this driver began, or its members changed, is lost."""
+        dropped = sum(i.roots for i in record.intents)
+        text = f"{dropped} roots that were being processed are dropped (AtMostOnce)"
+        notice = e.Notify("RootsDropped", text, record.intents[0].window, warning=True)
+        return [notice, *self._change(records.abandon)]
 
     def suspend(self) -> list[e.Action]:
         """Give up the running attempt and any unfinished write: the members change."""
@@ -210,9 +213,15 @@ class Windows:
         self._now_s = now_s
         record = self.record
         assert record is not None
+        if not self.sinks_fenced:
+            # Nothing is changed before the sinks agree that the record is the newest.
+            return self._ask_ahead(record)
         actions = self._publish_next(record)
         if self._write is not None:
             return actions
+        if self._interrupted and self.settings.guarantee is Guarantee.AT_MOST_ONCE:
+            self._interrupted = False
+            return actions + self._abandon(record)
         if self._attempt is None and self._ending is None and self._splitting is None:
             if record.intents:
                 actions += self._begin(record.intents[0])

@@ -14,6 +14,7 @@ from millrace.protocol import events as e
 from millrace.protocol import server as s
 from millrace.protocol.acklog import Open
 from millrace.protocol.driver import Driver
+from millrace.protocol.record import behind
 from millrace.protocol.types import AttemptId, Member, Stamp
 from millrace.simulate import history as h
 from millrace.simulate.acklog import Verdicts
@@ -165,9 +166,10 @@ class DriverProcess:
 
     # -- the view
 
-    def _read_view(self, _: e.ReadView) -> None:
+    def _read_view(self, action: e.ReadView) -> None:
         def read() -> None:
-            self._world.send(self.post, e.ViewRead(*self._around.store.read()))
+            found = e.ViewRead(*self._around.store.read(), action.token)
+            self._world.send(self.post, found)
 
         self._world.send(read)
 
@@ -310,8 +312,13 @@ class DriverProcess:
 
     def _fence_sinks(self, action: e.FenceSinks) -> None:
         def fence() -> None:
+            sinks = self._plant.sinks.values()
+            ahead = behind(action.record, [mark for s in sinks if (mark := s.mark()) is not None])
+            if ahead is not None:
+                self.post(e.SinkRefused(ahead, fenced=False, behind=True))
+                return
             try:
-                for sink in self._plant.sinks.values():
+                for sink in sinks:
                     sink.fence(action.execution)
             except SinkRefusalError as refusal:
                 self.post(e.SinkRefused(str(refusal), refusal.fenced))

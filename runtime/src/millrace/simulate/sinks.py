@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from millrace.protocol.types import Sealed, Staged
+from millrace.protocol.types import Mark, Sealed, Staged
 from millrace.simulate import history as h
 
 
@@ -56,6 +56,10 @@ class Sink:
         """Show a window; each step is atomic. Raises ``SinkRefusalError``."""
         raise NotImplementedError
 
+    def mark(self) -> Mark | None:
+        """The last window of which anything is shown."""
+        return Mark(self.name, self.high_water) if self.high_water else None
+
     def discard(self, covers: Callable[[str], bool]) -> None:
         """Drop staged leftovers."""
         for name in [name for name in self.staged if covers(name)]:
@@ -87,6 +91,10 @@ class FilesSink(Sink):
         self._manifests: dict[int, _Manifest] = {}
         self._final: dict[tuple[int, int], str] = {}
 
+    def mark(self) -> Mark | None:
+        window = max(self._manifests, default=0)
+        return Mark(self.name, window, self._manifests[window].digest) if window else None
+
     def publish(self, sealed: Sealed, mine: Sequence[Staged], execution: int) -> Iterator[None]:
         self.check(execution)
         if sealed.window <= self.high_water:
@@ -110,6 +118,10 @@ class TransactionSink(Sink):
     def __init__(self, name: str, history: h.History) -> None:
         super().__init__(name, history)
         self._digests: dict[int, str] = {}
+
+    def mark(self) -> Mark | None:
+        window = max(self._digests, default=0)
+        return Mark(self.name, window, self._digests[window]) if window else None
 
     def publish(self, sealed: Sealed, mine: Sequence[Staged], execution: int) -> Iterator[None]:
         yield

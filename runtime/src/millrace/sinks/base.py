@@ -37,6 +37,11 @@ writes to, and both change in one transaction; that is what makes ``ExactlyOnce`
                 self.check(db, execution)
                 db.execute("INSERT INTO fence VALUES (?, ?)", (self.uid, execution))
 
+        def last_shown(self) -> tuple[int, str] | None:
+            asked = "SELECT w, digest FROM shown WHERE uid = ? ORDER BY w DESC LIMIT 1"
+            with self.database() as db:
+                return db.execute(asked, (self.uid,)).fetchone()
+
         def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
             return self.stage_rows(name, batches)
 
@@ -149,6 +154,17 @@ class Sink(ABC):
     @abstractmethod
     def fence(self, execution: int) -> None:
         """Refuse executions below this one from now on. Raises ``FencedError`` for a lower one."""
+
+    def last_shown(self) -> tuple[int, str] | None:
+        """The last window of which this sink shows anything, and its digest ("" if not known).
+
+        ``None`` where it shows nothing yet, or never keeps anything. Asked at each start of a
+        driver, after ``prepare`` and before ``fence``, and must change nothing: a sink that is
+        further than the record means that the work folder was put back from an older copy, and
+        the start is refused. Without it (the default) such a copy is not noticed by this sink: what
+        it has shown already may be passed over; a warning at each start says so.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:

@@ -45,6 +45,9 @@ class ConsoleSink(Sink):
             raise FencedError(f"sink {self.name!r} serves execution {self._execution}")
         self._execution = execution
 
+    def last_shown(self) -> tuple[int, str] | None:
+        return None
+
     def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
         rows = sum(batch.num_rows for batch in batches)
         if not rows:

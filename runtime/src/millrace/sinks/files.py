@@ -128,6 +128,11 @@ class FileSink(Sink):
             self._check_owner()
             self._markers.fence(execution)
 
+    def last_shown(self) -> tuple[int, str] | None:
+        with self._disk("looking at what it shows"):
+            self._check_owner()
+            return self._markers.latest()
+
     def _check_owner(self) -> None:
         if self._markers.owner() != self._uid:
             raise SinkError(

@@ -108,6 +108,15 @@ class Markers:
         marks = [n for n in os.listdir(self.windows) if n.endswith(".done")]
         return max((int(n.partition(".")[0]) for n in marks), default=-1)
 
+    def latest(self) -> tuple[int, str] | None:
+        """The last window that is shown or was begun to be, and its digest ("" if not known)."""
+        found = (name.partition(".")[0] for name in os.listdir(self.windows))
+        window = max((int(number) for number in found if number.isdigit()), default=None)
+        if window is None:
+            return None
+        manifest = self.manifest(window)
+        return window, str(manifest["digest"]) if manifest is not None else ""
+
     def manifest(self, window: int) -> dict[str, Any] | None:
         try:
             text = self._path(window, "json").read_text()

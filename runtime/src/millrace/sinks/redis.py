@@ -171,6 +171,15 @@ class RedisSink(Sink):
         with self._server():
             self._answer(self._fence(keys=[self.marker], args=[self._uid, execution]))
 
+    def last_shown(self) -> tuple[int, str] | None:
+        with self._server():
+            owner, window = map(_text, self._client.hmget(self.marker, "uid", "window"))
+            if owner != self._uid:
+                raise self._taken()
+            if window is None:
+                return None
+            return int(window), _text(self._client.hget(self.marker, f"d:{window}")) or ""
+
     # -- in workers
 
     def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
