@@ -23,6 +23,8 @@ class ExitCode(IntEnum):
     NEWER_FORMAT = 9
     JAVA = 10
     ENGINE = 11
+    TOO_MANY_DEAD = 12
+    DEAD_LETTERS = 13
     INTERRUPTED = 130
 
 

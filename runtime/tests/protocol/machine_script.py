@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from millrace.protocol import events as e
+from millrace.protocol.cohorts import NO_LIMIT, DeadLimit
 from millrace.protocol.driver import Driver, Settings
 from millrace.protocol.record import Backoff, first_record
 from millrace.protocol.types import (
@@ -72,6 +73,7 @@ class Script:
         copies: int = 2,
         tracking: bool = False,
         max_replays: int = 1,
+        dead_limit: DeadLimit = NO_LIMIT,
     ) -> None:
         settings = Settings(
             uid=UID,
@@ -81,6 +83,7 @@ class Script:
             max_records=8,
             copies=copies,
             key_groups=GROUPS,
+            dead_limit=dead_limit,
         )
         self.machine = Driver(settings, place, lambda piece, index: index)
         self.now_s = 100.0
@@ -227,13 +230,18 @@ class Script:
         return e.Planned(action.token, ranges, {"s": start + count}, "drained" in words)
 
     def _on_done(self, words: list[str]) -> e.Event:
-        """``done``, or ``done failing 1 2``, or ``done combined`` for a failure after a combine."""
+        """``done``, or ``done failing 1 2``, or ``done unreadable 1 2`` for what was never emitted,
+        or ``done combined`` for a failure after a combine.
+        """
         action = self._last(e.Run)
         assert isinstance(action, e.Run)
         plan = action.plan
         failed: tuple[FailedRoot, ...] = ()
-        if words[:1] == ["failing"]:
-            failed = tuple(FailedRoot(int(word), "p", "no good") for word in words[1:])
+        if words[:1] in (["failing"], ["unreadable"]):
+            lost = words[0] == "unreadable"
+            failed = tuple(
+                FailedRoot(int(word), "p", "no good", unreadable=lost) for word in words[1:]
+            )
         report = TaskReport(
             TaskId(0, 0, 0),
             roots_read=((0, plan.intent.roots),),

@@ -5,7 +5,7 @@ import json
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.errors import NewerFormatError, ProtocolError
@@ -79,6 +79,7 @@ def _instances(kind: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(suppress_health_check=[HealthCheck.too_slow])  # records are large
 @given(data=st.data())
 def test_what_is_written_is_read_back(kind: type, data: st.DataObject) -> None:
     value = data.draw(_instances(kind))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from machine_script import Script
 
 from millrace.protocol import events as e
+from millrace.protocol.cohorts import DeadLimit
 from millrace.protocol.record import first_record
 from millrace.protocol.types import Guarantee, Replay, RootRange, Tag
 
@@ -104,6 +105,7 @@ def test_failing_roots_are_excluded_replayed_and_dead_lettered() -> None:
         done
         -> WriteDead 2.5.2.1/dead 1#1
         dead
+        -> Notify DeadLetters
         -> SendRecord a1 1.2.1.6 sealed 5 published 4, dead 1 in 2.5.2.1/dead
         ack a1
         -> Publish 5
@@ -111,6 +113,91 @@ def test_failing_roots_are_excluded_replayed_and_dead_lettered() -> None:
         -> SendRecord a1 1.2.1.7 sealed 5 published 5, dead 1 in 2.5.2.1/dead
         ack a1
         -> Stop drained
+        """
+    )
+
+
+BEGIN = """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+"""
+
+
+def test_what_cannot_be_decoded_is_dead_at_once_and_costs_no_second_run() -> None:
+    Script(tracking=True).play(
+        BEGIN
+        + """
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done unreadable 1
+        -> AskVerdict 1 of 4
+        verdict incomplete 1
+        -> WriteDead 2.4.1.1/dead 1#0
+        dead
+        -> Notify DeadLetters
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, dead 1 in 2.4.1.1/dead
+        ack a1
+        -> Publish 4
+        """
+    )
+
+
+def test_what_goes_on_although_its_source_could_not_decode_it_is_run_again() -> None:
+    """The ackers found its tree complete, so something of it was processed."""
+    Script(tracking=True).play(
+        BEGIN
+        + """
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done unreadable 1
+        -> AskVerdict 1 of 4
+        verdict ok
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+4 without [1]
+        """
+    )
+
+
+def test_a_window_with_too_many_dead_letters_is_not_sealed_by_any_driver() -> None:
+    """The next driver runs the same window and stops again, until more letters are allowed."""
+    stopped = Script(dead_limit=DeadLimit(50, 4))
+    stopped.play(
+        BEGIN
+        + """
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done unreadable 0 1 3
+        -> Stop deadLetters
+        """
+    )
+    assert isinstance(stopped.actions[-1], e.Stop)
+    assert "3 of 4 roots" in stopped.actions[-1].text
+    assert "3 in 'p' (no good)" in stopped.actions[-1].text
+    half = Script(dead_limit=DeadLimit(75, 4))
+    half.play(
+        BEGIN
+        + """
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done unreadable 0 1 3
+        -> WriteDead 2.4.1.1/dead 0#0 1#0 3#0
         """
     )
 
@@ -718,6 +805,7 @@ def test_a_change_of_members_gives_up_the_attempt() -> None:
         -> Plan behind {'s': 2}
         dead 2.4.1.1/dead
         dead
+        -> Notify DeadLetters
         -> SendRecord a2 1.2.2.4 sealed 4 published 3, dead 2 in 2.4.1.2/dead
         -> SendRecord b1 1.2.2.4 sealed 4 published 3, dead 2 in 2.4.1.2/dead
         ack a2

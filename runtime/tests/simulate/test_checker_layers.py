@@ -17,6 +17,7 @@ from millrace.simulate.checkers.ledger import Ledger
 from millrace.simulate.checkers.places import Places
 from millrace.simulate.checkers.shown import ShownWindows
 from millrace.simulate.checkers.stamps import Stamps
+from millrace.simulate.checkers.unreadable import Unreadable
 from millrace.simulate.checkers.verdicts import VerdictTruth
 from millrace.simulate.history import (
     Commit,
@@ -37,6 +38,7 @@ BLINDFOLDS = {
     Places: ("_committed",),
     ShownWindows: ("_shown", "_confirm", "_committed", "finish"),
     Stamps: ("_stamped", "_changed", "_claimed", "_viewed"),
+    Unreadable: ("_committed",),
     VerdictTruth: ("_answered",),
 }
 
@@ -62,15 +64,15 @@ def first_violation(bug: str) -> str | None:
     ["intent_not_rerun", "mark_before_confirm", "publish_before_seal", "split_drops_boundary"],
 )
 def test_promises_alone_see_lost_roots(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
+    """In other runs a sink is asked for output that is gone, and says so itself."""
     blind(monkeypatch, *BLINDFOLDS)
-    violation = first_violation(bug)
-    assert violation is not None
-    assert violation.startswith(("ExactlyOnce", "AtLeastOnce", "end"))
+    seen = ("ExactlyOnce", "AtLeastOnce", "end")
+    assert any(violation.startswith(seen) for violation in violations(bug))
 
 
 @pytest.mark.parametrize("bug", ["id_without_edge", "unseeded_roots"])
 def test_a_blind_tracker_seals_broken_windows(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    blind(monkeypatch, VerdictTruth)
+    blind(monkeypatch, VerdictTruth, Unreadable)
     violation = first_violation(bug)
     assert violation is not None
     assert violation.startswith("I1")

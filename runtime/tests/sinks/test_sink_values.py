@@ -85,7 +85,7 @@ def test_values_that_json_has_no_type_for() -> None:
     ]
     assert values(pa.array([Decimal("1.50")])) == [1.5]
     assert values(pa.array([[{"a": b"\x00", "t": moment, "f": math.nan}]])) == [
-        [{"a": "AA==", "t": "2024-01-02T03:04:05.000006+00:00", "f": "NaN"}]
+        [{"a": "AA==", "t": "2024-01-02T03:04:05.000006Z", "f": "NaN"}]
     ]
 
 

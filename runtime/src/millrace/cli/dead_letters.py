@@ -74,7 +74,7 @@ def list_letters(
     for letter in letters:
         error = letter.error.strip().splitlines()[-1] if letter.error.strip() else ""
         asked = f" ({letter.asked} asked)" if letter.asked else ""
-        where = f"{letter.source} at {letter.offset}"
+        where = f"{letter.source}: {letter.where or f'offset {letter.offset}'}"
         table.add_row(
             *(escape(text) for text in (letter.id + asked, letter.processor, where)),
             str(letter.replays),
@@ -99,9 +99,10 @@ def show(
         return
     for letter in wanted:
         tried = _counted(letter.replays, "replay")
-        print_plain(f"{letter.id}  source {letter.source}, offset {letter.offset}, {tried}")
+        where = letter.where or f"offset {letter.offset}"
+        print_plain(f"{letter.id}  source {letter.source}: {where}, {tried}")
         print_plain(f"failed in {letter.processor or 'the source'}:")
-        print_plain(_indented(letter.error))
+        print_plain(_indented("\n".join(filter(None, (letter.error, letter.trace)))))
         print_plain("payload:")
         payload = letter.payload
         text = "(no longer there)" if payload is None else payload.decode(errors="backslashreplace")

@@ -50,6 +50,11 @@ def moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
+def print_warning(text: str) -> None:
+    """One line on standard error, shown with ``--quiet`` too."""
+    console(stderr=True).print(f"[bold yellow]warning:[/] {_escaped(text)}", soft_wrap=True)
+
+
 def exit_codes() -> str:
     """The exit codes of every command, for the help."""
     meanings = {
@@ -65,6 +70,8 @@ def exit_codes() -> str:
         ExitCode.NEWER_FORMAT: "data of a newer release",
         ExitCode.JAVA: "Java missing or too old",
         ExitCode.ENGINE: "the engine, a connector or Spark failed again and again",
+        ExitCode.TOO_MANY_DEAD: "too many roots failed for good",
+        ExitCode.DEAD_LETTERS: "there are dead letters (--fail-on-dead-letters)",
         ExitCode.INTERRUPTED: "interrupted",
     }
     return ", ".join(f"{code.value} {meanings[code]}" for code in ExitCode)

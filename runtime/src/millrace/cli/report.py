@@ -67,6 +67,17 @@ class Report:
             "sinks": dict(self.sinks),
         }
 
+    @property
+    def dead_letters(self) -> str:
+        """What is to be said last of the dead letters that are there; empty without any."""
+        dead = int(self.status.get("deadLetters") or 0)
+        if not dead:
+            return ""
+        what = "1 root failed for good and is a dead letter"
+        if dead > 1:
+            what = f"{dead:,} roots failed for good and are dead letters"
+        return f"{what}: millrace dead-letters list --workdir {self.folder.path}"
+
     def show(self, console: Console) -> None:
         """Print it for people."""
         console.print(f"[bold]{escape(self.name)}[/] {self._ending()}", soft_wrap=True)

@@ -10,7 +10,7 @@ import typer
 
 from millrace.cli.folders import WorkDir
 from millrace.cli.options import Overrides, TopologyFile, TopologyOption, needed_file
-from millrace.cli.output import console, print_error, print_plain
+from millrace.cli.output import console, print_error, print_plain, print_warning
 from millrace.errors import ExitCode, MillraceError
 from millrace.topology.load import LoadedTopology, load
 
@@ -26,6 +26,13 @@ QuietFlag = Annotated[
 ]
 NoProgress = Annotated[
     bool, typer.Option("--no-progress", help="Show events and the report, no figures meanwhile.")
+]
+FailOnDeadLetters = Annotated[
+    bool,
+    typer.Option(
+        "--fail-on-dead-letters",
+        help="Exit with 13 instead of 0 where dead letters are there at the end, old ones too.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, as the last line.")]
 
@@ -44,6 +51,7 @@ def register(app: typer.Typer) -> None:
         quiet: QuietFlag = False,
         no_progress: NoProgress = False,
         as_json: AsJson = False,
+        fail_on_dead_letters: FailOnDeadLetters = False,
     ) -> None:
         """Run a topology on this machine until its input is drained or Ctrl-C.
 
@@ -63,6 +71,8 @@ def register(app: typer.Typer) -> None:
         except KeyboardInterrupt:
             # Before the driver was started: there is nothing to be drained.
             raise typer.Exit(ExitCode.INTERRUPTED) from None
+        if code == ExitCode.DEAD_LETTERS and not fail_on_dead_letters:
+            code = ExitCode.OK
         raise typer.Exit(code)
 
 
@@ -86,6 +96,7 @@ def _run(
     overwrite: bool,
     display: tuple[bool, bool, bool],
 ) -> int:
+    """Run to the end; ``DEAD_LETTERS`` for one that went well, but has some."""
     from millrace.cli.progress import shown
     from millrace.cli.report import Report, sink_places, totals_in
     from millrace.clock import SystemClock
@@ -123,4 +134,6 @@ def _run(
         report.show(out)
     if as_json:
         print_plain(json.dumps(report.document()))
-    return result.code
+    if report.dead_letters:
+        print_warning(report.dead_letters)
+    return ExitCode.DEAD_LETTERS if report.dead_letters and not result.code else result.code

@@ -110,11 +110,11 @@ class Failures:
         self._combined: dict[str, tuple[int, str]] = {}
         self.dropped = 0
 
-    def add(self, roots: list[int], processor: str, error: str) -> None:
+    def add(self, roots: list[int], processor: str, error: str, trace: str = "") -> None:
         """A tuple of these roots failed for good."""
         for root in roots:
             if root < kernels.WINDOW_TREE:
-                self._add_root(root, processor, error)
+                self._add_root(FailedRoot(root, processor, error[:_ERROR_LENGTH], trace))
             elif root == kernels.UNTRACKED:
                 self.dropped += 1
             else:
@@ -123,13 +123,17 @@ class Failures:
                 mask, first = self._combined.get(name, (0, f"{processor}: {error}"))
                 self._combined[name] = (mask | 1 << group, first)
 
-    def _add_root(self, root: int, processor: str, error: str) -> None:
-        if root in self._failed:
+    def add_unreadable(self, root: int, source: str, error: str) -> None:
+        """A source could not decode a record, and emits nothing for it."""
+        self._add_root(FailedRoot(root, source, error[:_ERROR_LENGTH], unreadable=True))
+
+    def _add_root(self, failed: FailedRoot) -> None:
+        if failed.sequence in self._failed:
             return
         if self._mask is None:
             self._mask = np.zeros(self._size, bool)
-        self._mask[root] = True
-        self._failed[root] = FailedRoot(root, processor, error[:_ERROR_LENGTH])
+        self._mask[failed.sequence] = True
+        self._failed[failed.sequence] = failed
 
     def without_failed(self, batch: Batch) -> Batch:
         """The batch less tuples of roots that failed in this task."""

@@ -45,6 +45,13 @@ def replay_of(letter: Mapping[str, Any], now_s: float) -> Replay:
     )
 
 
+def _where(root: Replay, source: Source) -> str:
+    try:
+        return source.place(root)
+    except Exception:  # noqa: BLE001 the boundary to code of users, which is worth no letter
+        return Source.place(source, root)
+
+
 def _letter(root: Replay, sources: Mapping[str, Source]) -> dict[str, Any]:
     letter: dict[str, Any] = {
         "source": root.source,
@@ -55,6 +62,8 @@ def _letter(root: Replay, sources: Mapping[str, Source]) -> dict[str, Any]:
         "error": root.error,
         "alone": root.alone,
         "locator": root.locator,
+        "trace": root.trace,
+        "where": _where(root, sources[root.source]),
     }
     try:
         payload = sources[root.source].payload(root)

@@ -30,6 +30,7 @@ from millrace.engine.stores import Stores
 from millrace.engine.verdicts import Verdicts
 from millrace.errors import ExitCode, MillraceError, SinkError, WorkFolderError
 from millrace.protocol import events as e
+from millrace.protocol.cohorts import DeadLimit
 from millrace.protocol.driver import Driver, Settings
 from millrace.protocol.record import Backoff
 from millrace.protocol.types import Guarantee, Json, Record, RootRange
@@ -49,6 +50,7 @@ _STOP_CODES: Mapping[str, int] = {
     "fenced": ExitCode.FENCED,
     "engine": ExitCode.ENGINE,
     "behind": ExitCode.SINK,
+    "deadLetters": ExitCode.TOO_MANY_DEAD,
 }
 """What a driver exits with, by the kind of its ``Stop``; other kinds have the code of an error."""
 
@@ -103,6 +105,7 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
         max_records=spec.window.max_records,
         copies=spec.state_servers.copies,
         key_groups=spec.key_groups,
+        dead_limit=DeadLimit(spec.dead_letters.max_percent),
         emits_final=any(
             p.aggregate is not None and p.aggregate.emit.value == "final" for p in spec.processors
         ),

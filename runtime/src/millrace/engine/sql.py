@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 SOURCE, SEQUENCE, TRACKING = "__mr_source", "__mr_root", "__mr_id"
 """Which source a row is from (its component number), its root and its tracking id."""
 
-ERROR = "__mr_error"
-"""Why a record could not be decoded, or null."""
+ERROR, GONE = "__mr_error", "__mr_gone"
+"""Why a record could not be read, or null; and whether it is not there rather than wrong."""
 
 _ROW_BY_ROW = ("Generate", "Window", "Aggregate", "Sort", "Join", "Expand", "Distinct")
 
@@ -170,6 +170,7 @@ def frame_schema(program: Program) -> str:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     columns = [f"{SOURCE} int", f"{SEQUENCE} long", f"{TRACKING} long", f"{ERROR} string"]
+    columns.append(f"{GONE} boolean")
     for source in jvm_sources(program):
         assert source.output is not None
         struct = from_arrow_schema(source.output).simpleString()

@@ -18,7 +18,7 @@ from pyspark.serializers import pack_long
 from millrace.engine.blackbox import Note
 from millrace.engine.program import Component, Program
 from millrace.engine.schema import conform
-from millrace.engine.sql import ERROR, SEQUENCE, SOURCE, TRACKING, column_of, jvm_sources
+from millrace.engine.sql import ERROR, GONE, SEQUENCE, SOURCE, TRACKING, column_of, jvm_sources
 from millrace.engine.steps.ends import ROWS_PER_BATCH, Piece, read_piece
 from millrace.engine.worker import (
     Job,
@@ -67,7 +67,8 @@ class FrameReader:
             for at in range(0, part.data.num_rows, ROWS_PER_BATCH):
                 data = part.data.slice(at, ROWS_PER_BATCH)
                 errors = pa.array(texts[at : at + data.num_rows], pa.string())
-                yield frame_rows(parts.program, component, piece, done, data, errors)
+                fates = errors, pa.array([part.gone] * data.num_rows)
+                yield frame_rows(parts.program, component, piece, done, data, fates)
                 done += data.num_rows
             parts.box.begin(component.name, span)
         parts.box.end()
@@ -79,9 +80,10 @@ def frame_rows(
     piece: Piece,
     done: int,
     data: pa.RecordBatch,
-    errors: pa.Array,
+    fates: tuple[pa.Array, pa.Array],
 ) -> pa.RecordBatch:
-    """What the JVM gets of records ``done`` and on of a piece."""
+    """What the JVM gets of records ``done`` and on of a piece; ``fates`` are their ``ERROR`` and
+    ``GONE``."""
     rows = data.num_rows
     assert component.output is not None
     start = piece.range.start + done
@@ -91,9 +93,9 @@ def frame_rows(
         pa.array(np.full(rows, component.number, np.int32)),
         pa.array(np.arange(first, first + rows, dtype=np.int64)),
         pa.array(ids.view(np.int64)),
-        errors,
+        *fates,
     ]
-    names = [SOURCE, SEQUENCE, TRACKING, ERROR]
+    names = [SOURCE, SEQUENCE, TRACKING, ERROR, GONE]
     for source in jvm_sources(program):
         assert source.output is not None
         kind = pa.struct(list(source.output))

@@ -39,6 +39,8 @@ _SUFFIX = "/dead"
 class Letter:
     """One dead letter. ``payload`` is None where the source could not give it any more.
 
+    ``where`` says in words where its record is found, ``trace`` shows the user's lines that raised
+    the error; both are empty in letters of an older release.
     ``asked`` is ``replay`` or ``drop`` if that was asked for and has not happened yet.
     """
 
@@ -53,6 +55,8 @@ class Letter:
     error: str
     payload: bytes | None
     asked: str | None = None
+    where: str = ""
+    trace: str = ""
 
     @property
     def id(self) -> str:
@@ -73,9 +77,11 @@ class Letter:
             "source": self.source,
             "partition": self.partition,
             "offset": self.offset,
+            "where": self.where,
             "replays": self.replays,
             "processor": self.processor,
             "error": self.error,
+            "trace": self.trace,
             "asked": self.asked,
         }
         if self.payload is None:
@@ -139,6 +145,8 @@ def _letters(
             entry["error"],
             _payload(entry),
             asked.get((segment.name, index)),
+            entry.get("where", ""),
+            entry.get("trace", ""),
         )
 
 

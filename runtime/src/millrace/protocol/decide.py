@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from millrace.protocol.causes import causes, counted, told
 from millrace.protocol.types import Evidence, FailedRoot, Guarantee, Intent
 
 MAX_RUNS = 3
@@ -140,8 +141,11 @@ def decide(progress: Progress, outcome: Judged | Died, guarantee: Guarantee) -> 
     progress = _set_aside(progress, failed)
     if guarantee is Guarantee.AT_LEAST_ONCE:
         return SealIt(progress)
+    if all(root.unreadable for root in failed):
+        # Nothing of them went anywhere: this attempt is what one without them would be.
+        return SealIt(progress)
     progress = replace(progress, failing_runs=progress.failing_runs + 1)
-    reason = f"{len(failed)} roots failed"
+    reason = f"{counted(len(failed), 'root')} failed: {told(causes(failed))}"
     if progress.failing_runs < MAX_FAILING_RUNS and progress.runs < MAX_RUNS:
         return RunAgain(progress, reason)
     return _narrow_others(progress, reason)

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace.protocol import events as e
+from millrace.protocol.cohorts import NO_LIMIT, DeadLimit
 from millrace.protocol.membership import Membership, Owners, Step
 from millrace.protocol.presence import Presence
 from millrace.protocol.record import Backoff, Locate
@@ -58,6 +59,7 @@ class Settings:
     max_waiting: int = 200_000
     emits_final: bool = False
     callbacks: bool = False
+    dead_limit: DeadLimit = NO_LIMIT
 
 
 class Driver:

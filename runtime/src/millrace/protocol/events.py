@@ -199,10 +199,11 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End this driver. ``kind`` is drained, fenced, asked, failed, engine or behind.
+    """End this driver. ``kind`` is drained, fenced, asked, failed, engine, behind or deadLetters.
 
     ``engine``: the engine, a connector or Spark fails again and again, and nothing is sealed.
     ``behind``: what this driver knows is older than what was committed.
+    ``deadLetters``: more roots fail for good than the user allows, and they are not sealed.
     """
 
     kind: str

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from millrace.protocol.cohorts import judge
 from millrace.protocol.types import (
     DeadSegment,
     FailedRoot,
@@ -63,6 +64,7 @@ class Outcome:
     dead: DeadSegment | None = None
     dropped: int = 0
     roots: Roots | None = None
+    letters: tuple[Replay, ...] = ()
 
 
 def first_record(uid: str, tag: Tag) -> Record:
@@ -98,6 +100,7 @@ def seal(record: Record, outcome: Outcome) -> Record:
         replays=(*record.replays, *outcome.replays),
         dead=(*record.dead, outcome.dead) if outcome.dead else record.dead,
         unpublished=(*record.unpublished, sealed),
+        cohorts=judge(record.cohorts, intent, outcome.replays, outcome.letters),
         totals=Totals(
             roots=totals.roots + intent.roots - lost,
             windows=totals.windows + 1,
@@ -221,7 +224,8 @@ def set_aside(
 ) -> tuple[tuple[Replay, ...], tuple[Replay, ...]]:
     """Sort failed roots into (to be replayed, dead); both know processor and error.
 
-    ``locate`` narrows a range's locator to the one of its records.
+    What no source can decode is dead at once. ``locate`` narrows a range's locator to the one of
+    its records.
     """
     replays: list[Replay] = []
     dead: list[Replay] = []
@@ -234,9 +238,10 @@ def set_aside(
             processor=cause.processor,
             error=cause.error,
             alone=cause.processor.startswith("("),
+            window=root.window or intent.window,
         )
-        if number > backoff.max_replays:
-            dead.append(replace(again, number=root.number))
+        if number > backoff.max_replays or cause.unreadable:
+            dead.append(replace(again, number=root.number, trace=cause.trace))
         else:
             replays.append(again)
     return tuple(replays), tuple(dead)

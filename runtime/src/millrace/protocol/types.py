@@ -103,7 +103,8 @@ class Replay:
 
     ``number`` is how often it will then have been replayed (1 for the first replay).
     ``due_s`` is wall-clock time in seconds; ``alone`` asks for a window of its own, for a root
-    that is suspected of killing its worker.
+    that is suspected of killing its worker. Only a dead letter has a ``trace``, since all that
+    wait are part of the record. ``window`` is the one that read it first, 0 where none is known.
     """
 
     source: str
@@ -115,6 +116,8 @@ class Replay:
     processor: str = ""
     error: str = ""
     alone: bool = False
+    trace: str = ""
+    window: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +221,20 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Cohort:
+    """Roots that were read together, from ``window`` on (``protocol.cohorts``).
+
+    ``done`` of the ``roots`` are processed, ``dead`` failed for good; the others are open, wait
+    for their replay or were dropped.
+    """
+
+    window: int
+    roots: int
+    done: int = 0
+    dead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """The small truth about a topology, replaced atomically by the seal of each window.
 
@@ -225,6 +242,7 @@ class Record:
     (not yet read), in ``intents`` (open), in ``replays``, in ``dead``, or sealed.
     ``sealed`` is the last sealed window, ``published`` the last one confirmed by every sink;
     ``unpublished`` are those between, in order. ``finished``: the last window was a final one.
+    ``cohorts`` are in the order of their windows.
     """
 
     uid: str
@@ -239,6 +257,7 @@ class Record:
     published: int
     totals: Totals = Totals()
     finished: bool = False
+    cohorts: tuple[Cohort, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -261,11 +280,17 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True)
 class FailedRoot:
-    """A root that cannot be processed in this attempt, with who says so and why."""
+    """A root that cannot be processed in this attempt, with who says so and why.
+
+    ``trace`` shows the user's own lines that raised. ``unreadable``: its source could not decode
+    the record, so nothing of it went anywhere, and reading it again gives the same.
+    """
 
     sequence: int
     processor: str
     error: str
+    trace: str = ""
+    unreadable: bool = False
 
 
 class Evidence(str, Enum):

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from millrace.protocol import cohorts
 from millrace.protocol import events as e
 from millrace.protocol import record as records
+from millrace.protocol.causes import causes, counted, told
 from millrace.protocol.decide import (
     Died,
     DropIt,
@@ -465,6 +467,11 @@ class Windows:
         failed = {f.sequence: f for report in winners.reports for f in report.failed}
         incomplete = verdict.incomplete if verdict is not None else ()
         lost = tuple(root for root in incomplete if root.sequence not in failed)
+        if verdict is not None:
+            # What the ackers found complete did go somewhere, whatever its source says.
+            broken = {root.sequence for root in incomplete}
+            for root in [f for s, f in failed.items() if f.unreadable and s not in broken]:
+                failed[root.sequence] = replace(root, unreadable=False)
         return Judged(
             tuple(failed[s] for s in sorted(failed)),
             tuple(c for report in winners.reports for c in report.combined_failures),
@@ -552,8 +559,25 @@ class Windows:
                 self.locate,
             )
         if ending.letters:
-            return self._write_letters(ending)
+            return self._too_many(ending) or self._write_letters(ending)
         return self._seal(ending)
+
+    def _too_many(self, ending: Ending) -> list[e.Action]:
+        """Stop before letters are sealed of which there are more than the user allows."""
+        assert self.record is not None
+        intent, letters, limit = ending.progress.intent, ending.letters, self.settings.dead_limit
+        after = cohorts.judge(self.record.cohorts, intent, ending.replays, letters)
+        worst = cohorts.worst(after, intent, letters, limit)
+        if worst is None:
+            return []
+        judged = worst.done + worst.dead
+        text = (
+            f"window {intent.window} is not sealed: {worst.dead} of {judged} roots that were read "
+            f"together fail for good, more than spec.deadLetters.maxShare ({limit.percent}%) "
+            f"allows: {told(causes(letters))}. Nothing is lost; mend the cause and run again, or "
+            'raise spec.deadLetters.maxShare ("100%" makes a dead letter of each)'
+        )
+        return [e.Stop("deadLetters", text)]
 
     def _write_letters(self, ending: Ending) -> list[e.Action]:
         """Write them under a name that no ending of this window under another view had: only an
@@ -569,14 +593,26 @@ class Windows:
             return []
         window = ending.progress.intent.window
         ending.dead = DeadSegment(event.name, window, len(ending.letters))
-        return self._seal(ending)
+        dead = counted(len(ending.letters), "dead letter")
+        text = f"window {window} is sealed with {dead}: {told(causes(ending.letters))}"
+        return [e.Notify("DeadLetters", text, window, warning=True), *self._seal(ending)]
 
     def _seal(self, ending: Ending) -> list[e.Action]:
         segments, staged = _outputs(ending.winners)
         roots = None
         if self.settings.callbacks:
-            roots = Roots(ending.progress.intent, ending.replays, ending.letters)
-        outcome = Outcome(segments, staged, ending.replays, ending.dead, ending.dropped, roots)
+            # The record is written with every window: it stays small without traces.
+            letters = tuple(replace(letter, trace="") for letter in ending.letters)
+            roots = Roots(ending.progress.intent, ending.replays, letters)
+        outcome = Outcome(
+            segments,
+            staged,
+            ending.replays,
+            ending.dead,
+            ending.dropped,
+            roots,
+            ending.letters,
+        )
         self._ending = None
         return self._change(lambda record: self._with_next(records.seal(record, outcome)))
 

@@ -13,6 +13,7 @@ from millrace.protocol import acker as a
 from millrace.protocol import events as e
 from millrace.protocol import record as records
 from millrace.protocol.acklog import Open
+from millrace.protocol.decide import Died, Judged, Progress
 from millrace.protocol.driver import Driver
 from millrace.protocol.membership import Membership, Owners, Step
 from millrace.protocol.plainfold import PlainFold, PlainMessage
@@ -219,6 +220,36 @@ class LossesBlameRoots(Windows):
         return False
 
 
+class UnreadableReplayed(Windows):
+    """Replays what no replay can decode."""
+
+    def _end_window(self, ending: Ending) -> list[e.Action]:
+        ending.progress = _readable(ending.progress)
+        return super()._end_window(ending)
+
+
+class UnreadableRunsAgain(Windows):
+    """Runs a window again for records of which nothing went anywhere."""
+
+    def _judge(self, outcome: Judged | Died) -> list[e.Action]:
+        attempt = self._attempt
+        assert attempt is not None
+        bad = isinstance(outcome, Judged) and any(f.unreadable for f in outcome.failed)
+        progress = self._progress[attempt.id.window]
+        if bad and not progress.runs:
+            assert isinstance(outcome, Judged)
+            self._progress[attempt.id.window] = replace(progress, runs=1)
+            text = f"attempt {attempt.id.attempt} had something unreadable"
+            again = e.Notify("WindowRunAgain", text, attempt.id.window, warning=True)
+            return [*self._end_attempt(cancel=False), again]
+        return super()._judge(outcome)
+
+
+def _readable(progress: Progress) -> Progress:
+    failed = {s: replace(f, unreadable=False) for s, f in progress.failed.items()}
+    return replace(progress, failed=failed)
+
+
 class NeverLooksUp(Driver):
     """Does not notice a successor while it waits for something."""
 
@@ -316,6 +347,8 @@ BUGS: dict[str, Bug] = {
         Bug("engine_failure_blames_roots", "blame", lambda: _driver(EngineFailureBlamesRoots)),
         Bug("engine_failure_is_forgotten", "blame", lambda: _driver(EngineFailureIsForgotten)),
         Bug("losses_blame_roots", "blame", lambda: _driver(LossesBlameRoots)),
+        Bug("unreadable_replayed", "records", lambda: _driver(UnreadableReplayed)),
+        Bug("unreadable_runs_again", "records", lambda: _driver(UnreadableRunsAgain)),
         Bug("never_looks_up", "liveness", lambda: Parts(driver=NeverLooksUp)),
         Bug("losers_applied", "I3", lambda: Parts(acker=lambda n: LosersApplied(n, PlainFold))),
         Bug("id_without_edge", "I3", lambda: Parts(acker=_acker(_FlatFold), ids=_FlatIds)),

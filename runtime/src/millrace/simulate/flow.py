@@ -145,6 +145,11 @@ class Flow:
             if sequence in plan.excluded or sequence in skipped:
                 continue
             root, replay = listed[sequence]
+            kind = self._workload.kinds[root]
+            if kind is Kind.UNREADABLE:
+                text = f"{root} {kind.value}"
+                work.failed.append(FailedRoot(sequence, root[0], text, unreadable=True))
+                continue
             tracking = self._read_root(work, sequence, root, replay)
             self._split(work, plan, sequence, root, tracking, salt, combine)
             if work.killed:

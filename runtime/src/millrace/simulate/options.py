@@ -59,6 +59,7 @@ class Poison:
     kills: float = 0.0
     kills_late: float = 0.0
     combine: float = 0.0
+    unreadable: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def draw(seed: int) -> Options:
         storm_s=rng.uniform(10.0, 24.0),
         network=Network() if poison_only else _network(rng),
         chaos=Chaos() if poison_only else _chaos(rng, tracking),
-        poison=_poison(rng, poison_only),
+        poison=_poison(rng, poison_only, seed),
         poison_only=poison_only,
         requests=not poison_only and rng.random() < 0.4,
         emits_final=rng.random() < 0.25,
@@ -175,7 +176,7 @@ def _chaos(rng: Random, tracking: bool) -> Chaos:
     )
 
 
-def _poison(rng: Random, poison_only: bool) -> Poison:
+def _poison(rng: Random, poison_only: bool, seed: int) -> Poison:
     if not poison_only and rng.random() < 0.3:
         return Poison()
 
@@ -183,4 +184,8 @@ def _poison(rng: Random, poison_only: bool) -> Poison:
         return value * rng.uniform(0.5, 2.0) if rng.random() < 0.4 else 0.0
 
     kills = 0.05 if poison_only else 0.02
-    return Poison(some(0.04), some(0.04), some(0.04), some(kills), some(kills), some(0.03))
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    apart = Random(f"unreadable {seed}")
+    unreadable = 0.04 * apart.uniform(0.5, 2.0) if apart.random() < 0.4 else 0.0
+    raising = (some(0.04), some(0.04), some(0.04))
+    return Poison(*raising, some(kills), some(kills), some(0.03), unreadable)

@@ -25,6 +25,7 @@ class Kind(str, Enum):
     KILLS = "kills its worker"
     KILLS_LATE = "kills the worker after the exchange"
     COMBINE = "raises after a combine"
+    UNREADABLE = "cannot be decoded"
 
     @property
     def deadly(self) -> bool:
@@ -152,6 +153,7 @@ def _kind(poison: Poison, combined: bool, rng: Random) -> Kind:
         (poison.kills, Kind.KILLS),
         (poison.kills_late, Kind.KILLS_LATE),
         (poison.combine if combined else 0.0, Kind.COMBINE),
+        (poison.unreadable, Kind.UNREADABLE),
     )
     for share, kind in shares:
         if luck < share:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
 from typing import Any
 
@@ -38,8 +39,9 @@ def is_number(kind: pa.DataType) -> bool:
 def as_text(column: pa.Array) -> pa.Array:
     """A ``plain`` column as strings; nulls stay null.
 
-    Timestamps and dates are ISO 8601 (with Z where they have a zone), binary is base64, lists,
-    structs and maps are JSON, floats that are not finite are NaN, Infinity and -Infinity.
+    Timestamps and dates are ISO 8601 (with Z where they have a zone, always in UTC), binary is
+    base64, lists, structs and maps are JSON of the same values, floats that are not finite are
+    NaN, Infinity and -Infinity.
     """
     kind = column.type
     if pa.types.is_string(kind):
@@ -59,6 +61,8 @@ def as_text(column: pa.Array) -> pa.Array:
         return pa.array(
             [v if v is None else base64.b64encode(v).decode() for v in values], pa.string()
         )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _list_text(column)
     values = column.to_pylist()
     return pa.array([None if v is None else _nested(v) for v in values], pa.string())
 
@@ -117,6 +121,16 @@ def _float_text(column: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(column), "NaN", text)
 
 
+def _list_text(column: pa.Array) -> pa.Array:
+    # Not flatten(), which leaves out what lies behind null lists while the offsets count it.
+    first, end = column.offsets[0].as_py(), column.offsets[len(column)].as_py()
+    items = json_values(column.values.slice(first, end - first))
+    offsets = pc.subtract(column.offsets, column.offsets[0]).cast(pa.int32())
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, items), ",")
+    text = pc.binary_join_element_wise("[", joined, "]", "")
+    return pc.if_else(column.is_valid(), text, pa.scalar(None, pa.string()))
+
+
 def _nested(value: Any) -> str:
     return json.dumps(_jsonable(value), ensure_ascii=False, separators=(",", ":"))
 
@@ -133,4 +147,9 @@ def _jsonable(value: Any) -> Any:
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if value is None or isinstance(value, str | int | float | bool):
         return value
+    if isinstance(value, dt.datetime):
+        if value.tzinfo is None:
+            return value.isoformat(timespec="microseconds")
+        utc = value.astimezone(dt.UTC).replace(tzinfo=None)
+        return f"{utc.isoformat(timespec='microseconds')}Z"
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -69,11 +69,13 @@ class ReadBatch:
     """Records in offset order, one row each.
 
     A record that cannot be decoded is a row of nulls and an (index of the row, message) in
-    ``errors``: that root fails, the others go on.
+    ``errors``: that root fails for good at once, the others go on. ``gone`` is for the engine: the
+    record, a replay's, is not there, and may be when it is replayed again.
     """
 
     data: pa.RecordBatch
     errors: tuple[tuple[int, str], ...] = ()
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,14 @@ class Source(ABC):
         """
         rows = [row for part in self.read(range_of(replay)) for row in part.data.to_pylist()]
         return json.dumps(rows[0], default=str, ensure_ascii=False).encode()
+
+    def place(self, replay: Replay) -> str:
+        """Where a record is found, in words, for a dead letter: a file and a line, say.
+
+        Called on the driver with one letter after the other, in the order of their records.
+        Whatever it raises is answered with the words that this one gives.
+        """
+        return f"partition {replay.partition:016x}, offset {replay.offset}"
 
     def on_ack(self, acked: Acked) -> None:  # noqa: B027, nothing to do is a good answer
         """Called on the driver after a window is sealed and published, at least once for each.

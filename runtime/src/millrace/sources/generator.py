@@ -20,7 +20,7 @@ import pyarrow as pa
 from millrace.clock import Clock, SystemClock
 from millrace.errors import SourceError
 from millrace.ids import mix64
-from millrace.protocol.types import Json, RootRange
+from millrace.protocol.types import Json, Replay, RootRange
 from millrace.sources.base import ReadBatch, Source, SourcePlan
 
 KEYS = 1000
@@ -87,6 +87,9 @@ class GeneratorSource(Source):
                 pa.array((_mix64(hashed) >> np.uint64(11)).astype(np.float64) / (1 << 53)),
             ]
             yield ReadBatch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
+
+    def place(self, replay: Replay) -> str:
+        return f"record {replay.offset} of partition {replay.locator['p']}"
 
     def _range(self, partition: int, start: int, count: int) -> RootRange:
         return self.range_of(f"generator/{partition}", start, count, {"p": partition})

@@ -94,6 +94,7 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
     ("spec.guarantee", Effect.RESTART, "the next window is the first under the new guarantee"),
     ("spec.window", Effect.IN_PLACE, "the next window is planned with it"),
     ("spec.ackers", Effect.IN_PLACE, "it is read before each window"),
+    ("spec.deadLetters", Effect.IN_PLACE, "it is read before each window"),
     ("spec.tracking", Effect.RESTART, "passes are built with or without tracking"),
     ("spec.tupleTimeout", Effect.IN_PLACE, "it is read before each window"),
     (

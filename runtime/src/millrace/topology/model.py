@@ -19,6 +19,7 @@ from millrace.topology.scalars import (
     Flag,
     Label,
     Memory,
+    Percent,
     Target,
     Text,
     TopologyName,
@@ -131,6 +132,21 @@ class Ackers(Part):
     backoff: Duration = Field(
         Duration(1000), description="Wait before the first replay; doubled for each further one."
     )
+
+
+class DeadLetters(Part):
+    """What happens with roots that fail for good."""
+
+    max_share: Percent = Field(
+        "50%",
+        description="Most of at least 100 roots, read together, that may become dead letters. "
+        "Where more fail the run stops before it seals them. 100% never stops it.",
+    )
+
+    @property
+    def max_percent(self) -> int:
+        """The share as a whole number of percent."""
+        return int(self.max_share.removesuffix("%"))
 
 
 class StateServers(Part):
@@ -352,6 +368,9 @@ class Spec(Part):
     )
     window: Window = Field(Window(), description="How much input is processed and sealed as one.")
     ackers: Ackers = Field(Ackers(), description="The processes that prove completeness.")
+    dead_letters: DeadLetters = Field(
+        DeadLetters(), description="What happens with roots that fail for good."
+    )
     tracking: Annotated[Tracking, BeforeValidator(_switch)] = Field(
         Tracking.ON,
         description='"On" or "Off", in quotes for kubectl. With Off lost tuples go unnoticed.',

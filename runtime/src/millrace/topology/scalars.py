@@ -12,6 +12,7 @@ _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _COMPONENT = r"^[A-Za-z][A-Za-z0-9_-]*$"
 _TARGET = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 _MEMORY = r"^[1-9][0-9]*[kmgt]$"
+_PERCENT = r"^(100|[1-9]?[0-9])%$"
 
 
 def _matching(pattern: str, reason: str, remedy: str) -> AfterValidator:
@@ -51,6 +52,11 @@ Memory = Annotated[
     str,
     Field(json_schema_extra={"pattern": _MEMORY}),
     _matching(_MEMORY, "is no amount of memory", 'write a whole number and k, m, g or t: "1g"'),
+]
+Percent = Annotated[
+    str,
+    Field(json_schema_extra={"pattern": _PERCENT}),
+    _matching(_PERCENT, "is no percentage", 'write a whole number from 0 to 100 and %: "50%"'),
 ]
 Whole = Annotated[int, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]

@@ -16,6 +16,7 @@ from millrace.engine.books import Books, Failures, error_text
 from millrace.engine.memory import Memory
 from millrace.engine.program import ONE_TO_MANY, Component, Edge, Program, Route
 from millrace.engine.rows import Array, Batch
+from millrace.engine.traces import Traces
 from millrace.errors import MillraceError
 from millrace.ids import mix64
 from millrace.protocol.types import AttemptPlan, TaskId
@@ -42,6 +43,7 @@ class Task:
     failures: Failures
     box: Box
     memory: Memory = field(default_factory=Memory)
+    traces: Traces = field(default_factory=Traces)
 
     @property
     def final(self) -> bool:
@@ -65,7 +67,15 @@ class Task:
         if isinstance(error, MemoryError):
             self.memory.failed(processor, error)
         text = error if isinstance(error, str) else error_text(error)
-        self.failures.add(batch.roots_at(index), processor, text)
+        trace = "" if isinstance(error, str) else self.traces.of(error)
+        self.failures.add(batch.roots_at(index), processor, text, trace)
+
+    def not_read(self, batch: Batch, index: int, source: str, error: str, gone: bool) -> None:
+        """The root at ``index`` could not be decoded, or is ``gone`` and may come back."""
+        if gone:
+            self.fail(batch, index, source, error)
+        else:
+            self.failures.add_unreadable(int(batch.roots[index]), source, error)
 
     def worked_on(self, processor: str, batch: Batch) -> None:
         """User code gets a batch now; its time runs from here."""

@@ -13,7 +13,7 @@ from millrace.engine.exchange import EnvelopeError
 from millrace.engine.program import Component, Edge
 from millrace.engine.rows import Array, Batch
 from millrace.engine.schema import conform
-from millrace.engine.sql import ERROR
+from millrace.engine.sql import ERROR, GONE
 from millrace.engine.steps.base import CollectingStep, Outlet, Step, Task
 from millrace.engine.steps.sqlstep import unfold
 from millrace.errors import SinkError, SourceError
@@ -58,7 +58,7 @@ def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[Read
             raise
         nulls = [pa.nulls(1, field.type) for field in schema]
         row = pa.RecordBatch.from_arrays(nulls, names=schema.names)
-        yield ReadBatch(row, ((0, str(error)),))
+        yield ReadBatch(row, ((0, str(error)),), gone=True)
 
 
 class SourceStep(Step):
@@ -86,10 +86,11 @@ class SourceStep(Step):
         """Take roots of this source that were read elsewhere and came through the JVM."""
         self._fed.append(batch.roots)
         keep = ~np.isin(batch.roots, self._excluded)
-        texts = batch.data.column(ERROR)
-        for index in np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False)):
+        texts, gone = batch.data.column(ERROR), batch.data.column(GONE)
+        for index in np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False)).tolist():
             if keep[index]:
-                self.task.fail(batch, int(index), self.name, texts[int(index)].as_py())
+                text = texts[index].as_py()
+                self.task.not_read(batch, index, self.name, text, gone[index].as_py())
         if not keep.all():
             batch = batch.filter(keep)
         batch = self.task.failures.without_failed(batch)
@@ -125,19 +126,22 @@ class SourceStep(Step):
             for at in range(0, part.data.num_rows, ROWS_PER_BATCH):
                 data = part.data.slice(at, ROWS_PER_BATCH)
                 self.task.box.end()
-                self._emit(piece, done, data, {i - at: text for i, text in errors.items()})
+                here = {i - at: text for i, text in errors.items()}
+                self._emit(piece, done, data, here, part.gone)
                 done += data.num_rows
             self.task.box.begin(self.name)
         self.task.box.end()
         return done
 
-    def _emit(self, piece: Piece, done: int, data: pa.RecordBatch, errors: dict[int, str]) -> None:
+    def _emit(
+        self, piece: Piece, done: int, data: pa.RecordBatch, errors: dict[int, str], gone: bool
+    ) -> None:
         batch = self._tracked(piece, done, data)
         keep = self._wanted(piece.first + done, data.num_rows)
         books = self.task.books
         for index, text in errors.items():
             if 0 <= index < len(batch) and (keep is None or keep[index]):
-                self.task.fail(batch, index, self.name, text)
+                self.task.not_read(batch, index, self.name, text, gone)
         if keep is not None:
             batch = batch.filter(keep)
         batch = self.task.failures.without_failed(batch)

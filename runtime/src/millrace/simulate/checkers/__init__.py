@@ -17,6 +17,7 @@ from millrace.simulate.checkers.places import Places
 from millrace.simulate.checkers.promises import Promises
 from millrace.simulate.checkers.shown import ShownWindows
 from millrace.simulate.checkers.stamps import Stamps
+from millrace.simulate.checkers.unreadable import Unreadable
 from millrace.simulate.checkers.verdicts import VerdictTruth
 from millrace.simulate.cluster import Cluster, ViewStore
 from millrace.simulate.options import Options
@@ -43,6 +44,7 @@ class Checkers:
         self.contents = Contents(history, options)
         self.acts = Acts(history, store, self.ledger)
         self.verdicts = VerdictTruth(history)
+        self.unreadable = Unreadable(history, workload)
         self.shown = ShownWindows(history, self.ledger, tuple(sinks))
         self.promises = Promises(history, options, workload, tuple(sinks))
         self.blame = Blame(history, workload)

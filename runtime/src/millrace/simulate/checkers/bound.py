@@ -1,4 +1,6 @@
-"""A window of n roots with k that kill their worker ends within 3·(1 + 2k·ceil(log2 n)) runs."""
+"""A window of n roots with k that kill their worker ends within 3·(1 + 2k·ceil(log2 n)) runs, and
+one in which nothing is wrong but records that cannot be decoded within one.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from math import ceil, log2
 from millrace.protocol import events as e
 from millrace.protocol.types import Intent
 from millrace.simulate import history as h
-from millrace.simulate.workload import Root, Workload, roots_of
+from millrace.simulate.workload import Kind, Root, Workload, roots_of
 
 Tree = tuple[Root, int]
 
@@ -45,8 +47,10 @@ class Bound:
 
     def _origin(self, intent: Intent) -> _Origin:
         listed = roots_of(intent)
-        killers = sum(1 for root, _ in listed if self._workload.kinds[root].deadly)
-        return _Origin(intent.window, limit(len(listed), killers))
+        kinds = [self._workload.kinds[root] for root, _ in listed]
+        if set(kinds) <= {Kind.GOOD, Kind.UNREADABLE}:
+            return _Origin(intent.window, 1)
+        return _Origin(intent.window, limit(len(listed), sum(1 for kind in kinds if kind.deadly)))
 
     def _acted(self, entry: h.Acted) -> None:
         if not isinstance(entry.action, e.Run):

@@ -1,0 +1,50 @@
+"""User code that hands every type on, in each form that a processor can have."""
+
+from __future__ import annotations
+
+from millrace import Processor, row, stateful, vectorized, where
+
+COLUMNS = (
+    "id long, b boolean, i int, l long, f float, d double, s string, x binary, t timestamp, "
+    "y date, at array<timestamp>, ay array<date>, ax array<binary>, ai array<int>, "
+    "nested array<array<string>>"
+)
+
+
+@row(output=COLUMNS)
+def by_row(values):
+    return dict(values)
+
+
+@vectorized(output=COLUMNS)
+def by_batch(batch):
+    return batch, list(range(batch.num_rows))
+
+
+@where
+def all_of_them(values):
+    return values["id"] >= 0
+
+
+class ByClass(Processor):
+    output = COLUMNS
+
+    def process(self, values, out):
+        out.emit(dict(values))
+
+
+@stateful(output=COLUMNS, state=COLUMNS.replace("id long", "id long, seen long"))
+def by_state(values, state):
+    """Gives back what it kept of the tuple before, the first time the tuple itself."""
+    kept = {name: state[name] for name in values} if state["seen"] else dict(values)
+    state.update(values, seen=(state["seen"] or 0) + 1)
+    return kept
+
+
+class ByKeyedClass(Processor):
+    output = COLUMNS
+    state = COLUMNS
+
+    def process(self, values, out):
+        out.state.update(values)
+        out.emit(dict(out.state))

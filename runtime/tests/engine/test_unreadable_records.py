@@ -1,0 +1,85 @@
+"""Records that no source can decode, and what a failing tuple says of the user's own code."""
+
+from __future__ import annotations
+
+import pytest
+from engine_support import CODE
+
+from millrace.engine.traces import FRAMES, Traces
+
+SPEC = """
+sources: [{{name: lines, files: {{path: texts, format: {format}{schema}}}}}]
+processors:
+  - {{name: step, function: "poisonsteps:{function}", inputs: [{{from: lines{key}}}]}}
+sinks:
+  - {{name: rows, inputs: [{{from: step}}], files: {{path: rows, format: jsonLines}}}}
+"""
+
+LINES = {
+    "text": (b"good\n", b"\xff\xfe\n"),
+    "jsonLines": (b'{"value": "good"}\n', b'{"value": \n'),
+    "csv": (b"good\n", b"one,two\n"),
+}
+
+
+def feed(tmp_path, kind, bad):
+    good, broken = LINES[kind]
+    lines = [broken if n in bad else good for n in range(60)]
+    (tmp_path / "texts").mkdir()
+    head = b"value\n" if kind == "csv" else b""
+    (tmp_path / "texts" / "a").write_bytes(head + b"".join(lines))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("kind", LINES)
+def test_nothing_of_what_cannot_be_decoded_goes_anywhere(windows, tmp_path, kind, whole):
+    """Each is failed by its source, broken there alone for the ackers, and in no output."""
+    bad = {0, 17, 18, 59}
+    feed(tmp_path, kind, bad)
+    schema = "" if kind == "text" else ', schema: "value string"'
+    run = windows(SPEC.format(format=kind, schema=schema, function="in_where", key=""), whole)
+    outcome = run.attempt(run.plan())
+    failed = [f for report in outcome.reports.values() for f in report.failed]
+    assert {f.sequence for f in failed} == bad
+    assert {(f.processor, f.unreadable, f.trace) for f in failed} == {("lines", True, "")}
+    assert outcome.verdict.incomplete == bad
+    assert outcome.verdict.edges == {}
+    assert not outcome.verdict.window
+    assert outcome.rows["rows"] == [{"value": "good"}] * (60 - len(bad))
+
+
+def test_a_failing_tuple_brings_the_lines_of_the_users_code_that_raised(windows, tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a").write_text("good\nbad one\nbad two\n")
+    run = windows(SPEC.format(format="text", schema="", function="in_row", key=""))
+    outcome = run.attempt(run.plan())
+    failed = [f for report in outcome.reports.values() for f in report.failed]
+    assert [(f.sequence, f.unreadable) for f in failed] == [(1, False), (2, False)]
+    source = (CODE / "poisonsteps.py").read_text().splitlines()
+    call = next(n for n, line in enumerate(source, 1) if "def in_row" in line) + 2
+    raised = next(n for n, line in enumerate(source, 1) if "cannot take" in line)
+    file = CODE / "poisonsteps.py"
+    assert failed[0].trace.splitlines() == [
+        f'File "{file}", line {call}, in in_row',
+        '    raise_if_bad(line["value"])',
+        f'File "{file}", line {raised}, in raise_if_bad',
+        '    raise ValueError(f"cannot take {word}")',
+    ]
+    assert failed[0].trace == failed[1].trace
+
+
+def test_traces_end_at_the_innermost_frames_and_leave_libraries_out():
+    import json
+
+    def deep(n):
+        if n:
+            deep(n - 1)
+        json.loads("{")
+
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        deep(20)
+    text = Traces().of(caught.value)
+    lines = text.splitlines()
+    assert len(lines) == 2 * FRAMES
+    assert lines[-1].strip() == 'json.loads("{")'
+    assert "decoder.py" not in text

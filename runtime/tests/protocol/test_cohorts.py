@@ -1,0 +1,134 @@
+"""Which share of the roots that were read together fails for good, against a plain count."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.protocol.causes import causes, told
+from millrace.protocol.cohorts import COHORT_ROOTS, KEPT, DeadLimit, judge, worst
+from millrace.protocol.record import (
+    Backoff,
+    Opening,
+    Outcome,
+    due,
+    first_record,
+    open_next,
+    seal,
+    set_aside,
+)
+from millrace.protocol.types import (
+    Cohort,
+    DeadSegment,
+    FailedRoot,
+    Intent,
+    Record,
+    Replay,
+    RootRange,
+    Tag,
+)
+
+HALF = DeadLimit(50)
+BACKOFF = Backoff(2, 1.0)
+
+
+def fresh(window: int, start: int, count: int) -> Intent:
+    return Intent(window, (RootRange("s", 0, start, count),))
+
+
+def letters(window: int, count: int) -> tuple[Replay, ...]:
+    return tuple(Replay("s", 0, n, 2, 0.0, window=window) for n in range(count))
+
+
+def test_a_limit_says_nothing_of_fewer_than_a_hundred_judged_roots() -> None:
+    assert not HALF.exceeded(Cohort(1, 99, 0, 99))
+    assert HALF.exceeded(Cohort(1, 100, 49, 51))
+    assert not HALF.exceeded(Cohort(1, 100, 50, 50))
+    assert not DeadLimit(100).exceeded(Cohort(1, 500, 0, 500))
+    assert DeadLimit(0).exceeded(Cohort(1, 500, 499, 1))
+
+
+def test_roots_that_died_after_their_replays_count_with_those_read_beside_them() -> None:
+    """A tenth of a large window fails and comes back in a window of its own, where all fail."""
+    window = fresh(1, 0, 2_000)
+    waiting = tuple(Replay("s", 0, n, 1, 0.0, window=1) for n in range(200))
+    cohorts = judge((), window, waiting, ())
+    again = Intent(2, (), tuple(letters(1, 200)))
+    after = judge(cohorts, again, (), again.replays)
+    assert after == (Cohort(1, 2_000, 1_800, 200),)
+    assert worst(after, again, again.replays, HALF) is None
+
+
+def test_all_that_is_read_after_many_good_roots_failing_is_seen_at_once() -> None:
+    cohorts: tuple[Cohort, ...] = ()
+    for window in range(1, 2_001):
+        cohorts = judge(cohorts, fresh(window, 0, 1_000), (), ())
+    assert len(cohorts) <= KEPT
+    assert sum(one.done for one in cohorts) == 2_000_000
+    bad = fresh(2_001, 0, 150)
+    dead = letters(2_001, 150)
+    found = worst(judge(cohorts, bad, (), dead), bad, dead, HALF)
+    assert found is not None
+    assert (found.done, found.dead) == (0, 150)
+
+
+def test_letters_that_are_replayed_for_their_user_count_with_what_is_read_now() -> None:
+    asked = tuple(Replay("s", 0, n, 1, 0.0) for n in range(120))
+    again = Intent(9, (), asked)
+    dead = tuple(Replay("s", 0, n, 4, 0.0, window=9) for n in range(120))
+    after = judge((Cohort(1, COHORT_ROOTS, COHORT_ROOTS, 0),), again, (), dead)
+    found = worst(after, again, dead, HALF)
+    assert found == Cohort(9, 120, 0, 120)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 700), st.integers(0, 700)), max_size=40), st.booleans())
+def test_every_judged_root_is_counted_once(windows: list[tuple[int, int]], split: bool) -> None:
+    """Random windows whose failing roots are replayed until they are dead, sealed one by one."""
+    record, now, start, bad = first_record("u", Tag(1, 1, 1, 1)), 0.0, 0, set()
+    for count, failing in windows:
+        if count:
+            opening = Opening((RootRange("s", 0, start, count),), (), {"s": start + count})
+            bad |= set(range(start, start + min(count, failing)))
+            start += count
+            record = sealed(open_next(record, opening), bad, now)
+        now += 0.6
+        record = replayed(record, bad, now, 50 if split else 10_000)
+    while record.replays:
+        now += 10.0
+        record = replayed(record, bad, now, 10_000)
+    assert sum(one.roots for one in record.cohorts) == start
+    assert sum(one.dead for one in record.cohorts) == record.totals.dead == len(bad)
+    assert sum(one.done for one in record.cohorts) == record.totals.roots == start - len(bad)
+    assert [one.window for one in record.cohorts] == sorted(one.window for one in record.cohorts)
+
+
+def replayed(record: Record, bad: set[int], now: float, limit: int) -> Record:
+    while replays := due(record, now, limit):
+        record = sealed(open_next(record, Opening((), replays, record.offsets)), bad, now)
+    return record
+
+
+def sealed(record: Record, bad: set[int], now: float) -> Record:
+    (intent,) = record.intents
+    offsets = [p.start + n for p in intent.ranges for n in range(p.count)]
+    offsets += [r.offset for r in intent.replays]
+    failed = [FailedRoot(s, "p", "no") for s, offset in enumerate(offsets) if offset in bad]
+    replays, dead = set_aside(intent, failed, BACKOFF, now, lambda *_: None)
+    segment = DeadSegment(f"{intent.window}/dead", intent.window, len(dead)) if dead else None
+    return seal(record, Outcome(replays=replays, dead=segment, letters=dead))
+
+
+def test_causes_are_grouped_by_processor_and_class_and_counted() -> None:
+    failed = [FailedRoot(n, "split", f"ValueError: bad number {n}") for n in range(5)]
+    failed += [FailedRoot(n, "load", "KeyError: 'x'") for n in range(3)]
+    failed += [FailedRoot(n, "lines", f"column 'n': 'x{n}' is no long") for n in range(7)]
+    failed += [FailedRoot(9, "other", "TypeError: no")]
+    found = causes(failed)
+    assert [(one.processor, one.count) for one in found] == [
+        ("lines", 7),
+        ("split", 5),
+        ("load", 3),
+    ]
+    text = told(found)
+    assert text.startswith("7 in 'lines' (column 'n': 'x0' is no long); 5 in 'split' (ValueError")
