@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from millrace.errors import NewerFormatError, ProtocolError
 from millrace.protocol import codec, types
+from millrace.protocol.record import Outcome, seal
 from millrace.protocol.types import (
     FORMAT,
     AttemptId,
     AttemptPlan,
     CloseMarker,
+    Cohort,
     Intent,
     Member,
     Phase,
@@ -164,3 +166,25 @@ def test_every_value_of_the_protocol_has_a_json_form() -> None:
     for kind in kinds:
         codec._encoder(kind)
         codec._decoder(kind)
+
+
+EARLIER = (
+    b'{"format":1,"kind":"Record","crc":"e39bf909","value":{"uid":"u","tag":{"timeline":1,'
+    b'"execution":2,"epoch":1,"seq":7},"sealed":3,"offsets":{"s":4},"intents":[{"window":4,'
+    b'"ranges":[{"source":"s","partition":1,"start":4,"count":2,"locator":{"at":4}}],'
+    b'"replays":[{"source":"s","partition":1,"offset":0,"number":1,"due_s":5.0,"locator":{"at":0},'
+    b'"processor":"p","error":"no"}]}],"chains":{},"replays":[{"source":"s","partition":1,'
+    b'"offset":1,"number":2,"due_s":6.0,"processor":"p","error":"no","alone":true}],'
+    b'"dead":[{"name":"1.1.1.1/dead","window":1,"count":2}],"unpublished":[],"published":3,'
+    b'"totals":{"roots":3,"windows":3,"replays":2,"dead":1}}}'
+)
+
+
+def test_a_record_from_before_there_were_cohorts_is_read_and_sealed_on() -> None:
+    """Roots that waited then count with those that are read now."""
+    record = codec.decode_record(EARLIER)
+    assert record.cohorts == ()
+    assert [replay.window for replay in record.replays] == [0]
+    sealed = seal(record, Outcome())
+    assert sealed.cohorts == (Cohort(4, 3, 3, 0),)
+    assert codec.decode_record(codec.encode_record(sealed)) == sealed
