@@ -32,7 +32,7 @@ SEED = 7
 # Points that a driver reaches before Spark has started cost two seconds each, the others eight;
 # few in one run, since lives without progress make the supervisor wait longer and longer.
 ROUNDS = """
-driver.claimed driver.stamped driver.written-back driver.record-sent driver.planned
+driver.claimed driver.stamped driver.written-back driver.record-sent driver.edited driver.planned
 driver.opened driver.started driver.ran driver.closed driver.judged
 worker.read worker.state-written worker.staged worker.acked acker.opened acker.folded \
     acker.answered driver.sealed publish.manifest publish.rename publish.renamed publish.done

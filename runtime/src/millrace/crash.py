@@ -16,6 +16,7 @@ POINTS = {
     "driver.claimed": "the execution is claimed, nothing stamped",
     "driver.stamped": "every member is stamped and has answered",
     "driver.written-back": "the record is written back to every member",
+    "driver.edited": "an edit of the topology is committed",
     "driver.opened": "a window's intent is committed",
     "driver.planned": "the next input is planned, not yet part of the record",
     "driver.started": "a window attempt is announced and about to run",

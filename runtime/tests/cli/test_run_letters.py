@@ -18,7 +18,7 @@ from millrace.local.launch import state_servers
 from millrace.local.takeover import take_over
 from millrace.local.workdir import WorkFolder, open_folder
 from millrace.protocol.codec import encode_record
-from millrace.protocol.types import DeadSegment, Record, Stamp, Tag
+from millrace.protocol.types import Components, DeadSegment, Record, Stamp, Tag
 from millrace.state.client import StateAddress, StateClient
 from millrace.topology.load import parse
 
@@ -54,10 +54,10 @@ LETTERS = {
 DEAD = (DeadSegment("1.2.0/dead", 2, 2), DeadSegment("1.9.1/dead", 9, 2, removed=(0,)))
 
 
-def store(address: StateAddress, uid: str) -> None:
+def store(address: StateAddress, uid: str, **changes: Any) -> None:
     """A committed record with four letters, one of them removed."""
     client, stamp, tag = StateClient(address, uid), Stamp(1, 1), Tag(1, 1, 1, 1)
-    record = Record(uid, tag, 9, {}, (), {}, (), DEAD, (), 9)
+    record = Record(uid, tag, 9, {}, (), {}, (), DEAD, (), 9, **changes)
     client.stamp(stamp)
     objects = [
         (name, json.dumps({"format": 1, "letters": found}).encode())
@@ -78,6 +78,20 @@ def folder(tmp_path: Path) -> WorkFolder:
     store(server.start(), made.uid)
     server.stop()
     return made
+
+
+@pytest.fixture
+def edited(folder: WorkFolder) -> WorkFolder:
+    """Behind window 5 the source was removed, and another one of its name came."""
+    (server,) = state_servers(folder, parse(TEXT))
+    address = server.start()
+    client = StateClient(address, folder.uid)
+    client.wipe()
+    client.close()
+    components = Components(2, {"lines": 2}, {}, {"out": 0})
+    store(address, folder.uid, components=components, since={"lines": 5})
+    server.stop()
+    return folder
 
 
 def command(folder: WorkFolder, *arguments: str, code: int = 0) -> str:
@@ -130,6 +144,24 @@ def test_what_is_asked_for_waits_for_the_next_run_and_is_asked_for_once(
     assert "1 dead letter will be dropped" in answer
     assert "asked for before: 2" in answer
     assert requests(folder)[1:] == [{"action": "drop", "segment": "1.9.1/dead", "indexes": [1]}]
+
+
+def test_letters_of_a_removed_source_are_shown_and_dropped_but_not_replayed(
+    edited: WorkFolder,
+) -> None:
+    gone = {name: one["sourceGone"] for name, one in listed(edited).items()}
+    assert gone == {"1.2.0:0": True, "1.2.0:1": True, "1.9.1:1": False}
+    assert "bad [line]" in command(edited, "show", "1.2.0")
+    refused = command(edited, "replay", "1.2.0:1", code=ExitCode.FAILED)
+    assert (
+        "dead letter 1.2.0:1: cannot be replayed, since its source 'lines' was removed" in refused
+    )
+    assert requests(edited) == []
+    answer = command(edited, "replay", "--all")
+    assert "left alone, since their source 'lines' was removed: 2" in answer
+    assert "1 dead letter will be replayed" in answer
+    assert requests(edited) == [{"action": "replay", "segment": "1.9.1/dead", "indexes": [1]}]
+    assert "2 dead letters will be dropped" in command(edited, "drop", "1.2.0")
 
 
 def test_letters_of_a_living_run_come_from_its_server(folder: WorkFolder) -> None:

@@ -17,7 +17,7 @@ from millrace.engine.planner import Planner
 from millrace.errors import StateServerError
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
-from millrace.protocol.types import DeadSegment, Replay, RootRange, Tag
+from millrace.protocol.types import Components, DeadSegment, Replay, RootRange, Tag
 from millrace.sources.base import SourcePlan
 
 ROOT = Replay("lines", 1, 7, 4, 0.0, {"f": "a.txt"}, "split", "ValueError: no", False)
@@ -190,6 +190,23 @@ def test_a_request_for_letters_that_are_gone_is_done(requests):
     requests.ask(segment="1.3.1.1/dead")
     assert requests.box.look() == []
     assert requests.left == []
+
+
+def test_a_letter_whose_source_is_gone_is_not_replayed(requests):
+    """Whether that is known when it is asked for, or is only about to be."""
+    dead = (DeadSegment(SEGMENT, 12, 1, ()),)
+    record = replace(first_record("u", Tag(1, 1, 1, 1)), dead=dead)
+    edited = replace(record, components=Components(1, {"other": 0}, {}, {}))
+    requests.ask()
+    assert [type(asked) for asked in requests.box.look()] == [e.DeadLetterRequest]
+    requests.box.committed(edited)
+    assert requests.left == []
+    assert requests.box.look() == []
+    requests.ask()
+    assert requests.box.look() == []
+    assert requests.left == []
+    requests.ask(action="drop")
+    assert [asked.replays for asked in requests.box.look()] == [()]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from millrace.protocol.cohorts import NO_LIMIT, DeadLimit
 from millrace.protocol.driver import Driver, Settings
 from millrace.protocol.record import Backoff, first_record
 from millrace.protocol.types import (
+    Components,
     Evidence,
     FailedRoot,
     Guarantee,
@@ -74,6 +75,7 @@ class Script:
         tracking: bool = False,
         max_replays: int = 1,
         dead_limit: DeadLimit = NO_LIMIT,
+        components: Components | None = None,
     ) -> None:
         settings = Settings(
             uid=UID,
@@ -84,6 +86,7 @@ class Script:
             copies=copies,
             key_groups=GROUPS,
             dead_limit=dead_limit,
+            components=components,
         )
         self.machine = Driver(settings, place, lambda piece, index: index)
         self.now_s = 100.0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import zlib
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -135,7 +136,8 @@ def test_members_keep_their_url() -> None:
 
 
 def test_a_newer_format_is_named() -> None:
-    text = codec.encode_record(_record()).replace(b'"format":1', b'"format":%d' % (FORMAT + 6))
+    now = b'"format":%d' % FORMAT
+    text = codec.encode_record(_record()).replace(now, b'"format":%d' % (FORMAT + 6))
     with pytest.raises(NewerFormatError, match=f"format {FORMAT + 6}.*format {FORMAT}"):
         codec.decode_record(text)
 
@@ -188,3 +190,20 @@ def test_a_record_from_before_there_were_cohorts_is_read_and_sealed_on() -> None
     sealed = seal(record, Outcome())
     assert sealed.cohorts == (Cohort(4, 3, 3, 0),)
     assert codec.decode_record(codec.encode_record(sealed)) == sealed
+
+
+def test_a_record_of_the_first_release_is_read() -> None:
+    """Written before records said which components they are for."""
+    data = (
+        b'{"format":1,"kind":"Record","crc":"%08x","value":'
+        b'{"uid":"u","tag":{"timeline":1,"execution":2,"epoch":1,"seq":7},"sealed":3,'
+        b'"offsets":{"lines":{"a.txt":10}},"intents":[],"chains":{},"replays":[],"dead":[],'
+        b'"unpublished":[],"published":3}}'
+    )
+    value = data[data.index(b'"value":') + 8 : -1]
+    record = codec.decode_record(data.replace(b"%08x", b"%08x" % zlib.crc32(value)))
+    assert (record.sealed, record.offsets) == (3, {"lines": {"a.txt": 10}})
+    assert (record.components, record.since) == (None, {})
+    again = codec.encode_record(record)
+    assert again.startswith(b'{"format":%d,' % FORMAT)
+    assert codec.decode_record(again) == record

@@ -90,6 +90,34 @@ def test_components_come_and_go_with_a_restart():
         ("spec.sinks[raw]", NOTHING, Effect.RESTART),
     ]
     assert "read position" in back[0].reason
+    assert "its open roots and replays" in back[0].reason
+    assert "its dead letters stay" in back[0].reason
+    assert back[1].reason == "what is sealed is shown there first"
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "effect"),
+    [
+        ({"files": {"path": "out"}}, {"files": {"path": "out"}}, Effect.REFUSED),
+        ({"files": {"path": "out"}}, {"files": {"path": "new"}}, Effect.RESTART),
+        (
+            {"redis": {"url": "redis://h", "mode": "stream", "stream": "s"}},
+            {"redis": {"url": "redis://h", "mode": "stream", "stream": "s"}},
+            Effect.REFUSED,
+        ),
+        ({"console": {}}, {"console": {}}, Effect.RESTART),
+    ],
+)
+def test_what_a_sink_has_written_belongs_to_its_name(kind, other, effect):
+    """The sink itself would refuse a place that bears another name."""
+    data, renamed = copy.deepcopy(WORDCOUNT), copy.deepcopy(WORDCOUNT)
+    data["spec"]["sinks"] = [{"name": "out", "inputs": [{"from": "counts"}], **kind}]
+    renamed["spec"]["sinks"] = [{"name": "new", "inputs": [{"from": "split"}], **other}]
+    found = classify(model(data), model(renamed))
+    assert worst(found) is effect
+    if effect is Effect.REFUSED:
+        assert found[0].path == "spec.sinks[out].name"
+        assert "keep the name 'out'" in found[0].reason
 
 
 def test_renaming_what_keeps_something_is_refused():

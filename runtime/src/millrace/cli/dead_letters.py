@@ -14,6 +14,7 @@ from rich.table import Table
 from millrace.cli.folders import NamedTopology, WorkDir, named_folder
 from millrace.cli.options import TopologyOption, one_file
 from millrace.cli.output import console, print_plain
+from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
     from millrace.local.letters import Letter
@@ -143,6 +144,8 @@ def _ask(
 
     folder, letters = _letters(*place)
     wanted = _wanted(letters, ids, everything)
+    if action == "replay":
+        wanted = _replayable(wanted, everything)
     new = [letter for letter in wanted if letter.asked is None]
     alive = ask(folder, action, wanted)
     verb = "replayed" if action == "replay" else "dropped"
@@ -178,6 +181,21 @@ def _wanted(letters: list[Letter], ids: Sequence[str] | None, everything: bool) 
             "or --all"
         )
     return letters if everything else chosen(letters, ids or ())
+
+
+def _replayable(letters: list[Letter], everything: bool) -> list[Letter]:
+    """Those whose source is still there; one that is named and is not is an error."""
+    gone = [letter for letter in letters if letter.gone]
+    if gone and not everything:
+        raise MillraceError(
+            f"dead letter {gone[0].id}: cannot be replayed, since its source {gone[0].source!r} "
+            "was removed from the topology (one that came back under the name is read from its own "
+            "beginning); its payload is in millrace dead-letters show, and drop forgets it"
+        )
+    if gone:
+        names = ", ".join(sorted({repr(letter.source) for letter in gone}))
+        print_plain(f"left alone, since their source {names} was removed: {len(gone)}")
+    return [letter for letter in letters if not letter.gone]
 
 
 def _counted(count: int, word: str) -> str:

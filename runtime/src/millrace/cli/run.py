@@ -17,6 +17,13 @@ from millrace.topology.load import LoadedTopology, load
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Start over: forget all state and read from the beginning.")
 ]
+DropRemoved = Annotated[
+    bool,
+    typer.Option(
+        "--drop-removed",
+        help="Give up rows that a sink which the file no longer has could not be shown.",
+    ),
+]
 Overwrite = Annotated[
     bool,
     typer.Option("--overwrite", help="With --fresh: empty sinks that hold something from before."),
@@ -48,6 +55,7 @@ def register(app: typer.Typer) -> None:
         workdir: WorkDir = None,
         fresh: Fresh = False,
         overwrite: Overwrite = False,
+        drop_removed: DropRemoved = False,
         quiet: QuietFlag = False,
         no_progress: NoProgress = False,
         as_json: AsJson = False,
@@ -67,7 +75,8 @@ def register(app: typer.Typer) -> None:
         loaded = load(needed_file(file, topology), override or ())
         _look_ahead(loaded)
         try:
-            code = _run(loaded, workdir, fresh, overwrite, (quiet, not no_progress, as_json))
+            start = (fresh, overwrite, drop_removed)
+            code = _run(loaded, workdir, start, (quiet, not no_progress, as_json))
         except KeyboardInterrupt:
             # Before the driver was started: there is nothing to be drained.
             raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -92,8 +101,7 @@ def _look_ahead(loaded: LoadedTopology) -> None:
 def _run(
     loaded: LoadedTopology,
     workdir: Path | None,
-    fresh: bool,
-    overwrite: bool,
+    start: tuple[bool, bool, bool],
     display: tuple[bool, bool, bool],
 ) -> int:
     """Run to the end; ``DEAD_LETTERS`` for one that went well, but has some."""
@@ -110,12 +118,12 @@ def _run(
     path = (workdir or default_path(name, loaded.file, loaded.folder)).resolve()
     clock, out = SystemClock(), console()
     before, started_s = totals_in(path), clock.monotonic_s()
-    options = LaunchOptions(path, fresh, overwrite)
+    options = LaunchOptions(path, *start)
     with shown(out, path, name, clock, quiet=quiet, progress=progress) as display_:
         folder, result = run_topology(loaded, options, display_, display_.tell, clock)
     status = read_json(folder.status)
     totals = totals_in(path, folder.uid)
-    if fresh:
+    if options.fresh:
         before = dict.fromkeys(before, 0)
     report = Report(
         name,

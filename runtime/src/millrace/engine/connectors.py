@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from millrace.engine.code import use_path
 from millrace.engine.staging import DriverStaging
 from millrace.engine.start import code_path
 from millrace.engine.stores import Stores
-from millrace.sinks import Sink, SinkSpec, open_sink
+from millrace.errors import SinkError
+from millrace.sinks import Sink, SinkSpec, make_sink, open_sink
 from millrace.sources.base import Source
 from millrace.sources.loader import SourceSpec, make_source
+from millrace.topology import model
 from millrace.topology.model import StreamTopology
 
 
@@ -27,3 +33,15 @@ def build_sinks(topology: StreamTopology, folder: Path, stores: Stores) -> list[
     for sink in sinks:
         sink.staging = DriverStaging(stores.fetch)
     return sinks
+
+
+def build_retired(declaration: Mapping[str, Any], folder: Path, stores: Stores) -> Sink:
+    """A sink that the topology no longer has. Raises ``SinkError``."""
+    try:
+        declared = model.Sink.model_validate(declaration)
+    except ValidationError as error:
+        name = declaration["name"]
+        raise SinkError(f"sink {name!r}: this release cannot read its declaration") from error
+    sink = make_sink(SinkSpec.of(declared, folder))
+    sink.staging = DriverStaging(stores.fetch)
+    return sink

@@ -13,6 +13,7 @@ from millrace.clock import Clock
 from millrace.engine.letters import decode_letters, replay_of
 from millrace.errors import MillraceError
 from millrace.protocol import events as e
+from millrace.protocol.record import replayable
 from millrace.protocol.types import Member, Record
 
 log = logging.getLogger(__name__)
@@ -56,9 +57,20 @@ class Mailbox:
         return first
 
     def _done(self, request: e.DeadLetterRequest, record: Record) -> bool:
+        """Whether nothing is left to do; a letter whose source is gone is never replayed."""
         for segment in record.dead:
             if segment.name == request.segment:
-                return set(request.indexes) <= set(segment.removed)
+                left = set(request.indexes) - set(segment.removed)
+                for index, replay in zip(request.indexes, request.replays, strict=False):
+                    if index in left and not replayable(record, replay.source, segment.window):
+                        left.discard(index)
+                        log.warning(
+                            "dead letter %s:%d stays: its source %r is gone",
+                            segment.name.removesuffix("/dead"),
+                            index,
+                            replay.source,
+                        )
+                return not left
         return True
 
     def _proposals(self) -> list[e.Event]:
@@ -92,6 +104,9 @@ class Mailbox:
                     continue
                 if body["action"] == "replay":
                     request = self._with_replays(request)
+                    if self._done(request, self._record):
+                        path.unlink(missing_ok=True)
+                        continue
             except (LookupError, ValueError, TypeError) as error:
                 log.warning("request %s is dropped: %s", path.name, error)
                 path.unlink(missing_ok=True)

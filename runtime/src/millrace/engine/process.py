@@ -8,20 +8,21 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from millrace import crash
 from millrace.clock import Clock, SystemClock
 from millrace.engine.callbacks import Callbacks
-from millrace.engine.connectors import build_sinks, build_sources
+from millrace.engine.connectors import build_retired, build_sinks, build_sources
 from millrace.engine.effects import Parts, RealEffects
 from millrace.engine.journal import EventFile, StatusFile
 from millrace.engine.loop import Loop
 from millrace.engine.mailbox import Mailbox
 from millrace.engine.planner import Planner
 from millrace.engine.publisher import Publisher
+from millrace.engine.retired import RetiredSinks
 from millrace.engine.runner import AttemptRunner
 from millrace.engine.start import SparkParts, start_spark
 from millrace.engine.stateio import Services
@@ -33,7 +34,7 @@ from millrace.protocol import events as e
 from millrace.protocol.cohorts import DeadLimit
 from millrace.protocol.driver import Driver, Settings
 from millrace.protocol.record import Backoff
-from millrace.protocol.types import Guarantee, Json, Record, RootRange
+from millrace.protocol.types import Components, Guarantee, Json, Record, RootRange
 from millrace.ring import owners
 from millrace.sinks.base import Sink
 from millrace.state.viewfile import ViewFile
@@ -62,7 +63,8 @@ Start = Callable[[StreamTopology, str, Path, Path], SparkParts]
 class DriverConfig:
     """What a driver process is told: its work folder and ``driver.json`` in it.
 
-    ``folder`` is where the topology file lies: relative paths start there.
+    ``folder`` is where the topology file lies: relative paths start there. ``retired`` are sinks
+    that were removed, declared by name and number, for what they have still to show.
     """
 
     workdir: Path
@@ -72,6 +74,9 @@ class DriverConfig:
     password: str | None
     fresh: bool
     overwrite: bool
+    components: Components | None = None
+    retired: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
+    drop_removed: bool = False
 
     @classmethod
     def load(cls, workdir: Path, document: Mapping[str, Any]) -> DriverConfig:
@@ -86,8 +91,11 @@ class DriverConfig:
                 os.environ.get("MILLRACE_STATE_PASSWORD"),
                 bool(document.get("fresh")),
                 bool(document.get("overwrite")),
+                Components(**document["components"]),
+                {(one["name"], one["number"]): one["sink"] for one in document["retired"]},
+                bool(document.get("dropRemoved")),
             )
-        except (KeyError, OSError, ValueError) as error:
+        except (KeyError, OSError, TypeError, ValueError) as error:
             raise WorkFolderError(
                 f"{workdir / 'driver.json'}: {error}; start the run again with `millrace run`"
             ) from error
@@ -127,7 +135,12 @@ class DriverProcess:
         self._sources = build_sources(config.topology, config.folder)
         self._callbacks = Callbacks(self._sources)
         settings = settings_of(config.topology, config.uid)
-        self._settings = replace(settings, callbacks=self._callbacks.wanted)
+        self._settings = replace(
+            settings,
+            callbacks=self._callbacks.wanted,
+            components=config.components,
+            drop_removed=config.drop_removed,
+        )
         self._stores = Stores(config.uid, config.password)
         self._sinks = build_sinks(config.topology, config.folder, self._stores)
         self._view = ViewFile(config.workdir / "view.json")
@@ -196,7 +209,7 @@ class DriverProcess:
             stores=self._stores,
             verdicts=verdicts,
             planner=planner,
-            publisher=Publisher(self._sinks, self._callbacks, post),
+            publisher=Publisher(self._sinks, self._callbacks, post, self._retired()),
             mailbox=Mailbox(config.workdir, self._clock, self._stores.fetch, verdicts.members),
             events=self._events,
             sources={source.name: source for source in self._sources},
@@ -207,6 +220,19 @@ class DriverProcess:
             settle=self._statistics.settle,
         )
         return RealEffects(parts, post)
+
+    def _retired(self) -> RetiredSinks:
+        config = self.config
+
+        def make(name: str, number: int) -> Sink:
+            declared = config.retired.get((name, number))
+            if declared is None:
+                raise SinkError(f"sink {name!r} was removed, and nothing is known of it any more")
+            sink = build_retired(declared, config.folder, self._stores)
+            sink.prepare(config.uid)
+            return sink
+
+        return RetiredSinks(config.components, config.drop_removed, make)
 
     def _started(self) -> SparkParts:
         assert self._spark is not None

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from millrace import crash
 from millrace.engine.callbacks import Callbacks
+from millrace.engine.retired import RetiredSinks
 from millrace.errors import FencedError, SinkError
 from millrace.protocol import events as e
 from millrace.protocol.record import behind
@@ -21,11 +22,16 @@ class Publisher:
     """One thread that answers ``FenceSinks`` and ``Publish`` actions through ``post``."""
 
     def __init__(
-        self, sinks: Sequence[Sink], callbacks: Callbacks, post: Callable[[e.Event], None]
+        self,
+        sinks: Sequence[Sink],
+        callbacks: Callbacks,
+        post: Callable[[e.Event], None],
+        retired: RetiredSinks,
     ) -> None:
         self._sinks = sinks
         self._callbacks = callbacks
         self._post = post
+        self._retired = retired
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publisher")
 
     def stop(self) -> None:
@@ -54,19 +60,23 @@ class Publisher:
         self._thread.submit(self._guarded, 0, lambda: self._discard(forget))
 
     def _fence(self, execution: int, record: Record) -> None:
-        marks, untold = self._marks()
+        old = self._retired.open(record)
+        marks, untold = self._marks([*old, *self._sinks])
         ahead = behind(record, marks)
         if ahead is not None:
             self._post(e.SinkRefused(ahead, fenced=False, behind=True))
             return
+        for sink in old:
+            with self._retired.explained(sink.name):
+                sink.fence(execution)
         for sink in self._sinks:
             sink.fence(execution)
         self._post(e.SinksFenced(execution, untold))
 
-    def _marks(self) -> tuple[list[Mark], tuple[str, ...]]:
+    def _marks(self, sinks: Sequence[Sink]) -> tuple[list[Mark], tuple[str, ...]]:
         """What the sinks show, and the names of those that cannot tell."""
         marks, untold = [], []
-        for sink in self._sinks:
+        for sink in sinks:
             try:
                 shown = sink.last_shown()
             except NotImplementedError:
@@ -76,8 +86,11 @@ class Publisher:
         return marks, tuple(untold)
 
     def _publish(self, sealed: Sealed, execution: int) -> None:
-        for sink in self._sinks:
-            mine = [staged for staged in sealed.staged if staged.sink == sink.name]
+        removed, shares = self._retired.shares(sealed, self._sinks)
+        for sink, mine in removed:
+            with self._retired.explained(sink.name):
+                sink.publish(sealed, mine, execution)
+        for sink, mine in shares:
             sink.publish(sealed, mine, execution)
         if sealed.roots is not None:
             self._callbacks.tell(sealed.window, sealed.roots)

@@ -39,6 +39,8 @@ class Statistics:
         before = self._record
         if before is None:
             return "driver.written-back"
+        if record.components != before.components:
+            return "driver.edited"
         if record.sealed > before.sealed:
             return "driver.sealed"
         if len(record.intents) > len(before.intents):

@@ -6,13 +6,14 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from millrace.clock import Clock
 from millrace.errors import MillraceError, TopologyError, WorkFolderError
+from millrace.local.accepted import accept, read_accepted, write_accepted
 from millrace.local.children import ProcessSpec
 from millrace.local.files import read_json, write_json
 from millrace.local.servers import (
@@ -47,12 +48,14 @@ _CLEAN_UP_S = 2.0
 class LaunchOptions:
     """How to run. ``workdir`` None: ``.millrace/<name>`` beside the topology file.
 
-    ``fresh`` forgets the state, ``overwrite`` lets the driver empty sinks that hold something.
+    ``fresh`` forgets the state, ``overwrite`` lets the driver empty sinks that hold something,
+    ``drop_removed`` gives up what sinks that were removed had still to show.
     """
 
     workdir: Path | None = None
     fresh: bool = False
     overwrite: bool = False
+    drop_removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +122,15 @@ def edits_since(folder: WorkFolder, topology: StreamTopology) -> Edits:
 
     Raises ``WorkFolderError`` where the last topology cannot be read any more.
     """
-    document = read_json(folder.topology)
-    if document is None:
+    accepted = read_accepted(folder.accepted, folder.topology)
+    if accepted is None:
         return Edits(())
     try:
-        return Edits(tuple(classify(StreamTopology.model_validate(document), topology)))
+        before = StreamTopology.model_validate(accepted.topology)
+        return Edits(tuple(classify(before, topology)))
     except ValidationError as error:
         raise WorkFolderError(
-            f"{folder.topology}: the topology that ran last cannot be read by this release "
+            f"{folder.path}: the topology that ran last cannot be read by this release "
             f"({error.error_count()} problems); use the release that wrote it, or start over "
             "with --fresh"
         ) from error
@@ -159,6 +163,8 @@ def _explain_edits(folder: WorkFolder, topology: StreamTopology, tell: Tell) -> 
 
 def _write_driver_file(folder: WorkFolder, loaded: LoadedTopology, options: LaunchOptions) -> None:
     document = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+    accepted = accept(read_accepted(folder.accepted, folder.topology), document)
+    write_accepted(folder.accepted, accepted)
     write_json(folder.topology, document)
     write_json(
         folder.driver,
@@ -169,6 +175,9 @@ def _write_driver_file(folder: WorkFolder, loaded: LoadedTopology, options: Laun
             "uid": folder.uid,
             "fresh": options.fresh,
             "overwrite": options.overwrite,
+            "components": asdict(accepted.components),
+            "retired": [asdict(one) for one in accepted.retired],
+            "dropRemoved": options.drop_removed,
         },
     )
 

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,6 +27,7 @@ from millrace.local.servers import PASSWORD_VARIABLE
 from millrace.local.takeover import current_holder, held_briefly
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.codec import decode_record
+from millrace.protocol.record import replayable
 from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import DeadSegment, Record
 from millrace.state.client import StateAddress, StateClient
@@ -41,7 +42,8 @@ class Letter:
 
     ``where`` says in words where its record is found, ``trace`` shows the user's lines that raised
     the error; both are empty in letters of an older release.
-    ``asked`` is ``replay`` or ``drop`` if that was asked for and has not happened yet.
+    ``asked`` is ``replay`` or ``drop`` if that was asked for and has not happened yet; ``gone``
+    says that its source was removed, and that a source of that name now is another one.
     """
 
     segment: str
@@ -57,6 +59,7 @@ class Letter:
     asked: str | None = None
     where: str = ""
     trace: str = ""
+    gone: bool = False
 
     @property
     def id(self) -> str:
@@ -83,6 +86,7 @@ class Letter:
             "error": self.error,
             "trace": self.trace,
             "asked": self.asked,
+            "sourceGone": self.gone,
         }
         if self.payload is None:
             return {**plain, "payload": None, "payloadEncoding": "none"}
@@ -105,7 +109,9 @@ def read_letters(folder: WorkFolder) -> list[Letter]:
         asked = _asked(folder)
         letters: list[Letter] = []
         for segment in record.dead:
-            letters += _letters(segment, _fetch(clients, segment.name), asked)
+            for letter in _letters(segment, _fetch(clients, segment.name), asked):
+                gone = not replayable(record, letter.source, segment.window)
+                letters.append(replace(letter, gone=gone))
         return letters
 
 

@@ -2,7 +2,8 @@
 
 ========================  ====================================================================
 ``identity.json``         whose folder it is; the uid is made once and lives until ``--fresh``
-``topology.json``         the topology as it was last accepted
+``accepted.json``         the topology as it was last accepted, and the lives of its components
+``topology.json``         the same topology alone
 ``driver.json``           what the driver process needs to know
 ``view.json``             the view (written by the driver under a lock)
 ``proposal.json``         state servers and ackers seen alive by the supervisor
@@ -69,6 +70,10 @@ class WorkFolder:
     @property
     def topology(self) -> Path:
         return self.path / "topology.json"
+
+    @property
+    def accepted(self) -> Path:
+        return self.path / "accepted.json"
 
     @property
     def driver(self) -> Path:

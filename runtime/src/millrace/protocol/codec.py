@@ -1,6 +1,6 @@
 """JSON form of the protocol's values, one line of text for each.
 
-A document is ``{"format": 1, "kind": "Record", "crc": "8 hex digits", "value": {...}}``; the CRC-32
+A document is ``{"format": 2, "kind": "Record", "crc": "8 hex digits", "value": {...}}``; the CRC-32
 is over the bytes of ``value`` as written, so that a damaged document never passes for another
 truth. Fields that hold their default are left out, bit masks of key groups are hex strings, and
 what a source or a sink calls ``Json`` is kept as it is (it must consist of JSON's own types).
@@ -81,10 +81,11 @@ def decode(kind: type[T], data: bytes) -> T:
             f"format {FORMAT}: install the release that wrote it, or a later one"
         )
     target: Any = kind
-    head = _head(target)
+    number = document["format"]
+    head = _head(target, number)
     value_at = len(head) + 8 + len(_VALUE)
     if not data.startswith(head) or data[len(head) + 8 : value_at] != _VALUE:
-        raise _damaged(name, data, f"its head is not that of a {name} of format {FORMAT}")
+        raise _damaged(name, data, f"its head is not that of a {name} of format {number}")
     if b"%08x" % zlib.crc32(data[value_at:-1]) != data[len(head) : len(head) + 8]:
         raise _damaged(name, data, "its checksum differs from its content")
     try:
@@ -169,8 +170,8 @@ _VALUE = b'","value":'
 
 
 @cache
-def _head(kind: type[Any]) -> bytes:
-    return f'{{"format":{FORMAT},"kind":"{kind.__name__}","crc":"'.encode()
+def _head(kind: type[Any], number: int = FORMAT) -> bytes:
+    return f'{{"format":{number},"kind":"{kind.__name__}","crc":"'.encode()
 
 
 def _damaged(name: str, data: bytes, why: str) -> ProtocolError:

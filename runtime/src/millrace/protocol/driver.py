@@ -11,6 +11,7 @@ open           the record holds the intent: the next driver runs the same roots
 run            objects under attempt names that no record names: forgotten later
 verify         the verdict is a pure function of the log; the attempt is run again
 dead letters   an object that no record names: forgotten later
+edit           the record holds all of it or nothing: the next driver applies it, or finds it done
 seal           not committed: the write-back makes it final or unseen, never half
 publish        the record lists the window as unpublished: published again, same mark
 mark           the sink confirms again at once
@@ -28,7 +29,7 @@ from millrace.protocol.cohorts import NO_LIMIT, DeadLimit
 from millrace.protocol.membership import Membership, Owners, Step
 from millrace.protocol.presence import Presence
 from millrace.protocol.record import Backoff, Locate
-from millrace.protocol.types import Guarantee
+from millrace.protocol.types import Components, Guarantee
 from millrace.protocol.windows import Windows
 
 RESEND_S = 1.0
@@ -60,6 +61,10 @@ class Settings:
     emits_final: bool = False
     callbacks: bool = False
     dead_limit: DeadLimit = NO_LIMIT
+    components: Components | None = None
+    """What the topology consists of; None where it is never edited."""
+    drop_removed: bool = False
+    """Give up what sealed windows still have to show on sinks that were removed."""
 
 
 class Driver:

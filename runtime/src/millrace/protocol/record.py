@@ -152,6 +152,14 @@ def mark_published(record: Record, window: int) -> Record:
     return replace(record, published=window, unpublished=left)
 
 
+def replayable(record: Record, source: str, window: int) -> bool:
+    """Whether the source of a dead letter of ``window`` is still the one that it was read from."""
+    if record.components is None:
+        return True
+    known = source in record.components.sources
+    return known and window > record.since.get(source, 0)
+
+
 def behind(record: Record, marks: Iterable[Mark]) -> str | None:
     """Why sinks are further than this committed record, which then is an old copy; else None.
 
@@ -183,14 +191,19 @@ def take_letters(
 ) -> Record:
     """Remove dead letters, for good or (``replays``, one for each index) into the replay queue.
 
-    Letters that are gone already are passed over, so taking them twice changes nothing.
+    Letters that are gone already are passed over, so taking them twice changes nothing. One whose
+    source is gone is not replayed and stays.
     """
     held = {one.name: one for one in record.dead}
     if segment not in held:
         return record
-    gone = set(held[segment].removed)
-    fresh = [n for n, index in enumerate(indexes) if index not in gone]
-    removed = tuple(sorted(gone | set(indexes)))
+    gone, window = set(held[segment].removed), held[segment].window
+    fresh = [
+        n
+        for n, index in enumerate(indexes)
+        if index not in gone and (not replays or replayable(record, replays[n].source, window))
+    ]
+    removed = tuple(sorted(gone | {indexes[n] for n in fresh}))
     held[segment] = replace(held[segment], removed=removed)
     again = tuple(replays[n] for n in fresh) if replays else ()
     return replace(

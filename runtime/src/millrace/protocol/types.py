@@ -13,8 +13,11 @@ from typing import Any
 
 Json = Any
 
-FORMAT = 1
-"""Version of records, views, envelopes and ack messages; a newer one is refused."""
+FORMAT = 2
+"""Version of records, views, envelopes and ack messages; a newer one is refused, an older read.
+
+2: a record says which components it was written for.
+"""
 
 
 class Guarantee(str, Enum):
@@ -235,6 +238,20 @@ class Cohort:
 
 
 @dataclass(frozen=True, slots=True)
+class Components:
+    """The components of a topology: name → number of the edit that brought it.
+
+    One that is removed and comes back later has another number, so that nothing which is kept of
+    the one ever counts for the other. ``edit`` is the number of the last edit.
+    """
+
+    edit: int
+    sources: Mapping[str, int]
+    processors: Mapping[str, int]
+    sinks: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """The small truth about a topology, replaced atomically by the seal of each window.
 
@@ -243,6 +260,9 @@ class Record:
     ``sealed`` is the last sealed window, ``published`` the last one confirmed by every sink;
     ``unpublished`` are those between, in order. ``finished``: the last window was a final one.
     ``cohorts`` are in the order of their windows.
+    ``components`` is what the record was last written for (None: as the topology was created,
+    all with the number 0); ``since`` holds, for sources that an edit brought, the last window
+    before it: dead letters up to there are of another source of that name.
     """
 
     uid: str
@@ -258,6 +278,8 @@ class Record:
     totals: Totals = Totals()
     finished: bool = False
     cohorts: tuple[Cohort, ...] = ()
+    components: Components | None = None
+    since: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from millrace.protocol import cohorts
+from millrace.protocol import cohorts, edits
 from millrace.protocol import events as e
 from millrace.protocol import record as records
 from millrace.protocol.causes import causes, counted, told
@@ -215,21 +215,50 @@ class Windows:
         self._now_s = now_s
         record = self.record
         assert record is not None
+        edited = self.settings.components not in (None, record.components)
         if not self.sinks_fenced:
             # Nothing is changed before the sinks agree that the record is the newest.
-            return self._ask_ahead(record)
+            return [] if edited else self._ask_ahead(record)
         actions = self._publish_next(record)
         if self._write is not None:
             return actions
         if self._interrupted and self.settings.guarantee is Guarantee.AT_MOST_ONCE:
             self._interrupted = False
             return actions + self._abandon(record)
+        if edited:
+            return actions + self._edit(record)
         if self._attempt is None and self._ending is None and self._splitting is None:
             if record.intents:
                 actions += self._begin(record.intents[0])
             else:
                 actions += self._idle(record)
         return actions + self._ask_ahead(record)
+
+    # -- an edited topology
+
+    def _edit(self, record: Record) -> list[e.Action]:
+        """One record write before anything is planned or run under the new topology.
+
+        What is sealed is shown first: what it is shown on may be gone afterwards.
+        """
+        components = self.settings.components
+        assert components is not None
+        if record.components is not None and record.components.edit > components.edit:
+            text = (
+                f"the record was written for edit {record.components.edit} of the topology, this "
+                f"run knows {components.edit}: a newer run has taken over, or the work folder was "
+                "put back from an older copy"
+            )
+            return [e.Stop("fenced", text)]
+        if any(one.window > self._confirmed for one in record.unpublished):
+            return []
+        text, loses = edits.told(record, components, self.settings.drop_removed)
+        notice = e.Notify("TopologyEdited", text, record.sealed, warning=loses)
+        return [*([notice] if text else []), *self._change(self.edited)]
+
+    def edited(self, record: Record) -> Record:
+        assert self.settings.components is not None
+        return edits.apply_edit(record, self.settings.components)[0]
 
     # -- record writes
 

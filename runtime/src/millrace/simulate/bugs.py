@@ -250,6 +250,35 @@ def _readable(progress: Progress) -> Progress:
     return replace(progress, failed=failed)
 
 
+class EditForgetsReplays(Windows):
+    """Leaves the replays of removed sources in the queue."""
+
+    def edited(self, record: Record) -> Record:
+        return replace(super().edited(record), replays=record.replays)
+
+
+class EditAppliedAgain(Windows):
+    """Every driver applies the edit, whether the record shows it or not."""
+
+    def resume(self, record: Record, now_s: float) -> list[e.Action]:
+        return super().resume(replace(record, components=None), now_s)
+
+
+class EditBeforeShown(Windows):
+    """Does not wait until what is sealed is shown."""
+
+    def _edit(self, record: Record) -> list[e.Action]:
+        return self._change(self.edited)
+
+
+class PlansBeforeEdit(Windows):
+    """Plans behind offsets that are about to be pruned."""
+
+    def advance(self, now_s: float) -> list[e.Action]:
+        found = super().advance(now_s)
+        return found if found or self.record is None else self._ask_ahead(self.record)
+
+
 class NeverLooksUp(Driver):
     """Does not notice a successor while it waits for something."""
 
@@ -349,6 +378,10 @@ BUGS: dict[str, Bug] = {
         Bug("losses_blame_roots", "blame", lambda: _driver(LossesBlameRoots)),
         Bug("unreadable_replayed", "records", lambda: _driver(UnreadableReplayed)),
         Bug("unreadable_runs_again", "records", lambda: _driver(UnreadableRunsAgain)),
+        Bug("edit_forgets_replays", "edit", lambda: _driver(EditForgetsReplays)),
+        Bug("edit_applied_again", "edit", lambda: _driver(EditAppliedAgain)),
+        Bug("edit_before_shown", "edit", lambda: _driver(EditBeforeShown)),
+        Bug("plans_before_edit", "edit", lambda: _driver(PlansBeforeEdit)),
         Bug("never_looks_up", "liveness", lambda: Parts(driver=NeverLooksUp)),
         Bug("losers_applied", "I3", lambda: Parts(acker=lambda n: LosersApplied(n, PlainFold))),
         Bug("id_without_edge", "I3", lambda: Parts(acker=_acker(_FlatFold), ids=_FlatIds)),

@@ -240,7 +240,8 @@ class DriverProcess:
     # -- windows
 
     def _plan(self, action: e.Plan) -> None:
-        found = self._around.workload.plan(action, self._world.now_s)
+        components = self.machine.settings.components
+        found = self._around.workload.plan(action, self._world.now_s, components)
         if found is None:
             self._world.soon(self.post, e.Planned(action.token, (), action.offsets, True))
         elif isinstance(found, e.Planned):

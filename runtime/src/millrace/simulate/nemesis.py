@@ -61,6 +61,8 @@ class Nemesis:
         ):
             if mean_s:
                 self._again(mean_s, blow)
+        if self._to.options.edit_s is not None:
+            self._world.after(self._to.options.edit_s, self._to.supervisor.edit)
 
     def _again(self, mean_s: float, blow: Callable[[], None]) -> None:
         def strike() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from millrace.protocol.types import Guarantee
 
@@ -67,7 +68,8 @@ class Options:
     """One run. ``copies`` is R; ``combined`` merges a window's tuples before the exchange;
     ``side`` gives the tuples a second consumer with a sink of its own; ``codec`` sends records
     and views through their JSON form. From ``outage_s`` on, in seconds, the engine fails every
-    attempt until well behind the storm."""
+    attempt until well behind the storm. At ``edit_s`` the topology is edited: source b goes, source
+    c comes, and with ``reborn`` the last stateful processor is replaced by another of its name."""
 
     seed: int
     guarantee: Guarantee
@@ -95,6 +97,8 @@ class Options:
     callbacks: bool = False
     codec: bool = False
     outage_s: float | None = None
+    edit_s: float | None = None
+    reborn: bool = False
 
 
 _GUARANTEES = (
@@ -141,7 +145,14 @@ def draw(seed: int) -> Options:
         callbacks=rng.random() < 0.3,
         codec=rng.random() < 0.1,
         outage_s=rng.uniform(0.0, 10.0) if not poison_only and rng.random() < 0.15 else None,
+        **_edit(seed, poison_only),
     )
+
+
+def _edit(seed: int, poison_only: bool) -> dict[str, Any]:
+    rng = Random(f"edit/{seed}")
+    edited = not poison_only and rng.random() < 0.3
+    return {"edit_s": rng.uniform(2.0, 9.0) if edited else None, "reborn": rng.random() < 0.5}
 
 
 def _network(rng: Random) -> Network:

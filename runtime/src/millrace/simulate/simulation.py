@@ -12,7 +12,7 @@ from millrace.protocol import acker as ak
 from millrace.protocol import acklog as al
 from millrace.protocol.driver import Driver, Settings
 from millrace.protocol.record import Backoff
-from millrace.protocol.types import Member
+from millrace.protocol.types import Components, Member
 from millrace.simulate import history as h
 from millrace.simulate.acklog import AckerProcess, AckLog
 from millrace.simulate.brief import brief
@@ -187,12 +187,17 @@ class Simulation:
             max_unpublished=options.max_unpublished,
             emits_final=options.emits_final,
             callbacks=options.callbacks,
+            components=self._components(),
         )
         machine: Driver = self.parts.driver(settings, self._owners, locate)
         around = Surroundings(
             self._plant, self.store, self.workload, self.supervisor.alive_ackers, gone
         )
         return DriverProcess(around, machine, number)
+
+    def _components(self) -> Components | None:
+        edits = self.workload.edits
+        return edits[self.supervisor.edits] if edits else None
 
     def _owners(
         self, members: tuple[Member, ...], previous: tuple[tuple[str, ...], ...]

@@ -30,6 +30,8 @@ class Supervisor:
         self.failures: list[str] = []
         self.crashes = 0
         self._starting = False
+        self.edits = 0
+        """How often the topology was edited: what drivers are made for from then on."""
 
     def start(self) -> None:
         self.start_driver()
@@ -48,6 +50,11 @@ class Supervisor:
         self.drivers.append(driver)
         driver.start()
         self._propose(driver)
+
+    def edit(self) -> None:
+        """The user edits the file and runs it: a driver for it starts beside the old one."""
+        self.edits += 1
+        self.start_driver()
 
     def tell(self, event: e.Event) -> None:
         """Say something to every driver there is."""

@@ -8,7 +8,7 @@ from random import Random
 
 from millrace.ids import name_id, root_id
 from millrace.protocol import events as e
-from millrace.protocol.types import Intent, Json, Replay, RootRange
+from millrace.protocol.types import Components, Intent, Json, Replay, RootRange
 from millrace.simulate.options import Options, Poison
 
 Root = tuple[str, int, int]
@@ -47,6 +47,12 @@ class Workload:
     def __init__(self, options: Options, rng: Random, start_s: float) -> None:
         self.options = options
         self.feeds = _feeds(options, rng, start_s)
+        before = {feed.source for feed in self.feeds}
+        self.edits: tuple[Components, ...] = ()
+        if options.edit_s is not None:
+            added = _added_feed(options, start_s)
+            self.feeds.append(added)
+            self.edits = _edits(options, sorted(before), added.source)
         self.roots: list[Root] = [
             (f.source, f.partition, offset) for f in self.feeds for offset in range(len(f.arrivals))
         ]
@@ -67,16 +73,19 @@ class Workload:
         if rng.random() < 0.5:
             self.kinds[root] = Kind.GOOD
 
-    def plan(self, action: e.Plan, now_s: float) -> e.Planned | float | None:
+    def plan(
+        self, action: e.Plan, now_s: float, components: Components | None = None
+    ) -> e.Planned | float | None:
         """The next roots behind the offsets that have arrived by now, the time at which the next
         one does, or None if there will be no more."""
-        offsets: dict[str, dict[str, int]] = {
-            s: dict(action.offsets.get(s) or {}) for s in sorted({f.source for f in self.feeds})
-        }
+        feeds = [f for f in self.feeds if components is None or f.source in components.sources]
+        offsets: dict[str, dict[str, int]] = {s: dict(at) for s, at in action.offsets.items()}
+        for feed in feeds:
+            offsets.setdefault(feed.source, {})
         room = self.options.max_records
         ranges: list[RootRange] = []
         upcoming: list[float] = []
-        for feed in self.feeds:
+        for feed in feeds:
             start = offsets[feed.source].get(str(feed.partition), 0)
             arrived = sum(1 for at in feed.arrivals if at <= now_s)
             count = min(room, arrived - start)
@@ -142,6 +151,25 @@ def _feeds(options: Options, rng: Random, start_s: float) -> list[Feed]:
     for at in arrivals:
         rng.choice(feeds).arrivals.append(at)
     return feeds
+
+
+def _added_feed(options: Options, start_s: float) -> Feed:
+    """The source that an edit brings; its input has been there from early on."""
+    rng = Random(f"added/{options.seed}")
+    span_s = options.storm_s * 0.9
+    return Feed("c", 0, sorted(start_s + rng.random() * span_s for _ in range(rng.randint(3, 10))))
+
+
+def _edits(options: Options, before: list[str], added: str) -> tuple[Components, ...]:
+    """The topology before and behind its edit."""
+    processors = dict.fromkeys(("split", "count", "side", "totals"), 0)
+    sinks = dict.fromkeys(("out", "sideout"), 0)
+    changed = {"totals" if options.passes > 2 else "count": 1} if options.reborn else {}
+    sources = {**{name: 0 for name in before if name != "b"}, added: 1}
+    return (
+        Components(0, dict.fromkeys(before, 0), processors, sinks),
+        Components(1, sources, {**processors, **changed}, sinks),
+    )
 
 
 def _kind(poison: Poison, combined: bool, rng: Random) -> Kind:

@@ -91,7 +91,11 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
         "a topology cannot move to another namespace; create it there as a new one",
     ),
     ("metadata", Effect.NONE, "only people and tools read it"),
-    ("spec.guarantee", Effect.RESTART, "the next window is the first under the new guarantee"),
+    (
+        "spec.guarantee",
+        Effect.RESTART,
+        "what is not sealed yet runs under it; AtMostOnce drops what was open and counts it",
+    ),
     ("spec.window", Effect.IN_PLACE, "the next window is planned with it"),
     ("spec.ackers", Effect.IN_PLACE, "it is read before each window"),
     ("spec.deadLetters", Effect.IN_PLACE, "it is read before each window"),
@@ -127,7 +131,11 @@ _FIELDS: Mapping[str, tuple[tuple[str, Effect, str], ...]] = {
             f"the read position counts records of the old format; {_OTHER_SOURCE}",
         ),
         ("files.watch", Effect.RESTART, "sources are opened at the start"),
-        ("files.schema", Effect.RESTART, "records not yet read are decoded with it"),
+        (
+            "files.schema",
+            Effect.RESTART,
+            "what is not sealed yet is decoded with it; keyed state that it changes stops the run",
+        ),
         (
             "generator.seed",
             Effect.REFUSED,
@@ -188,7 +196,7 @@ def _components(
             if section == "sources":
                 reason = "it is read from its beginning"
             elif section == "sinks":
-                reason = "it shows windows from the next one on"
+                reason = "it shows windows that are sealed from now on"
             yield Edit(_place(("spec", section, name)), NOTHING, name, Effect.RESTART, reason)
 
 
@@ -201,6 +209,8 @@ def _removed(
     stateful: bool,
 ) -> Edit:
     name = part["name"]
+    if section == "sinks":
+        return _removed_sink(place, part, old, new)
     if section == "sources" or stateful:
         renamed = [n for n in new if n not in old and {**new[n], "name": name} == part]
         what = "its state" if stateful else "its read position"
@@ -212,9 +222,33 @@ def _removed(
                 Effect.REFUSED,
                 f"{what} belongs to the name and would be lost; keep the name {name!r}, {_FRESH}",
             )
-        also = "" if stateful else ", and replays of its roots"
+        also = "" if stateful else ", with its open roots and replays; its dead letters stay"
         return Edit(_place(place), name, NOTHING, Effect.RESTART, f"{what} is dropped{also}")
     return Edit(_place(place), name, NOTHING, Effect.RESTART, "the graph is compiled at the start")
+
+
+def _removed_sink(
+    place: FieldPath, part: dict[str, Any], old: Mapping[str, Any], new: Mapping[str, Any]
+) -> Edit:
+    """What has been written to a place bears the name of its sink."""
+    name = part["name"]
+    kinds = ("files", "redis")
+    heirs = [
+        n
+        for n in new
+        if n not in old and any(k in part and part[k] == new[n].get(k) for k in kinds)
+    ]
+    if heirs:
+        return Edit(
+            _place((*place, "name")),
+            name,
+            heirs[0],
+            Effect.REFUSED,
+            f"what it has written belongs to the name; keep the name {name!r}, give the new sink a "
+            f"place of its own, {_FRESH}",
+        )
+    reason = "what is sealed is shown there first"
+    return Edit(_place(place), name, NOTHING, Effect.RESTART, reason)
 
 
 def _changed(

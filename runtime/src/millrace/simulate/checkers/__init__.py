@@ -12,6 +12,7 @@ from millrace.simulate.checkers.blame import Blame
 from millrace.simulate.checkers.bound import Bound
 from millrace.simulate.checkers.contents import Contents
 from millrace.simulate.checkers.durability import Durability
+from millrace.simulate.checkers.edits import Edits
 from millrace.simulate.checkers.ledger import Ledger
 from millrace.simulate.checkers.places import Places
 from millrace.simulate.checkers.promises import Promises
@@ -48,6 +49,7 @@ class Checkers:
         self.shown = ShownWindows(history, self.ledger, tuple(sinks))
         self.promises = Promises(history, options, workload, tuple(sinks))
         self.blame = Blame(history, workload)
+        self.edits = Edits(history, workload, tuple(sinks))
         if options.poison_only:
             self.bound = Bound(history, workload)
 

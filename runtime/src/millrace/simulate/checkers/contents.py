@@ -5,9 +5,9 @@ all of every root that it does not set aside (I1), nothing of any other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from millrace.protocol.types import Guarantee, Record
+from millrace.protocol.types import Guarantee, Record, Segment
 from millrace.simulate import history as h
 from millrace.simulate.flow import COUNT, OUT_SINK, materialise
 from millrace.simulate.options import Options
@@ -29,7 +29,8 @@ class Contents:
     def _committed(self, entry: h.Commit) -> None:
         before, after = entry.before, entry.after
         if before is None or before.sealed == after.sealed:
-            if before is not None and before.chains != after.chains:
+            kept = self._after_edit(before, after) if before is not None else {}
+            if before is not None and kept != after.chains:
                 raise h.ViolationError("I2", f"state changed without a seal in {after.tag}")
             return
         shown = self._shown(after)
@@ -37,6 +38,16 @@ class Contents:
         self._state(after, shown.get(OUT_SINK, []), aside)
         self._roots(before, after, shown, aside)
         self._callbacks(before, after, aside)
+
+    def _after_edit(self, before: Record, after: Record) -> Mapping[str, tuple[Segment, ...]]:
+        """The chains of the record before, without those whose processor an edit replaced."""
+        if before.components is None or after.components is None:
+            return before.chains
+        old, new = before.components.processors, after.components.processors
+        gone = {name for name in old if new.get(name) != old[name]}
+        for name in gone:
+            self._states.pop(name, None)
+        return {name: chain for name, chain in before.chains.items() if name not in gone}
 
     def _shown(self, record: Record) -> dict[str, list[h.Row]]:
         sealed = record.unpublished[-1]

@@ -6,6 +6,7 @@ moves are allowed::
 
     unread -> open -> open (split) -> gone | replay | dead     replay -> open
     dead -> replay | gone, if the user asked for it
+    unread | open | replay -> gone, with the edit that removes the source
 
 A replay that is due at once goes from one window straight into the next, as a new tree.
 """
@@ -31,6 +32,8 @@ class Places:
         self._trees: dict[Root, int] = {}
         self._asked: set[Root] = set()
         self._dropped_letters: set[Root] = set()
+        self._gone_sources: set[str] = set()
+        self._unread_gone: set[Root] = set()
         self.gone = 0
         history.listen(h.Commit, self._committed)
         history.listen(h.LettersTaken, self._taken)
@@ -41,16 +44,22 @@ class Places:
             self._dropped_letters |= {root_of(letter) for letter in entry.letters}
 
     def _committed(self, entry: h.Commit) -> None:
+        self._gone_sources |= self._removed(entry)
         after = self._places(entry.after)
         sealing = self._sealing(entry)
         abandoned = self._abandoned(entry)
+        removed = self._removed(entry)
         trees = _trees(entry.after)
         for root in self._workload.roots:
             old, new = self._before[root], after.get(root, GONE)
             again = trees.get(root, 0) == self._trees.get(root, 0) + 1
             if old == sealing and again and new == entry.after.sealed + 1:
                 continue
-            if old != new and not self._may_move(root, old, new, sealing, abandoned):
+            if root[0] in removed and old in (UNREAD, REPLAY, DEAD) and new in (GONE, old):
+                self._unread_gone |= {root} if old == UNREAD else set()
+                continue
+            abandoned_here = abandoned or root[0] in removed
+            if old != new and not self._may_move(root, old, new, sealing, abandoned_here):
                 raise h.ViolationError(
                     "I4", f"{root} went from {old} to {new} with {entry.after.tag}"
                 )
@@ -67,6 +76,8 @@ class Places:
             found[root] = place
 
         for feed in self._workload.feeds:
+            if feed.source in self._gone_sources:
+                continue
             offsets = record.offsets.get(feed.source) or {}
             for offset in range(offsets.get(str(feed.partition), 0), len(feed.arrivals)):
                 put((feed.source, feed.partition, offset), UNREAD)
@@ -80,6 +91,13 @@ class Places:
                 if index not in dead.removed:
                     put(root_of(letter), DEAD)
         return found
+
+    def _removed(self, entry: h.Commit) -> set[str]:
+        """Sources that went with this commit."""
+        before, after = entry.before, entry.after
+        if before is None or before.components is None or after.components is None:
+            return set()
+        return set(before.components.sources) - set(after.components.sources)
 
     def _sealing(self, entry: h.Commit) -> int | None:
         """The window that this commit seals; always the first open one, and one at a time."""
@@ -113,6 +131,7 @@ class Places:
     def _totals(self, record: Record) -> None:
         gone = sum(1 for p in self._before.values() if p == GONE)
         dead = sum(1 for p in self._before.values() if p == DEAD)
+        gone -= sum(1 for root in self._unread_gone if self._before[root] == GONE)
         by_user = sum(1 for r in self._dropped_letters if self._before[r] == GONE)
         totals = record.totals
         counted = totals.roots + totals.dropped

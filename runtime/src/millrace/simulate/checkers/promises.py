@@ -43,9 +43,20 @@ class Promises:
             self._at_most_once(record)
             return
         for root in self._workload.roots:
+            if not _live(root, record):
+                self._removed(root)
+                continue
             gone = root in dead or root in self._dropped
             self._kept(root, gone)
             self._poison(root, gone)
+
+    def _removed(self, root: Root) -> None:
+        """Of a source that was removed, or never came: whole or not at all."""
+        for sink, found in self._rows.items():
+            rows = found.get(root, [])
+            exact = self._options.guarantee is Guarantee.EXACTLY_ONCE
+            if exact and rows and (_complete_sets(rows), len(rows)) != (1, rows[0].count):
+                raise h.ViolationError("edit", f"{root}, removed, shows {len(rows)} rows on {sink}")
 
     def _dead(self, record: Record) -> set[Root]:
         return {
@@ -80,12 +91,17 @@ class Promises:
             for root, rows in found.items():
                 if len({row.ordinal for row in rows}) != len(rows):
                     raise h.ViolationError("AtMostOnce", f"{root} shows twice on {sink}")
-                whole += _complete_sets(rows)
-            lost = len(self._workload.roots) - whole
+                whole += _complete_sets(rows) if _live(root, record) else 0
+            lost = sum(1 for root in self._workload.roots if _live(root, record)) - whole
             if lost > record.totals.dropped and not self._options.combined:
                 raise h.ViolationError(
                     "AtMostOnce", f"{lost} roots lost on {sink}, {record.totals.dropped} counted"
                 )
+
+
+def _live(root: Root, record: Record) -> bool:
+    """Whether the topology has the source of a root at the end."""
+    return record.components is None or root[0] in record.components.sources
 
 
 def _complete_sets(rows: list[h.Row]) -> int:
