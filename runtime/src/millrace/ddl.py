@@ -31,6 +31,7 @@ _COLUMN = re.compile(
     r"^(?:`(?P<quoted>[^`]+)`|(?P<plain>[A-Za-z_][A-Za-z0-9_]*))\s*:?\s*(?P<type>.*)$"
 )
 _ARRAY = re.compile(r"^array\s*<(?P<item>.*)>$", re.DOTALL)
+_MOST_NESTED = 16
 RESERVED_PREFIX = "__mr_"
 """Column names with this prefix carry tracking through Spark and are refused."""
 
@@ -40,6 +41,8 @@ def parse_type(text: str) -> str:
 
     Raises ``TopologyError`` for a type that is not known.
     """
+    if text.count("<") > _MOST_NESTED:
+        raise TopologyError(f"a type nests more than {_MOST_NESTED} arrays; write it flatter")
     name = text.strip().lower()
     array = _ARRAY.match(name)
     if array:

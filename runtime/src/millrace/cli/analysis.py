@@ -18,8 +18,7 @@ def facts_of(
     the file what they have. Raises ``InvalidTopologyError`` for what shows only then, and notes on
     standard error what could not be checked.
     """
-    folder = loaded.folder if import_code else None
-    facts = gather(loaded.topology, folder)
+    facts = gather(loaded.topology, loaded.folder, import_code=import_code)
     steps = [p.name for p in loaded.topology.spec.processors if p.sql is not None]
     wanted = {
         name
@@ -45,7 +44,7 @@ def facts_of(
     analysis = analysed(loaded, wanted)
     for sentence in analysis.unknown:
         print_note(f"note: the SQL was not checked: {sentence}" if steps else f"note: {sentence}")
-    facts = gather(loaded.topology, folder, analysis.columns)
+    facts = gather(loaded.topology, loaded.folder, analysis.columns, import_code=import_code)
     problems = [*analysis.problems, *problems_of(facts)]
     if problems:
         raise loaded.refused(problems)

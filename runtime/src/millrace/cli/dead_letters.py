@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,6 +41,9 @@ OfSource = Annotated[
     str | None, typer.Option("--source", metavar="NAME", help="Only roots of this source.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each letter.")]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Print the payloads alone, byte for byte, as they came in.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -89,14 +93,22 @@ def show(
     topology: TopologyOption = None,
     workdir: WorkDir = None,
     as_json: AsJson = False,
+    raw: Raw = False,
 ) -> None:
-    """Show letters in full, all of them without an id: origin, error, payload."""
+    """Show letters in full, all of them without an id: origin, error, payload.
+
+    What would steer a terminal is written out, as \\x1b.
+    """
     from millrace.local.letters import chosen
 
     _, letters = _letters(topology, workdir, None, None)
     wanted = chosen(letters, ids) if ids else letters
     if as_json:
         _print_json(wanted)
+        return
+    if raw:
+        for letter in wanted:
+            sys.stdout.buffer.write(letter.payload or b"")
         return
     for letter in wanted:
         tried = _counted(letter.replays, "replay")
@@ -204,7 +216,7 @@ def _counted(count: int, word: str) -> str:
 
 def _print_json(letters: Sequence[Letter]) -> None:
     for letter in letters:
-        print_plain(json.dumps(letter.document(), ensure_ascii=False))
+        print_plain(json.dumps(letter.document()))
 
 
 def _short(payload: bytes | None) -> str:

@@ -86,14 +86,19 @@ def _grow(
     columns: Mapping[str, Columns | None],
     shown: set[str],
 ) -> None:
-    for edge in graph.outputs(name):
-        if edge.consumer in shown:
-            label = Text.assemble(_arrow(edge), (edge.consumer, "bold"), " (above)")
-            tree.add(label)
-            continue
-        shown.add(edge.consumer)
-        branch = tree.add(_node(parts[edge.consumer], columns, edge))
-        _grow(branch, edge.consumer, graph, parts, columns, shown)
+    """Depth first without recursion, since a chain may be as long as a topology is large."""
+    waiting = [(tree, iter(graph.outputs(name)))]
+    while waiting:
+        branch, edges = waiting[-1]
+        edge = next(edges, None)
+        if edge is None:
+            waiting.pop()
+        elif edge.consumer in shown:
+            branch.add(Text.assemble(_arrow(edge), (edge.consumer, "bold"), " (above)"))
+        else:
+            shown.add(edge.consumer)
+            node = branch.add(_node(parts[edge.consumer], columns, edge))
+            waiting.append((node, iter(graph.outputs(edge.consumer))))
 
 
 def _node(

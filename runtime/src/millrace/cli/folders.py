@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
-from millrace.errors import TopologyError, WorkFolderError
+from millrace.errors import WorkFolderError
 
 WorkDir = Annotated[
     Path | None,
@@ -38,13 +37,12 @@ def named_folder(file: Path | None, workdir: Path | None) -> Path:
     clear which folder is meant.
     """
     from millrace.local.workdir import DEFAULT_PARENT, default_path
-    from millrace.topology.load import locate
+    from millrace.topology.load import locate, read_name
 
     if workdir is not None:
         return workdir
     if file is not None:
-        name = _name_in(file)
-        return default_path(name, *locate(file))
+        return default_path(read_name(file), *locate(file))
     parent = Path.cwd() / DEFAULT_PARENT
     known = sorted(p.parent for p in parent.glob("*/identity.json"))
     if len(known) == 1:
@@ -58,14 +56,3 @@ def named_folder(file: Path | None, workdir: Path | None) -> Path:
         f"{parent}: several topologies of this folder have run ({names}); name a topology file or "
         "a --workdir"
     )
-
-
-def _name_in(file: Path) -> str:
-    """The name of a topology whose file may otherwise be invalid by now."""
-    try:
-        return str(yaml.safe_load(file.read_text())["metadata"]["name"])
-    except (OSError, yaml.YAMLError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise TopologyError(
-            f"{file}: its metadata.name cannot be read ({error}); mend it, or name the work "
-            "folder with --workdir"
-        ) from error

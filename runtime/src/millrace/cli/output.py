@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from millrace.errors import ExitCode, MillraceError
 from millrace.topology.problems import InvalidTopologyError
@@ -14,14 +17,48 @@ from millrace.topology.problems import InvalidTopologyError
 _PIPED_WIDTH = 120
 
 
+def visible(text: str) -> str:
+    """A text that a terminal only shows: what would steer it is written out, as ``\\x1b``.
+
+    Everything that commands print goes through this, whoever it comes from: records, names of
+    files, errors of user code.
+    """
+    return _STEERING.sub(_written_out, text)
+
+
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""C0 and C1 controls but tab and newline, other ends of lines, directions, lone surrogates."""
+
+
+def _written_out(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+class SafeConsole(Console):
+    """A console whose texts cannot steer the terminal; its own styles and controls do."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control is None and _STEERING.search(segment.text):
+                yield Segment(visible(segment.text), segment.style)
+            else:
+                yield segment
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console as wide as the terminal, or wide enough for most lines where there is none."""
-    made = Console(stderr=stderr, highlight=False)
-    return made if made.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPED_WIDTH)
+    made = SafeConsole(stderr=stderr, highlight=False)
+    if made.is_terminal:
+        return made
+    return SafeConsole(stderr=stderr, highlight=False, width=_PIPED_WIDTH)
 
 
 def print_plain(text: str) -> None:
-    """Text as it is, without wrapping or colours; for what other programs read."""
+    """Text without wrapping or colours; for what other programs read."""
+    text = visible(text)
     sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
 
 

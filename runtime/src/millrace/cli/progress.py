@@ -98,8 +98,12 @@ class Quiet:
         """See ``Listener``."""
 
     def output(self, line: str) -> None:
-        """A line for standard output, as it is."""
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        """A line for standard output: as it is where another program reads it."""
+        if self.console.is_terminal:
+            self.console.print(Text(line), soft_wrap=True)
+        else:
+            self.console.file.write(f"{line}\n")
+            self.console.file.flush()
 
     def finish(self) -> None:
         """Nothing more will come."""

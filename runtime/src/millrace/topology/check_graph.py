@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from millrace.topology.facts import Facts
 from millrace.topology.graph import Component, Edge, Role
+from millrace.topology.limits import MOST_PROBLEMS
 from millrace.topology.problems import Problem, closest, did_you_mean, format_path
 
 
@@ -72,20 +73,19 @@ def unreachable(facts: Facts) -> Iterator[Problem]:
     sinks = {c.name for c in graph.components if c.role is Role.SINK}
     sources = {c.name for c in graph.components if c.role is Role.SOURCE}
     lost, meant = _misnamed(facts)
+    shown, fed = graph.leading_to(sinks | meant), graph.reached_from(sources | lost)
     for component in graph.components:
         if graph.by_name[component.name] is not component:
             continue
         name = component.name
-        down = graph.downstream(name) | {name}
-        if component.role is not Role.SINK and not (down & sinks or down & meant):
+        if component.role is not Role.SINK and name not in shown:
             yield Problem(
                 format_path(component.path),
                 name,
                 "reaches no sink, so nothing it does is ever seen",
                 "name it in the inputs of a sink or of a processor that leads to one, or remove it",
             )
-        up = graph.upstream(name) | {name}
-        if component.role is not Role.SOURCE and not (up & sources or up & lost):
+        if component.role is not Role.SOURCE and name not in fed:
             yield Problem(
                 format_path(component.path),
                 name,
@@ -102,9 +102,11 @@ def _misnamed(facts: Facts) -> tuple[set[str], set[str]]:
     graph = facts.graph
     lost: set[str] = set()
     meant: set[str] = set()
+    guesses = MOST_PROBLEMS
     for edge in graph.edges:
         found = graph.by_name.get(edge.producer)
-        if found is None:
+        if found is None and guesses:
+            guesses -= 1
             others = {name for name in graph.by_name if name != edge.consumer}
             guess = closest(edge.producer, others)
             meant |= others if guess is None else {guess}

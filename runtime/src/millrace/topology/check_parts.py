@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 
@@ -15,8 +14,10 @@ from millrace.topology.model import (
     Guarantee,
     RedisMode,
     RedisSink,
+    SinkFormat,
     SourceFormat,
 )
+from millrace.topology.places import reads_from, real
 from millrace.topology.problems import NOTHING, Problem, format_path
 
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
@@ -112,24 +113,26 @@ def _redis(redis: RedisSink, base: str) -> Iterator[Problem]:
 
 def separate_folders(facts: Facts) -> Iterator[Problem]:
     """No two sinks write into one folder, and none into one that a source reads."""
-    sources = {_folder(s.files.path): c for c, s in facts.sources() if s.files is not None}
+    sources = [(c.name, s.files) for c, s in facts.sources() if s.files is not None]
     sinks: dict[str, str] = {}
     for index, sink in enumerate(facts.topology.spec.sinks):
         if sink.files is None:
             continue
         path = format_path(("spec", "sinks", index, "files", "path"))
-        folder = _folder(sink.files.path)
-        if folder in sources:
-            message = f"is the folder that source {sources[folder].name!r} reads"
-            yield Problem(path, sink.files.path, message, "write into another folder")
+        folder = real(sink.files.path, facts.folder)
+        extension = _EXTENSIONS[sink.files.format]
+        for name, files in sources:
+            if reads_from(files.path, sink.files.path, extension, facts.folder):
+                message = f"is a folder that source {name!r} reads"
+                yield Problem(path, sink.files.path, message, "write into another folder")
+                break
         if folder in sinks:
             message = f"is the folder of sink {sinks[folder]!r} too"
             yield Problem(path, sink.files.path, message, "write into another folder")
         sinks.setdefault(folder, sink.name)
 
 
-def _folder(path: str) -> str:
-    return os.path.normpath(path)
+_EXTENSIONS = {SinkFormat.JSON_LINES: "jsonl", SinkFormat.CSV: "csv", SinkFormat.PARQUET: "parquet"}
 
 
 def guarantee_of_sinks(facts: Facts) -> Iterator[Problem]:

@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
+from millrace.topology.limits import (
+    MOST_DEPTH,
+    MOST_OVERRIDES,
+    MOST_PROBLEMS,
+    too_many_parts,
+    too_much,
+    unprintable,
+)
 from millrace.topology.problems import (
     NOTHING,
     FieldPath,
@@ -24,6 +32,8 @@ from millrace.topology.problems import (
 )
 
 _STEP = re.compile(r"\.?([A-Za-z_][\w-]*)|\[([^\]]+)\]")
+_PATH_SHOWN = 80
+_LONGEST_INDEX = 10
 _NAMED_LISTS = ("sources", "processors", "sinks")
 
 
@@ -49,18 +59,47 @@ def read_document(text: str, overrides: Sequence[str] = ()) -> Document:
     """
     document = _parse(text)
     problems = []
+    if len(overrides) > MOST_OVERRIDES:
+        message = f"is given {len(overrides):,} times; {MOST_OVERRIDES} are possible"
+        raise InvalidTopologyError([Problem("--set", NOTHING, message, "edit the file")])
     for override in overrides:
         problem = _override(document, override)
         if problem is not None:
             problems.append(problem)
+    if not problems:
+        many = too_many_parts(document.data)
+        problems += [many] if many is not None else []
     if problems:
         raise InvalidTopologyError(problems)
     return Document(_without_nulls(document.data, ()), document.lines)
 
 
+def read_name(text: str) -> str:
+    """The name in a topology that may otherwise be invalid. Raises ``InvalidTopologyError``."""
+    data = _parse(text).data
+    metadata = data.get("metadata") if isinstance(data, dict) else None
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str):
+        problem = Problem("metadata.name", NOTHING, "cannot be read", "give the topology a name")
+        raise InvalidTopologyError([problem])
+    return name
+
+
 def _parse(text: str) -> Document:
+    problem = too_much(text)
+    if problem is not None:
+        raise InvalidTopologyError([problem])
+    if yaml.__with_libyaml__:
+        try:
+            return _parse_with(yaml.CSafeLoader, text)
+        except (yaml.YAMLError, ValueError):
+            pass  # the other one says better what is wrong, and reads some texts that this cannot
+    return _parse_explained(text)
+
+
+def _parse_with(loader_type: type[Any], text: str) -> Document:
+    loader = loader_type(text)
     try:
-        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
             problem = Problem("file", NOTHING, "is empty", "write a topology in it")
@@ -68,8 +107,15 @@ def _parse(text: str) -> Document:
         reader = _Reader()
         reader.read(node, ())
         if reader.problems:
-            raise InvalidTopologyError(reader.problems)
+            raise InvalidTopologyError(reader.problems[:MOST_PROBLEMS])
         return Document(loader.construct_document(node), reader.lines)
+    finally:
+        loader.dispose()
+
+
+def _parse_explained(text: str) -> Document:
+    try:
+        return _parse_with(yaml.SafeLoader, text)
     except yaml.MarkedYAMLError as error:
         problem = _malformed(error)
     except yaml.reader.ReaderError as error:
@@ -77,7 +123,7 @@ def _parse(text: str) -> Document:
         problem = Problem(f"character {error.position + 1}", NOTHING, message, "remove it")
     except ValueError as error:
         # Dates such as 2024-02-31 look like a date to YAML and are none.
-        message = f"holds a bad value: {error}"
+        message = f"holds a bad value: {str(error)[:_PATH_SHOWN]}"
         problem = Problem("file", NOTHING, message, "put the value in quotes")
     raise InvalidTopologyError([problem])
 
@@ -108,6 +154,8 @@ class _Reader:
             return
         self._open.add(id(node))
         self.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.ScalarNode):
+            self._check_text(node, path)
         if isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 self.read(item, (*path, index))
@@ -119,8 +167,10 @@ class _Reader:
         first: dict[str, int] = {}
         for key, item in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
+                self.read(item, (*path, "<<"))
                 continue
             name = key.value if isinstance(key, yaml.ScalarNode) else "…"
+            self._check_text(key, path)
             if key.tag != "tag:yaml.org,2002:str":
                 message = "is a field name that YAML does not read as text"
                 self._refuse(path, name, message, f'put it in quotes: "{name}"', key)
@@ -130,6 +180,11 @@ class _Reader:
             else:
                 first[name] = self.lines[(*path, name)] = key.start_mark.line + 1
                 self.read(item, (*path, name))
+
+    def _check_text(self, node: yaml.Node, path: FieldPath) -> None:
+        problem = unprintable(node.value, path)
+        if problem is not None:
+            self.problems.append(replace(problem, line=node.start_mark.line + 1))
 
     def _refuse(
         self, path: FieldPath, value: Any, message: str, remedy: str, node: yaml.Node
@@ -157,10 +212,12 @@ def _without_nulls(data: Any, path: FieldPath) -> Any:
 def _override(document: Document, text: str) -> Problem | None:
     """Puts one override into the data, in place; answers what is wrong with it."""
     path_text, equals, value_text = text.partition("=")
-    shown = f"--set {path_text}"
+    shown = f"--set {path_text[:_PATH_SHOWN]}"
     if not equals:
         return Problem(shown, NOTHING, "has no value", "write --set spec.path=value")
     path = _parse_path(path_text)
+    if len(path) > MOST_DEPTH:
+        return Problem(shown, NOTHING, f"has more than {MOST_DEPTH} steps", "shorten the path")
     if not path or path[0] not in ("spec", "metadata") or len(path) < 2:
         return Problem(
             shown,
@@ -169,9 +226,14 @@ def _override(document: Document, text: str) -> Problem | None:
             "write it like spec.window.maxRecords or spec.sources[lines].files.path",
         )
     try:
-        value = yaml.safe_load(value_text)
-    except (yaml.YAMLError, ValueError):
-        return Problem(shown, value_text, "is malformed YAML", "put the value in quotes")
+        value_document = _parse(value_text) if value_text.strip() else Document(None)
+    except InvalidTopologyError as error:
+        problem = error.problems[0]
+        if "malformed" in problem.message or problem.path == "file":
+            what = problem.message if "malformed" not in problem.message else "is malformed YAML"
+            return Problem(shown, value_text, what, "put the value in quotes")
+        return Problem(shown, value_text, problem.message, problem.remedy)
+    value = value_document.data
     return _put(document, path, value, shown)
 
 
@@ -209,7 +271,8 @@ def _index(items: list[Any], step: str) -> int | None:
     for index, item in enumerate(items):
         if isinstance(item, dict) and item.get("name") == step:
             return index
-    return int(step) if step.isdecimal() and int(step) < len(items) else None
+    short = step.isdecimal() and len(step) < _LONGEST_INDEX
+    return int(step) if short and int(step) < len(items) else None
 
 
 def _parse_path(text: str) -> list[str]:

@@ -16,6 +16,12 @@ PATTERN = rf"^(?:{_TERM})+$"
 """What a duration looks like, for schemas."""
 
 
+LONGEST_MS = 366 * 24 * _UNITS_MS["h"]
+"""No wait in a topology is meant to be longer, and clocks of systems end somewhere."""
+
+_LONGEST_TEXT = 100
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Duration:
     """A positive length of time in whole milliseconds."""
@@ -25,7 +31,7 @@ class Duration:
     @classmethod
     def parse(cls, text: str) -> Duration:
         """Reads ``"1m30s"`` and the like; raises ``ValueError`` with what is wrong."""
-        if not re.fullmatch(PATTERN, text):
+        if len(text) > _LONGEST_TEXT or not re.fullmatch(PATTERN, text):
             raise ValueError("is not a duration")
         terms = re.findall(r"([0-9.]+)(ms|s|m|h)", text)
         total = sum((Decimal(number) * _UNITS_MS[unit] for number, unit in terms), Decimal(0))
@@ -73,7 +79,10 @@ class Duration:
         try:
             if not isinstance(value, str):
                 raise ValueError("is not a duration")
-            return cls.parse(value)
+            found = cls.parse(value)
+            if found.milliseconds > LONGEST_MS:
+                raise ValueError("is longer than a year")
+            return found
         except ValueError as error:
             raise PydanticCustomError(
                 "duration",

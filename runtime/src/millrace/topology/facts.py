@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ class Facts:
     """Everything known about a topology before it runs.
 
     ``functions`` and ``classes`` hold user code by component name; ``code_problems`` says why one
-    is missing. ``columns`` is empty for a graph with a cycle.
+    is missing. ``columns`` is empty for a graph with a cycle. ``folder`` is that of the file.
     """
 
     topology: StreamTopology
@@ -34,6 +35,7 @@ class Facts:
     classes: Mapping[str, type]
     code_problems: tuple[Problem, ...]
     columns: Mapping[str, Columns | None]
+    folder: Path | None = None
 
     def consumers(self) -> Iterator[tuple[Component, Processor | Sink]]:
         """Processors and sinks with their place in the graph."""
@@ -59,7 +61,11 @@ class Facts:
 
 
 def gather(
-    topology: StreamTopology, folder: Path | None, found: Mapping[str, Columns] | None = None
+    topology: StreamTopology,
+    folder: Path | None,
+    found: Mapping[str, Columns] | None = None,
+    *,
+    import_code: bool = True,
 ) -> Facts:
     """Collects the facts; user code is imported where ``folder``, the file's folder, is given.
 
@@ -70,9 +76,9 @@ def gather(
     code = _UserCode()
     spec = topology.spec
     here = spec.code.image is None and spec.code.config_map is None
-    if folder is not None and here:
+    if folder is not None and here and import_code:
         code_folder = (folder / (spec.code.path or ".")).resolve()
-        if code_folder.is_dir():
+        if os.path.isdir(code_folder):
             code.load(topology, code_folder)
         elif code.targets(topology):
             code.problems.append(
@@ -91,6 +97,7 @@ def gather(
         classes=code.classes,
         code_problems=tuple(code.problems),
         columns={} if cycles else columns_of(topology, graph, code.functions, found or {}),
+        folder=folder,
     )
 
 

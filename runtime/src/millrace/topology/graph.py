@@ -6,13 +6,15 @@ A graph can be built of anything that was declared, cycles and unknown names inc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
 from millrace.topology.model import Processor, Sink, StreamTopology
 from millrace.topology.problems import FieldPath
+
+_CYCLES_TOLD = 20
 
 
 class Role(str, Enum):
@@ -97,11 +99,13 @@ class Graph:
     def cycles(self) -> tuple[tuple[str, ...], ...]:
         """Cycles as names along the edges, first name not repeated; one for each closing edge.
 
-        Empty exactly where the graph is acyclic.
+        Empty exactly where the graph is acyclic; where there are many, not all of them.
         """
         found: list[tuple[str, ...]] = []
         done: set[str] = set()
         for start in self.by_name:
+            if len(found) >= _CYCLES_TOLD:
+                break
             trail: list[str] = []
             stack = [(start, False)]
             while stack:
@@ -114,9 +118,9 @@ class Graph:
                 trail.append(name)
                 stack.append((name, True))
                 for edge in reversed(self.outputs(name)):
-                    if edge.consumer in trail:
+                    if edge.consumer in trail and len(found) < _CYCLES_TOLD:
                         found.append(tuple(trail[trail.index(edge.consumer) :]))
-                    elif edge.consumer not in done:
+                    elif edge.consumer not in trail and edge.consumer not in done:
                         stack.append((edge.consumer, False))
         return tuple(found)
 
@@ -165,37 +169,44 @@ class Graph:
         reason. Raises ``ValueError`` for a graph with a cycle.
         """
         depths = self.depths()
-        ordered = self.order()
+        components: dict[int, list[Component]] = {}
+        crossing: dict[int, list[Edge]] = {}
+        for component in self.order():
+            components.setdefault(depths[component.name], []).append(component)
+        for edge in self.edges:
+            depth = depths.get(edge.consumer, -1)
+            if depths.get(edge.producer, depth) < depth:
+                crossing.setdefault(depth, []).append(edge)
         return tuple(
-            Pass(
-                depth,
-                tuple(c for c in ordered if depths[c.name] == depth),
-                tuple(
-                    e
-                    for e in self.edges
-                    if depths.get(e.consumer) == depth and depths.get(e.producer, depth) < depth
-                ),
-            )
+            Pass(depth, tuple(components[depth]), tuple(crossing.get(depth, ())))
             for depth in range(max(depths.values(), default=-1) + 1)
         )
 
     def upstream(self, name: str) -> frozenset[str]:
         """Every component whose tuples can lead to ``name``, without itself."""
-        return self._reach(name, lambda n: [e.producer for e in self.inputs(n)])
+        return self.leading_to((name,)) - {name}
 
     def downstream(self, name: str) -> frozenset[str]:
         """Every component that tuples of ``name`` can lead to, without itself."""
-        return self._reach(name, lambda n: [e.consumer for e in self.outputs(n)])
+        return self.reached_from((name,)) - {name}
 
-    def _reach(self, name: str, step: Callable[[str], list[str]]) -> frozenset[str]:
+    def leading_to(self, names: Iterable[str]) -> frozenset[str]:
+        """Every component whose tuples can lead to one of ``names``, and these themselves."""
+        return self._reach(names, lambda n: [e.producer for e in self.inputs(n)])
+
+    def reached_from(self, names: Iterable[str]) -> frozenset[str]:
+        """Every component that tuples of one of ``names`` can lead to, and these themselves."""
+        return self._reach(names, lambda n: [e.consumer for e in self.outputs(n)])
+
+    def _reach(self, names: Iterable[str], step: Callable[[str], list[str]]) -> frozenset[str]:
         seen: set[str] = set()
-        pending = step(name)
+        pending = list(names)
         while pending:
             at = pending.pop()
             if at not in seen and at in self.by_name:
                 seen.add(at)
                 pending.extend(step(at))
-        return frozenset(seen - {name})
+        return frozenset(seen)
 
     @cached_property
     def _inputs(self) -> dict[str, tuple[Edge, ...]]:

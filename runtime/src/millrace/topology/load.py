@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from pydantic_core import ErrorDetails
 
 from millrace.topology.check import check
 from millrace.topology.document import Document, read_document
+from millrace.topology.document import read_name as _name_in
 from millrace.topology.explain import explain, model_at
+from millrace.topology.limits import MOST_CHARS, MOST_PROBLEMS
 from millrace.topology.model import API_VERSION, KIND, StreamTopology
 from millrace.topology.problems import (
     NOTHING,
@@ -65,7 +67,11 @@ def locate(file: Path) -> tuple[Path, Path]:
 
     A pipe, such as ``/dev/stdin`` may be, lies nowhere: the current folder stands in.
     """
-    if file.is_fifo():
+    try:
+        is_pipe = file.is_fifo()
+    except (OSError, ValueError):
+        is_pipe = False  # what is wrong with it shows when it is read
+    if is_pipe:
         return file.absolute(), Path.cwd()
     file = file.resolve()
     return file, file.parent
@@ -82,27 +88,38 @@ def parse(
     User code is imported only where ``folder`` is known. Raises ``InvalidTopologyError``.
     """
     document = read_document(text, overrides)
-    code_folder = folder if import_code else None
     try:
         topology = StreamTopology.model_validate(document.data)
     except ValidationError as error:
-        problems = [explain(detail, document) for detail in _errors(error)]
-        problems += _checked_without(document, code_folder)
+        details = _errors(error)
+        problems = [explain(detail, document) for detail in details[:MOST_PROBLEMS]]
+        if len(details) < MOST_PROBLEMS:
+            problems += _checked_without(document, folder, import_code)
     else:
-        problems = check(topology, code_folder)
+        problems = check(topology, folder, import_code)
         if not problems:
             return topology
     raise _refused(problems, document)
 
 
 def _refused(problems: Sequence[Problem], document: Document) -> InvalidTopologyError:
-    located = [_located(problem, document) for problem in problems]
+    known = {format_path(path): path for path in document.lines}
+    located = [_located(problem, document, known) for problem in problems[:MOST_PROBLEMS]]
     return InvalidTopologyError(sorted(located, key=lambda p: p.line or sys.maxsize))
+
+
+def read_name(file: Path) -> str:
+    """The name in a topology file that may otherwise be invalid by now.
+
+    Raises ``InvalidTopologyError``.
+    """
+    return _name_in(_read(file))
 
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        with file.open(encoding="utf-8") as text:
+            return text.read(MOST_CHARS + 1)
     except FileNotFoundError:
         message, remedy = "does not exist", "name an existing topology file"
     except IsADirectoryError:
@@ -121,15 +138,15 @@ def _errors(error: ValidationError) -> list[ErrorDetails]:
     details = error.errors(include_url=False)
     paths = [detail["loc"] for detail in details]
     # A list whose elements are bad is reported as too short as well.
+    above = {path[:length] for path in paths for length in range(len(path))}
     return [
         detail
         for detail, path in zip(details, paths, strict=True)
-        if detail["type"] != "too_short"
-        or not any(p != path and p[: len(path)] == path for p in paths)
+        if detail["type"] != "too_short" or path not in above
     ]
 
 
-def _checked_without(document: Document, folder: Path | None) -> list[Problem]:
+def _checked_without(document: Document, folder: Path | None, import_code: bool) -> list[Problem]:
     """Problems between fields that show even if the bad values are left out.
 
     What is bad is removed, so that defaults stand in, and what then is missing gets a filler. A
@@ -149,7 +166,7 @@ def _checked_without(document: Document, folder: Path | None) -> list[Problem]:
             texts = [format_path(path) for path in mended]
             return [
                 problem
-                for problem in check(topology, folder)
+                for problem in check(topology, folder, import_code)
                 if not any(_related(problem.path, text) for text in texts)
             ]
     return []
@@ -195,10 +212,9 @@ def _related(a: str, b: str) -> bool:
     return longer.startswith(shorter) and longer[len(shorter) : len(shorter) + 1] in ("", ".", "[")
 
 
-def _located(problem: Problem, document: Document) -> Problem:
+def _located(problem: Problem, document: Document, known: Mapping[str, FieldPath]) -> Problem:
     if problem.line is not None:
         return problem
-    known = {format_path(path): path for path in document.lines}
     text = problem.path
     while text and text not in known:
         text = text[: max(text.rfind("."), text.rfind("["), 0)]

@@ -111,7 +111,7 @@ class Metadata(Part):
 class Window(Part):
     """How much input is processed and sealed as one."""
 
-    max_records: Whole = Field(200_000, ge=1, description="Most roots in one window.")
+    max_records: Whole = Field(200_000, ge=1, le=2**31 - 1, description="Most roots in one window.")
     max_interval: Duration = Field(
         Duration(100), description="A window opens at the latest this long after its first record."
     )
@@ -237,10 +237,15 @@ class FilesSource(Part):
 class GeneratorSource(Part):
     """Made-up records, the same for the same seed: id long, key string, value double."""
 
-    seed: Whole = Field(0, ge=0, description="What the values are computed from.")
-    count: Whole | None = Field(None, ge=1, description="Records in all. Without it: endless.")
+    seed: Whole = Field(0, ge=0, le=2**63 - 1, description="What the values are computed from.")
+    count: Whole | None = Field(
+        None, ge=1, le=2**63 - 1, description="Records in all. Without it: endless."
+    )
     rate: Whole | None = Field(
-        None, ge=1, description="Records per second over all partitions. Without it: unlimited."
+        None,
+        ge=1,
+        le=2**63 - 1,
+        description="Records per second over all partitions. Without it: unlimited.",
     )
     partitions: Whole = Field(1, ge=1, le=1024, description="Independent sequences of records.")
 

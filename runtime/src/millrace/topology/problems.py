@@ -14,6 +14,10 @@ FieldPath = tuple[str | int, ...]
 """Where something stands in a topology: ``("spec", "sources", 0, "name")``."""
 
 _SHOWN_CHARS = 60
+_TEXT_CHARS = 900
+_LONGEST_GUESSED = 100
+_MOST_COMPARED = 100
+_MOST_LISTED = 50
 _PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@\s]+@")
 
 
@@ -41,9 +45,10 @@ class Problem:
     line: int | None = None
 
     def __str__(self) -> str:
-        where = f"{self.path} (line {self.line})" if self.line else self.path
+        path, message, remedy = (_cut(t) for t in (self.path, self.message, self.remedy))
+        where = f"{path} (line {self.line})" if self.line else path
         shown = "" if self.value is NOTHING else f"{shorten(self.value)} "
-        return f"{where}: {shown}{self.message}; {self.remedy}"
+        return f"{where}: {shown}{message}; {remedy}"
 
 
 class InvalidTopologyError(TopologyError):
@@ -75,9 +80,19 @@ def shorten(value: Any) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_CHARS else f"{text[:_TEXT_CHARS]}…"
+
+
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that ``name`` was probably meant to be."""
-    folded = {k.replace("_", "").lower(): k for k in known}
+    if len(name) > _LONGEST_GUESSED:
+        return None
+    # Comparing takes a while for each name, so among many only the likeliest are looked at.
+    names = list(known)
+    if len(names) > _MOST_COMPARED:
+        names = [n for n in names if n[:1].lower() == name[:1].lower()][:_MOST_COMPARED]
+    folded = {k.replace("_", "").lower(): k for k in names if len(k) <= _LONGEST_GUESSED}
     found = difflib.get_close_matches(name.replace("_", "").lower(), folded, n=1, cutoff=0.6)
     return folded[found[0]] if found else None
 
@@ -88,6 +103,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     guess = closest(name, names)
     if guess is not None:
         return f"did you mean {guess!r}?"
+    if len(names) > _MOST_LISTED:
+        return f"use one of {', '.join(names[:_MOST_LISTED])} and {len(names) - _MOST_LISTED} more"
     return f"use one of {', '.join(names)}" if names else "there is none to name"
 
 
