@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import builtins
+import json
 import re
+import subprocess
+import symtable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import typer
 import yaml
+from typer.core import TyperGroup
 
 from millrace import spec_of
+from millrace.cli.app import build_app
 from millrace.functions import FunctionKind
+from millrace.sources.files import FileSource
 from millrace.topology.load import parse
 
 ROOT = Path(__file__).parents[3]
+CLI = (ROOT / "docs" / "cli.md").read_text().partition("## ")[0]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.M | re.S)
+
+
+class Emitted:
+    """What a class is given to emit with, for one key."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {"value": None, "run": None}
+        self.rows: list[dict[str, Any]] = []
+
+    def emit(self, values: Mapping[str, Any]) -> None:
+        self.rows.append(dict(values))
 
 
 def names_in(code: str) -> dict[str, Any]:
@@ -46,13 +67,90 @@ def test_the_topology_and_the_code_of_the_readme() -> None:
     assert list(split({"value": "a b"})) == [{"word": "a"}, {"word": "b"}]
 
 
+def modules() -> list[tuple[str, str]]:
+    return [(path.name, code) for path in DOCUMENTS for code in blocks(path, "python")]
+
+
+@pytest.mark.parametrize(("document", "code"), modules(), ids=lambda text: text[:20])
+def test_every_example_is_a_whole_module(document: str, code: str) -> None:
+    """It runs by itself and every name that it uses is imported or defined in it."""
+    names = names_in(code)
+    known = {*names, *dir(builtins)}
+    for scope in scopes_of(symtable.symtable(code, document, "exec")):
+        unknown = [s.get_name() for s in scope.get_symbols() if s.is_global()]
+        assert [name for name in unknown if name not in known] == []
+
+
+def scopes_of(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for inner in table.get_children():
+        yield from scopes_of(inner)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_yaml_and_commands_of_the_documents_can_be_read(document: Path) -> None:
+    for text in blocks(document, "yaml"):
+        assert yaml.safe_load(text)
+    for script in blocks(document, "sh"):
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_commands_of_the_documents_exist() -> None:
+    app = typer.main.get_command(build_app())
+    assert isinstance(app, TyperGroup)
+    text = "\n".join(document.read_text() for document in DOCUMENTS)
+    named = set(re.findall(r"`millrace ([a-z][a-z-]+)", text))
+    named |= set(re.findall(r"^millrace ([a-z][a-z-]+)", text, re.M))
+    named |= {name for row in re.findall(r"^\| `([a-z-]+)[ `]", CLI, re.M) for name in [row]}
+    assert len(named) > 8
+    assert sorted(named - set(app.commands)) == []
+
+
+def test_a_reader_of_changes_takes_the_last_window(tmp_path: Path) -> None:
+    (code,) = [c for name, c in modules() if "def totals" in c]
+    (tmp_path / "_millrace").mkdir()
+    for window, rows in ((2, [("a", 1), ("b", 1)]), (10, [("a", 7)]), (9, [("a", 5), ("c", 2)])):
+        lines = [json.dumps({"word": word, "n": n}) for word, n in rows]
+        (tmp_path / f"part-{window:012}-00000.jsonl").write_text("\n".join(lines) + "\n")
+    found = names_in(code)["totals"](tmp_path, "word")
+    assert {word: row["n"] for word, row in found.items()} == {"a": 7, "b": 1, "c": 2}
+
+
+def test_what_the_guide_says_of_files(tmp_path: Path) -> None:
+    (tmp_path / "in" / "deeper").mkdir(parents=True)
+    for name in ("b.csv", "a.csv", "_not.csv", ".nor", "deeper/no.csv"):
+        (tmp_path / "in" / name).write_text(f"n,name,more\n\n1,{name},x\n\n,,y\n")
+
+    def rows(**options: Any) -> list[dict[str, Any]]:
+        source = FileSource("s", {"watch": False, **options}, tmp_path)
+        plan = source.plan(None, 1000)
+        return [r for p in plan.ranges for b in source.read(p) for r in b.data.to_pylist()]
+
+    csv = {"format": "csv", "schema": "name string, n long"}
+    found = [{"name": "a.csv", "n": 1}, {"name": "", "n": None}]
+    found += [{"name": "b.csv", "n": 1}, {"name": "", "n": None}]
+    assert rows(path="in", **csv) == found
+    assert [r["name"] for r in rows(path="**/*.csv", **csv) if r["name"]] == [
+        "a.csv",
+        "b.csv",
+        "deeper/no.csv",
+    ]
+    (tmp_path / "t.txt").write_bytes(b"one\r\n\nlast")
+    assert [r["value"] for r in rows(path="t.txt")] == ["one", "", "last"]
+
+
 def test_the_code_of_the_guide() -> None:
-    processors, source = map(names_in, blocks(ROOT / "docs" / "code.md", "python"))
+    processors, source = map(names_in, blocks(ROOT / "docs" / "code.md", "python")[:2])
     kinds = {
         name: spec_of(processors[name]).kind.value
-        for name in ("split", "split_many", "long_words", "count", "Pairs")
+        for name in ("split", "split_many", "long_words", "count", "Pairs", "Runs")
     }
-    assert list(kinds.values()) == ["row", "vectorized", "where", "stateful", "class"]
+    assert list(kinds.values()) == ["row", "vectorized", "where", "stateful", "class", "class"]
+    assert spec_of(processors["Runs"]).keyed
+    said = Emitted()
+    for value in "aab":
+        processors["Runs"]().process({"user": "u", "value": value}, said)
+    assert [row["run"] for row in said.rows] == [1, 2, 1]
     columns, parents = processors["split_many"](pa.record_batch({"value": ["a b", "c"]}))
     assert columns["word"].to_pylist() == ["a", "b", "c"]
     assert parents.to_pylist() == [0, 0, 1]

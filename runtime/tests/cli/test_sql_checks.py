@@ -41,7 +41,8 @@ def test_describe_shows_the_types_of_every_step(file) -> None:
     done = command("describe", str(file))
     assert done.returncode == 0, done.stderr
     assert "Spark checks the SQL" in done.stderr
-    text = done.stdout
+    text = " ".join(done.stdout.replace("│", " ").split())
+    assert text.count("sql, in the JVM while its source is read: SELECT") == 3
     assert "(word string, size int)" in text
     assert "(word string, size int, half double)" in text
     assert "(word string, total double)" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.errors import NewerFormatError, SinkError
+from millrace.modes import UMASK_VARIABLE
 from millrace.protocol.types import Sealed
 from millrace.sinks.files import FileSink
 
@@ -35,6 +37,30 @@ def fill(sink: FileSink, window: int = 1) -> Sealed:
 
 def parts(folder: Path) -> list[Path]:
     return sorted((folder / "out").glob("part-*"))
+
+
+class TestModes:
+    """A run's processes have the umask 077; what they make for the user has the user's."""
+
+    @pytest.mark.parametrize(
+        ("umask", "file", "folder"), [("22", 0o644, 0o755), ("7", 0o660, 0o770)]
+    )
+    def test_outputs_follow_the_umask_of_the_user(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, umask: str, file: int, folder: int
+    ) -> None:
+        monkeypatch.setenv(UMASK_VARIABLE, umask)
+        before = os.umask(0o077)
+        try:
+            sink = make(tmp_path, path="new/out")
+            sink.prepare("one")
+            fill(sink)
+        finally:
+            os.umask(before)
+        modes = [p.stat().st_mode & 0o777 for p in (tmp_path / "new", tmp_path / "new" / "out")]
+        assert modes == [folder, folder]
+        (part,) = sorted((tmp_path / "new" / "out").glob("part-*"))
+        assert part.stat().st_mode & 0o777 == file
+        assert (tmp_path / "new" / "out" / "_millrace").stat().st_mode & 0o077 == 0
 
 
 class TestPrepare:

@@ -153,7 +153,8 @@ def _processor(part: Processor) -> str:
         return f"aggregate {computed}, {part.aggregate.emit.value}"
     if part.sql is not None:
         where = f" WHERE {part.sql.where}" if part.sql.where else ""
-        return f"sql SELECT {', '.join(part.sql.select)}{where}"
+        selected = f"SELECT {', '.join(part.sql.select)}{where}"
+        return f"sql, in the JVM while its source is read: {selected}"
     return f"function {part.function}"
 
 

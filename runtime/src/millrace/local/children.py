@@ -17,10 +17,19 @@ from pathlib import Path
 
 from millrace.errors import MillraceError
 from millrace.local.processes import ProcessId
+from millrace.modes import UMASK_VARIABLE
 
 GUARD = Path(__file__).with_name("guard.py")
 
 _REPORT_TIMEOUT_S = 20.0
+
+
+def own_umask() -> int:
+    """This process's umask, without changing it as ``os.umask`` would for a moment."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("Umask:"):
+            return int(line.split()[1], 8)
+    return 0o077
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +65,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env={**os.environ, **spec.environment},
+                env={**os.environ, UMASK_VARIABLE: f"{own_umask():o}", **spec.environment},
                 cwd=spec.folder,
                 pass_fds=pass_fds,
                 start_new_session=True,

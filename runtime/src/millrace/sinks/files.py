@@ -28,6 +28,7 @@ import pyarrow as pa
 import xxhash
 
 from millrace.errors import SinkError
+from millrace.modes import make_folder, open_up
 from millrace.protocol.types import Sealed, Staged
 from millrace.sinks.base import (
     Sink,
@@ -67,7 +68,7 @@ class FileSink(Sink):
         with self._disk("preparing it"):
             if self.root.exists() and not self.root.is_dir():
                 raise SinkError(f"sink {self.name!r}: {self.root} is no folder; name another path")
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_folder(self.root)
             owner = self._markers.owner()
             if owner != uid:
                 self._make_room(owner, fresh, overwrite)
@@ -152,6 +153,7 @@ class FileSink(Sink):
         with self._disk("staging rows"):
             try:
                 with path.open("wb", buffering=0) as file:
+                    open_up(file.fileno())
                     for data in self._encode(batches):
                         digest.update(data)
                         size += _write(file.fileno(), data)
