@@ -77,6 +77,10 @@ class SourceError(MillraceError):
     exit_code = ExitCode.SOURCE
 
 
+class SourceAwayError(SourceError):
+    """A source that cannot be read now, whatever its records are; none of them is to blame."""
+
+
 class FencedError(MillraceError):
     """A newer execution of the same topology has taken over."""
 

@@ -9,6 +9,7 @@ import pytest
 from engine_support import compiled, write_lines
 
 from millrace.engine.faults import TaskError
+from millrace.errors import SourceAwayError
 from millrace.ids import DEFAULT_KEY_GROUPS
 from millrace.protocol.types import Replay
 
@@ -283,6 +284,22 @@ def test_replays_are_read_alone_under_an_id_of_their_own(windows, tmp_path):
     outcome = run.attempt(run.plan(replays=replays))
     assert [r["value"] for r in outcome.rows["rows"]] == ["w7", "w3"]
     assert outcome.verdict.complete
+
+
+def test_a_replay_is_not_to_blame_for_a_folder_that_is_away_nor_for_a_new_name(windows, tmp_path):
+    write_lines(tmp_path, ["w1", "w2"], "a.txt")
+    run = windows(spec("in_row"))
+    (first,) = run.plan().ranges
+    locator = run.sources["lines"].locate(first, 1)
+    intent = run.plan(replays=(Replay("lines", first.partition, 1, 1, 0.0, locator),))
+    (tmp_path / "texts" / "a.txt").rename(tmp_path / "texts" / "b.txt")
+    outcome = run.attempt(intent)
+    assert outcome.verdict.complete
+    assert {r["word"] for r in outcome.rows["rows"]} == {"w2"}
+    (tmp_path / "texts").rename(tmp_path / "unmounted")
+    with pytest.raises(TaskError) as failure:
+        run.attempt(intent)
+    assert isinstance(run.error_in(failure.value), SourceAwayError)
 
 
 def test_a_replay_of_a_record_that_is_gone_fails_alone(windows, tmp_path):

@@ -284,12 +284,22 @@ def test_the_same_offsets_always_give_the_same_plan(inbox: Path) -> None:
     )
 
 
-def test_a_file_that_always_has_more_does_not_keep_others_waiting(inbox: Path) -> None:
-    write(inbox / "a.txt", BIG)
+@pytest.mark.parametrize("order", ["modified", "name"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_file_that_always_has_more_does_not_keep_others_waiting(
+    inbox: Path, order: str, restart: bool
+) -> None:
+    """It is finished up to the end that was known when its turn came; then others have theirs."""
+    write(inbox / "a.txt", BIG[:150])
     write(inbox / "b.txt", ["b1"])
-    reader = Reader(inbox.parent)
+    os.utime(inbox / "a.txt", ns=(1, 1))
+    reader = Reader(inbox.parent, order=order)
     assert reader.take(100) == BIG[:100]
-    assert reader.take(100) == ["b1", *BIG[100:199]]
+    append(inbox / "a.txt", "".join(f"{row}\n" for row in BIG[150:400]))
+    if restart:
+        reader.restart()
+    assert reader.take(100) == [*BIG[100:150], "b1", *BIG[150:199]]
+    assert reader.take(1000) == BIG[199:400]
 
 
 def test_offsets_stay_small_with_thousands_of_files(inbox: Path) -> None:
@@ -381,9 +391,9 @@ def test_offsets_of_a_newer_release_are_refused(inbox: Path) -> None:
     write(inbox / "a.txt", ["a"])
     reader = Reader(inbox.parent)
     reader.plan()
-    reader.offsets = {**reader.offsets, "format": 2}
+    reader.offsets = {**reader.offsets, "format": 3}
     reader.restart()
-    with pytest.raises(NewerFormatError, match="format 2"):
+    with pytest.raises(NewerFormatError, match="format 3"):
         reader.plan()
 
 

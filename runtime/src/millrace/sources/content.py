@@ -12,6 +12,7 @@ does not depend on how a file was cut into windows. XXH3 detects accidents, not 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import xxhash
@@ -24,13 +25,22 @@ CHAIN_START = bytes(16)
 class Mark:
     """Digest of the first ``position`` bytes of a file; ``chain`` is empty where it is unknown.
 
-    ``open``: the last line before ``position`` had no newline when it was read.
+    ``open``: the last line before ``position`` had no newline when it was read. ``head`` is the
+    digest of the first block where that is whole and known; within it ``digest`` says the same.
     """
 
     position: int = 0
     digest: bytes = b""
     chain: bytes = CHAIN_START
     open: bool = False
+    head: bytes = b""
+
+    @property
+    def beginning(self) -> tuple[int, bytes]:
+        """Length and digest of the part of the first block that was read; no digest: unknown."""
+        if self.position <= BLOCK_BYTES:
+            return self.position, self.digest
+        return BLOCK_BYTES, self.head
 
     @property
     def base(self) -> int:
@@ -56,22 +66,72 @@ def advance(chain: bytes, block: bytes | memoryview) -> bytes:
     return xxhash.xxh3_128_digest(chain + xxhash.xxh3_128_digest(block))
 
 
-def mark_at(position: int, chain: bytes, tail: bytes | memoryview) -> Mark:
+def mark_at(position: int, chain: bytes, tail: bytes | memoryview, head: bytes = b"") -> Mark:
     """The mark at ``position`` from the chain up to its block and the block's bytes before it."""
-    return Mark(position, _digest(chain, tail), chain)
+    return Mark(position, _digest(chain, tail), chain, head=head)
 
 
 def read_mark(descriptor: int, position: int) -> Mark | None:
     """The mark at ``position``, from all bytes before it; ``None`` where the file is shorter."""
-    chain = CHAIN_START
+    chain, head = CHAIN_START, b""
     base = base_of(position)
     for at in range(0, base, BLOCK_BYTES):
         block = os.pread(descriptor, BLOCK_BYTES, at)
         if len(block) < BLOCK_BYTES:
             return None
+        head = head or _digest(CHAIN_START, block)
         chain = advance(chain, block)
     tail = os.pread(descriptor, position - base, base)
-    return mark_at(position, chain, tail) if len(tail) == position - base else None
+    return mark_at(position, chain, tail, head) if len(tail) == position - base else None
+
+
+def read_head(descriptor: int) -> bytes:
+    """Digest of the first block; empty where the file has no whole one."""
+    block = os.pread(descriptor, BLOCK_BYTES, 0)
+    return _digest(CHAIN_START, block) if len(block) == BLOCK_BYTES else b""
+
+
+def beginnings(descriptor: int, lengths: Iterable[int]) -> dict[int, bytes]:
+    """Digests of a file's beginnings of some lengths, none beyond the first block.
+
+    Lengths that the file does not have are left out.
+    """
+    block = memoryview(os.pread(descriptor, BLOCK_BYTES, 0))
+    found: dict[int, bytes] = {}
+    running, done = xxhash.xxh3_128(), 0
+    for length in sorted(set(lengths)):
+        if length > len(block):
+            break
+        running.update(block[done:length])
+        done = length
+        found[length] = xxhash.xxh3_64_digest(CHAIN_START + running.digest())
+    return found
+
+
+def begins_with(descriptor: int, size: int, marks: Sequence[tuple[Mark, bool]]) -> list[bool]:
+    """Whether a file of ``size`` bytes begins with what each mark was read from.
+
+    The first block and the last one before the mark are compared; with True beside a mark, or
+    where its chain is unknown, every byte.
+    """
+    lengths = (mark.beginning[0] for mark, _ in marks if mark.beginning[1])
+    heads = beginnings(descriptor, lengths)
+    return [
+        mark.position <= size and _begins(descriptor, mark, heads, whole) for mark, whole in marks
+    ]
+
+
+def _begins(descriptor: int, mark: Mark, heads: dict[int, bytes], whole: bool) -> bool:
+    length, head = mark.beginning
+    if head and heads.get(length) != head:
+        return False
+    if mark.position <= BLOCK_BYTES:
+        return True
+    if whole or not mark.chain:
+        found = read_mark(descriptor, mark.position)
+        return found is not None and found.digest == mark.digest
+    tail = os.pread(descriptor, mark.position - mark.base, mark.base)
+    return len(tail) == mark.position - mark.base and mark.fits(tail)
 
 
 def short_hash(data: bytes | memoryview) -> int:

@@ -34,6 +34,7 @@ class CsvDecoder(Decoder):
     """Splits with Arrow's parser, then converts column by column."""
 
     blanks = False
+    keeps = True
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema

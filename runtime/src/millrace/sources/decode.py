@@ -21,9 +21,12 @@ Errors = dict[int, str]
 
 
 class Decoder(ABC):
-    """Rows of one line format; ``blanks`` says whether an empty line is a record."""
+    """Rows of one line format; ``blanks`` says whether an empty line is a record, ``keeps``
+    whether what the preamble says is needed for every record.
+    """
 
     blanks: bool
+    keeps: bool = False
     schema: pa.Schema
 
     def preamble(self, head: bytes, complete: bool) -> tuple[int, Any] | None:

@@ -1,57 +1,92 @@
 """How far each file was read, and its compact form in the offsets of a topology's record.
 
-Offsets are ``{"format": 1, "generation": g, "cursor": file, "files": [row, ...], "read": [text,
-...]}``. Files that are being read have a row each; those read to their end move to ``read`` in
-packs: columns as JSON, deflated, in base 85 (about 27 bytes a file). Only packs that a plan
-touches are made again.
+Offsets are ``{"format": 2, "next": n, "files": [row, ...], "read": [text, ...], "gone": [first,
+last, ...]}``. An entry is a file that was begun; its number, counted up from 0, is its identity,
+the path only a hint where it was last. Entries that are being read have a row each; those read to
+their end move to ``read`` in packs: columns as JSON, deflated, in base 85 (about 35 bytes a file).
+Only packs that a plan touches are made again. ``gone`` names, as runs of numbers, the entries whose
+file was not there at the last look; the newest ``GONE_FILES`` of them are remembered.
+
+Format 1 knew files by path and is still read: its entries are numbered in order of appearance.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from millrace.errors import NewerFormatError
 from millrace.ids import name_id
 from millrace.protocol.types import Json
-from millrace.sources.content import START, Mark
+from millrace.sources.content import BLOCK_BYTES, START, Mark
 from millrace.sources.listing import FileStat
 
-OFFSETS_FORMAT = 1
+OFFSETS_FORMAT = 2
 LOOSE_FILES = 128
 """Most finished files that keep a row of their own."""
 
 PACK_FILES = 1024
 
+GONE_FILES = 4096
+"""Most files that are remembered when they are no longer there."""
+
+_FORGET_FILES = 1024
+"""So many are forgotten at once, since that makes packs anew."""
+
+_NO_TEXT = "\0"
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """What was read of one file: ``records`` up to ``mark``, when it had ``size`` bytes.
+    """What was read of one file: ``records`` (at least 1) up to ``mark``, when it had ``size``
+    bytes.
 
-    ``generation`` tells apart files that had the same path in turn. ``unread`` is what was known
-    to lie behind the mark, ``more`` that a limit ended the scan there. ``inode`` is 0 where it is
-    not remembered.
+    ``path``, ``inode`` and ``birth`` (16 bits of the time it was made) are hints where to find
+    it, 0 where unknown; ``signature`` and ``changed`` are those of the last look at it. ``unread``
+    is what was known to lie behind the mark, ``more`` that a limit ended the scan there; the file
+    is then read up to ``size`` before another one begins.
     """
 
+    id: int
     path: str
-    generation: int
     mark: Mark = START
     records: int = 0
     size: int = 0
     signature: int = 0
+    changed: int = 0
     inode: int = 0
+    birth: int = 0
     unread: int = 0
     more: bool = False
 
     @property
     def partition(self) -> int:
-        return name_id(f"{self.path}\0{self.generation}")
+        return partition_of(self.id)
 
-    def seen(self, stat: FileStat) -> FileEntry:
-        return replace(self, size=stat.size, signature=stat.signature, inode=stat.inode)
+    @property
+    def least_size(self) -> int:
+        """A file with less bytes is not this one."""
+        return self.size if self.unread or self.more else min(self.size, self.mark.position)
+
+    def seen(self, path: str, stat: FileStat, birth: int) -> FileEntry:
+        """The entry with the hints of a look; its size stays, for what is behind it is unread."""
+        return replace(
+            self,
+            path=path,
+            signature=stat.signature,
+            changed=stat.changed,
+            inode=stat.inode,
+            birth=birth,
+            size=min(self.size, stat.size),
+        )
+
+    def unchanged(self, stat: FileStat) -> bool:
+        """Whether the file at this entry's path is as it was at the last look."""
+        return self.signature == stat.signature and self.changed in (0, stat.changed)
 
     @property
     def read_bytes(self) -> int:
@@ -60,56 +95,92 @@ class FileEntry:
         return self.size * self.mark.position // whole if whole else 0
 
 
+def partition_of(number: int) -> int:
+    """The source partition of an entry."""
+    return name_id(f"file\0{number}")
+
+
+def stored_name(path: str) -> str:
+    """A path as documents hold it: text, with a mark in front where its bytes are none."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return _NO_TEXT + os.fsencode(path).decode("latin-1")
+    return path
+
+
+def plain_name(stored: str) -> str:
+    """The path that ``stored_name`` was given."""
+    if stored.startswith(_NO_TEXT):
+        return os.fsdecode(stored[1:].encode("latin-1"))
+    return stored
+
+
+def shown_name(path: str) -> str:
+    """A path for people; bytes that are no text are written as ``\\xff``."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 @dataclass(frozen=True, slots=True)
 class _Pack:
     text: str
-    paths: frozenset[str]
+    ids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadState:
-    """All entries of a source; a value, changed by ``with_entries``."""
+    """All entries of a source by their numbers; a value, changed by ``with_entries``.
 
-    generation: int = 0
-    cursor: str = ""
-    entries: Mapping[str, FileEntry] | None = None
+    ``gone`` are the entries whose file was not there. ``records`` and ``read_bytes`` are totals.
+    """
+
+    next: int = 0
+    files: Mapping[int, FileEntry] = field(default_factory=dict)
+    gone: frozenset[int] = frozenset()
     packs: tuple[_Pack, ...] = ()
-
-    @property
-    def files(self) -> Mapping[str, FileEntry]:
-        return self.entries or {}
+    loose: frozenset[int] = frozenset()
+    records: int = 0
+    read_bytes: int = 0
 
     def with_entries(
-        self, changed: Mapping[str, FileEntry], gone: Iterable[str], cursor: str
+        self, changed: Mapping[int, FileEntry], gone: frozenset[int] | None = None
     ) -> ReadState:
-        """The state with entries replaced or added and others forgotten.
-
-        Once a file is forgotten, all that appear later have a higher generation.
-        """
-        gone = set(gone)
-        if not changed and not gone and cursor == self.cursor:
+        """The state with entries replaced or added, and another set of those that are gone."""
+        gone = self.gone if gone is None else gone
+        if not changed and gone == self.gone:
             return self
-        entries = {p: e for p, e in self.files.items() if p not in gone} | dict(changed)
-        touched = gone | changed.keys()
-        packs = []
-        for pack in self.packs:
-            left = pack.paths - touched
-            if left and len(left) < len(pack.paths):
-                pack = _packed([entries[p] for p in sorted(left)])
-            if left:
-                packs.append(pack)
+        entries = {**self.files, **changed}
+        packs = self.packs
+        loose = self.loose
+        if changed:
+            packs, left = _without(packs, changed.keys(), entries)
+            loose = loose | changed.keys() | left
+        if len(gone) > GONE_FILES + _FORGET_FILES:
+            forgotten = frozenset(sorted(gone)[:-GONE_FILES])
+            packs, left = _without(packs, forgotten, entries)
+            loose = (loose | left) - forgotten
+            gone -= forgotten
+            entries = {n: entry for n, entry in entries.items() if n not in forgotten}
+        packs, loose, stripped = _repacked(entries, packs, loose)
+        entries.update(stripped)
+        old = [self.files[n] for n in changed if n in self.files]
         return ReadState(
-            self.generation + bool(gone), cursor, entries, _repacked(entries, tuple(packs))
+            max(self.next, *(n + 1 for n in changed)) if changed else self.next,
+            entries,
+            gone,
+            packs,
+            loose,
+            self.records + _sum_records(changed.values()) - _sum_records(old),
+            self.read_bytes + _sum_bytes(changed.values()) - _sum_bytes(old),
         )
 
     def encode(self) -> Json:
-        packed = frozenset[str]().union(*(pack.paths for pack in self.packs))
         return {
             "format": OFFSETS_FORMAT,
-            "generation": self.generation,
-            "cursor": self.cursor,
-            "files": [_row(e) for p, e in self.files.items() if p not in packed],
+            "next": self.next,
+            "files": [_row(self.files[n]) for n in sorted(self.loose)],
             "read": [pack.text for pack in self.packs],
+            "gone": _runs(self.gone),
         }
 
 
@@ -120,85 +191,250 @@ def decode_state(offsets: Json) -> ReadState:
             f"offsets of a files source have format {offsets['format']}, this release reads up to "
             f"{OFFSETS_FORMAT}; use the newer release"
         )
-    entries = {row[0]: _entry(row) for row in offsets["files"]}
+    if offsets["format"] == 1:
+        return _from_format_1(offsets)
+    loose = {row[0]: _entry(row) for row in offsets["files"]}
+    entries = dict(loose)
     packs = []
     for text in offsets["read"]:
         unpacked = _unpack(text)
-        entries.update({e.path: e for e in unpacked})
-        packs.append(_Pack(text, frozenset(e.path for e in unpacked)))
-    return ReadState(offsets["generation"], offsets["cursor"], entries, tuple(packs))
+        entries.update({e.id: e for e in unpacked})
+        packs.append(_Pack(text, frozenset(e.id for e in unpacked)))
+    gone = frozenset(
+        n
+        for first, last in zip(offsets["gone"][::2], offsets["gone"][1::2], strict=True)
+        for n in range(first, last + 1)
+        if n in entries
+    )
+    return ReadState(
+        offsets["next"],
+        entries,
+        gone,
+        tuple(packs),
+        frozenset(loose),
+        _sum_records(entries.values()),
+        _sum_bytes(entries.values()),
+    )
 
 
-def _repacked(entries: Mapping[str, FileEntry], packs: tuple[_Pack, ...]) -> tuple[_Pack, ...]:
-    packed = frozenset[str]().union(*(pack.paths for pack in packs))
-    loose = [p for p, e in entries.items() if not e.unread and not e.more and p not in packed]
-    if len(loose) <= LOOSE_FILES:
-        return packs
-    small = [pack for pack in packs if len(pack.paths) < PACK_FILES]
-    paths = sorted({*loose, *(p for pack in small for p in pack.paths)})
+def _sum_records(entries: Iterable[FileEntry]) -> int:
+    return sum(e.records for e in entries)
+
+
+def _sum_bytes(entries: Iterable[FileEntry]) -> int:
+    return sum(e.read_bytes for e in entries)
+
+
+def _runs(numbers: frozenset[int]) -> list[int]:
+    runs: list[int] = []
+    for n in sorted(numbers):
+        if runs and runs[-1] == n - 1:
+            runs[-1] = n
+        else:
+            runs += [n, n]
+    return runs
+
+
+# -- packs
+
+
+def _without(
+    packs: tuple[_Pack, ...], ids: Iterable[int], entries: Mapping[int, FileEntry]
+) -> tuple[tuple[_Pack, ...], frozenset[int]]:
+    """Packs less some entries; those of a pack that becomes too small come back as loose."""
+    kept: list[_Pack] = []
+    loose: frozenset[int] = frozenset()
+    for pack in packs:
+        left = pack.ids
+        if not left.isdisjoint(ids):
+            left = left.difference(ids)
+            if len(left) < LOOSE_FILES // 2:
+                loose |= left
+                continue
+            pack = _packed([entries[n] for n in sorted(left)])
+        kept.append(pack)
+    return tuple(kept), loose
+
+
+def _repacked(
+    entries: Mapping[int, FileEntry], packs: tuple[_Pack, ...], loose: frozenset[int]
+) -> tuple[tuple[_Pack, ...], frozenset[int], dict[int, FileEntry]]:
+    """Packs, loose ones, and the entries as they are once they were packed."""
+    done = [n for n in loose if not entries[n].unread and not entries[n].more]
+    if len(done) <= LOOSE_FILES:
+        return packs, loose, {}
+    small = [pack for pack in packs if len(pack.ids) < PACK_FILES]
+    ids = sorted({*done, *(n for pack in small for n in pack.ids)})
     made = [
-        _packed([entries[p] for p in paths[i : i + PACK_FILES]])
-        for i in range(0, len(paths), PACK_FILES)
+        _packed([entries[n] for n in ids[i : i + PACK_FILES]])
+        for i in range(0, len(ids), PACK_FILES)
     ]
-    return (*(pack for pack in packs if pack not in small), *made)
+    return (
+        (*(pack for pack in packs if pack not in small), *made),
+        loose.difference(done),
+        {n: _stripped(entries[n]) for n in done},
+    )
+
+
+def _stripped(entry: FileEntry) -> FileEntry:
+    """What of an entry is kept in a pack; the same as if it came from there."""
+    mark = entry.mark
+    if mark.position <= BLOCK_BYTES:
+        mark = replace(mark, head=b"")
+    return replace(entry, mark=mark)
+
+
+def _packed(entries: list[FileEntry]) -> _Pack:
+    # The chain and the head of a file of one block follow from what is there anyway.
+    large = [e for e in entries if e.mark.position > BLOCK_BYTES]
+    columns = [
+        _steps([e.id for e in entries]),
+        [stored_name(e.path) for e in entries],
+        [e.mark.position for e in entries],
+        "".join(e.mark.digest.hex() for e in entries),
+        [[e.mark.chain.hex(), e.mark.head.hex()] for e in large],
+        [e.records for e in entries],
+        [e.size - e.mark.position for e in entries],
+        "".join(f"{e.signature:08x}{e.changed:04x}{e.birth:04x}" for e in entries),
+        _steps([e.inode for e in entries]),
+        [int(e.mark.open) + 2 * (not e.mark.chain) for e in entries],
+    ]
+    plain = json.dumps(columns, separators=(",", ":")).encode()
+    text = base64.b85encode(zlib.compress(plain, 6)).decode()
+    return _Pack(text, frozenset(e.id for e in entries))
+
+
+def _unpack(text: str) -> list[FileEntry]:
+    ids, paths, positions, digests, large, records, behind, looks, inodes, flags = json.loads(
+        zlib.decompress(base64.b85decode(text))
+    )
+    digest = bytes.fromhex(digests)
+    more = iter(large)
+    entries = []
+    inodes = _sums(inodes)
+    for i, number in enumerate(_sums(ids)):
+        position = positions[i]
+        chain, head = START.chain, b""
+        if position > BLOCK_BYTES:
+            chain, head = (bytes.fromhex(part) for part in next(more))
+        elif flags[i] & 2:
+            chain = b""
+        mark = Mark(position, digest[8 * i : 8 * i + 8], chain, bool(flags[i] & 1), head)
+        look = looks[16 * i : 16 * i + 16]
+        entries.append(
+            FileEntry(
+                number,
+                plain_name(paths[i]),
+                mark,
+                records[i],
+                position + behind[i],
+                int(look[:8], 16),
+                int(look[8:12], 16),
+                inodes[i],
+                int(look[12:], 16),
+            )
+        )
+    return entries
+
+
+def _steps(numbers: list[int]) -> list[int]:
+    """Differences between neighbours, which deflate better."""
+    return [n - before for n, before in zip(numbers, [0, *numbers], strict=False)]
+
+
+def _sums(steps: list[int]) -> list[int]:
+    numbers, at = [], 0
+    for step in steps:
+        at += step
+        numbers.append(at)
+    return numbers
+
+
+# -- rows
 
 
 def _row(entry: FileEntry) -> list[Json]:
     mark = entry.mark
     return [
-        entry.path,
-        entry.generation,
+        entry.id,
+        stored_name(entry.path),
         mark.position,
         mark.digest.hex(),
         mark.chain.hex(),
+        mark.head.hex(),
         entry.records,
         entry.size,
         entry.signature,
+        entry.changed,
         entry.inode,
+        entry.birth,
         entry.unread,
         int(mark.open) + 2 * entry.more,
     ]
 
 
 def _entry(row: list[Json]) -> FileEntry:
-    path, generation, position, digest, chain, records, size, signature, inode, unread, flags = row
-    mark = Mark(position, bytes.fromhex(digest), bytes.fromhex(chain), bool(flags & 1))
+    number, path, position, digest, chain, head, records, *looks, unread, flags = row
+    size, signature, changed, inode, birth = looks
+    digest, chain, head = (bytes.fromhex(part) for part in (digest, chain, head))
+    mark = Mark(position, digest, chain, bool(flags & 1), head)
+    more = bool(flags & 2)
     return FileEntry(
-        path, generation, mark, records, size, signature, inode, unread, bool(flags & 2)
+        number,
+        plain_name(path),
+        mark,
+        records,
+        size,
+        signature,
+        changed,
+        inode,
+        birth,
+        unread,
+        more,
     )
 
 
-def _packed(entries: list[FileEntry]) -> _Pack:
-    columns = [
-        [e.path for e in entries],
-        [e.generation for e in entries],
-        [e.mark.position for e in entries],
-        "".join(e.mark.digest.hex() for e in entries),
-        [e.records for e in entries],
-        [e.size - e.mark.position for e in entries],
-        [e.signature for e in entries],
-        [int(e.mark.open) for e in entries],
-    ]
-    plain = json.dumps(columns, separators=(",", ":")).encode()
-    text = base64.b85encode(zlib.compress(plain, 6)).decode()
-    return _Pack(text, frozenset(e.path for e in entries))
+# -- format 1
 
 
-def _unpack(text: str) -> list[FileEntry]:
+def _from_format_1(offsets: Json) -> ReadState:
+    rows = [_row_1(row) for row in offsets["files"]]
+    for text in offsets["read"]:
+        rows += _unpack_1(text)
+    # What was looked at without a record being read is no entry any more.
+    entries = [replace(e, id=n) for n, e in enumerate(e for e in rows if e.records)]
+    return ReadState().with_entries({e.id: e for e in entries})
+
+
+def _row_1(row: list[Json]) -> FileEntry:
+    path, _, position, digest, chain, records, size, signature, inode, unread, flags = row
+    mark = Mark(position, bytes.fromhex(digest), bytes.fromhex(chain), bool(flags & 1))
+    return FileEntry(
+        0,
+        path,
+        mark,
+        records,
+        size,
+        signature,
+        inode=inode,
+        unread=unread,
+        more=bool(flags & 2),
+    )
+
+
+def _unpack_1(text: str) -> list[FileEntry]:
     columns = json.loads(zlib.decompress(base64.b85decode(text)))
     digests = bytes.fromhex(columns[3])
     rows = zip(columns[0], columns[1], columns[2], *columns[4:], strict=True)
     return [
         FileEntry(
+            0,
             path,
-            generation,
             # The chain is found again by reading, should the file ever grow.
             Mark(position, digests[8 * i : 8 * i + 8], b"", bool(open_line)),
             records,
             position + behind,
             signature,
         )
-        for i, (path, generation, position, records, behind, signature, open_line) in enumerate(
-            rows
-        )
+        for i, (path, _, position, records, behind, signature, open_line) in enumerate(rows)
     ]

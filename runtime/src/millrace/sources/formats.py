@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,14 @@ import pyarrow as pa
 
 from millrace.protocol.types import RootRange
 from millrace.sources.base import ReadBatch
-from millrace.sources.content import BLOCK_BYTES, Mark, read_mark
+from millrace.sources.content import BLOCK_BYTES, Mark, beginnings, begins_with, read_mark
 from millrace.sources.decode import Decoder
 from millrace.sources.lines import (
     BadFileError,
     Lines,
     Start,
     find_lines,
+    holds_ends,
     read_groups,
     scan,
     trim,
@@ -30,12 +33,29 @@ _COMPRESSED = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A file open for reading; ``partition`` tells apart files that had one path in turn."""
+    """A file open for reading, of which the first ``size`` bytes count."""
 
-    path: Path
     descriptor: int
     size: int
-    partition: int
+
+    @property
+    def path(self) -> str:
+        """A name for what is open, whatever became of the name that it was opened by."""
+        return f"/proc/self/fd/{self.descriptor}"
+
+
+def open_regular(path: Path) -> tuple[int, os.stat_result]:
+    """Open a regular file for reading, and what the file system says of it.
+
+    Never waits for anything, also where the name was given to a FIFO meanwhile. Raises
+    ``OSError``.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "is no regular file any more", os.fspath(path))
+    return descriptor, found
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +82,31 @@ class FileFormat(ABC):
         """At most ``limit`` records behind ``mark``; ``final``: nothing will be appended."""
 
     @abstractmethod
-    def same(self, descriptor: int, size: int, mark: Mark) -> Mark | None:
-        """Check the part that was read, all of it; the mark with all it knows, or ``None``."""
+    def begins(self, file: Opened, marks: Sequence[tuple[Mark, bool]]) -> list[bool]:
+        """Whether a file begins with what each mark was read from; True: look at every byte."""
+
+    @abstractmethod
+    def learn(self, file: Opened, mark: Mark) -> Mark:
+        """A mark of this very file with all that there is to know of it."""
+
+    @abstractmethod
+    def names(self, mark: Mark) -> dict[str, Any]:
+        """What a locator of records before a mark says of the file that they are in."""
+
+    @abstractmethod
+    def fits(self, file: Opened, locator: Any) -> bool:
+        """Whether a file, as far as a quick look says, is the one that a locator means."""
 
     @abstractmethod
     def trim(self, locator: Any, skip: int, count: int) -> dict[str, Any]:
         """Locator of ``count`` records behind the first ``skip``."""
 
     @abstractmethod
-    def read(self, path: Path, piece: RootRange) -> Iterator[ReadBatch]:
+    def read(self, file: Opened, piece: RootRange) -> Iterator[ReadBatch]:
         """The records of a range."""
 
     @abstractmethod
-    def raw(self, path: Path, piece: RootRange) -> bytes:
+    def raw(self, file: Opened, piece: RootRange) -> bytes:
         """The bytes of the first record of a range."""
 
 
@@ -84,16 +116,14 @@ class LineFormat(FileFormat):
     def __init__(self, decoder: Decoder) -> None:
         self.schema = decoder.schema
         self._decoder = decoder
-        self._kept: dict[int, Any] = {}
 
     def scan(self, file: Opened, mark: Mark, limit: int, final: bool) -> Found:
-        first = mark.position
-        if file.partition not in self._kept:
+        preamble: tuple[int, Any] | None = (0, None)
+        if mark.position == 0 or self._decoder.keeps:
             preamble = self._preamble(file, final)
-            if preamble is None:
-                return Found(mark, 0, {}, more=False, unread=file.size - mark.position)
-            first = max(first, preamble)
-        first += self._line_end(file, mark)
+        if preamble is None:
+            return Found(mark, 0, {}, more=False, unread=file.size - mark.position)
+        first = max(mark.position, preamble[0]) + self._line_end(file, mark)
         start = Start(mark, first, final, self._decoder.blanks)
         index = scan(file.descriptor, file.size, start, limit)
         locator = {
@@ -102,8 +132,8 @@ class LineFormat(FileFormat):
             "b": list(index.sizes),
             "h": list(index.hashes),
         }
-        if (kept := self._kept[file.partition]) is not None:
-            locator["k"] = kept
+        if preamble[1] is not None:
+            locator["k"] = preamble[1]
         # A preamble is read again until there is a record behind it.
         end = index.mark if index.count or mark.position else mark
         still = mark.open and end.position == mark.position
@@ -112,32 +142,44 @@ class LineFormat(FileFormat):
         unread = 0 if final and not index.more else file.size - end.position
         return Found(end, index.count, locator, index.more, unread)
 
-    def same(self, descriptor: int, size: int, mark: Mark) -> Mark | None:
-        found = read_mark(descriptor, mark.position)
-        return found if found is not None and found.digest == mark.digest else None
+    def begins(self, file: Opened, marks: Sequence[tuple[Mark, bool]]) -> list[bool]:
+        return begins_with(file.descriptor, file.size, marks)
+
+    def learn(self, file: Opened, mark: Mark) -> Mark:
+        if mark.chain and (mark.position <= BLOCK_BYTES or mark.head):
+            return mark
+        found = read_mark(file.descriptor, mark.position)
+        return mark if found is None else replace(found, open=mark.open)
+
+    def names(self, mark: Mark) -> dict[str, Any]:
+        length, head = mark.beginning
+        return {"x": [length, head.hex()]}
+
+    def fits(self, file: Opened, locator: Any) -> bool:
+        length, head = locator.get("x", (0, ""))
+        if head and beginnings(file.descriptor, [length]).get(length) != bytes.fromhex(head):
+            return False
+        return holds_ends(file.descriptor, locator)
 
     def trim(self, locator: Any, skip: int, count: int) -> dict[str, Any]:
         return trim(locator, skip, count)
 
-    def read(self, path: Path, piece: RootRange) -> Iterator[ReadBatch]:
-        for lines in self._lines(path, piece):
+    def read(self, file: Opened, piece: RootRange) -> Iterator[ReadBatch]:
+        for lines in self._lines(file, piece):
             yield self._decoder.decode(lines, piece.locator.get("k"))
 
-    def raw(self, path: Path, piece: RootRange) -> bytes:
-        return next(self._lines(path, piece)).record(0)
+    def raw(self, file: Opened, piece: RootRange) -> bytes:
+        return next(self._lines(file, piece)).record(0)
 
-    def _lines(self, path: Path, piece: RootRange) -> Iterator[Lines]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            for data, records, skip, take in read_groups(descriptor, piece.locator, piece.count):
-                lines = find_lines(data, self._decoder.blanks)
-                if len(lines) != records:
-                    raise BadFileError(f"has {len(lines)} records where {records} were planned")
-                yield lines.take(skip, take)
-        finally:
-            os.close(descriptor)
+    def _lines(self, file: Opened, piece: RootRange) -> Iterator[Lines]:
+        groups = read_groups(file.descriptor, piece.locator, piece.count)
+        for data, records, skip, take in groups:
+            lines = find_lines(data, self._decoder.blanks)
+            if len(lines) != records:
+                raise BadFileError(f"has {len(lines)} records where {records} were planned")
+            yield lines.take(skip, take)
 
-    def _preamble(self, file: Opened, final: bool) -> int | None:
+    def _preamble(self, file: Opened, final: bool) -> tuple[int, Any] | None:
         head = os.pread(file.descriptor, BLOCK_BYTES, 0)
         for magic, name in _COMPRESSED.items():
             if head.startswith(magic):
@@ -147,15 +189,11 @@ class LineFormat(FileFormat):
                 )
         complete = final or len(head) == BLOCK_BYTES
         try:
-            preamble = self._decoder.preamble(head, complete)
+            return self._decoder.preamble(head, complete)
         except ValueError as error:
             raise BadFileError(
                 str(error), "correct its header, or files.schema, and give it another name"
             ) from None
-        if preamble is not None:
-            self._kept[file.partition] = preamble[1]
-            return preamble[0]
-        return None
 
     def _line_end(self, file: Opened, mark: Mark) -> int:
         """Bytes of the line end that came after a last line was read without it."""

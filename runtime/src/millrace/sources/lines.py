@@ -1,6 +1,6 @@
 """Records that are lines: finding their boundaries, and reading exactly counted runs of them.
 
-A locator is ``{"f": file, "at": first byte, "skip": records, "n": [...], "b": [...], "h": [...]}``:
+Of a locator these are ``{"at": first byte, "skip": records, "n": [...], "b": [...], "h": [...]}``:
 consecutive blocks of whole lines with their counts of records, sizes in bytes and hashes, of which
 the first ``skip`` records are left out. So a run is cut at any record without looking at the
 file, and whoever reads a run reads whole blocks, whose hashes and counts must be the planned ones.
@@ -18,7 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from millrace.sources.content import BLOCK_BYTES, Mark, advance, base_of, mark_at, short_hash
+from millrace.sources.content import (
+    BLOCK_BYTES,
+    Mark,
+    advance,
+    base_of,
+    mark_at,
+    read_head,
+    short_hash,
+)
 
 MAX_RECORD_BYTES = 64 << 20
 """Longest line that is accepted."""
@@ -203,6 +211,20 @@ def read_groups(descriptor: int, locator: Any, count: int) -> Iterator[tuple[byt
         at, skip, left = at + size, 0, left - take
 
 
+def holds_ends(descriptor: int, locator: Any) -> bool:
+    """Whether a file has the first and the last block of a locator where they are to be."""
+    sizes, hashes = locator["b"], locator["h"]
+    at = int(locator["at"])
+    ends = [(at, 0)]
+    if len(sizes) > 1:
+        ends.append((at + sum(sizes[:-1]), -1))
+    for begin, index in ends:
+        data = os.pread(descriptor, sizes[index], begin)
+        if len(data) < sizes[index] or short_hash(data) != hashes[index]:
+            return False
+    return True
+
+
 def trim(locator: Any, skip: int, count: int) -> dict[str, Any]:
     """The locator of ``count`` records behind the first ``skip`` of a locator."""
     skip += int(locator.get("skip", 0))
@@ -294,7 +316,10 @@ def _mark(descriptor: int, start: Start, position: int, chains: list[bytes]) -> 
     tail = os.pread(descriptor, position - base, base)
     if len(tail) < position - base:
         raise BadFileError(f"has shrunk to {base + len(tail)} bytes while it was read")
-    return mark_at(position, chains[(base - start.mark.base) // BLOCK_BYTES], tail)
+    head = b""
+    if position > BLOCK_BYTES:
+        head = start.mark.head or read_head(descriptor)
+    return mark_at(position, chains[(base - start.mark.base) // BLOCK_BYTES], tail, head)
 
 
 def _next_group(blocks: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

@@ -1,33 +1,75 @@
-"""Which files a files source reads: one file, those of a folder, or those that a pattern names."""
+"""Which files a files source sees: one file, those of a folder, or those that a pattern names.
+
+Only regular files count, also behind symbolic links; nothing is opened here, so that no FIFO or
+device can hold anything up. What is neither a file nor a folder is told to a callback. A listing
+that other programs rename in may miss a file or show it twice, so one is believed only when
+everything that the one before it showed is still there under the same name.
+"""
 
 from __future__ import annotations
 
-import glob
+import errno
+import fnmatch
 import os
+import re
+import stat as kinds
 import zlib
-from contextlib import suppress
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 _WILD = "*?["
 
+STEADY_TRIES = 8
+"""Most listings for one look; a folder in which names never rest is believed after so many."""
 
-@dataclass(frozen=True, slots=True)
-class FileStat:
+Skip = Callable[[str, str, bool], None]
+"""Told of an entry that is left out: its path, why, and whether its content is unreadable."""
+
+_KINDS = (
+    (kinds.S_ISFIFO, "is a FIFO"),
+    (kinds.S_ISSOCK, "is a socket"),
+    (kinds.S_ISCHR, "is a device"),
+    (kinds.S_ISBLK, "is a device"),
+)
+
+
+class FileStat(NamedTuple):
     """What the file system says of a file, quickly."""
 
     size: int
     inode: int
     modified_ns: int
+    changed_ns: int = 0
+    device: int = 0
 
     @classmethod
     def of(cls, found: os.stat_result) -> FileStat:
-        return cls(found.st_size, found.st_ino, found.st_mtime_ns)
+        return cls(found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_dev)
+
+    @property
+    def node(self) -> tuple[int, int]:
+        """What tells one file from another at one moment; both may be given away later."""
+        return self.device, self.inode
 
     @property
     def signature(self) -> int:
-        """32 bits that differ, but for chance, when anything here does."""
+        """32 bits that differ, but for chance, when size, inode or time of change do."""
         return zlib.crc32(f"{self.size}/{self.inode}/{self.modified_ns}".encode())
+
+    @property
+    def changed(self) -> int:
+        """16 bits of the inode's own time of change, never 0."""
+        return zlib.crc32(b"%d" % self.changed_ns) & 0xFFFF or 1
+
+
+Listing = Mapping[str, FileStat]
+
+
+def no_skip(path: str, why: str, unreadable: bool) -> None:
+    """For those who do not want to be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +94,181 @@ class Place:
         wild = next(i for i, part in enumerate(parts) if any(c in part for c in _WILD))
         return cls(Path(*parts[:wild]), pattern=str(Path(*parts[wild:])))
 
-    def list(self) -> dict[str, FileStat]:
-        """The files by name, in order of name.
+    def look(self, before: Listing | None = None, skip: Skip = no_skip) -> Listing:
+        """A listing that renames did not tear; ``before`` itself where nothing changed.
+
+        Raises ``OSError``.
+        """
+        for _ in range(STEADY_TRIES):
+            found = self.list(skip)
+            if before is not None:
+                if found == before:
+                    return before
+                if _keeps(before, found):
+                    return found
+            before = found
+        return found
+
+    def list(self, skip: Skip = no_skip) -> dict[str, FileStat]:
+        """The files by name, in order of name, as one pass shows them.
 
         Names that begin with ``_`` or ``.`` are skipped unless the file is named outright; of a
         folder only its own files count. Raises ``OSError``.
         """
         if self.file:
-            return {self.file: FileStat.of((self.root / self.file).stat())}
-        found = self._matching() if self.pattern else self._own_files()
-        return dict(sorted(found.items()))
+            path = self.root / self.file
+            found = path.stat()
+            if not kinds.S_ISREG(found.st_mode):
+                skip(self.file, _kind(found.st_mode) or "is a folder", False)
+                return {}
+            return {self.file: FileStat.of(found)}
+        walk = _Walk(self.root, skip)
+        if self.pattern:
+            walk.match(self.pattern)
+        else:
+            walk.folder()
+        return dict(sorted(walk.found.items()))
 
-    def _own_files(self) -> dict[str, FileStat]:
+    def around(self, paths: Iterable[str]) -> dict[str, FileStat]:
+        """All other files of the folders in which ``paths`` lie, whatever their names.
+
+        A file that was read may have been given a name that is not read.
+        """
         found: dict[str, FileStat] = {}
-        with os.scandir(self.root) as entries:
-            for entry in entries:
-                # Files that were read may be removed, also while they are listed.
-                with suppress(FileNotFoundError):
-                    if entry.name[0] not in "_." and entry.is_file():
-                        found[entry.name] = FileStat.of(entry.stat())
+        for folder in {os.path.dirname(path) for path in paths} | {""}:
+            walk = _Walk(self.root, no_skip)
+            walk.folder(folder, lambda _: True)
+            found.update(walk.found)
         return found
 
-    def _matching(self) -> dict[str, FileStat]:
-        found: dict[str, FileStat] = {}
-        for name in glob.iglob(self.pattern, root_dir=self.root, recursive=True):
-            path = self.root / name
-            with suppress(FileNotFoundError):
-                if path.name[0] not in "_." and path.is_file():
-                    found[name] = FileStat.of(path.stat())
-        return found
+
+def _keeps(before: Listing, found: Listing) -> bool:
+    return all(
+        (other := found.get(path)) is not None and other.node == one.node
+        for path, one in before.items()
+    )
+
+
+def _kind(mode: int) -> str:
+    return next((text for test, text in _KINDS if test(mode)), "")
+
+
+def _visible(name: str) -> bool:
+    return name[0] not in "_."
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Goes over folders below ``root``, each once, so that links cannot lead in circles."""
+
+    root: Path
+    skip: Skip
+    found: dict[str, FileStat] = field(default_factory=dict)
+    seen: set[tuple[int, int, int]] = field(default_factory=set)
+    links: deque[tuple[str, list[str]]] = field(default_factory=deque)
+
+    def folder(self, path: str = "", wanted: Callable[[str], bool] = _visible) -> None:
+        """The files of one folder."""
+        prefix = f"{path}/" if path else ""
+        for entry in self._entries(path):
+            if wanted(entry.name):
+                self._add(prefix + entry.name, entry.stat, entry.is_symlink)
+
+    def match(self, pattern: str) -> None:
+        """The files that a pattern names, as ``glob`` does with ``**`` for any folders."""
+        parts = [part for part in pattern.split("/") if part]
+        self._descend("", parts)
+        # Folders behind links come last, so that files keep the names that they have without.
+        while self.links:
+            self._descend(*self.links.popleft())
+
+    def _descend(self, path: str, parts: list[str]) -> None:
+        part, rest = parts[0], parts[1:]
+        if part == "**":
+            if not self._first_time(path, len(parts)):
+                return
+            if rest:
+                self._descend(path, rest)
+            else:
+                self.folder(path)
+            for entry in sorted(self._entries(path), key=lambda entry: entry.name):
+                if entry.name[0] != "." and _is_folder(entry):
+                    below = os.path.join(path, entry.name)
+                    if entry.is_symlink():
+                        self.links.append((below, parts))
+                    else:
+                        self._descend(below, parts)
+            return
+        if not any(c in part for c in _WILD):
+            self._go_on(os.path.join(path, part), rest)
+            return
+        fits = re.compile(fnmatch.translate(part)).match
+        for entry in sorted(self._entries(path), key=lambda entry: entry.name):
+            name = entry.name
+            if not fits(name) or (name[0] == "." and part[0] != "."):
+                continue
+            if rest:
+                if _is_folder(entry):
+                    self._descend(os.path.join(path, name), rest)
+            elif _visible(name):
+                self._add(os.path.join(path, name), entry.stat, entry.is_symlink)
+
+    def _go_on(self, path: str, rest: list[str]) -> None:
+        whole = self.root / path
+        if rest:
+            if whole.is_dir():
+                self._descend(path, rest)
+        elif _visible(whole.name) and whole.exists():
+            self._add(path, whole.stat, whole.is_symlink)
+
+    def _first_time(self, path: str, left: int) -> bool:
+        try:
+            found = os.stat(self.root / path)
+        except OSError:
+            return False
+        key = (found.st_dev, found.st_ino, left)
+        if key in self.seen:
+            return False
+        self.seen.add(key)
+        return True
+
+    def _entries(self, path: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(self.root / path) as entries:
+                return list(entries)
+        except FileNotFoundError:
+            if not path:
+                raise
+            return []
+        except OSError as error:
+            if not path:
+                raise
+            self.skip(path, f"cannot be listed ({error.strerror})", True)
+            return []
+
+    def _add(
+        self, path: str, look: Callable[[], os.stat_result], linked: Callable[[], bool]
+    ) -> None:
+        try:
+            found = look()
+        except FileNotFoundError:
+            # Files that were read may be removed, also while they are listed.
+            if linked():
+                self.skip(path, "is a link to nothing", False)
+            return
+        except OSError as error:
+            circle = error.errno == errno.ELOOP
+            why = "is a link that leads to itself" if circle else f"({error.strerror})"
+            self.skip(path, why, not circle)
+            return
+        if kinds.S_ISREG(found.st_mode):
+            self.found[path] = FileStat.of(found)
+        elif why := _kind(found.st_mode):
+            self.skip(path, why, False)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False

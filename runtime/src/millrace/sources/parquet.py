@@ -1,13 +1,13 @@
 """Parquet files: a record is a row, a file never grows.
 
-A locator is ``{"f": file, "row": first row, "size": bytes, "d": digest of the footer}``.
+Of a locator these are ``{"row": first row, "size": bytes, "d": digest of the footer}``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,17 +52,34 @@ class ParquetFormat(FileFormat):
         end = mark.position + count
         return Found(Mark(end, footer, b""), count, locator, more=end < rows, unread=rows - end)
 
-    def same(self, descriptor: int, size: int, mark: Mark) -> Mark | None:
-        return mark if _footer(descriptor, size) == mark.digest else None
+    def begins(self, file: Opened, marks: Sequence[tuple[Mark, bool]]) -> list[bool]:
+        try:
+            footer = _footer(file.descriptor, file.size)
+        except BadFileError:
+            return [False] * len(marks)
+        return [mark.digest == footer for mark, _ in marks]
+
+    def learn(self, file: Opened, mark: Mark) -> Mark:
+        return mark
+
+    def names(self, mark: Mark) -> dict[str, Any]:
+        return {}
+
+    def fits(self, file: Opened, locator: Any) -> bool:
+        try:
+            return _is_meant(file, locator)
+        except BadFileError:
+            return False
 
     def trim(self, locator: Any, skip: int, count: int) -> dict[str, Any]:
         return {**locator, "row": int(locator["row"]) + skip}
 
-    def read(self, path: Path, piece: RootRange) -> Iterator[ReadBatch]:
+    def read(self, file: Opened, piece: RootRange) -> Iterator[ReadBatch]:
         locator = piece.locator
         first, left = int(locator["row"]), piece.count
-        _check_same(path, locator)
-        with _opened(path) as parquet:
+        if not _is_meant(file, locator):
+            raise BadFileError("was replaced after its rows were planned")
+        with _opened(file.path) as parquet:
             groups, before = _groups(parquet.metadata, first, left)
             skip = first - before
             try:
@@ -80,8 +97,8 @@ class ParquetFormat(FileFormat):
                 ) from error
         raise BadFileError(f"has {left} rows less than its footer says", WHOLE_FILE)
 
-    def raw(self, path: Path, piece: RootRange) -> bytes:
-        rows = [r for b in self.read(path, replace(piece, count=1)) for r in b.data.to_pylist()]
+    def raw(self, file: Opened, piece: RootRange) -> bytes:
+        rows = [r for b in self.read(file, replace(piece, count=1)) for r in b.data.to_pylist()]
         return json.dumps(rows[0], default=str, ensure_ascii=False).encode()
 
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -97,7 +114,7 @@ def parquet_schema(path: Path) -> pa.Schema:
         return parquet.schema_arrow.remove_metadata()
 
 
-def _opened(path: Path) -> pq.ParquetFile:
+def _opened(path: str | Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
@@ -116,11 +133,9 @@ def _footer(descriptor: int, size: int) -> bytes:
     return xxhash.xxh3_64_digest(size.to_bytes(8, "little") + footer)
 
 
-def _check_same(path: Path, locator: Any) -> None:
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != locator["size"] or _footer(file.fileno(), size).hex() != locator["d"]:
-            raise BadFileError("was replaced after its rows were planned")
+def _is_meant(file: Opened, locator: Any) -> bool:
+    size = int(locator["size"])
+    return file.size == size and _footer(file.descriptor, size).hex() == locator["d"]
 
 
 def _groups(metadata: pq.FileMetaData, first: int, count: int) -> tuple[list[int], int]:

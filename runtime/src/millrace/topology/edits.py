@@ -131,6 +131,7 @@ _FIELDS: Mapping[str, tuple[tuple[str, Effect, str], ...]] = {
             f"the read position counts records of the old format; {_OTHER_SOURCE}",
         ),
         ("files.watch", Effect.RESTART, "sources are opened at the start"),
+        ("files.order", Effect.RESTART, "files that are not begun yet are read in it"),
         (
             "files.schema",
             Effect.RESTART,

@@ -59,6 +59,13 @@ class SourceFormat(str, Enum):
     PARQUET = "parquet"
 
 
+class FileOrder(str, Enum):
+    """Which of the files that have records is read next."""
+
+    MODIFIED = "modified"
+    NAME = "name"
+
+
 class SinkFormat(str, Enum):
     """How a files sink writes rows."""
 
@@ -225,6 +232,11 @@ class FilesSource(Part):
     watch: Flag = Field(
         True,
         description="Go on with files that arrive or grow. With false the run ends with them.",
+    )
+    order: FileOrder = Field(
+        FileOrder.MODIFIED,
+        description="Which file is read next, when one is finished: modified takes the one whose "
+        "last change is the oldest, then by name; name goes by name alone.",
     )
     columns: Text | None = Field(
         None,

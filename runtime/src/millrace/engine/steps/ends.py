@@ -16,7 +16,7 @@ from millrace.engine.schema import conform
 from millrace.engine.sql import ERROR, GONE
 from millrace.engine.steps.base import CollectingStep, Outlet, Step, Task
 from millrace.engine.steps.sqlstep import unfold
-from millrace.errors import SinkError, SourceError
+from millrace.errors import SinkError, SourceAwayError, SourceError
 from millrace.protocol.acklog import source_edge
 from millrace.protocol.types import RootRange, Staged
 from millrace.sinks.base import Sink
@@ -39,8 +39,9 @@ class Piece:
 def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[ReadBatch]:
     """The records of a piece.
 
-    A replay whose record cannot be read any more fails, as any root may; only records that were
-    never processed hold the stream up. Raises ``SourceError`` for those.
+    A replay whose record cannot be read any more fails, as any root may; records that were never
+    processed, and a source that cannot be read at all, hold the stream up. Raises ``SourceError``
+    for those.
     """
     found = 0
     try:
@@ -54,7 +55,8 @@ def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[Read
                 )
             yield part
     except SourceError as error:
-        if found or not piece.replay or getattr(error, "retryable", False):
+        away = isinstance(error, SourceAwayError) or getattr(error, "retryable", False)
+        if found or not piece.replay or away:
             raise
         nulls = [pa.nulls(1, field.type) for field in schema]
         row = pa.RecordBatch.from_arrays(nulls, names=schema.names)

@@ -1,0 +1,125 @@
+"""Looks into listed files for ``identity.match``, and remembers what was seen while they rest."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import zlib
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from millrace.sources.entries import FileEntry
+from millrace.sources.formats import FileFormat, Opened, open_regular
+from millrace.sources.listing import FileStat, Listing
+
+_EMPTY_PATH = 0x1000
+_BIRTH = 0x800
+_MASK_AT, _BIRTH_AT, _STATX_BYTES = 0, 0x50, 256
+
+
+class FileEvidence:
+    """Evidence on the files of one listing at a time.
+
+    ``stale`` says that a file was not what the listing says when it was opened: then the listing
+    is out of date, and so are the answers. Raises ``OSError`` for files that cannot be read.
+    """
+
+    def __init__(self, root: Path, form: FileFormat) -> None:
+        self._root = root
+        self._format = form
+        self._files: Listing = {}
+        self._known: dict[tuple[str, FileStat], _Known] = {}
+        self.stale = False
+
+    def about(self, files: Listing) -> FileEvidence:
+        """From now on about these files."""
+        self._known = {key: k for key, k in self._known.items() if files.get(key[0]) == key[1]}
+        self._files = files
+        self.stale = False
+        return self
+
+    def birth(self, path: str) -> int:
+        known = self._of(path)
+        if known.birth is None:
+            known.birth = 0
+            self._open(path, (), known)
+        return known.birth
+
+    def begins(self, path: str, entries: Sequence[FileEntry]) -> Collection[int]:
+        known = self._of(path)
+        new = [e for e in entries if (e.id, e.mark.position) not in known.begins]
+        if new:
+            self._open(path, new, known)
+        return {e.id for e in entries if known.begins.get((e.id, e.mark.position))}
+
+    def _of(self, path: str) -> _Known:
+        return self._known.setdefault((path, self._files[path]), _Known())
+
+    def _open(self, path: str, entries: Sequence[FileEntry], known: _Known) -> None:
+        listed = self._files[path]
+        try:
+            descriptor, found = open_regular(self._root / path)
+        except FileNotFoundError:
+            self.stale = True
+            return
+        except PermissionError:
+            if any(entry.path == path for entry in entries):
+                raise
+            return
+        try:
+            if FileStat.of(found).node != listed.node or found.st_size < listed.size:
+                self.stale = True
+                return
+            known.birth = birth_of(descriptor)
+            if entries:
+                marks = [(e.mark, _whole(e, path, listed, known.birth)) for e in entries]
+                begins = self._format.begins(Opened(descriptor, listed.size), marks)
+                for entry, yes in zip(entries, begins, strict=True):
+                    known.begins[entry.id, entry.mark.position] = yes
+        finally:
+            os.close(descriptor)
+
+
+class _Known:
+    __slots__ = ("begins", "birth")
+
+    def __init__(self) -> None:
+        self.birth: int | None = None
+        self.begins: dict[tuple[int, int], bool] = {}
+
+
+def _whole(entry: FileEntry, path: str, stat: FileStat, birth: int) -> bool:
+    """Whether the hints leave it open that the part that was read is another one."""
+    if entry.inode != stat.inode or (birth and entry.birth and birth != entry.birth):
+        return True
+    same_time = entry.signature == stat.signature
+    return path == entry.path and stat.size <= entry.size and not same_time
+
+
+def birth_of(descriptor: int) -> int:
+    """16 bits of the time at which an open file was made; 0 where that is not known."""
+    if _STATX is None:
+        return 0
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    if _STATX(descriptor, b"", _EMPTY_PATH, _BIRTH, found) != 0:
+        return 0
+    if not struct.unpack_from("I", found, _MASK_AT)[0] & _BIRTH:
+        return 0
+    seconds, nanoseconds = struct.unpack_from("qI", found, _BIRTH_AT)
+    return zlib.crc32(b"%d.%d" % (seconds, nanoseconds)) & 0xFFFF or 1
+
+
+_STATX = None
+with suppress(AttributeError, OSError):
+    # Python has no call for it before 3.15.
+    _STATX = ctypes.CDLL(None).statx
+    _STATX.argtypes = (
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_uint,
+        ctypes.c_char_p,
+    )
+    _STATX.restype = ctypes.c_int

@@ -1,0 +1,71 @@
+"""Finds the file of a locator again, whatever it is called by now.
+
+A locator of a files source is ``{"e": entry, "f": path, "i": inode, "x": [length, digest], ...}``,
+with what its format adds: the number of the entry, where its file was and which inode it had when
+the range was planned, and the digest of the file's beginning. Locators of older releases have "f"
+alone. Content decides: every format checks what it reads against digests in the locator, so a file
+at the path is used if it holds what was planned, and else every other file of the folder is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from millrace.sources.entries import plain_name
+from millrace.sources.formats import FileFormat, Opened, open_regular
+from millrace.sources.listing import FileStat, Place
+
+SEARCHES = 3
+"""Most listings in which a file is looked for; it may be renamed between listing and opening."""
+
+
+def candidates(place: Place, form: FileFormat, locator: Any) -> Iterator[Opened]:
+    """Files that may hold the records of a locator, the likeliest first, open for reading.
+
+    Each is closed when the next is asked for. Raises ``OSError`` where a file cannot be read, or
+    the folder not be listed.
+    """
+    path = plain_name(locator["f"])
+    tried: set[tuple[int, int]] = set()
+    with suppress(FileNotFoundError, NotADirectoryError), _opened(place, path) as (file, stat):
+        tried.add(stat.node)
+        yield file
+    for _ in range(SEARCHES):
+        stale = False
+        listed = {**place.around([path]), **_look(place)}
+        order = sorted(listed, key=lambda p: (listed[p].inode != locator.get("i"), p))
+        for other in order:
+            if listed[other].node in tried:
+                continue
+            try:
+                with _opened(place, other) as (file, stat):
+                    stale = stale or stat.node != listed[other].node
+                    if stat.node not in tried and form.fits(file, locator):
+                        tried.add(stat.node)
+                        yield file
+            except FileNotFoundError:
+                stale = True
+            except PermissionError:
+                continue
+        if not stale:
+            return
+
+
+def _look(place: Place) -> dict[str, FileStat]:
+    try:
+        return dict(place.look())
+    except FileNotFoundError:
+        # One file that is read, and that has another name now.
+        return {}
+
+
+@contextmanager
+def _opened(place: Place, path: str) -> Iterator[tuple[Opened, FileStat]]:
+    descriptor, found = open_regular(place.root / path)
+    try:
+        yield Opened(descriptor, found.st_size), FileStat.of(found)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,238 @@
+"""What became of the files that were read: one pure function over entries and one listing.
+
+A file is known by its content: the digests of the first and of the last block that were read of
+it. Its path, its inode and the time it was made say where to look first, and which of several files
+of equal content it is. Entries are matched in this order, those of which most was read first:
+
+1. A file that is at its path as it was at the last look is the same; nothing of it is read.
+2. The file that has an entry's inode, wherever it is, if the content is the entry's. Where the
+   file system says when files were made, an inode that was given to a new file is told apart.
+3. The file at an entry's path, if the content is the entry's: a copy took its place, or it came
+   back after it was gone.
+4. Any other file with the entry's content. Where another content stands at the entry's path, or in
+   its inode, it may be longer: the file was copied and then truncated. Where nothing is left there
+   it must have the size that was known: the file was copied elsewhere and removed, or, within one
+   look, went and an equal one came, which cannot be told apart. Where another entry's file was
+   moved to the path it must have the time of change, too, that the entry's file had.
+
+An entry that was gone at an earlier look is found by rule 2 (with proof that the inode was not
+given away) and 3 alone: an equal file under another name is a new one. Several names of one file
+at one moment are one file. What no entry matches is new, unless it stands, with another content,
+where an entry's file was: then that one was replaced, and who asks must stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import groupby
+from typing import Protocol
+
+from millrace.sources.entries import FileEntry
+from millrace.sources.listing import FileStat, Listing
+
+
+class Change(Enum):
+    """What became of an entry's file."""
+
+    SAME = "same"
+    GROWN = "grown"
+    RENAMED = "renamed"
+    ROTATED = "rotated"
+    """Renamed, or copied and truncated, and its old name is another file's."""
+
+    GONE = "gone"
+    REPLACED = "replaced"
+    """Another content stands at its path, and its own nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """``path`` is where the file is now, for one that was replaced the one it was at."""
+
+    change: Change
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """The fate of every entry by its number, and the paths of new files in order of name."""
+
+    fates: Mapping[int, Fate]
+    new: tuple[str, ...]
+
+
+class Evidence(Protocol):
+    """What is asked about listed files where the listing alone cannot tell."""
+
+    def birth(self, path: str) -> int:
+        """The time a file was made, as entries hold it; 0 where the file system does not say."""
+
+    def begins(self, path: str, entries: Sequence[FileEntry]) -> Collection[int]:
+        """Numbers of the entries whose read part the file begins with."""
+
+
+def match(
+    entries: Mapping[int, FileEntry],
+    gone: Collection[int],
+    listing: Listing,
+    evidence: Evidence,
+    hidden: Listing | None = None,
+) -> Matched:
+    """Match entries to the files of one consistent listing.
+
+    ``gone`` are numbers of entries that were not there at an earlier look. ``hidden`` are files
+    that are not read, but in which entries may be found; none of them is new.
+    """
+    matching = _Matching(gone, {**hidden, **listing} if hidden else listing, evidence)
+    matching.unchanged(entries.values())
+    # Most content first: what begins with much of one entry may begin with little of another.
+    left = sorted(
+        (e for e in entries.values() if e.id not in matching.placed),
+        key=lambda e: (-e.mark.position, e.id in gone, -e.id),
+    )
+    matching.by_inode(left)
+    matching.by_content([e for e in left if e.id not in matching.placed])
+    fates = {n: matching.fate(entry) for n, entry in entries.items()}
+    replaced = {matching.node(f.path) for f in fates.values() if f.change is Change.REPLACED}
+    new: dict[tuple[int, int], str] = {}
+    for path in sorted(listing):
+        node = listing[path].node
+        if node not in matching.claimed and node not in replaced:
+            new.setdefault(node, path)
+    return Matched(fates, tuple(new.values()))
+
+
+@dataclass(slots=True)
+class _Matching:
+    """Entries placed so far: number → path, and the files that are claimed.
+
+    ``emptied`` are entries whose very file is there with another content.
+    """
+
+    gone: Collection[int]
+    files: Listing
+    evidence: Evidence
+    placed: dict[int, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    claimed: set[tuple[int, int]] = field(default_factory=set)
+    emptied: set[int] = field(default_factory=set)
+
+    def node(self, path: str) -> tuple[int, int]:
+        return self.files[path].node
+
+    def unchanged(self, entries: Iterable[FileEntry]) -> None:
+        """Rule 1; of an entry that is gone and a later one of its path the later one counts."""
+        files, taken = self.files, self.taken
+        back = []
+        for entry in entries:
+            stat = files.get(entry.path)
+            if stat is not None and entry.unchanged(stat):
+                if entry.id in self.gone:
+                    back.append(entry)
+                elif entry.path not in taken:
+                    self._place(entry, entry.path)
+        for entry in back:
+            if entry.path not in taken:
+                self._place(entry, entry.path)
+
+    def by_inode(self, entries: Sequence[FileEntry]) -> None:
+        """Rule 2."""
+        wanted = {e.inode for e in entries} - {0}
+        names: dict[int, list[str]] = {}
+        for path, stat in self.files.items():
+            if stat.inode in wanted:
+                names.setdefault(stat.inode, []).append(path)
+        for entry in entries:
+            for path in _own_first(entry.path, names.get(entry.inode, ())):
+                own = path == entry.path
+                free = path not in self.taken if own else self.node(path) not in self.claimed
+                if free and self._same_node(entry, path):
+                    if self._holds(entry, path):
+                        self._place(entry, path)
+                        break
+                    if own or entry.birth:
+                        self.emptied.add(entry.id)
+
+    def by_content(self, entries: Sequence[FileEntry]) -> None:
+        """Rules 3 and 4."""
+        own: dict[str, list[FileEntry]] = {}
+        for entry in entries:
+            own.setdefault(entry.path, []).append(entry)
+        roaming = [e for e in entries if e.id not in self.gone]
+        moved_over = frozenset(self.taken)
+        found: dict[str, Collection[int]] = {}
+        for path in sorted(own.keys() | self.files.keys() if roaming else own.keys()):
+            if path in self.files and self._free(path):
+                may = [e for e in own.get(path, ()) if self._large_enough(e, path)]
+                may += [e for e in roaming if self._may_be(e, path, moved_over)]
+                if may:
+                    found[path] = self.evidence.begins(path, may)
+        for _, equals in groupby(entries, lambda e: e.mark.position):
+            group = list(equals)
+            for entry in group:
+                self._place_first(entry, (entry.path,), found)
+            for entry in group:
+                if entry.id not in self.placed:
+                    self._place_first(entry, found, found)
+
+    def _place_first(
+        self, entry: FileEntry, paths: Iterable[str], found: Mapping[str, Collection[int]]
+    ) -> None:
+        for path in paths:
+            if entry.id in found.get(path, ()) and self._free(path):
+                self._place(entry, path)
+                return
+
+    def fate(self, entry: FileEntry) -> Fate:
+        path = self.placed.get(entry.id)
+        stat = self.files.get(entry.path)
+        if path == entry.path:
+            grown = stat is not None and stat.size > entry.size
+            return Fate(Change.GROWN if grown else Change.SAME, path)
+        if path is not None:
+            return Fate(Change.RENAMED if stat is None else Change.ROTATED, path)
+        if stat is None or entry.id in self.gone or stat.node in self.claimed:
+            return Fate(Change.GONE)
+        return Fate(Change.REPLACED, entry.path)
+
+    def _free(self, path: str) -> bool:
+        return self.node(path) not in self.claimed
+
+    def _place(self, entry: FileEntry, path: str) -> None:
+        self.placed[entry.id] = path
+        self.taken.add(path)
+        self.claimed.add(self.node(path))
+
+    def _same_node(self, entry: FileEntry, path: str) -> bool:
+        """Whether a file of the entry's inode is, as far as can be told, the entry's own."""
+        birth = self.evidence.birth(path) if entry.birth else 0
+        if birth:
+            return birth == entry.birth
+        # Without a proof an inode of a file that went is taken for one that was given away.
+        return entry.id not in self.gone or self.files[path].signature == entry.signature
+
+    def _may_be(self, entry: FileEntry, path: str, moved_over: Collection[str]) -> bool:
+        """Rule 4, but for the content."""
+        stat = self.files[path]
+        if path == entry.path or stat.inode == entry.inode or not self._large_enough(entry, path):
+            return False
+        if entry.id in self.emptied:
+            return True
+        if entry.path in moved_over:
+            had = FileStat(entry.size, entry.inode, stat.modified_ns)
+            return stat.size == entry.size and had.signature == entry.signature
+        return stat.size == entry.size or entry.path in self.files
+
+    def _large_enough(self, entry: FileEntry, path: str) -> bool:
+        return self.files[path].size >= entry.least_size
+
+    def _holds(self, entry: FileEntry, path: str) -> bool:
+        return self._large_enough(entry, path) and bool(self.evidence.begins(path, [entry]))
+
+
+def _own_first(own: str, paths: Sequence[str]) -> Iterator[str]:
+    if own in paths:
+        yield own
+    yield from (path for path in sorted(paths) if path != own)

@@ -1,0 +1,407 @@
+"""The life of files against a model: whatever they are called, every row is read once, in order.
+
+The model knows which file is which; the function under test sees names, inodes, times and, where it
+asks, content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from millrace.sources import entries as entries_module
+from millrace.sources.content import CHAIN_START, mark_at
+from millrace.sources.entries import FileEntry, ReadState, decode_state
+from millrace.sources.identity import Change, Fate, match
+from millrace.sources.listing import FileStat
+
+NAMES = [f"{letter}.log{end}" for letter in "ab" for end in ("", ".1", ".2", ".3")]
+
+
+@dataclass(eq=False)
+class ModelFile:
+    """A file as it is: ``rows`` are one byte each, ``read`` of them were read under any name."""
+
+    inode: int
+    birth: int
+    rows: bytes
+    modified: int
+    changed: int
+    read: int = 0
+
+
+@dataclass
+class ModelEvidence:
+    """Answers from the model, without a digest."""
+
+    files: dict[str, ModelFile]
+    consumed: dict[int, bytes]
+    births: bool
+    asked: int = 0
+
+    def birth(self, path: str) -> int:
+        return self.files[path].birth if self.births else 0
+
+    def begins(self, path: str, entries: Sequence[FileEntry]) -> Collection[int]:
+        self.asked += len(entries)
+        return {e.id for e in entries if self.files[path].rows.startswith(self.consumed[e.id])}
+
+
+@dataclass
+class Reader:
+    """Looks and reads as the source does, by the function's answers alone."""
+
+    births: bool
+    state: ReadState = field(default_factory=ReadState)
+    consumed: dict[int, bytes] = field(default_factory=dict)
+    shown: list[tuple[int, bytes]] = field(default_factory=list)
+    of_entry: dict[int, list[ModelFile]] = field(default_factory=dict)
+
+    def fates(self, files: dict[str, ModelFile]) -> tuple[dict[int, Fate], tuple[str, ...], int]:
+        evidence = ModelEvidence(files, self.consumed, self.births)
+        listing = {path: stat_of(file) for path, file in sorted(files.items())}
+        found = match(self.state.files, self.state.gone, listing, evidence)
+        return dict(found.fates), found.new, evidence.asked
+
+    def look(self, files: dict[str, ModelFile], limit: int) -> None:
+        """One look and one plan of at most ``limit`` rows."""
+        fates, new, _ = self.fates(files)
+        changed: dict[int, FileEntry] = {}
+        gone = set(self.state.gone)
+        for number, fate in fates.items():
+            assert fate.change is not Change.REPLACED
+            if fate.change is Change.GONE:
+                assert not self.state.files[number].unread
+                gone.add(number)
+                continue
+            gone.discard(number)
+            file = files[fate.path]
+            entry = self.state.files[number].seen(fate.path, stat_of(file), file.birth)
+            changed[number], limit = self._read(entry, file, limit)
+        for number, path in enumerate(new, self.state.next):
+            if limit and files[path].rows:
+                entry = FileEntry(number, path).seen(path, stat_of(files[path]), files[path].birth)
+                changed[number], limit = self._read(entry, files[path], limit)
+        kept = {n: e for n, e in changed.items() if e != self.state.files.get(n)}
+        self.state = self.state.with_entries(kept, frozenset(gone))
+
+    def _read(self, entry: FileEntry, file: ModelFile, limit: int) -> tuple[FileEntry, int]:
+        start = entry.mark.position
+        rows = file.rows[start : start + limit]
+        end = start + len(rows)
+        self.shown += [(entry.id, file.rows[i : i + 1]) for i in range(start, end)]
+        self.consumed[entry.id] = file.rows[:end]
+        self.of_entry.setdefault(entry.id, []).append(file)
+        entry = replace(
+            entry,
+            mark=mark_at(end, CHAIN_START, file.rows[:end]) if end else entry.mark,
+            records=end,
+            size=len(file.rows),
+            unread=len(file.rows) - end,
+            birth=file.birth if self.births else 0,
+        )
+        return entry, limit - len(rows)
+
+
+def stat_of(file: ModelFile) -> FileStat:
+    return FileStat(len(file.rows), file.inode, file.modified, file.changed, 1)
+
+
+class FilesLive(RuleBasedStateMachine):
+    """What programs do to log files between two looks; ``births`` says whether files have one."""
+
+    births = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.files: dict[str, ModelFile] = {}
+        self.away: dict[str, ModelFile] = {}
+        self.free_inodes: list[int] = []
+        self.every: list[ModelFile] = []
+        self.clock = 0
+        self.next_inode = 10
+        self.reader = Reader(self.births)
+        self.removed_since_look: list[ModelFile] = []
+        self.copied_since_look: list[ModelFile] = []
+
+    @initialize()
+    def start(self) -> None:
+        self.create("a.log", b"xy", False)
+
+    def tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    # -- what happens to files
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        rows=st.text("xyz", min_size=1, max_size=6).map(str.encode),
+        reuse=st.booleans(),
+    )
+    def create(self, name: str, rows: bytes, reuse: bool) -> None:
+        """A new file, also with the content of another, also with the inode of one that went."""
+        if name in self.files or name in self.away:
+            return
+        if self._replaces(name) or self._comes_back(name, rows) or self._is_ambiguous(rows, reuse):
+            return
+        if reuse and self.free_inodes:
+            inode = self.free_inodes.pop()
+        else:
+            inode, self.next_inode = self.next_inode, self.next_inode + 1
+        now = self.tick()
+        file = ModelFile(inode, now, rows, now, now)
+        self.files[name] = file
+        self.every.append(file)
+
+    def _replaces(self, name: str) -> bool:
+        """A file went and another content takes its name between two looks: that is an error."""
+        return any(self._entry(f).path == name for f in self.removed_since_look)
+
+    def _entry(self, file: ModelFile) -> FileEntry:
+        return next(
+            self.reader.state.files[n]
+            for n, files in reversed(self.reader.of_entry.items())
+            if files[-1] is file
+        )
+
+    def _comes_back(self, name: str, rows: bytes) -> bool:
+        """A file that begins as one that was known under this name counts as that one."""
+        known = self.reader.state.files.values()
+        return any(e.path == name and rows.startswith(self.reader.consumed[e.id]) for e in known)
+
+    def _is_ambiguous(self, rows: bytes, reuse: bool) -> bool:
+        """A file went and an equal one comes between two looks: documented as a rename.
+
+        An inode that was given away tells them apart where files have births.
+        """
+        if reuse and self.births:
+            went = [f for f in self.removed_since_look if f.inode != self._next_free()]
+            return any(f.rows == rows for f in went)
+        return any(f.rows == rows for f in self.removed_since_look)
+
+    def _next_free(self) -> int:
+        return self.free_inodes[-1] if self.free_inodes else 0
+
+    @rule(rows=st.text("xyz", min_size=1, max_size=4).map(str.encode), data=st.data())
+    @precondition(lambda self: self.files)
+    def append(self, rows: bytes, data: st.DataObject) -> None:
+        file = self.files[data.draw(st.sampled_from(sorted(self.files)))]
+        file.rows += rows
+        file.modified = file.changed = self.tick()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.files)
+    def touch(self, data: st.DataObject) -> None:
+        file = self.files[data.draw(st.sampled_from(sorted(self.files)))]
+        file.modified = file.changed = self.tick()
+
+    @rule(new=st.sampled_from(NAMES), data=st.data())
+    @precondition(lambda self: self.files)
+    def rename(self, new: str, data: st.DataObject) -> None:
+        old = data.draw(st.sampled_from(sorted(self.files)))
+        if new in self.files or new in self.away or self._replaces(new):
+            return
+        self._move({old: new})
+
+    @rule(data=st.data())
+    @precondition(lambda self: len(self.files) > 1)
+    def permute(self, data: st.DataObject) -> None:
+        """Chains and swaps of any length, at once."""
+        names = sorted(self.files)
+        order = data.draw(st.permutations(names))
+        self._move(dict(zip(names, order, strict=True)))
+
+    @rule(letter=st.sampled_from("ab"), rows=st.text("xyz", min_size=1, max_size=4))
+    def rotate(self, letter: str, rows: str) -> None:
+        """a.log → a.log.1 → a.log.2 …, the oldest is written over, and a new a.log begins."""
+        chain = [name for name in NAMES if name[0] == letter]
+        if any(name in self.away for name in chain):
+            return
+        oldest = self.files.get(chain[-1])
+        if oldest is not None:
+            next_oldest = self.files.get(chain[-2])
+            known = next_oldest is None or self._progress(next_oldest)
+            if chain[-1] not in self._done() or not known:
+                return
+            self._remove(chain[-1])
+        for old, new in zip(chain[-2::-1], chain[:0:-1], strict=True):
+            if old in self.files:
+                self._move({old: new})
+        self.create(chain[0], rows.encode(), False)
+
+    def _move(self, names: dict[str, str]) -> None:
+        moved = {new: self.files[old] for old, new in names.items()}
+        for old in names:
+            del self.files[old]
+        self.files.update(moved)
+        for new, file in moved.items():
+            if names.get(new) != new:
+                file.changed = self.tick()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.files)
+    def remove(self, data: st.DataObject) -> None:
+        """Only what was read to its end may be taken away."""
+        done = self._done()
+        if done:
+            self._remove(data.draw(st.sampled_from(done)))
+
+    def _done(self) -> list[str]:
+        """Files that were read to their end under the names that they have now.
+
+        Who renames one and takes it away between two looks leaves no trace of its last rows.
+        """
+        return [
+            name
+            for name, file in sorted(self.files.items())
+            if file not in self.copied_since_look
+            and self._finished(file)
+            and self._entry(file).path == name
+        ]
+
+    def _finished(self, file: ModelFile) -> bool:
+        return self._progress(file) == len(file.rows) > 0
+
+    def _progress(self, file: ModelFile) -> int:
+        ids = [n for n, files in self.reader.of_entry.items() if files[-1] is file]
+        return max((len(self.reader.consumed[n]) for n in ids), default=0)
+
+    def _remove(self, name: str) -> None:
+        file = self.files.pop(name)
+        self.free_inodes.append(file.inode)
+        self.removed_since_look.append(file)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.files)
+    def take_away(self, data: st.DataObject) -> None:
+        """A file leaves the folder; its inode stays its own."""
+        done = self._done()
+        if done:
+            name = data.draw(st.sampled_from(done))
+            self.away[name] = self.files.pop(name)
+
+    @rule(rows=st.text("xyz", max_size=3).map(str.encode), elsewhere=st.booleans(), data=st.data())
+    @precondition(lambda self: self.away)
+    def bring_back(self, rows: bytes, elsewhere: bool, data: st.DataObject) -> None:
+        """It comes back, perhaps longer; the same inode proves another name where births do."""
+        old = data.draw(st.sampled_from(sorted(self.away)))
+        new = data.draw(st.sampled_from(NAMES)) if elsewhere and self.births else old
+        if new in self.files or (new in self.away and new != old) or self._replaces(new):
+            return
+        file = self.away.pop(old)
+        file.rows += rows
+        file.changed = self.tick()
+        if rows:
+            file.modified = file.changed
+        self.files[new] = file
+
+    @rule(name=st.sampled_from(NAMES), data=st.data())
+    @precondition(lambda self: self.files)
+    def copy_and_truncate(self, name: str, data: st.DataObject) -> None:
+        """The old content stands in another file, and the name begins anew, empty."""
+        old = data.draw(st.sampled_from(sorted(self.files)))
+        file = self.files[old]
+        free = name not in self.files and name not in self.away and not self._replaces(name)
+        if file in self.copied_since_look:
+            return
+        if not free or not self._progress(file) or self._equals_elsewhere(file):
+            return
+        inode, self.next_inode = self.next_inode, self.next_inode + 1
+        now = self.tick()
+        copy = ModelFile(inode, now, file.rows, now, now)
+        self.files[name] = copy
+        rest = ModelFile(file.inode, file.birth, b"", now, now)
+        self.files[old] = rest
+        self.copied_since_look += [copy, rest]
+        self.every.append(rest)
+        self.every[self.every.index(file)] = copy
+        for files in self.reader.of_entry.values():
+            files[:] = [copy if f is file else f for f in files]
+
+    def _equals_elsewhere(self, file: ModelFile) -> bool:
+        """Whether some other file could be taken for the copy."""
+        read = file.rows[: self._progress(file)]
+        others = [f for f in self.files.values() if f is not file]
+        return any(f.rows.startswith(read) for f in others)
+
+    # -- looks
+
+    @rule(limit=st.sampled_from([0, 1, 2, 100, 100]), restart=st.booleans())
+    def look(self, limit: int, restart: bool) -> None:
+        if restart:
+            stored = json.loads(json.dumps(self.reader.state.encode()))
+            assert decode_state(stored) == self.reader.state
+            self.reader.state = decode_state(stored)
+        self.reader.look(self.files, limit)
+        self.removed_since_look = []
+        self.copied_since_look = []
+
+    @rule()
+    def look_twice(self) -> None:
+        """The same offsets give the same answer, and at rest nothing is opened a second time."""
+        self.reader.look(self.files, 0)
+        self.removed_since_look = []
+        self.copied_since_look = []
+        first = self.reader.fates(self.files)
+        assert first == self.reader.fates(self.files)
+        live = [n for n in first[0] if n not in self.reader.state.gone]
+        assert all(first[0][n].change in (Change.SAME, Change.GROWN) for n in live)
+
+    @invariant()
+    def every_entry_is_one_file(self) -> None:
+        """Rows of one entry came from one content, each place of it once and in order."""
+        rows: dict[int, bytes] = {}
+        for number, row in self.reader.shown:
+            rows[number] = rows.get(number, b"") + row
+        assert rows == {n: read for n, read in self.reader.consumed.items() if read}
+
+    def teardown(self) -> None:
+        """In the end every row of every file that was ever there was read once."""
+        for name, file in list(self.away.items()):
+            if name not in self.files:
+                file.changed = self.tick()
+                self.files[name] = file
+        self.reader.look(self.files, 100_000)
+        due = Counter(file.rows for file in self.every if file.rows)
+        found = Counter(read for read in self.reader.consumed.values() if read)
+        assert found == due
+
+
+class FilesLiveWithoutBirths(FilesLive):
+    """The same where the file system does not say when a file was made."""
+
+    births = False
+
+
+class SmallPacks(FilesLive):
+    """The same with entries that are packed at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = entries_module.LOOSE_FILES, entries_module.PACK_FILES
+        entries_module.LOOSE_FILES, entries_module.PACK_FILES = 1, 3
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            entries_module.LOOSE_FILES, entries_module.PACK_FILES = self.kept
+
+
+_SETTINGS = settings(
+    max_examples=200, stateful_step_count=40, deadline=None, report_multiple_bugs=False
+)
+
+TestFilesLive = FilesLive.TestCase
+TestFilesLive.settings = _SETTINGS
+TestFilesLiveWithoutBirths = FilesLiveWithoutBirths.TestCase
+TestFilesLiveWithoutBirths.settings = _SETTINGS
+TestSmallPacks = SmallPacks.TestCase
+TestSmallPacks.settings = _SETTINGS
