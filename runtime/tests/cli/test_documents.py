@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 import re
 import subprocess
 import symtable
@@ -118,8 +119,9 @@ def test_a_reader_of_changes_takes_the_last_window(tmp_path: Path) -> None:
 
 def test_what_the_guide_says_of_files(tmp_path: Path) -> None:
     (tmp_path / "in" / "deeper").mkdir(parents=True)
-    for name in ("b.csv", "a.csv", "_not.csv", ".nor", "deeper/no.csv"):
+    for at, name in enumerate(("deeper/no.csv", "b.csv", "a.csv", "_not.csv", ".nor")):
         (tmp_path / "in" / name).write_text(f"n,name,more\n\n1,{name},x\n\n,,y\n")
+        os.utime(tmp_path / "in" / name, (at, at))
 
     def rows(**options: Any) -> list[dict[str, Any]]:
         source = FileSource("s", {"watch": False, **options}, tmp_path)
@@ -129,12 +131,12 @@ def test_what_the_guide_says_of_files(tmp_path: Path) -> None:
     csv = {"format": "csv", "schema": "name string, n long"}
     found = [{"name": "a.csv", "n": 1}, {"name": "", "n": None}]
     found += [{"name": "b.csv", "n": 1}, {"name": "", "n": None}]
-    assert rows(path="in", **csv) == found
-    assert [r["name"] for r in rows(path="**/*.csv", **csv) if r["name"]] == [
-        "a.csv",
-        "b.csv",
-        "deeper/no.csv",
-    ]
+    assert rows(path="in", order="name", **csv) == found
+    assert rows(path="in", **csv) == [*found[2:], *found[:2]]
+    names = ["a.csv", "b.csv", "deeper/no.csv"]
+    for order, expected in (("name", names), ("modified", names[::-1])):
+        read = [r["name"] for r in rows(path="**/*.csv", order=order, **csv) if r["name"]]
+        assert read == expected
     (tmp_path / "t.txt").write_bytes(b"one\r\n\nlast")
     assert [r["value"] for r in rows(path="t.txt")] == ["one", "", "last"]
 

@@ -295,7 +295,9 @@ def test_a_replay_is_not_to_blame_for_a_folder_that_is_away_nor_for_a_new_name(w
     (tmp_path / "texts" / "a.txt").rename(tmp_path / "texts" / "b.txt")
     outcome = run.attempt(intent)
     assert outcome.verdict.complete
-    assert {r["word"] for r in outcome.rows["rows"]} == {"w2"}
+    words = {r["word"] for r in outcome.rows["rows"]}
+    assert "w2" in words
+    assert "w1" not in words
     (tmp_path / "texts").rename(tmp_path / "unmounted")
     with pytest.raises(TaskError) as failure:
         run.attempt(intent)

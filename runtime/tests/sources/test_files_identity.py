@@ -206,7 +206,7 @@ class FilesLive(RuleBasedStateMachine):
     @precondition(lambda self: self.files)
     def rename(self, new: str, data: st.DataObject) -> None:
         old = data.draw(st.sampled_from(sorted(self.files)))
-        if new in self.files or new in self.away or self._replaces(new):
+        if new in self.files or new in self.away:
             return
         self._move({old: new})
 
@@ -226,18 +226,18 @@ class FilesLive(RuleBasedStateMachine):
             return
         oldest = self.files.get(chain[-1])
         if oldest is not None:
-            next_oldest = self.files.get(chain[-2])
-            known = next_oldest is None or self._progress(next_oldest)
-            if chain[-1] not in self._done() or not known:
+            if chain[-1] not in self._done():
                 return
             self._remove(chain[-1])
         for old, new in zip(chain[-2::-1], chain[:0:-1], strict=True):
-            if old in self.files:
+            if old in self.files and new not in self.files:
                 self._move({old: new})
         self.create(chain[0], rows.encode(), False)
 
     def _move(self, names: dict[str, str]) -> None:
         moved = {new: self.files[old] for old, new in names.items()}
+        if any(self._replaces(new) and not self._progress(f) for new, f in moved.items()):
+            return
         for old in names:
             del self.files[old]
         self.files.update(moved)
@@ -396,7 +396,7 @@ class SmallPacks(FilesLive):
 
 
 _SETTINGS = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, report_multiple_bugs=False
+    max_examples=800, stateful_step_count=40, deadline=None, report_multiple_bugs=False
 )
 
 TestFilesLive = FilesLive.TestCase

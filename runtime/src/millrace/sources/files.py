@@ -508,6 +508,11 @@ class FileSource(Source):
                 problem = problem or bad
         raise self._not_found(piece, problem)
 
+    def place(self, replay: Replay) -> str:
+        what = "line" if self.kind == "text" else "row" if self.kind == "parquet" else "record"
+        path = shown_name(plain_name(replay.locator["f"]))
+        return f"file {self._place.root / path}, {what} {replay.offset + 1}"
+
     def _candidates(self, piece: RootRange) -> Iterator[Opened]:
         try:
             yield from candidates(self._place, self._opened_format(), piece.locator)
