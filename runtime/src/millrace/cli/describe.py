@@ -117,9 +117,7 @@ def _node(
 
 
 def _arrow(edge: Edge) -> str:
-    taken = ", ".join(f"{name} = {of}" for name, of in edge.columns)
-    how = [*([route(edge)] if edge.exchanged else []), *([f"({taken})"] if taken else []), "→ "]
-    return " ".join(how)
+    return f"{route(edge)} → " if edge.exchanged else "→ "
 
 
 def route(edge: Edge) -> str:

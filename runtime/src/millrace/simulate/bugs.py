@@ -279,6 +279,15 @@ class PlansBeforeEdit(Windows):
         return found if found or self.record is None else self._ask_ahead(self.record)
 
 
+class IgnoresFurtherSinks(Driver):
+    """Goes on although a sink shows more than the record knows."""
+
+    def _sink_refused(self, event: e.SinkRefused) -> list[e.Action]:
+        if event.behind:
+            return self._sinks_fenced(e.SinksFenced(self.membership.execution))
+        return super()._sink_refused(event)
+
+
 class NeverLooksUp(Driver):
     """Does not notice a successor while it waits for something."""
 
@@ -382,6 +391,7 @@ BUGS: dict[str, Bug] = {
         Bug("edit_applied_again", "edit", lambda: _driver(EditAppliedAgain)),
         Bug("edit_before_shown", "edit", lambda: _driver(EditBeforeShown)),
         Bug("plans_before_edit", "edit", lambda: _driver(PlansBeforeEdit)),
+        Bug("ignores_further_sinks", "older copy", lambda: Parts(driver=IgnoresFurtherSinks)),
         Bug("never_looks_up", "liveness", lambda: Parts(driver=NeverLooksUp)),
         Bug("losers_applied", "I3", lambda: Parts(acker=lambda n: LosersApplied(n, PlainFold))),
         Bug("id_without_edge", "I3", lambda: Parts(acker=_acker(_FlatFold), ids=_FlatIds)),

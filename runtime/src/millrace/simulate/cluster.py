@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -119,6 +120,21 @@ class Cluster:
         if isinstance(reply, s.NotOwner) or reply.record is None:
             return None
         return self.vault.decode(reply.record)
+
+    def copy_of(self, name: str) -> s.ServerModel:
+        """A copy of a server, with its file."""
+        return deepcopy(self._slots[name].model)
+
+    def put_back(self, name: str, model: s.ServerModel) -> None:
+        """A server that starts with the file of a copy."""
+        self._slots[name].model = deepcopy(model)
+        self.start(name, keeps_file=True, kept=None)
+
+    def sealed_in(self, model: s.ServerModel) -> int:
+        """The last sealed window of the record in a copy."""
+        reply = deepcopy(model).stamp(model.run_id, Stamp(1 << 30, 1 << 30))
+        assert isinstance(reply, s.Stamped)
+        return 0 if reply.record is None else self.vault.decode(reply.record).sealed
 
     def has(self, member: Member, name: str) -> bool:
         """Whether an incarnation that is up holds an object, for checkers."""

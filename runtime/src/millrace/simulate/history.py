@@ -253,6 +253,8 @@ class History:
         self.contents: dict[str, object] = {}
         self.attempts: dict[AttemptId, AttemptFacts] = {}
         self.tracing = trace is not None
+        self.muted = False
+        """Nobody is told: what happens now is undone later."""
         self._trace = trace
         self._listeners: dict[type, list[Listener]] = {}
 
@@ -262,7 +264,7 @@ class History:
     def add(self, entry: Entry) -> None:
         if self._trace is not None:
             self._trace(entry)
-        for listener in self._listeners.get(type(entry), ()):
+        for listener in self._listeners.get(type(entry), ()) if not self.muted else ():
             listener(entry)
 
     def state(self, name: str) -> StateContent:

@@ -69,7 +69,8 @@ class Options:
     ``side`` gives the tuples a second consumer with a sink of its own; ``codec`` sends records
     and views through their JSON form. From ``outage_s`` on, in seconds, the engine fails every
     attempt until well behind the storm. At ``edit_s`` the topology is edited: source b goes, source
-    c comes, and with ``reborn`` the last stateful processor is replaced by another of its name."""
+    c comes, and with ``reborn`` the last stateful processor is replaced by another of its name.
+    At ``older_s`` a copy of everything is taken, to be put back later (``older``)."""
 
     seed: int
     guarantee: Guarantee
@@ -99,6 +100,7 @@ class Options:
     outage_s: float | None = None
     edit_s: float | None = None
     reborn: bool = False
+    older_s: float | None = None
 
 
 _GUARANTEES = (
@@ -146,6 +148,7 @@ def draw(seed: int) -> Options:
         codec=rng.random() < 0.1,
         outage_s=rng.uniform(0.0, 10.0) if not poison_only and rng.random() < 0.15 else None,
         **_edit(seed, poison_only),
+        older_s=_older(seed) if servers == 1 and not poison_only else None,
     )
 
 
@@ -153,6 +156,11 @@ def _edit(seed: int, poison_only: bool) -> dict[str, Any]:
     rng = Random(f"edit/{seed}")
     edited = not poison_only and rng.random() < 0.3
     return {"edit_s": rng.uniform(2.0, 9.0) if edited else None, "reborn": rng.random() < 0.5}
+
+
+def _older(seed: int) -> float | None:
+    rng = Random(f"older/{seed}")
+    return rng.uniform(2.0, 7.0) if rng.random() < 0.3 else None
 
 
 def _network(rng: Random) -> Network:

@@ -22,6 +22,7 @@ from millrace.simulate.driver import DriverProcess, Surroundings
 from millrace.simulate.engine import Plant
 from millrace.simulate.flow import OUT_SINK, SIDE_SINK, Flow
 from millrace.simulate.nemesis import Nemesis, Targets
+from millrace.simulate.older import OlderCopy
 from millrace.simulate.options import Options, draw
 from millrace.simulate.parts import Parts
 from millrace.simulate.sinks import FilesSink, Sink, TransactionSink
@@ -111,6 +112,18 @@ class Simulation:
             ),
         )
 
+    def _older_copy(self, at_s: float) -> None:
+        tracking = (self.log, self.ackers)
+        OlderCopy(
+            self.world,
+            self.history,
+            self.cluster,
+            self.store,
+            self.supervisor,
+            self.sinks,
+            tracking,
+        ).plan(at_s)
+
     def run(self) -> Outcome:
         """Run until the input is drained; a violation of any invariant ends the run."""
         violation = None
@@ -135,6 +148,8 @@ class Simulation:
     def _to_the_end(self) -> None:
         self.supervisor.start()
         self.nemesis.start()
+        if self.options.older_s is not None:
+            self._older_copy(self.options.older_s)
         latest_s = self.world.storm_ends_s + CALM_LIMIT_S
         while not self.supervisor.drained:
             if not self.world.step():

@@ -30,6 +30,8 @@ class Supervisor:
         self.failures: list[str] = []
         self.crashes = 0
         self._starting = False
+        self.watcher: Callable[[DriverProcess, str], None] | None = None
+        """Who starts drivers instead, for a while."""
         self.edits = 0
         """How often the topology was edited: what drivers are made for from then on."""
 
@@ -70,6 +72,10 @@ class Supervisor:
         return [driver for driver in self.drivers if driver.alive]
 
     def _gone(self, driver: DriverProcess, how: str) -> None:
+        if self.watcher is not None:
+            self._starting = False
+            self.watcher(driver, how)
+            return
         if how == "drained":
             self.drained = True
             return

@@ -1,7 +1,6 @@
 """Sinks that show sealed windows once: files, Redis, the console, and classes of your own."""
 
 from millrace.sinks.base import (
-    RowsRefusedError,
     Sink,
     SinkFullError,
     SinkUnavailableError,
@@ -11,7 +10,6 @@ from millrace.sinks.base import (
 from millrace.sinks.loader import SinkSpec, make_sink, open_sink
 
 __all__ = [
-    "RowsRefusedError",
     "Sink",
     "SinkFullError",
     "SinkSpec",
