@@ -42,5 +42,5 @@ class KeyTypeError(TopologyError):
     """A key column has a type that cannot be a key."""
 
 
-class StateSchemaError(ProtocolError):
-    """Stored state has other columns than the processor now declares."""
+class StateSchemaError(TopologyError):
+    """Stored state has other columns than the processor now declares: no restart mends that."""
