@@ -20,7 +20,10 @@ from typer.core import TyperGroup
 
 from millrace import spec_of
 from millrace.cli.app import build_app
+from millrace.errors import ExitCode
 from millrace.functions import FunctionKind
+from millrace.local.restarts import FINAL_CODES
+from millrace.protocol.decide import BREAKAGE_PAUSES_S
 from millrace.sources.files import FileSource
 from millrace.topology.load import parse
 
@@ -161,3 +164,17 @@ def test_the_code_of_the_guide() -> None:
     (piece,) = plan.ranges
     assert [v for part in ticks.read(piece) for v in part.data.column(0).to_pylist()] == [0, 1, 2]
     assert ticks.plan(plan.offsets, 3).drained
+
+
+def test_what_is_said_of_failures_of_the_engine() -> None:
+    text = " ".join((ROOT / "docs" / "guarantees.md").read_text().split())
+    now, *later, last = BREAKAGE_PAUSES_S
+    pauses = ", ".join(f"{pause:g}" for pause in later)
+    assert now == 0
+    assert f"runs again at once and then after {pauses} and {last:g} seconds" in text
+    assert len(BREAKAGE_PAUSES_S) == 4, "the fifth such failure in a row"
+    assert "the fifth such failure in a row stops the driver" in text
+    assert FINAL_CODES[ExitCode.ENGINE] == 2, "it is started once more"
+    assert f"the run ends with exit code {ExitCode.ENGINE:d}." in text
+    operations = (ROOT / "docs" / "operations.md").read_text()
+    assert f"the second driver ends the run with exit code {ExitCode.ENGINE:d}." in operations

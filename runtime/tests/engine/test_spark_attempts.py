@@ -15,6 +15,7 @@ from millrace.engine.runner import AttemptDied
 from millrace.engine.session import SessionSettings, build_session
 from millrace.engine.sql import SqlAnalyser
 from millrace.errors import TopologyError
+from millrace.protocol.types import Evidence
 from millrace.protocol.verify import Winners, verify
 
 LINES = [f"alpha beta w{i % 7} w{i % 13}" for i in range(300)]
@@ -58,8 +59,8 @@ def spark(tmp_path_factory):
 
 @pytest.fixture
 def windows(tmp_path, state_server, uid, spark):
-    def make(spec: str, small: int = 0) -> SparkWindows:
-        program = compiled(spec, tmp_path, uid, SqlAnalyser(spark))
+    def make(spec: str, small: int = 0, **changes) -> SparkWindows:
+        program = compiled(spec, tmp_path, uid, SqlAnalyser(spark), **changes)
         return SparkWindows(program, state_server.address, spark=spark, small=small)
 
     return make
@@ -118,8 +119,35 @@ def test_what_ends_a_worker_is_told(windows, tmp_path, function, cause, small):
     assert cause in caught.value.reason
     assert "processor 'last'" in caught.value.reason
     assert not caught.value.member_lost
+    assert caught.value.evidence is Evidence.USER_CODE
     roots = "0 to 3" if small else "2 to 3"
     assert f"roots {roots}" in caught.value.reason
+
+
+def test_a_worker_that_ends_without_a_note_is_evidence_of_nothing(windows, tmp_path):
+    """As on a full disk, where notes cannot be kept."""
+    write_lines(tmp_path, ["a", "b", "bad", "c"])
+    run = windows(one_step("deadlysteps:leave_without_a_note"))
+    with pytest.raises(AttemptDied, match="exit code 7") as caught:
+        run.attempt(run.plan())
+    assert caught.value.evidence is Evidence.NONE
+    assert not caught.value.member_lost
+
+
+def test_an_assertion_in_the_engine_is_evidence_of_nothing(windows, tmp_path):
+    write_lines(tmp_path, LINES)
+    run = windows(COUNT, transport="deadlysteps:Asserting")
+    with pytest.raises(AttemptDied, match="AssertionError: no such type") as caught:
+        run.attempt(run.plan())
+    assert caught.value.evidence is Evidence.NONE
+
+
+def test_a_worker_that_dies_before_its_batch_is_evidence_of_nothing(windows, tmp_path):
+    write_lines(tmp_path, ["a"])
+    run = windows(one_step("deadlysteps:DiesAtTheDoor"))
+    with pytest.raises(AttemptDied, match="exit code 9") as caught:
+        run.attempt(run.plan())
+    assert caught.value.evidence is Evidence.NONE
 
 
 def test_memory_beyond_the_limit_fails_the_root_alone(windows, tmp_path):
@@ -231,8 +259,48 @@ processors:
 """
     run = windows(spec)
     intent = run.plan()
-    with pytest.raises(AttemptDied, match="CAST_INVALID_INPUT"):
+    with pytest.raises(AttemptDied, match="CAST_INVALID_INPUT") as caught:
         run.attempt(intent)
+    assert caught.value.evidence is Evidence.ROW
+
+
+ROW_ERRORS = {
+    "100 / CAST(value AS int)": "0",
+    "CAST(value AS tinyint)": "300",
+    "element_at(array(1), CAST(value AS int))": "7",
+    "date_add(DATE'2024-01-01', CAST(value AS int)) + CAST(raise_error(value) AS int)": "1",
+}
+
+
+@pytest.mark.parametrize("expression", ROW_ERRORS)
+def test_expressions_that_fail_for_a_row_are_evidence(windows, tmp_path, expression):
+    write_lines(tmp_path, [ROW_ERRORS[expression]])
+    spec = f"""
+{SOURCE}
+processors:
+  - {{name: last, inputs: [{{from: lines}}], sql: {{select: ["{expression} AS n"]}}}}
+{SINK}
+"""
+    run = windows(spec)
+    with pytest.raises(AttemptDied) as caught:
+        run.attempt(run.plan())
+    assert caught.value.evidence is Evidence.ROW
+
+
+def test_a_failure_in_the_jvm_that_is_not_about_a_value_is_evidence_of_nothing(windows, tmp_path):
+    """It may well speak of one: whoever reads a row's bytes could make it say anything."""
+    write_lines(tmp_path, ["[CAST_INVALID_INPUT] SQLSTATE: 22018"])
+    call = "java_method('java.util.UUID', 'fromString', value) AS n"
+    spec = f"""
+{SOURCE}
+processors:
+  - {{name: last, inputs: [{{from: lines}}], sql: {{select: ["{call}"]}}}}
+{SINK}
+"""
+    run = windows(spec)
+    with pytest.raises(AttemptDied) as caught:
+        run.attempt(run.plan())
+    assert caught.value.evidence is Evidence.NONE
 
 
 class Bomb:

@@ -572,7 +572,7 @@ def test_a_root_that_only_loses_tuples_is_replayed_and_never_a_dead_letter() -> 
     )
     stop = script.actions[-1]
     assert isinstance(stop, e.Stop)
-    assert "1 roots lost tuples: p: broken" in stop.text
+    assert "1 root lost tuples: p: broken" in stop.text
 
 
 def test_open_windows_are_dropped_at_most_once() -> None:

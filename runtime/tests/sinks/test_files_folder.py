@@ -17,6 +17,7 @@ import pytest
 from millrace.errors import NewerFormatError, SinkError
 from millrace.modes import UMASK_VARIABLE
 from millrace.protocol.types import Sealed
+from millrace.sinks.base import RowsRefusedError
 from millrace.sinks.files import FileSink
 
 ROWS = pa.record_batch({"word": ["a", 'say "hi",\n', "", None], "n": [1, None, 3, 4]})
@@ -215,6 +216,7 @@ from pathlib import Path
 import pyarrow as pa
 from millrace.protocol.types import Sealed
 from millrace.sinks.base import SinkFullError
+from millrace.sinks.base import RowsRefusedError
 from millrace.sinks.files import FileSink
 
 folder, mode = Path(sys.argv[1]), sys.argv[2]
@@ -327,3 +329,30 @@ def test_a_fresh_start_is_refused_before_anything_is_deleted(tmp_path):
         again.check_fresh(overwrite=False)
     again.check_fresh(overwrite=True)
     assert shown.exists()
+
+
+class TestRowsThatDoNotFit:
+    FAR = pa.array([[1], [2**62], [2]], pa.list_(pa.timestamp("us")))
+
+    def test_they_are_named_by_their_place_and_nothing_is_left_of_them(
+        self, tmp_path: Path
+    ) -> None:
+        sink = make(tmp_path)
+        sink.prepare("one")
+        batches = [pa.record_batch({"t": self.FAR}), pa.record_batch({"t": self.FAR[::-1]})]
+        with pytest.raises(RowsRefusedError, match="written as jsonLines") as caught:
+            sink.stage("1.1.0.0.0.0/out/out", batches)
+        assert caught.value.rows.keys() == {1, 4}
+        assert list((tmp_path / "out" / "_millrace").rglob("*.jsonl")) == []
+        good = [pa.record_batch({"t": self.FAR[:1]})]
+        staged = sink.stage("1.1.0.0.0.0/out/out", good)
+        assert staged is not None
+        assert staged.rows == 1
+
+    def test_a_type_that_a_format_does_not_know_is_no_fault_of_rows(self, tmp_path: Path) -> None:
+        sink = make(tmp_path, format="parquet")
+        sink.prepare("one")
+        spans = pa.array([(1, 2, 3), None], pa.month_day_nano_interval())
+        with pytest.raises(SinkError, match=r"as parquet.*other column") as caught:
+            sink.stage("1.1.0.0.0.0/out/out", [pa.record_batch({"span": spans})])
+        assert not isinstance(caught.value, RowsRefusedError)

@@ -17,7 +17,7 @@ import redis
 
 from millrace.errors import FencedError, SinkError
 from millrace.protocol.types import Sealed
-from millrace.sinks.base import SinkFullError, SinkUnavailableError
+from millrace.sinks.base import RowsRefusedError, SinkFullError, SinkUnavailableError
 from millrace.sinks.redis import RedisSink
 from millrace.state.embedded import find_binary
 
@@ -282,9 +282,10 @@ def test_a_stream_that_others_write_to_stops_the_window(server: Server) -> None:
 def test_rows_without_a_key_are_refused_by_the_worker(server: Server) -> None:
     sink = make(server, HASH)
     with pytest.raises(
-        SinkError, match=r"column 'word' of redis\.key 'wc:\{word\}' is null in a row"
-    ):
+        RowsRefusedError, match=r"column 'word' of redis\.key 'wc:\{word\}' is null in a row"
+    ) as caught:
         stage(sink, 1, {"word": ["a", None], "n": [1, 2]})
+    assert caught.value.rows.keys() == {1}
     with pytest.raises(
         SinkError, match=r"column 'word' of redis\.key 'wc:\{word\}' does not exist"
     ):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from millrace.sinks import encode
 from millrace.sinks.encode import encode_csv, encode_json_lines
+from millrace.sinks.values import _DAY, _FIRST_DAY, _LAST_DAY, as_text
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
@@ -101,3 +102,25 @@ def test_csv_writes_what_has_no_csv_form_as_text() -> None:
     data = b"".join(part.to_pybytes() for part in encode_csv([batch, batch])).decode()
     row = '"2024-01-02T00:00:00.000000Z","[""a"",null]","AA==","x"'
     assert data.splitlines() == ['"t","l","b","d"', row, row]
+
+
+LIMITS = [
+    (pa.date32(), 1),
+    *((pa.timestamp(u, zone), _DAY[u]) for u in ("s", "ms", "us") for zone in (None, "UTC")),
+]
+"""Type and length of a day in it; nanoseconds do not reach as far."""
+
+
+@pytest.mark.parametrize(("kind", "day"), LIMITS, ids=str)
+@pytest.mark.parametrize("edge", [_FIRST_DAY, _LAST_DAY])
+def test_moments_have_a_text_up_to_the_edges_of_the_calendar(
+    kind: pa.DataType, day: int, edge: int
+) -> None:
+    """Beyond them Arrow writes that a value is out of range, or another moment."""
+    (text,) = as_text(pa.array([edge * day], kind)).to_pylist()
+    assert str(32767 if edge > 0 else -32767) in text
+    over = edge + (1 if edge > 0 else -1)
+    with pytest.raises(ValueError, match="its year has no text"):
+        as_text(pa.array([0, None, over * day], kind))
+    with pytest.raises(ValueError, match="its year has no text"):
+        as_text(pa.array([[over * day]], pa.list_(kind)))

@@ -117,7 +117,9 @@ def _node(
 
 
 def _arrow(edge: Edge) -> str:
-    return f"{route(edge)} → " if edge.exchanged else "→ "
+    taken = ", ".join(f"{name} = {of}" for name, of in edge.columns)
+    how = [*([route(edge)] if edge.exchanged else []), *([f"({taken})"] if taken else []), "→ "]
+    return " ".join(how)
 
 
 def route(edge: Edge) -> str:

@@ -146,14 +146,29 @@ def _edge(graph: _Graph, part: Source | Processor | Sink, declared: Input) -> Ed
         route = Route.COMBINED if aggregate else Route.KEYED
     else:
         route = Route.LOCAL if local else Route.FORWARD
-    return Edge(declared.producer, part.name, route, tuple(declared.key))
+    columns = tuple(declared.columns.items())
+    return Edge(declared.producer, part.name, route, tuple(declared.key), columns=columns)
+
+
+def _arriving(graph: _Graph, part: Source | Processor | Sink, declared: Input) -> pa.Schema | None:
+    """The columns that an input brings, as its consumer sees them."""
+    schema = graph.outputs[declared.producer]
+    if schema is None:
+        return None
+    for of in declared.columns.values():
+        if schema.get_field_index(of) < 0:
+            raise TopologyError(
+                f"{part.name!r}: input from {declared.producer!r} takes the column {of!r}, which "
+                f"it does not have; there are {', '.join(schema.names)}"
+            )
+    return _edge(graph, part, declared).seen(schema)
 
 
 def _input_schema(graph: _Graph, part: Processor | Sink) -> pa.Schema | None:
     """The one schema of all inputs, or ``None`` where an SQL step hides it."""
     known: list[tuple[str, pa.Schema]] = []
     for declared in part.inputs:
-        schema = graph.outputs[declared.producer]
+        schema = _arriving(graph, part, declared)
         if schema is None:
             continue
         known.append((declared.producer, schema))
@@ -205,7 +220,7 @@ def _check_keys(graph: _Graph, part: Processor) -> None:
     """Keys of all inputs must have the same types, in this order."""
     found: list[pa.DataType] = []
     for declared in part.inputs:
-        schema = graph.outputs[declared.producer]
+        schema = _arriving(graph, part, declared)
         if schema is None or not declared.key:
             continue
         types = [schema.field(c).type for c in declared.key]
@@ -222,10 +237,10 @@ def _sql(graph: _Graph, part: Processor, base: Component, incoming: pa.Schema | 
     assert part.sql is not None
     declared = part.inputs[0]
     producer = graph.components[declared.producer]
-    if len(part.inputs) > 1 or declared.key or declared.broadcast:
+    if len(part.inputs) > 1 or declared.key or declared.broadcast or declared.columns:
         raise TopologyError(
-            f"SQL step {part.name!r} must have exactly one input, without key or broadcast: it "
-            "runs in the JVM while the source is read"
+            f"SQL step {part.name!r} must have exactly one input, without key, broadcast or "
+            "columns: it runs in the JVM while the source is read"
         )
     if producer.kind not in (Kind.SOURCE, Kind.SQL):
         raise TopologyError(
@@ -261,7 +276,7 @@ def _aggregate(
     _check_keys(graph, part)
     names = [*key, *dict.fromkeys(c.of for c in columns if c.of is not None and c.of not in key)]
     for declared in part.inputs:
-        schema = graph.outputs[declared.producer]
+        schema = _arriving(graph, part, declared)
         assert schema is not None
         for name in names[len(key) :]:
             if schema.get_field_index(name) < 0 or schema.field(name) != incoming.field(name):

@@ -81,7 +81,9 @@ class PassRun:
         # Consumers first, so that an outlet finds the steps it delivers to.
         for name in reversed(self._names):
             component = program.components[name]
-            ways = [(e, self._shown(component, e, self._way(e))) for e in component.outputs]
+            ways = [
+                (e, self._shown(component, e, _renamed(e, self._way(e)))) for e in component.outputs
+            ]
             self._steps[name] = self._build(component, Outlet(task, component, ways), parts)
 
     # -- life of a task
@@ -193,9 +195,10 @@ class PassRun:
         step = self._steps[edge.consumer]
         if len(component.inputs) == 1 or component.kind is Kind.AGGREGATE:
             return lambda batch: step.accept(edge, batch)
-        first = self.task.program.components[component.inputs[0].producer].output
-        assert first is not None
-        return lambda batch: step.accept(edge, batch.with_data(batch.data.select(first.names)))
+        producer = self.task.program.components[component.inputs[0].producer]
+        assert producer.output is not None
+        names = component.inputs[0].seen(producer.output).names
+        return lambda batch: step.accept(edge, batch.with_data(batch.data.select(names)))
 
     def _build(self, component: Component, outlet: Outlet, parts: Parts) -> Step:
         task, kind = self.task, component.kind
@@ -280,3 +283,16 @@ def headed(
         )
         for reader, tables in parcels.items()
     ]
+
+
+def _renamed(edge: Edge, deliver: Deliver) -> Deliver:
+    """A way to a consumer that takes columns under names of its own."""
+    if not edge.columns:
+        return deliver
+    names = [name for name, _ in edge.columns]
+
+    def pass_on(batch: Batch) -> None:
+        arrays = [batch.data.column(of) for _, of in edge.columns]
+        deliver(batch.with_data(pa.RecordBatch.from_arrays(arrays, names=names)))
+
+    return pass_on

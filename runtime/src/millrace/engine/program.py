@@ -72,6 +72,14 @@ class Edge:
     key: tuple[str, ...] = ()
     ordered: bool = False
     """Whether something behind this edge depends on the order of tuples."""
+    columns: tuple[tuple[str, str], ...] = ()
+    """(Name at the consumer, name at the producer); empty: all as they are."""
+
+    def seen(self, schema: pa.Schema) -> pa.Schema:
+        """The producer's columns as the consumer sees them."""
+        if not self.columns:
+            return schema
+        return pa.schema([schema.field(of).with_name(name) for name, of in self.columns])
 
     @property
     def name(self) -> str:

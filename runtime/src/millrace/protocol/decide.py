@@ -163,7 +163,8 @@ def _broken(outcome: Judged | Died) -> str | None:
         return "the window's own tuple tree is incomplete"
     if outcome.last_try:
         first = outcome.lost[0]
-        return f"{len(outcome.lost)} roots lost tuples: {first.processor}: {first.error}"
+        lost = counted(len(outcome.lost), "root")
+        return f"{lost} lost tuples: {first.processor}: {first.error}"
     return None
 
 

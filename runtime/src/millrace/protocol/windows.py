@@ -496,8 +496,9 @@ class Windows:
         failed = {f.sequence: f for report in winners.reports for f in report.failed}
         incomplete = verdict.incomplete if verdict is not None else ()
         lost = tuple(root for root in incomplete if root.sequence not in failed)
-        if verdict is not None:
-            # What the ackers found complete did go somewhere, whatever its source says.
+        if verdict is not None and verdict.window_complete:
+            # What the ackers found complete did go somewhere, whatever its source says. Of a slice
+            # that misses a message they name no root at all.
             broken = {root.sequence for root in incomplete}
             for root in [f for s, f in failed.items() if f.unreadable and s not in broken]:
                 failed[root.sequence] = replace(root, unreadable=False)

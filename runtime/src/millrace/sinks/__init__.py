@@ -1,6 +1,7 @@
 """Sinks that show sealed windows once: files, Redis, the console, and classes of your own."""
 
 from millrace.sinks.base import (
+    RowsRefusedError,
     Sink,
     SinkFullError,
     SinkUnavailableError,
@@ -10,6 +11,7 @@ from millrace.sinks.base import (
 from millrace.sinks.loader import SinkSpec, make_sink, open_sink
 
 __all__ = [
+    "RowsRefusedError",
     "Sink",
     "SinkFullError",
     "SinkSpec",

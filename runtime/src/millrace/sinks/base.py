@@ -97,6 +97,21 @@ class SinkUnavailableError(SinkError):
     retryable = True
 
 
+class RowsRefusedError(SinkError):
+    """Rows that a sink cannot take, whatever it is asked again: their roots alone fail.
+
+    ``rows`` says why, by the place of each among all rows that ``stage`` was given, in order.
+    """
+
+    def __init__(self, rows: Mapping[int, str]) -> None:
+        if not rows:
+            raise ValueError("RowsRefusedError needs at least one row")
+        texts = list(rows.values())
+        more = f" (and {len(texts) - 1} more rows)" if len(texts) > 1 else ""
+        super().__init__(texts[0] + more)
+        self.rows = dict(rows)
+
+
 class StagingArea(Protocol):
     """Where sinks without files of their own keep staged rows until they are published.
 
@@ -170,7 +185,12 @@ class Sink(ABC):
     def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
         """Write rows durably and invisibly under a task attempt's ``name``, in a worker.
 
-        ``None`` where there are no rows. The digest is over what was written. Raises ``SinkError``.
+        ``None`` where there are no rows. The digest is over what was written.
+
+        Raises ``RowsRefusedError`` for rows that can never be staged: it is called again without
+        them, and their roots fail as if a processor had raised on them. Any other ``SinkError``
+        stops the run, or holds it up where it is ``retryable``; whatever else is raised counts as
+        a failure of the sink, too, and never as one of the rows.
         """
 
     @abstractmethod

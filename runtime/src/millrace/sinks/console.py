@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from millrace.errors import FencedError
 from millrace.protocol.types import Guarantee, Sealed, Staged
-from millrace.sinks.base import Sink, Step, digest_of, passed
-from millrace.sinks.encode import encode_json_lines
+from millrace.sinks.base import RowsRefusedError, Sink, Step, digest_of, passed
+from millrace.sinks.encode import ENCODING_ERRORS, encode_json_lines, misfits
 
 INLINE_BYTES = 16 << 10
 """Where there is no staging area: most that a task hands over in the sealed record itself."""
@@ -52,13 +52,25 @@ class ConsoleSink(Sink):
         rows = sum(batch.num_rows for batch in batches)
         if not rows:
             return None
-        data = b"".join(part.to_pybytes() for part in encode_json_lines(batches))
+        data = self._encoded(batches)
         if self.staging is not None:
             return self.stage_bytes(name, data, rows)
         shown = (
             data if len(data) <= INLINE_BYTES else data[: data.rfind(b"\n", 0, INLINE_BYTES) + 1]
         )
         return Staged(self.name, name, digest_of(data), rows, len(data), shown.decode())
+
+    def _encoded(self, batches: Sequence[pa.RecordBatch]) -> bytes:
+        try:
+            return b"".join(part.to_pybytes() for part in encode_json_lines(batches))
+        except MemoryError:
+            raise
+        except ENCODING_ERRORS:
+            bad = misfits(lambda batch: list(encode_json_lines([batch])), batches)
+            if not bad:
+                raise
+            told = f"sink {self.name!r}: the row cannot be printed: "
+            raise RowsRefusedError({n: told + text for n, text in bad.items()}) from None
 
     def publish(
         self, sealed: Sealed, mine: Sequence[Staged], execution: int, step: Step | None = None

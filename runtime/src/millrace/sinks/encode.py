@@ -14,6 +14,11 @@ from millrace.sinks.values import as_text, json_values, plain
 
 Encoder = Callable[[Sequence[pa.RecordBatch]], Iterator[pa.Buffer]]
 
+Rows = dict[int, str]
+
+ENCODING_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError)
+"""What encoding rows may raise."""
+
 BATCH_ROWS = 1 << 15
 """Rows that are encoded at once; more would not fit the processor's caches."""
 
@@ -55,6 +60,48 @@ ENCODERS: Mapping[str, tuple[str, Encoder]] = {
     "parquet": ("parquet", encode_parquet),
 }
 """File name extension and encoder of each format."""
+
+
+def misfits(encode: Callable[[pa.RecordBatch], object], batches: Sequence[pa.RecordBatch]) -> Rows:
+    """The rows that ``encode`` cannot take, by their place among all rows, with what it says.
+
+    Nothing where that is no matter of rows: then it cannot take a row of nulls either.
+    """
+    found: Rows = {}
+    first = 0
+    for batch in batches:
+        _search(encode, batch, first, found)
+        first += batch.num_rows
+    if found:
+        schema = batches[0].schema
+        nulls = [pa.nulls(1, field.type) for field in schema]
+        if _trouble(encode, pa.RecordBatch.from_arrays(nulls, names=schema.names)) is not None:
+            return {}
+    return found
+
+
+def _search(
+    encode: Callable[[pa.RecordBatch], object], batch: pa.RecordBatch, first: int, found: Rows
+) -> None:
+    trouble = _trouble(encode, batch) if batch.num_rows else None
+    if trouble is None:
+        return
+    if batch.num_rows == 1:
+        found[first] = trouble
+        return
+    half = batch.num_rows // 2
+    _search(encode, batch.slice(0, half), first, found)
+    _search(encode, batch.slice(half), first + half, found)
+
+
+def _trouble(encode: Callable[[pa.RecordBatch], object], batch: pa.RecordBatch) -> str | None:
+    try:
+        encode(batch)
+    except MemoryError:
+        raise
+    except ENCODING_ERRORS as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
 
 
 def _json_lines(batch: pa.RecordBatch) -> pa.Buffer:

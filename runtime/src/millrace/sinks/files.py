@@ -31,6 +31,7 @@ from millrace.errors import SinkError
 from millrace.modes import make_folder, open_up
 from millrace.protocol.types import Sealed, Staged
 from millrace.sinks.base import (
+    RowsRefusedError,
     Sink,
     SinkFullError,
     SinkUnavailableError,
@@ -38,7 +39,7 @@ from millrace.sinks.base import (
     damaged,
     passed,
 )
-from millrace.sinks.encode import ENCODERS
+from millrace.sinks.encode import ENCODERS, ENCODING_ERRORS, misfits
 from millrace.sinks.markers import KEPT_WINDOWS, Markers, sync_folder
 
 _PART = re.compile(r"part-\d{12,}-\d{5,}\.(jsonl|csv|parquet)")
@@ -57,6 +58,7 @@ class FileSink(Sink):
             raise SinkError(
                 f"sink {name!r}: files.format {kind!r} is not known; use {', '.join(ENCODERS)}"
             )
+        self.format = kind
         self.extension, self._encode = ENCODERS[kind]
         self.root = folder / str(self.options["path"])
         self._markers = Markers(name, self.root)
@@ -162,8 +164,30 @@ class FileSink(Sink):
             except OSError:
                 path.unlink(missing_ok=True)
                 raise
+            except ENCODING_ERRORS as error:
+                path.unlink(missing_ok=True)
+                raise self._refusal(batches, error) from error
         rows = sum(batch.num_rows for batch in batches)
         return Staged(self.name, name, digest.hexdigest(), rows, size)
+
+    def _refusal(self, batches: Sequence[pa.RecordBatch], error: Exception) -> Exception:
+        """What to raise for rows that cannot be encoded."""
+        if isinstance(error, MemoryError):
+            return error
+        bad = misfits(lambda batch: list(self._encode([batch])), batches)
+        as_what = f"cannot be written as {self.format}"
+        if not bad:
+            return SinkError(
+                f"sink {self.name!r}: rows of its columns {as_what}: {error}; use another format "
+                "or other column types"
+            )
+        return RowsRefusedError(
+            {
+                place: f"sink {self.name!r}: the row {as_what}: {text}; mend the value before it "
+                "reaches the sink"
+                for place, text in bad.items()
+            }
+        )
 
     def _staged_path(self, name: str) -> Path:
         return self._markers.staged / f"{quote(name, safe='')}.{self.extension}"

@@ -30,13 +30,15 @@ from redis.retry import Retry
 from millrace.errors import FencedError, SinkError
 from millrace.protocol.types import Sealed, Staged
 from millrace.sinks.base import (
+    RowsRefusedError,
     Sink,
     SinkFullError,
     SinkUnavailableError,
     Step,
     passed,
 )
-from millrace.sinks.values import as_text, plain
+from millrace.sinks.encode import misfits
+from millrace.sinks.values import as_text, is_number, plain
 
 KEPT_WINDOWS = 16
 """Digests that are kept of windows below the last one, so that another one is noticed."""
@@ -183,20 +185,38 @@ class RedisSink(Sink):
     # -- in workers
 
     def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
-        if self.mode == "hash":
-            self._check_columns([batch for batch in batches if batch.num_rows])
+        self._check_rows(batches)
         with self._server():
             return self.stage_rows(name, batches)
 
-    def _check_columns(self, batches: Sequence[pa.RecordBatch]) -> None:
+    def _check_rows(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Raises ``RowsRefusedError`` for rows that could not be published: by then it is too late,
+        since they are sealed."""
+        bad = misfits(self._as_texts, batches)
+        bad = {
+            place: f"sink {self.name!r}: the row cannot be written: {text}; mend the value before "
+            "it reaches the sink"
+            for place, text in bad.items()
+        }
+        first = 0
         for batch in batches:
-            for column in self._template[1::2]:
-                if column not in batch.schema.names or batch.column(column).null_count:
-                    what = "is null in a row" if column in batch.schema.names else "does not exist"
-                    raise SinkError(
-                        f"sink {self.name!r}: the column {column!r} of redis.key {self.target!r} "
-                        f"{what}; a row needs a value for its key: filter such rows out"
-                    )
+            for column in self._template[1::2] if self.mode == "hash" else ():
+                told = f"sink {self.name!r}: the column {column!r} of redis.key {self.target!r}"
+                remedy = "a row needs a value for its key: filter such rows out"
+                if column not in batch.schema.names:
+                    raise SinkError(f"{told} does not exist; {remedy}")
+                if batch.column(column).null_count:
+                    nulls = pc.indices_nonzero(batch.column(column).is_null()).to_pylist()
+                    bad |= {first + n: f"{told} is null in a row; {remedy}" for n in nulls}
+            first += batch.num_rows
+        if bad:
+            raise RowsRefusedError(dict(sorted(bad.items())))
+
+    def _as_texts(self, batch: pa.RecordBatch) -> None:
+        """What ``publish`` will do, for columns where that can fail."""
+        for column in batch.columns:
+            if not is_number(column.type) and not pa.types.is_string(column.type):
+                as_text(plain(column))
 
     # -- on the driver
 

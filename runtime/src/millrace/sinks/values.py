@@ -13,6 +13,12 @@ import pyarrow.compute as pc
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 
+_FIRST_DAY, _LAST_DAY = -12_687_428, 11_248_737
+"""January 1 of the year -32767 and December 31 of the year 32767, in days from 1970-01-01."""
+
+_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+"""One day in each unit of a timestamp."""
+
 
 def plain(column: pa.Array) -> pa.Array:
     """The column without dictionaries and with the usual string and binary layouts."""
@@ -41,11 +47,13 @@ def as_text(column: pa.Array) -> pa.Array:
 
     Timestamps and dates are ISO 8601 (with Z where they have a zone, always in UTC), binary is
     base64, lists, structs and maps are JSON of the same values, floats that are not finite are
-    NaN, Infinity and -Infinity.
+    NaN, Infinity and -Infinity. Raises ``ValueError`` for a moment that has no such text.
     """
     kind = column.type
     if pa.types.is_string(kind):
         return column
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        _check_calendar(column)
     if pa.types.is_timestamp(kind):
         if kind.tz is not None:
             column = column.cast(pa.timestamp(kind.unit, "UTC"))
@@ -110,6 +118,20 @@ def _special_bytes(text: pa.Array) -> list[int]:
 
 def _quoted(text: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise('"', text, '"', "")
+
+
+def _check_calendar(column: pa.Array) -> None:
+    """Arrow writes "value out of range" for years beyond its calendar, or another moment."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        each, values = 1, column.view(pa.int32())
+    else:
+        each = _DAY[kind.unit if pa.types.is_timestamp(kind) else "ms"]
+        values = column.view(pa.int64())
+    found = pc.min_max(values).as_py()
+    for value in (found["min"], found["max"]):
+        if value is not None and not _FIRST_DAY <= value // each <= _LAST_DAY:
+            raise ValueError(f"{value} is out of range for {kind}: its year has no text")
 
 
 def _float_text(column: pa.Array) -> pa.Array:

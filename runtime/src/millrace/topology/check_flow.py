@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from millrace.ddl import RESERVED_PREFIX
 from millrace.topology.check_graph import from_path
 from millrace.topology.check_parts import PLACEHOLDER
 from millrace.topology.columns import NUMERIC_TYPES, Columns
@@ -27,7 +28,7 @@ def keys_where_needed(facts: Facts) -> Iterator[Problem]:
             continue
         for edge in facts.edges_of(component):
             if not edge.key and not edge.broadcast:
-                columns = facts.columns.get(edge.producer)
+                columns = facts.columns_on(edge)
                 some = columns[0][0] if columns else "column"
                 yield Problem(
                     _key_path(component, edge),
@@ -72,7 +73,7 @@ def known_key_columns(facts: Facts) -> Iterator[Problem]:
     """Key columns must exist and be of a type that can be a key."""
     for component, _ in facts.consumers():
         for edge in facts.edges_of(component):
-            columns = facts.columns.get(edge.producer)
+            columns = facts.columns_on(edge)
             if columns is None:
                 continue
             types = dict(columns)
@@ -83,6 +84,27 @@ def known_key_columns(facts: Facts) -> Iterator[Problem]:
                 elif (types[column] or "").startswith("array"):
                     message = f"is an {types[column]}, which cannot be a key"
                     yield Problem(path, column, message, "use a column of a simple type")
+
+
+def mapped_columns(facts: Facts) -> Iterator[Problem]:
+    """Columns that an input takes under other names must exist, and SQL takes none so."""
+    for component, part in facts.consumers():
+        for edge in facts.edges_of(component):
+            path = (*component.path, "inputs", edge.index, "columns")
+            if edge.columns and isinstance(part, Processor) and part.sql is not None:
+                yield Problem(
+                    format_path(path),
+                    dict(edge.columns),
+                    "does not go with SQL, which selects and names columns itself",
+                    'write it into select, e.g. "uid AS user"',
+                )
+            known = facts.columns.get(edge.producer)
+            for name, of in edge.columns:
+                if name.startswith(RESERVED_PREFIX):
+                    message = f"begins with {RESERVED_PREFIX!r}, which is reserved"
+                    yield Problem(format_path(path), name, message, "use another name")
+                if known is not None and of not in dict(known):
+                    yield _no_column(format_path((*path, name)), of, edge.producer, known)
 
 
 def merges(facts: Facts) -> Iterator[Problem]:
@@ -106,7 +128,7 @@ def merges(facts: Facts) -> Iterator[Problem]:
 
 
 def _equal_columns(facts: Facts, component: Component, edges: list[Edge]) -> Iterator[Problem]:
-    known = [(e, columns) for e in edges if (columns := facts.columns.get(e.producer)) is not None]
+    known = [(e, columns) for e in edges if (columns := facts.columns_on(e)) is not None]
     for edge, columns in known[1:]:
         first, first_columns = known[0]
         if not _agree(columns, first_columns):
@@ -115,7 +137,7 @@ def _equal_columns(facts: Facts, component: Component, edges: list[Edge]) -> Ite
                 edge.producer,
                 f"has the columns {_shown(columns)}, but {first.producer!r}, with which it is "
                 f"merged, has {_shown(first_columns)}",
-                "put a processor in front that makes them equal",
+                "name them alike by columns: {name here: name there}, or put a processor in front",
             )
 
 
@@ -189,7 +211,7 @@ def _fitting(
     facts: Facts, edges: tuple[Edge, ...], path: str, column: str, function: str
 ) -> Iterator[Problem]:
     for edge in edges:
-        columns = facts.columns.get(edge.producer)
+        columns = facts.columns_on(edge)
         if columns is None:
             continue
         kind = dict(columns).get(column, NOTHING)
@@ -211,7 +233,7 @@ def redis_key_columns(facts: Facts) -> Iterator[Problem]:
             continue
         path = format_path(("spec", "sinks", index, "redis", "key"))
         for edge in facts.graph.inputs(sink.name):
-            columns = facts.columns.get(edge.producer)
+            columns = facts.columns_on(edge)
             for column in PLACEHOLDER.findall(sink.redis.key) if columns is not None else []:
                 if columns is not None and column not in dict(columns):
                     yield _no_column(path, column, edge.producer, columns)
@@ -238,6 +260,7 @@ RULES = (
     keys_where_needed,
     sound_edges,
     known_key_columns,
+    mapped_columns,
     merges,
     sql_behind_sources,
     aggregate_columns,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from millrace.ddl import parse_schema
 from millrace.errors import TopologyError
 from millrace.functions import FunctionKind, FunctionSpec
-from millrace.topology.graph import Graph, Role
+from millrace.topology.graph import Edge, Graph, Role
 from millrace.topology.model import (
     Aggregate,
     AggregateColumn,
@@ -53,10 +53,18 @@ def columns_of(
             known[name] = source_columns(topology.spec.sources[component.index])
         elif component.role is Role.PROCESSOR:
             edges = graph.inputs(name)
-            incoming = known.get(edges[0].producer) if edges else None
+            incoming = columns_on(edges[0], known.get(edges[0].producer)) if edges else None
             processor = topology.spec.processors[component.index]
             known[name] = _processor_columns(processor, incoming, functions.get(name))
     return known
+
+
+def columns_on(edge: Edge, columns: Columns | None) -> Columns | None:
+    """What a consumer sees of its producer's columns."""
+    if not edge.columns:
+        return columns
+    types = dict(columns or ())
+    return tuple((name, types.get(of)) for name, of in edge.columns)
 
 
 def source_columns(source: Source) -> Columns | None:

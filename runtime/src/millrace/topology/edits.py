@@ -282,10 +282,17 @@ def _changed(
             f"another name, {_FRESH}",
         )
         was, now = _without_columns(was), _without_columns(now)
+    moved = _moved_keys(was, now) if stateful and _keys(was) == _keys(now) else []
+    for producer, left, right in moved:
+        path = (*place, "inputs", producer, "columns")
+        reason = f"state is kept under the values of the old columns; {_UNDO}"
+        yield Edit(_place(path), left, right, Effect.REFUSED, reason)
     for path, left, right in _differences(was, now, place):
         text = format_path(path[len(place) :])
         if stateful and path[-1] == "key":
             continue  # reported above for all inputs together
+        if path[3:4] == ("inputs",) and any(path[4:6] == (one[0], "columns") for one in moved):
+            continue
         for prefix, effect, reason in _FIELDS[section]:
             if not prefix or text == prefix or text.startswith((f"{prefix}.", f"{prefix}[")):
                 yield Edit(_place(path), left, right, effect, reason)
@@ -340,6 +347,25 @@ def _keys(part: Mapping[str, Any]) -> list[list[str]]:
         if key not in found:
             found.append(key)
     return sorted(found)
+
+
+def _moved_keys(
+    was: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[tuple[str, dict[str, str], dict[str, str]]]:
+    """(producer, old, new columns) of inputs whose key is made of other columns of the producer."""
+    before = {edge["from"]: edge for edge in was.get("inputs", [])}
+    moved = []
+    for edge in now.get("inputs", []):
+        old = before.get(edge["from"])
+        if old is not None and _of(old) != _of(edge):
+            moved.append((edge["from"], old.get("columns", {}), edge.get("columns", {})))
+    return moved
+
+
+def _of(edge: Mapping[str, Any]) -> list[str]:
+    """The producer's columns that make an input's key."""
+    columns = edge.get("columns", {})
+    return [columns.get(name, name) for name in edge.get("key", [])]
 
 
 def _columns(part: Mapping[str, Any]) -> Any:

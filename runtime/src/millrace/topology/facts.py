@@ -10,7 +10,7 @@ from typing import Any
 
 from millrace.errors import TopologyError
 from millrace.functions import FunctionSpec, spec_of
-from millrace.topology.columns import Columns, columns_of
+from millrace.topology.columns import Columns, columns_of, columns_on
 from millrace.topology.graph import Component, Edge, Graph, graph_of
 from millrace.topology.model import Processor, Sink, Source, StreamTopology
 from millrace.topology.problems import FieldPath, Problem, format_path
@@ -58,6 +58,10 @@ class Facts:
         if self.graph.by_name[component.name] is not component:
             return ()
         return self.graph.inputs(component.name)
+
+    def columns_on(self, edge: Edge) -> Columns | None:
+        """What the consumer of an edge sees; None where that is not known."""
+        return columns_on(edge, self.columns.get(edge.producer))
 
 
 def gather(

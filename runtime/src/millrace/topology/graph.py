@@ -46,13 +46,17 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An input of ``consumer``; ``index`` is its place among the consumer's inputs."""
+    """An input of ``consumer``; ``index`` is its place among the consumer's inputs.
+
+    ``columns`` are (name at the consumer, name at the producer); empty: all as they are.
+    """
 
     producer: str
     consumer: str
     key: tuple[str, ...]
     broadcast: bool
     index: int
+    columns: tuple[tuple[str, str], ...] = ()
 
     @property
     def exchanged(self) -> bool:
@@ -238,7 +242,7 @@ def graph_of(topology: StreamTopology) -> Graph:
             components.append(Component(part.name, role, kind, index))
             if isinstance(part, Processor | Sink):
                 edges += [
-                    Edge(e.producer, part.name, e.key, e.broadcast, i)
+                    Edge(e.producer, part.name, e.key, e.broadcast, i, tuple(e.columns.items()))
                     for i, e in enumerate(part.inputs)
                 ]
     return Graph(tuple(components), tuple(edges))

@@ -218,6 +218,11 @@ class Input(Part):
     broadcast: Flag = Field(
         False, description="Every partition of the consumer gets every tuple. Excludes a key."
     )
+    columns: dict[Text, Text] = Field(
+        {},
+        description="Columns as they are here: the producer's, e.g. {user: uid}. Others are left "
+        "out. Default: all, under their own names. The key names columns as they are here.",
+    )
 
 
 class FilesSource(Part):

@@ -9,7 +9,9 @@ import signal
 import time
 from pathlib import Path
 
-from millrace import row
+from millrace import Processor, row
+from millrace.engine.blackbox import FOLDER_VARIABLE
+from millrace.engine.exchange import Transport
 
 
 @row(output="word string")
@@ -65,3 +67,27 @@ def slow(line):
     while Path(line["value"]).exists():
         time.sleep(0.01)
     return {"word": "done"}
+
+
+@row(output="word string")
+def leave_without_a_note(line):
+    if line["value"].startswith("bad"):
+        note = Path(os.environ[FOLDER_VARIABLE]) / f"{os.getpid()}.note"
+        note.write_bytes(b"")
+        os._exit(7)
+    return {"word": line["value"]}
+
+
+class DiesAtTheDoor(Processor):
+    output = "word string"
+
+    def open(self, context):
+        os._exit(9)
+
+    def process(self, row, out):
+        pass
+
+
+class Asserting(Transport):
+    def send(self, parcels):
+        raise AssertionError("no such type")

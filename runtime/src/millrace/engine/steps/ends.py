@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace import crash
+from millrace.engine.books import error_text
 from millrace.engine.exchange import EnvelopeError
 from millrace.engine.program import Component, Edge
 from millrace.engine.rows import Array, Batch
@@ -16,10 +17,16 @@ from millrace.engine.schema import conform
 from millrace.engine.sql import ERROR, GONE
 from millrace.engine.steps.base import CollectingStep, Outlet, Step, Task
 from millrace.engine.steps.sqlstep import unfold
-from millrace.errors import SinkError, SourceAwayError, SourceError
+from millrace.errors import (
+    EngineError,
+    MillraceError,
+    SinkError,
+    SourceAwayError,
+    SourceError,
+)
 from millrace.protocol.acklog import source_edge
 from millrace.protocol.types import RootRange, Staged
-from millrace.sinks.base import Sink
+from millrace.sinks.base import RowsRefusedError, Sink
 from millrace.sources.base import ReadBatch, Source
 from millrace.tracking.kernels import range_seeds
 
@@ -61,6 +68,11 @@ def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[Read
         nulls = [pa.nulls(1, field.type) for field in schema]
         row = pa.RecordBatch.from_arrays(nulls, names=schema.names)
         yield ReadBatch(row, ((0, str(error)),), gone=True)
+    except (MillraceError, MemoryError):
+        raise
+    except Exception as error:  # a source's code may raise anything
+        text = f"source {source.name!r}: reading raised {error_text(error)}"
+        raise EngineError(text) from error
 
 
 class SourceStep(Step):
@@ -182,18 +194,54 @@ class SinkStep(CollectingStep):
         self.staged: Staged | None = None
 
     def finish(self) -> None:
-        waiting = self.waiting
-        if waiting:
-            left = [(e, self.task.failures.without_failed(b)) for e, b in waiting]
-            name = self.task.object_name("out", self.name)
-            assert self.component.output is not None
-            columns = self.component.output.names
-            self.staged = self._sink.stage(name, [b.data.select(columns) for _, b in left])
-            given, taken = sum(len(b) for _, b in left), self.staged.rows if self.staged else 0
-            if given != taken:
-                raise SinkError(
-                    f"sink {self.name!r} was given {given} rows and staged {taken}; its stage() "
-                    "must take every row, correct it"
-                )
+        if self.waiting:
+            self._stage([self.task.failures.without_failed(b) for _, b in self.waiting])
             crash.reached("worker.staged")
         self.take_all()
+
+    def _stage(self, left: list[Batch]) -> None:
+        """Stage rows; those that the sink refuses fail, and the others are staged without them."""
+        name = self.task.object_name("out", self.name)
+        assert self.component.output is not None
+        columns = self.component.output.names
+        while True:
+            try:
+                self.staged = self._staged(name, [b.data.select(columns) for b in left])
+                break
+            except RowsRefusedError as refused:
+                left = self._without(left, refused)
+        given, taken = sum(len(b) for b in left), self.staged.rows if self.staged else 0
+        if given != taken:
+            raise SinkError(
+                f"sink {self.name!r} was given {given} rows and staged {taken}; its stage() "
+                "must take every row, correct it"
+            )
+
+    def _staged(self, name: str, batches: list[pa.RecordBatch]) -> Staged | None:
+        try:
+            return self._sink.stage(name, batches)
+        except (MillraceError, MemoryError):
+            raise
+        except Exception as error:  # a sink's code may raise anything
+            text = f"sink {self.name!r}: staging rows raised {error_text(error)}"
+            raise EngineError(text) from error
+
+    def _without(self, batches: list[Batch], refused: RowsRefusedError) -> list[Batch]:
+        """The batches less the refused rows, whose roots fail, and less those of such roots."""
+        rows = sum(len(b) for b in batches)
+        wrong = [place for place in refused.rows if not 0 <= place < rows]
+        if wrong:
+            raise SinkError(
+                f"sink {self.name!r} refuses row {wrong[0]} of {rows}; RowsRefusedError counts "
+                "the rows of all batches from 0, correct it"
+            )
+        left, first = [], 0
+        for batch in batches:
+            keep = np.ones(len(batch), bool)
+            for place, text in refused.rows.items():
+                if 0 <= place - first < len(batch):
+                    keep[place - first] = False
+                    self.task.fail(batch, place - first, self.name, text)
+            first += len(batch)
+            left.append(batch if keep.all() else batch.filter(keep))
+        return [self.task.failures.without_failed(b) for b in left]
