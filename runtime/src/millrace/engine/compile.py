@@ -26,12 +26,14 @@ from millrace.engine.program import (
     Route,
     SqlStep,
 )
-from millrace.engine.schema import arrow_schema, normal_schema, type_name
+from millrace.engine.schema import arrow_schema, is_carried, normal_schema, type_name
 from millrace.engine.steps.aggregate import make_state
 from millrace.errors import TopologyError
 from millrace.protocol.types import Guarantee
 from millrace.sinks import SinkSpec
 from millrace.sources import SourceSpec, open_source
+from millrace.state.errors import KeyTypeError
+from millrace.state.keybytes import check_key_type
 from millrace.topology.graph import graph_of
 from millrace.topology.model import (
     Emit,
@@ -125,6 +127,8 @@ def _component(graph: _Graph, part: Source | Processor | Sink, number: int) -> C
     if isinstance(part, Source):
         output = normal_schema(_source_schema(part, graph.options))
         _check_reserved(part.name, output)
+        remedy = "write it as a number or a text"
+        _check_carried(f"spec.sources[{part.name}]", output, remedy)
         spec = SourceSpec.of(part, graph.options.base_path)
         return replace(base, kind=Kind.SOURCE, output=output, connector=spec)
     incoming = _input_schema(graph, part)
@@ -178,6 +182,7 @@ def _input_schema(graph: _Graph, part: Processor | Sink) -> pa.Schema | None:
                     f"{part.name!r}: input from {declared.producer!r} is keyed by {column!r}, "
                     f"which is no column of it; there are {', '.join(schema.names)}"
                 )
+            _check_key_type(part, declared, schema.field(column))
     if len(known) < len(part.inputs):
         return None
     if isinstance(part, Processor) and part.aggregate is not None:
@@ -190,6 +195,25 @@ def _input_schema(graph: _Graph, part: Processor | Sink) -> pa.Schema | None:
                 f"{_describe(first)}, {name!r} has {_describe(schema)}; make them equal"
             )
     return first
+
+
+def _check_key_type(part: Processor | Sink, declared: Input, column: pa.Field) -> None:
+    try:
+        check_key_type(column.name, column.type)
+    except KeyTypeError as error:
+        raise TopologyError(
+            f"{part.name!r}: input from {declared.producer!r} is keyed by {column.name!r}: {error}; "
+            "put what tells the keys apart into a column of such a type and key by that"
+        ) from None
+
+
+def _check_carried(path: str, schema: pa.Schema, remedy: str) -> None:
+    for field in schema:
+        if not is_carried(field.type):
+            raise TopologyError(
+                f"{path}: column {field.name!r} has the type {type_name(field.type)}, which no "
+                f"file holds; {remedy}"
+            )
 
 
 def _function(
@@ -253,6 +277,8 @@ def _sql(graph: _Graph, part: Processor, base: Component, incoming: pa.Schema | 
     if graph.options.sql_schema is not None and incoming is not None:
         output = normal_schema(graph.options.sql_schema(part.name, step, incoming))
         _check_reserved(part.name, output)
+        path = f"spec.processors[{part.name}].sql.select"
+        _check_carried(path, output, "CAST it to string or to a number")
     return replace(base, kind=Kind.SQL, sql=step, output=output, in_jvm=True)
 
 

@@ -57,15 +57,44 @@ def normal_type(arrow: pa.DataType) -> pa.DataType:
         return normal_type(arrow.value_type)
     if pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow):
         return pa.string()
-    if pa.types.is_large_binary(arrow):
+    if pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow):
         return pa.binary()
+    if pa.types.is_float16(arrow):
+        return pa.float32()
+    if pa.types.is_date(arrow):
+        return pa.date32()
     if pa.types.is_timestamp(arrow):
         return pa.timestamp("us", tz="UTC")
-    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+    if pa.types.is_list(arrow) or _is_other_list(arrow):
         return pa.list_(normal_type(arrow.value_type))
     if pa.types.is_integer(arrow) and arrow not in (pa.int32(), pa.int64()):
         return pa.int32() if arrow.bit_width < 32 else pa.int64()
     return arrow
+
+
+def _is_other_list(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow))
+
+
+def is_carried(arrow: pa.DataType) -> bool:
+    """Whether columns of a ``normal_type`` can go through processors into every sink.
+
+    Declared outputs have the types of ``millrace.ddl``. What else sources and SQL may give
+    (decimals, structs, maps, times of day) is handed on; what has no form in a file is not.
+    """
+    if pa.types.is_list(arrow):
+        return is_carried(arrow.value_type)
+    if pa.types.is_struct(arrow):
+        return all(is_carried(field.type) for field in arrow)
+    if pa.types.is_map(arrow):
+        return is_carried(arrow.key_type) and is_carried(arrow.item_type)
+    return bool(
+        arrow in _NAMES
+        or pa.types.is_decimal(arrow)
+        or pa.types.is_time(arrow)
+        or pa.types.is_null(arrow)
+        or pa.types.is_timestamp(arrow)
+    )
 
 
 def normal_schema(schema: pa.Schema) -> pa.Schema:
@@ -135,6 +164,10 @@ def _conform_array(values: Any, field: pa.Field, processor: str) -> pa.Array:
 
 def _fits(got: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a cast can only fail for a single value's size, never for its kind."""
+    if pa.types.is_date64(got):
+        return bool(wanted == pa.date32())
+    if pa.types.is_fixed_size_list(got):
+        return _fits(pa.list_(got.value_type), wanted)
     if pa.types.is_null(got):
         return True
     if pa.types.is_dictionary(got):
@@ -148,6 +181,27 @@ def _fits(got: pa.DataType, wanted: pa.DataType) -> bool:
             got.value_type == wanted.value_type or _fits(got.value_type, wanted.value_type)
         )
     return bool(normal_type(got) == wanted)
+
+
+def fitting(
+    data: pa.RecordBatch, schema: pa.Schema, source: str
+) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """A source's records in its schema, and by row what does not fit it: that row is null.
+
+    An instant finer than a microsecond does not fit, nor does an integer beyond 64 bits. Raises
+    ``OutputError`` as ``conform`` does.
+    """
+    try:
+        return conform(data, schema, source), {}
+    except pa.ArrowInvalid as error:
+        if data.num_rows == 1:
+            nothing = [pa.nulls(1, field.type) for field in schema]
+            return pa.RecordBatch.from_arrays(nothing, schema=schema), {0: str(error)}
+    half = data.num_rows // 2
+    low, bad = fitting(data.slice(0, half), schema, source)
+    high, more = fitting(data.slice(half), schema, source)
+    whole = pa.Table.from_batches([low, high]).combine_chunks().to_batches()[0]
+    return whole, {**bad, **{half + row: text for row, text in more.items()}}
 
 
 def pylist(column: pa.Array) -> list[Any]:

@@ -117,7 +117,8 @@ class SqlAnalyser:
             raise TopologyError(
                 f"SQL step {name!r} selects a column twice: {', '.join(names)}; rename one with AS"
             )
-        return pa.schema([pa.field(f.name, f.type) for f in to_arrow_schema(found)])
+        arrow = to_arrow_schema(found, timezone="UTC")
+        return pa.schema([pa.field(f.name, f.type) for f in arrow])
 
 
 def _refused(frame: DataFrame, expression: str, condition: bool = False) -> str:

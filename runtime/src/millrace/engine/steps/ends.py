@@ -13,7 +13,7 @@ from millrace.engine.books import error_text
 from millrace.engine.exchange import EnvelopeError
 from millrace.engine.program import Component, Edge
 from millrace.engine.rows import Array, Batch
-from millrace.engine.schema import conform
+from millrace.engine.schema import conform, fitting
 from millrace.engine.sql import ERROR, GONE
 from millrace.engine.steps.base import CollectingStep, Outlet, Step, Task
 from millrace.engine.steps.sqlstep import unfold
@@ -60,7 +60,7 @@ def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[Read
                     f"{piece.range.count} were planned; its read() must give those of the range "
                     "alone, correct it"
                 )
-            yield part
+            yield _fitted(part, schema, source.name)
     except SourceError as error:
         away = isinstance(error, SourceAwayError) or getattr(error, "retryable", False)
         if found or not piece.replay or away:
@@ -73,6 +73,12 @@ def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[Read
     except Exception as error:  # a source's code may raise anything
         text = f"source {source.name!r}: reading raised {error_text(error)}"
         raise EngineError(text) from error
+
+
+def _fitted(part: ReadBatch, schema: pa.Schema, source: str) -> ReadBatch:
+    """The records in the declared schema; one with a value beyond its type cannot be decoded."""
+    data, bad = fitting(part.data, schema, source)
+    return ReadBatch(data, tuple({**bad, **dict(part.errors)}.items()), part.gone)
 
 
 class SourceStep(Step):
