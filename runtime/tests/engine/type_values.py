@@ -179,7 +179,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dt.datetime):
-        assert value.tzinfo == dt.UTC
+        assert value.utcoffset() == dt.timedelta(0)
         return value.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     if isinstance(value, dt.date):
         return value.isoformat()

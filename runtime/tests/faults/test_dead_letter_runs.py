@@ -105,6 +105,8 @@ def test_a_few_dead_letters_are_named_last_and_say_where_and_why(place: Path) ->
     assert "1 in 'lines' (the line is not valid UTF-8" in sealed[0]
 
     first, second = letters(place)
+    assert first["where"] == "texts/a.txt, line 17"
+    assert second["where"] == "texts/a.txt, line 71"
     assert (first["processor"], first["replays"], first["trace"]) == ("lines", 0, "")
     assert second["error"] == "ValueError: cannot take boom 70"
     assert second["trace"].splitlines() == [

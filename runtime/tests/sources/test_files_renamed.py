@@ -359,7 +359,7 @@ def test_a_range_is_read_whatever_its_file_is_called_by_then(inbox: Path) -> Non
     worker = FileSource("lines", reader.options, inbox.parent)
     rows = [v for p in (first, second) for b in worker.read(p) for v in b.data[0].to_pylist()]
     assert rows == lines("a", 9000, width=60)[100:8100]
-    assert worker.place(replay) == f"file {inbox / 'app.log'}, line 151"
+    assert worker.place(replay) == f"{inbox.name}/app.log.1, line 151"
     assert worker.payload(replay).decode() == lines("a", 9000, width=60)[150]
     (inbox / "app.log.1").rename(inbox.parent / "away")
     for read in (lambda: list(worker.read(first)), lambda: worker.payload(replay)):

@@ -202,16 +202,16 @@ def _check_key_type(part: Processor | Sink, declared: Input, column: pa.Field) -
         check_key_type(column.name, column.type)
     except KeyTypeError as error:
         raise TopologyError(
-            f"{part.name!r}: input from {declared.producer!r} is keyed by {column.name!r}: {error}; "
-            "put what tells the keys apart into a column of such a type and key by that"
+            f"{part.name!r}: input from {declared.producer!r} is keyed by {column.name!r}: "
+            f"{error}; put what tells the keys apart into a column of such a type and key by that"
         ) from None
 
 
 def _check_carried(path: str, schema: pa.Schema, remedy: str) -> None:
-    for field in schema:
-        if not is_carried(field.type):
+    for column in schema:
+        if not is_carried(column.type):
             raise TopologyError(
-                f"{path}: column {field.name!r} has the type {type_name(field.type)}, which no "
+                f"{path}: column {column.name!r} has the type {type_name(column.type)}, which no "
                 f"file holds; {remedy}"
             )
 

@@ -509,9 +509,18 @@ class FileSource(Source):
         raise self._not_found(piece, problem)
 
     def place(self, replay: Replay) -> str:
-        what = "line" if self.kind == "text" else "row" if self.kind == "parquet" else "record"
-        path = shown_name(plain_name(replay.locator["f"]))
-        return f"file {self._place.root / path}, {what} {replay.offset + 1}"
+        """``texts/a.txt, line 17``: the name that the file has now, from the topology's folder."""
+        piece = range_of(replay)
+        for file in self._candidates(piece):
+            try:
+                where = self._opened_format().place(file, piece)
+            except BadFileError:
+                continue
+            path = os.path.realpath(file.path)
+            if path.startswith(f"{self.folder}{os.sep}"):
+                path = os.path.relpath(path, self.folder)
+            return f"{shown_name(path)}, {where}"
+        return f"{shown_name(plain_name(replay.locator['f']))}, record {replay.offset + 1}"
 
     def _candidates(self, piece: RootRange) -> Iterator[Opened]:
         try:

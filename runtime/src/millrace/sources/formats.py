@@ -31,6 +31,10 @@ from millrace.sources.lines import (
 _COMPRESSED = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\x00": "xz"}
 
 
+COUNTED_BYTES = 1 << 20
+"""How much of a file is looked at in one go where its lines are counted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A file open for reading, of which the first ``size`` bytes count."""
@@ -109,6 +113,10 @@ class FileFormat(ABC):
     def raw(self, file: Opened, piece: RootRange) -> bytes:
         """The bytes of the first record of a range."""
 
+    @abstractmethod
+    def place(self, file: Opened, piece: RootRange) -> str:
+        """Where in the file the first record of a range is: ``line 17`` or ``row 12``."""
+
 
 class LineFormat(FileFormat):
     """Any format whose records are lines; the decoder says what they mean."""
@@ -116,6 +124,8 @@ class LineFormat(FileFormat):
     def __init__(self, decoder: Decoder) -> None:
         self.schema = decoder.schema
         self._decoder = decoder
+        self._counted = (0, 0), 0, 0
+        """A file's device and inode, a position in it and the line ends before that."""
 
     def scan(self, file: Opened, mark: Mark, limit: int, final: bool) -> Found:
         preamble: tuple[int, Any] | None = (0, None)
@@ -170,6 +180,26 @@ class LineFormat(FileFormat):
 
     def raw(self, file: Opened, piece: RootRange) -> bytes:
         return next(self._lines(file, piece)).record(0)
+
+    def place(self, file: Opened, piece: RootRange) -> str:
+        data, _, skip, _ = next(read_groups(file.descriptor, piece.locator, 1))
+        start = int(find_lines(data, self._decoder.blanks).starts[skip])
+        return f"line {self._line_ends(file.descriptor, int(piece.locator['at']) + start) + 1}"
+
+    def _line_ends(self, descriptor: int, position: int) -> int:
+        """Line ends before a position, counted on from the last position of the same file."""
+        found = os.fstat(descriptor)
+        identity = found.st_dev, found.st_ino
+        known, at, count = self._counted
+        if known != identity or at > position:
+            at = count = 0
+        while at < position:
+            data = os.pread(descriptor, min(position - at, COUNTED_BYTES), at)
+            if not data:
+                break
+            at, count = at + len(data), count + data.count(b"\n")
+        self._counted = identity, at, count
+        return count
 
     def _lines(self, file: Opened, piece: RootRange) -> Iterator[Lines]:
         groups = read_groups(file.descriptor, piece.locator, piece.count)

@@ -101,6 +101,9 @@ class ParquetFormat(FileFormat):
         rows = [r for b in self.read(file, replace(piece, count=1)) for r in b.data.to_pylist()]
         return json.dumps(rows[0], default=str, ensure_ascii=False).encode()
 
+    def place(self, file: Opened, piece: RootRange) -> str:
+        return f"row {int(piece.locator['row']) + 1}"
+
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [batch.column(field.name) for field in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)

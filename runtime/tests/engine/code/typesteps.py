@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import type_values
 
 from millrace import Processor, row, stateful, vectorized, where
@@ -51,6 +53,16 @@ class ByKeyedClass(Processor):
     def process(self, values, out):
         out.state.update(values)
         out.emit(dict(out.state))
+
+
+@row(output="t timestamp")
+def instants_of_all_kinds(_):
+    """One instant: without a zone, in UTC, and with the offset of Kathmandu."""
+    noon = dt.datetime(2024, 2, 29, 12, 0, 0, 1)
+    kathmandu = dt.timezone(dt.timedelta(hours=5, minutes=45))
+    yield {"t": noon}
+    yield {"t": noon.replace(tzinfo=dt.UTC)}
+    yield {"t": noon.replace(tzinfo=dt.UTC).astimezone(kathmandu)}
 
 
 @where
