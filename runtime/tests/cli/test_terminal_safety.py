@@ -92,6 +92,9 @@ def place(tmp_path: Path) -> Path:
         ("validate", "topology.yaml", "--set", f"spec.{EVIL[:-2]}=1"),
         ("describe", "odd.yaml"),
         ("dead-letters", "show", f"{EVIL[:-2]}"),
+        ("validate", "topology.yaml", f"{EVIL[:-2]}"),
+        ("status", f"--{EVIL[:-2]}"),
+        ("stop", "--timeout", f"{EVIL[:-2]}"),
     ],
     ids=lambda arguments: " ".join(arguments)[:16],
 )

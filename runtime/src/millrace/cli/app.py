@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 import millrace
 from millrace.cli import dead_letters, describe, list_, logs, run, schema, status, stop, validate
-from millrace.cli.output import exit_codes, print_error
+from millrace.cli.output import SafeConsole, exit_codes, print_error, visible
 from millrace.errors import MillraceError
 
 _COMMANDS = (validate, describe, run, status, logs, stop, list_, dead_letters, schema)
@@ -46,6 +47,11 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Runs the command line; exits with a code of ``ExitCode``."""
+    if any(visible(argument) != argument for argument in sys.argv):
+        # Typer repeats arguments that it does not know; a pattern of the shell may name anything.
+        from typer import rich_utils
+
+        vars(rich_utils)["Console"] = SafeConsole
     try:
         build_app()()
     except MillraceError as error:

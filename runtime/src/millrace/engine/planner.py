@@ -85,6 +85,7 @@ class Planner:
     ) -> None:
         self._lags: dict[str, int] = {}
         self._held = 0
+        self._held_until: Mapping[str, Json] | None = None
         self._behind: Mapping[str, Json] | None = None
         self._sources = sources
         self._max_records = max_records
@@ -118,6 +119,12 @@ class Planner:
             self._held = 0  # the records of the plan before are in a window by now
             self._changed.notify()
 
+    def taken(self, offsets: Mapping[str, Json]) -> None:
+        """The record has come to ``offsets``: what was planned up to there is in a window."""
+        with self._changed:
+            if offsets == self._held_until:
+                self._held = 0
+
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -150,6 +157,7 @@ class Planner:
             self._lags |= found.lags
             with self._changed:
                 self._held = found.roots if self._wanted is None else 0
+                self._held_until = found.offsets
             now = self._clock.monotonic_s()
             if found.roots and since is None:
                 since = now

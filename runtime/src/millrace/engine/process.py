@@ -204,6 +204,7 @@ class DriverProcess:
         )
         planner.start()
         self._statistics.lag = lambda: planner.lag_records
+        self._statistics.taken = planner.taken
         parts = Parts(
             view=self._view,
             stores=self._stores,

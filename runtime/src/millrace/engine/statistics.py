@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from millrace.clock import Clock
 from millrace.engine.journal import StatusFile
 from millrace.protocol import events as e
-from millrace.protocol.types import AttemptPlan, Record, View
+from millrace.protocol.types import AttemptPlan, Json, Record, View
 
 RATE_WINDOWS = 20
 """The rate shown is over so many windows."""
@@ -20,11 +20,12 @@ TIMINGS_KEPT = 50
 class Statistics:
     """Numbers for people; everything exact in them is copied from the committed record.
 
-    ``lag`` tells how many records wait in the sources.
+    ``lag`` tells how many records wait in the sources, ``taken`` is told the record's offsets.
     """
 
     def __init__(self, status: StatusFile, clock: Clock) -> None:
         self.lag: Callable[[], int] = lambda: 0
+        self.taken: Callable[[Mapping[str, Json]], None] = lambda _: None
         self._status = status
         self._clock = clock
         self._record: Record | None = None
@@ -48,6 +49,7 @@ class Statistics:
         return "driver.marked"
 
     def committed(self, record: Record, view: View) -> None:
+        self.taken(record.offsets)
         now = self._clock.monotonic_s()
         if self._record is None or record.sealed > self._record.sealed:
             self._recent.append((now, record.totals.roots))
