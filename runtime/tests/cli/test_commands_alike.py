@@ -77,6 +77,14 @@ def test_every_command_takes_the_file_in_front_or_by_an_option(file, folder, wor
     assert twice.returncode == ExitCode.USAGE
 
 
+def test_run_takes_the_file_the_same_ways(file, tmp_path) -> None:
+    home = str(tmp_path / "no-java")
+    done = [command("run", *how, JAVA_HOME=home) for how in ([str(file)], ["-t", str(file)])]
+    assert [one.returncode for one in done] == [ExitCode.JAVA, ExitCode.JAVA]
+    assert command("run", str(file), "-t", str(file)).returncode == ExitCode.USAGE
+    assert command("run").returncode == ExitCode.USAGE
+
+
 def test_topologies_that_have_run_are_listed(file, folder, tmp_path) -> None:
     open_folder(tmp_path / ".millrace" / "other", "other", tmp_path / "o.yaml", SystemClock())
     broken = tmp_path / ".millrace" / "broken"

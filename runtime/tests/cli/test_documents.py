@@ -25,6 +25,8 @@ from millrace.functions import FunctionKind
 from millrace.local.restarts import FINAL_CODES
 from millrace.protocol.decide import BREAKAGE_PAUSES_S
 from millrace.sources.files import FileSource
+from millrace.topology import limits
+from millrace.topology.duration import LONGEST_MS
 from millrace.topology.load import parse
 
 ROOT = Path(__file__).parents[3]
@@ -108,6 +110,20 @@ def test_commands_of_the_documents_exist() -> None:
     named |= {name for row in re.findall(r"^\| `([a-z-]+)[ `]", CLI, re.M) for name in [row]}
     assert len(named) > 8
     assert sorted(named - set(app.commands)) == []
+
+
+def test_the_limits_that_are_told_are_those_that_hold() -> None:
+    text = " ".join((ROOT / "docs" / "cli.md").read_text().split())
+    for told in (
+        f"{limits.MOST_CHARS:,} characters",
+        f"{limits.MOST_VALUES:,} values",
+        f"{limits.MOST_DEPTH} levels",
+        f"{limits.MOST_PARTS:,} sources, processors and sinks",
+        f"{limits.MOST_INPUTS:,} inputs",
+        f"{limits.MOST_OVERRIDES} `--set`",
+        f"at most {LONGEST_MS // 86_400_000} days",
+    ):
+        assert told in text
 
 
 def test_a_reader_of_changes_takes_the_last_window(tmp_path: Path) -> None:
