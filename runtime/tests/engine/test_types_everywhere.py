@@ -17,11 +17,14 @@ import time
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import redis
 import type_values as tv
 from engine_support import Windows, compiled
 
 from millrace.errors import TopologyError
+from millrace.protocol.types import Sealed
 from millrace.sinks import open_sink
+from millrace.sinks.redis import RedisSink
 
 STEPS = {
     "row": ("by_row", ""),
@@ -251,3 +254,32 @@ def test_a_value_beyond_its_type_is_a_record_that_cannot_be_decoded(
     failed = [f for report in outcome.reports.values() for f in report.failed]
     assert [(f.sequence, f.processor, f.unreadable) for f in failed] == [(0, "rows", True)]
     assert sorted(by_id(outcome.rows["out"])) == [2]
+
+
+@pytest.mark.parametrize("mode", [{"mode": "hash", "key": "r:{id}"}, {"mode": "stream"}])
+def test_redis_shows_every_value_as_files_do(tmp_path, state_server, uid, zone, mode):
+    """But for binary, which Redis holds as it is."""
+    address = state_server.address
+    url = f"redis://:{address.password}@{address.url.removeprefix('redis://')}"
+    options = {"url": url, "stream": f"{uid}-rows", **mode}
+    if "key" in mode:
+        options = {**mode, "url": url, "key": f"{uid}:{{id}}"}
+    sink = RedisSink("out", options, tmp_path)
+    sink.prepare(uid)
+    sink.fence(1)
+    staged = sink.stage("1.1.1.0.0.0/out/out", tv.table().to_batches())
+    sink.publish(Sealed(1, staged.digest, (staged,)), (staged,), 1)
+    client = redis.Redis.from_url(url)
+    if "key" in mode:
+        shown = [client.hgetall(f"{uid}:{row['id']}") for row in tv.rows()]
+    else:
+        shown = [fields for _, fields in client.xrange(f"{uid}-rows")]
+    nulls = [{k for k, v in row.items() if v is None} for row in tv.rows()]
+    want = [numbered(tv.as_csv(row)) for row in tv.rows()]
+    for got, row, expected, missing in zip(shown, tv.rows(), want, nulls, strict=True):
+        assert got.pop(b"x", b"") == (row["x"] or b"")
+        texts = {name.decode(): value.decode() for name, value in got.items()}
+        texts.setdefault("id", expected["id"])  # of a hash it is in the key
+        found = {name: texts.get(name, "") for name in expected if name != "x"}
+        assert numbered(found) == {k: v for k, v in expected.items() if k != "x"}
+        assert not any(texts.get(name) for name in missing)

@@ -166,3 +166,20 @@ def test_overrides_are_validated_like_the_file():
 def test_passwords_are_blotted_out_of_messages():
     assert shorten("redis://:secret@host:6379") == '"redis://:***@host:6379"'
     assert shorten("redis://me:secret@host:6379") == '"redis://me:***@host:6379"'
+
+
+def test_a_share_is_a_whole_percentage() -> None:
+    assert parse(TEXT).spec.dead_letters.max_percent == 50
+    for text, percent in (("0%", 0), ("7%", 7), ("100%", 100)):
+        found = parse(TEXT, [f'spec.deadLetters.maxShare="{text}"'])
+        assert found.spec.dead_letters.max_percent == percent
+
+
+@pytest.mark.parametrize("text", ['"101%"', '"50"', '"0.5"', '"5.5%"', '"-1%"', '"%"', '"07%"'])
+def test_another_share_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(InvalidTopologyError) as refused:
+        parse(TEXT, [f"spec.deadLetters.maxShare={text}"])
+    assert "spec.deadLetters.maxShare" in str(refused.value)
+    assert '"50%"' in str(refused.value)
+    with pytest.raises(InvalidTopologyError, match=r"spec.deadLetters.maxShare: 0.5 is no text"):
+        parse(TEXT, ["spec.deadLetters.maxShare=0.5"])

@@ -33,6 +33,7 @@ def test_equal_topologies_have_no_edits():
         ("spec.ackers.replicas=3", Effect.IN_PLACE),
         ("spec.ackers.backoff=5s", Effect.IN_PLACE),
         ("spec.ackers.maxReplays=9", Effect.IN_PLACE),
+        ("spec.deadLetters.maxShare=9%", Effect.IN_PLACE),
         ("spec.tupleTimeout=1m", Effect.IN_PLACE),
         ("spec.guarantee=AtLeastOnce", Effect.RESTART),
         ("spec.tracking=Off", Effect.RESTART),

@@ -68,6 +68,11 @@ class Report:
         }
 
     @property
+    def told(self) -> bool:
+        """Whether the driver could write down how it ended; without that its counts are old."""
+        return self.status.get("state") in ("drained", "asked")
+
+    @property
     def dead_letters(self) -> str:
         """What is to be said last of the dead letters that are there; empty without any."""
         dead = int(self.status.get("deadLetters") or 0)

@@ -144,4 +144,7 @@ def _run(
         print_plain(json.dumps(report.document()))
     if report.dead_letters:
         print_warning(report.dead_letters)
+    if not report.told and not result.code:
+        print_warning(f"{folder.status} could not be written: look whether there are dead letters")
+        return ExitCode.DEAD_LETTERS
     return ExitCode.DEAD_LETTERS if report.dead_letters and not result.code else result.code
