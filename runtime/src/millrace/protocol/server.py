@@ -106,6 +106,15 @@ class _Data:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerFile:
+    """A copy of a server's append-only file."""
+
+    record: bytes | None
+    tag: Tag | None
+    objects: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Write:
     """One atomic entry of the append-only file."""
 
@@ -213,6 +222,17 @@ class ServerModel:
         self._data = _Data(durable.record, durable.tag, dict(durable.objects))
         self.run_id = run_id
         self.stamp_in_effect = None
+
+    def file(self) -> ServerFile:
+        """The append-only file as it is on disk, whatever happens to the server afterwards."""
+        durable = self._durable
+        return ServerFile(durable.record, durable.tag, tuple(durable.objects.items()))
+
+    def restart_on(self, run_id: str, file: ServerFile) -> None:
+        """Start as a new incarnation on a file that was put back from a copy."""
+        self._durable = _Data(file.record, file.tag, dict(file.objects))
+        self._unsynced.clear()
+        self.restart(run_id)
 
     def restart_empty(self, run_id: str) -> None:
         """Start as a new incarnation on a new file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.protocol import acker as a
 from millrace.protocol import acklog as al
@@ -175,11 +175,13 @@ class Verdicts:
         log: AckLog,
         ackers: Callable[[], tuple[str, ...]],
         post: Callable[[e.Event], None],
+        short: float,
     ) -> None:
         self._world = world
         self._log = log
         self._ackers = ackers
         self._post = post
+        self._short = short
         self._cases: dict[AttemptId, _Case] = {}
         self._members: al.Members | None = None
         self._members_life = -1
@@ -269,4 +271,12 @@ class Verdicts:
             found = a.merge_verdicts(v for v in self._log.verdicts if v.id == case.opened.id)
             if found is not None:
                 case.given = True
-                self._post(e.VerdictGiven(found))
+                self._post(e.VerdictGiven(self._shortened(found)))
+
+    def _shortened(self, verdict: Verdict) -> Verdict:
+        """An answer that forgets a root, and says so by its count alone."""
+        if not verdict.incomplete or not self._world.chance(self._short):
+            return verdict
+        forgotten = self._world.rng.choice(verdict.incomplete)
+        kept = tuple(root for root in verdict.incomplete if root is not forgotten)
+        return replace(verdict, incomplete=kept)

@@ -5,6 +5,7 @@ Every bug replaces one production part by a subclass that breaks one rule; nothi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,7 @@ from millrace.protocol.types import (
     Record,
     Sealed,
     Stamp,
+    TaskId,
 )
 from millrace.protocol.windows import Change, Ending, Windows
 from millrace.simulate.engine import Attempt, Task
@@ -120,6 +122,13 @@ class ActsBeforeOpening(Membership):
         if self.step is Step.OPENING:
             self.step = Step.RECOVERED
         return actions
+
+
+class StaleFileIsSource(Membership):
+    """Reads the record from a restarted server whatever the age of its file."""
+
+    def _recent(self, record: Record | None) -> bool:
+        return True
 
 
 # --- windows
@@ -288,6 +297,93 @@ class IgnoresFurtherSinks(Driver):
         return super()._sink_refused(event)
 
 
+class SuspendKeepsSplit(Windows):
+    """Goes on with a split that was decided on the word of a run under another view."""
+
+    def suspend(self) -> list[e.Action]:
+        splitting = self._splitting
+        actions = super().suspend()
+        self._splitting = splitting
+        return actions
+
+
+class AnyLettersBelieved(Windows):
+    """Takes any object of dead letters that was stored for the one that it waits for."""
+
+    def _dead_written(self, event: e.DeadWritten) -> list[e.Action]:
+        if self._ending is not None:
+            self._ending.name = event.name
+        return super()._dead_written(event)
+
+
+class LettersTakenTwice(Windows):
+    """A letter that is gone already is taken again as long as others are left beside it."""
+
+    def _change(self, change: Change) -> list[e.Action]:
+        requests, self._requests = self._requests, {}
+
+        def again(record: Record) -> Record:
+            record = change(record)
+            for request in requests.values():
+                record = _take_again(record, request)
+            return record
+
+        return super()._change(again)
+
+
+def _take_again(record: Record, request: e.DeadLetterRequest) -> Record:
+    present = tuple(
+        replace(one, removed=tuple(n for n in one.removed if n not in request.indexes))
+        if one.name == request.segment
+        else one
+        for one in record.dead
+    )
+    forgetful = replace(record, dead=present)
+    return records.take_letters(forgetful, request.segment, request.indexes, request.replays)
+
+
+class UncoveredRoots(Windows):
+    """Does not ask whether the source tasks have read every root of the window."""
+
+    def _run_done(self, event: e.RunDone) -> list[e.Action]:
+        intent = self._progress[event.id.window].intent if self._current(event.id) else None
+        if intent is None:
+            return []
+        shares = (((0, intent.roots),), *itertools.repeat((), len(event.reports)))
+        first = [r for r in event.reports if r.task.pass_no == 0]
+        told = dict.fromkeys(r.task.partition for r in first)
+        covering = tuple(
+            replace(r, roots_read=shares[min(1, sorted(told).index(r.task.partition))])
+            if r.task.pass_no == 0
+            else r
+            for r in event.reports
+        )
+        return super()._run_done(replace(event, reports=covering))
+
+
+class ReadsUnchecked(Windows):
+    """Is content if all readers together have read every partition."""
+
+    def _run_done(self, event: e.RunDone) -> list[e.Action]:
+        read: dict[int, set[TaskId]] = {}
+        for report in event.reports:
+            read.setdefault(report.task.pass_no, set()).update(report.read)
+        shared = (replace(r, read=tuple(sorted(read[r.task.pass_no]))) for r in event.reports)
+        return super()._run_done(replace(event, reports=tuple(shared)))
+
+
+class JudgedCountUnchecked(Windows):
+    """Believes a verdict that does not speak of all roots."""
+
+    def _verdict_given(self, event: e.VerdictGiven) -> list[e.Action]:
+        attempt = self._current(event.verdict.id)
+        if attempt is None or attempt.marker is None:
+            return []
+        judged = attempt.marker.intent.roots - len(attempt.marker.excluded)
+        complete = judged - len(event.verdict.incomplete)
+        return super()._verdict_given(e.VerdictGiven(replace(event.verdict, complete=complete)))
+
+
 class NeverLooksUp(Driver):
     """Does not notice a successor while it waits for something."""
 
@@ -309,6 +405,16 @@ class LosersApplied(a.AckerMachine[PlainMessage]):
         if held is None or part is None:
             return []
         return self._judge(held, partition, part)
+
+
+class RefusedMessageCounts(a.AckerMachine[PlainMessage]):
+    """Judges a slice although a winner's message to it makes no sense."""
+
+    def drained(self, attempt: AttemptId, partition: int) -> list[a.AckerAction]:
+        _, part = self._waiting(attempt, partition, a.Phase.DRAINING)
+        if part is not None:
+            part.refused.clear()
+        return super().drained(attempt, partition)
 
 
 class _FlatFold(PlainFold):
@@ -392,6 +498,18 @@ BUGS: dict[str, Bug] = {
         Bug("edit_before_shown", "edit", lambda: _driver(EditBeforeShown)),
         Bug("plans_before_edit", "edit", lambda: _driver(PlansBeforeEdit)),
         Bug("ignores_further_sinks", "older copy", lambda: Parts(driver=IgnoresFurtherSinks)),
+        Bug("stale_file_is_source", "rule 24", lambda: _driver(membership=StaleFileIsSource)),
+        Bug("suspend_keeps_split", "rule 19", lambda: _driver(SuspendKeepsSplit)),
+        Bug("any_letters_believed", "I4", lambda: _driver(AnyLettersBelieved)),
+        Bug("letters_taken_twice", "I4", lambda: _driver(LettersTakenTwice)),
+        Bug("uncovered_roots", "I1", lambda: _driver(UncoveredRoots)),
+        Bug("reads_unchecked", "I3", lambda: _driver(ReadsUnchecked)),
+        Bug("judged_count_unchecked", "I3", lambda: _driver(JudgedCountUnchecked)),
+        Bug(
+            "refused_message_counts",
+            "I3",
+            lambda: Parts(acker=lambda n: RefusedMessageCounts(n, PlainFold)),
+        ),
         Bug("never_looks_up", "liveness", lambda: Parts(driver=NeverLooksUp)),
         Bug("losers_applied", "I3", lambda: Parts(acker=lambda n: LosersApplied(n, PlainFold))),
         Bug("id_without_edge", "I3", lambda: Parts(acker=_acker(_FlatFold), ids=_FlatIds)),

@@ -22,6 +22,7 @@ CONNECT_TIMEOUT_S = 0.3
 @dataclass(slots=True)
 class _Slot:
     model: s.ServerModel
+    old: s.ServerFile
     alive: bool = True
     cut_until_s: float = 0.0
 
@@ -64,8 +65,12 @@ class Cluster:
         self._history = history
         self._lives = 0
         self.vault = Vault(codec)
-        self._slots = {name: _Slot(make(name, self._run_id())) for name in names}
+        self._slots = {name: self._slot(make, name) for name in names}
         self.wanted = set(self._slots)
+
+    def _slot(self, make: Callable[[str, str], s.ServerModel], name: str) -> _Slot:
+        model = make(name, self._run_id())
+        return _Slot(model, model.file())
 
     def _run_id(self) -> str:
         self._lives += 1
@@ -105,6 +110,22 @@ class Cluster:
             slot.model.restart(self._run_id(), kept)
         else:
             slot.model.restart_empty(self._run_id())
+        slot.old = slot.model.file()
+        slot.alive = True
+
+    def file(self, name: str) -> s.ServerFile:
+        """The file of a server as it is now."""
+        return self._slots[name].model.file()
+
+    def old_file(self, name: str) -> s.ServerFile:
+        """The file of a server as it was when this life of it began."""
+        return self._slots[name].old
+
+    def start_on(self, name: str, file: s.ServerFile) -> None:
+        """Somebody has put this file in the place of the server's own."""
+        slot = self._slots[name]
+        slot.model.restart_on(self._run_id(), file)
+        slot.old = file
         slot.alive = True
 
     def down(self) -> list[str]:

@@ -57,7 +57,13 @@ class DriverProcess:
         self._unheard: deque[e.Event] = deque()
         self._handling = False
         self._attempts: dict[AttemptId, Attempt] = {}
-        self._verdicts = Verdicts(self._world, self._plant.log, around.ackers, self.post)
+        self._verdicts = Verdicts(
+            self._world,
+            self._plant.log,
+            around.ackers,
+            self.post,
+            self._plant.options.chaos.verdict_short,
+        )
         self._claimed = 0
         self._methods: dict[type, Callable[..., None]] = {
             e.ReadView: self._read_view,
@@ -283,13 +289,14 @@ class DriverProcess:
         members = {m.name: m for m in view.target}
         waiting = {members[n] for n in owners_of(view.owners, action.name, 0)}
         cluster = self._plant.cluster
+        slow_s = self._world.rng.expovariate(0.7) if self._world.chance(0.3) else 0.005
 
         def put(member: Member) -> None:
             def answer(reply: s.PutReply) -> None:
                 if isinstance(reply, s.Ok):
                     waiting.discard(member)
                     if not waiting:
-                        self._world.send(self.post, e.DeadWritten(action.name))
+                        self._world.after(slow_s, self.post, e.DeadWritten(action.name))
 
             cluster.ask(
                 member,

@@ -8,9 +8,10 @@ same task may run beside it. Readers of a pass normally see one attempt of each 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
+from millrace import ids
 from millrace.protocol import acklog as al
 from millrace.protocol import events as e
 from millrace.protocol import server as s
@@ -67,6 +68,7 @@ class Task:
     objects: tuple[tuple[str, Segment], ...] = ()
     staged: tuple[Staged, ...] = ()
     partitions: tuple[int, ...] = ()
+    unread: frozenset[int] = frozenset()
     waiting: int = 0
     dead: bool = False
 
@@ -154,9 +156,9 @@ class Attempt:
         states = f.States(flow, plan, self.plant.history.contents)
         last = self.plant.options.passes - 1
         if task.id.pass_no == 0:
-            work = task.work = flow.source_task(
-                plan, partition, self._salt(task.id), self._transport.short_read(partition)
-            )
+            task.unread = self._transport.short_told(partition)
+            skipped = self._transport.short_read(partition) | task.unread
+            work = task.work = flow.source_task(plan, partition, self._salt(task.id), skipped)
         else:
             task.read = self._sources(task.id.pass_no - 1)
         if work.killed:
@@ -185,6 +187,9 @@ class Attempt:
                 if seen != self._chosen[where]:
                     self._transport.hit_all()
             chosen.append(seen)
+        if self.plant.world.chance(self.plant.options.chaos.unread):
+            self._transport.hit_all()
+            chosen.remove(self.plant.world.rng.choice(chosen))
         return tuple(chosen)
 
     def _inputs(self, task: Task, edge: str) -> list[f.Item]:
@@ -330,6 +335,8 @@ class Attempt:
 
     def _append(self, message: PlainMessage, facts: h.TaskFacts) -> None:
         world = self.plant.world
+        if message.nets and world.chance(self.plant.options.chaos.misled):
+            self._mislead(message, facts)
         if world.chance(self.plant.options.chaos.tuple_lost * 0.2):
             self._transport.hit_all()
             return
@@ -337,6 +344,22 @@ class Attempt:
         self.plant.log.append(message)
         if world.chance(0.1):
             world.send(self.plant.log.append, message)
+
+    def _mislead(self, message: PlainMessage, facts: h.TaskFacts) -> None:
+        """Append it to a slice as well that does not hold its roots."""
+        window, roots = self.plan.id.window, self.plan.intent.roots
+        others = [
+            part
+            for part in range(ids.TRACKING_PARTITIONS)
+            if part not in facts.appended
+            and part != message.partition
+            and (al.roots_of(window, part, roots) or part == al.check_partition(window))
+        ]
+        if others:
+            part = self.plant.world.rng.choice(others)
+            self._transport.hit_all()
+            facts.misled.add(part)
+            self.plant.log.append(replace(message, partition=part))
 
     def _stage(self, task: Task) -> None:
         if self._gone:
@@ -391,7 +414,7 @@ class Attempt:
         runs: tuple[tuple[int, int], ...] = ()
         if task.id.pass_no == 0:
             share = self.plant.flow.share(self.plan.intent.roots, task.id.partition)
-            runs = ((share.start, len(share)),) if share else ()
+            runs = _runs(sequence for sequence in share if sequence not in task.unread)
         return TaskReport(
             task=task.id,
             read=task.read,
@@ -404,7 +427,8 @@ class Attempt:
         )
 
     def _winners(self) -> tuple[TaskId, ...] | None:
-        """The attempts whose output went into the result, None if readers disagreed."""
+        """The attempts whose output went into the result, None if readers disagreed or somebody
+        says of itself that it has not read all."""
         parts = range(self.plant.options.parallelism)
         last = self.plant.options.passes - 1
         wanted = {self._finished[last, p][0].id for p in parts}
@@ -412,8 +436,11 @@ class Attempt:
         for _ in range(last + 1):
             if len(wanted) != len(parts):
                 return None
+            tasks = [self._tasks[task] for task in wanted]
+            if any(task.unread or len(task.read) not in (0, len(parts)) for task in tasks):
+                return None
             found += sorted(wanted)
-            wanted = {read for task in wanted for read in self._tasks[task].read}
+            wanted = {read for task in tasks for read in task.read}
         return tuple(sorted(found))
 
     def _die(
@@ -429,3 +456,14 @@ class Attempt:
         self.plant.world.soon(self._post, event)
         if self.plant.world.chance(0.05):
             self.plant.world.after(1.0, self._post, event)
+
+
+def _runs(sequences: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Rising sequence numbers as (first, count) of neighbours."""
+    runs: list[tuple[int, int]] = []
+    for sequence in sequences:
+        if runs and sum(runs[-1]) == sequence:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((sequence, 1))
+    return tuple(runs)

@@ -142,7 +142,8 @@ class TaskFacts:
 
     ``tuples`` counts, for each tuple that left or reached the task, emissions minus processings;
     the key is (sequence number or None for the window's own tree, edge, what identifies it).
-    ``trees`` holds the tracking ids of the roots that it read.
+    ``trees`` holds the tracking ids of the roots that it read, ``appended`` the slices that it
+    wrote to with the life of the log, ``misled`` those that first got a message for another one.
     """
 
     task: TaskId
@@ -150,6 +151,7 @@ class TaskFacts:
     trees: dict[int, int] = field(default_factory=dict)
     tuples: dict[tuple[int | None, str, object], int] = field(default_factory=dict)
     appended: dict[int, int] = field(default_factory=dict)
+    misled: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)

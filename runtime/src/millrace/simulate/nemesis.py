@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from millrace.protocol import events as e
-from millrace.protocol.types import Member, Record, Replay
+from millrace.protocol.server import ServerFile
+from millrace.protocol.types import DeadSegment, Member, Phase, Record, Replay
 from millrace.simulate import history as h
 from millrace.simulate.acklog import AckerProcess, AckLog
 from millrace.simulate.cluster import Cluster, ViewStore
@@ -46,6 +47,8 @@ class Nemesis:
         self._to = targets
         self.crashes = 0
         self._requested: set[tuple[str, int]] = set()
+        self._stale_file = False
+        self._asked = 0
 
     def start(self) -> None:
         chaos = self._to.options.chaos
@@ -57,6 +60,7 @@ class Nemesis:
             (chaos.stop_s, self._stop),
             (chaos.scale_s, self._scale),
             (chaos.cut_s, self._cut),
+            (chaos.stale_s, self._stale),
             (1.0 if self._to.options.requests else 0.0, self._request),
         ):
             if mean_s:
@@ -77,7 +81,7 @@ class Nemesis:
     def _server(self) -> None:
         options, cluster = self._to.options, self._to.cluster
         members = [m for m in cluster.alive() if options.copies == 1 or self._expendable(m)]
-        if not members:
+        if not members or self._stale_file:
             return
         name = self._world.rng.choice(members).name
         self.crashes += 1
@@ -91,6 +95,32 @@ class Nemesis:
 
     def _restart(self, name: str, keeps_file: bool, kept: int | None) -> None:
         self._to.cluster.start(name, keeps_file, kept)
+        self._to.supervisor.look()
+
+    def _stale(self) -> None:
+        """A copy of the only server's file, from before the view was last open, takes its place
+        for a while. The driver must not believe it (rule 24); then the newest file comes back."""
+        cluster, view = self._to.cluster, self._to.store.view
+        if self._stale_file or len(cluster.names) > 1:
+            return
+        if view is None or view.phase is not Phase.OPEN:
+            return
+        (name,) = cluster.names
+        newest, old = cluster.file(name), cluster.old_file(name)
+        if not cluster.alive() or old.tag is None or old.tag.epoch >= view.open_epoch:
+            return
+        self.crashes += 1
+        self._stale_file = True
+        cluster.kill(name)
+        self._world.after(0.3, self._put_file, name, old)
+        self._world.after(1.0 + self._world.rng.expovariate(0.5), self._put_file, name, newest)
+
+    def _put_file(self, name: str, file: ServerFile) -> None:
+        cluster = self._to.cluster
+        if cluster.alive():
+            cluster.kill(name)
+            self._stale_file = False
+        cluster.start_on(name, file)
         self._to.supervisor.look()
 
     def _expendable(self, member: Member) -> bool:
@@ -148,27 +178,44 @@ class Nemesis:
         self._to.supervisor.tell(e.StopAsked())
 
     def _request(self) -> None:
-        """The user takes a dead letter: to be replayed, perhaps mended, or dropped."""
+        """The user takes dead letters, perhaps twice: to be replayed, maybe mended, or dropped."""
         record = self._to.committed()
-        letters = [
-            (one, index)
+        found = [
+            (one, indexes)
             for one in (record.dead if record is not None else ())
-            for index in range(one.count)
-            if index not in one.removed and (one.name, index) not in self._requested
+            if (indexes := tuple(self._left(one)))
         ]
-        if not letters:
+        if not found:
             return
-        one, index = self._world.rng.choice(letters)
-        self._requested.add((one.name, index))
-        letter = self._history.letters(one.name)[index]
+        one, indexes = self._world.rng.choice(found)
+        taken = indexes[: self._world.rng.randint(1, len(indexes))]
+        self._requested |= {(one.name, index) for index in taken}
+        held = self._history.letters(one.name)
+        letters = tuple(held[index] for index in taken)
         replays: tuple[Replay, ...] = ()
         if self._world.rng.random() < 0.7:
-            self._to.workload.mend(root_of(letter), self._world.rng)
-            replays = (replace(letter, number=letter.number + 1, due_s=self._world.now_s),)
-        token = f"{one.name}/{index}"
-        request = e.DeadLetterRequest(token, one.name, (index,), replays)
-        self._history.add(h.LettersTaken(request, (letter,)))
+            for letter in letters:
+                self._to.workload.mend(root_of(letter), self._world.rng)
+            replays = tuple(
+                replace(letter, number=letter.number + 1, due_s=self._world.now_s)
+                for letter in letters
+            )
+        request = e.DeadLetterRequest(self._token(), one.name, taken, replays)
+        self._history.add(h.LettersTaken(request, letters))
         self._insist(request)
+        if self._world.rng.random() < 0.5:
+            again = replace(request, token=self._token())
+            delay_s = self._world.rng.expovariate(1.0)
+            self._world.after(delay_s, self._to.supervisor.tell, again)
+
+    def _left(self, one: DeadSegment) -> list[int]:
+        """Letters of a segment that nobody has asked for yet."""
+        gone = {*one.removed, *(n for name, n in self._requested if name == one.name)}
+        return [index for index in range(one.count) if index not in gone]
+
+    def _token(self) -> str:
+        self._asked += 1
+        return f"request {self._asked}"
 
     def _insist(self, request: e.DeadLetterRequest) -> None:
         """A request is repeated until the committed record shows it."""

@@ -27,7 +27,11 @@ class Chaos:
     ``driver`` is the probability of a kill or a freeze after one action, ``task`` that a task
     attempt dies, ``loser`` that a task runs twice at once, ``mixed`` that readers see different
     attempts of one map partition, ``tuple_lost`` that an envelope loses or doubles a tuple,
-    ``cut_s`` is about servers that live and cannot be reached for a while. The ``*_s`` are mean
+    ``short_read`` that a source task silently skips a root, ``short_told`` that it skips one and
+    says so, ``unread`` that a reader leaves an envelope out, ``misled`` that an ack message lands
+    on the wrong slice, ``verdict_short`` that a verdict forgets an incomplete root.
+    ``cut_s`` is about servers that live and cannot be reached for a while, ``stale_s`` about an
+    old file that is put back. The ``*_s`` are mean
     times between faults in seconds, 0 for never.
     """
 
@@ -38,6 +42,10 @@ class Chaos:
     mixed: float = 0.0
     tuple_lost: float = 0.0
     short_read: float = 0.0
+    short_told: float = 0.0
+    unread: float = 0.0
+    misled: float = 0.0
+    verdict_short: float = 0.0
     cas_answer_lost: float = 0.0
     sink_away: float = 0.0
     server_s: float = 0.0
@@ -48,6 +56,7 @@ class Chaos:
     cut_s: float = 0.0
     scale_s: float = 0.0
     engine: float = 0.0
+    stale_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +201,11 @@ def _chaos(rng: Random, tracking: bool) -> Chaos:
         cut_s=some(8.0, 0.3),
         scale_s=some(8.0, 0.5),
         engine=some(0.1, 0.4),
+        short_told=some(0.02, 0.3),
+        unread=some(0.02, 0.3),
+        misled=some(0.02, 0.3) if tracking else 0.0,
+        verdict_short=some(0.3, 0.3) if tracking else 0.0,
+        stale_s=some(5.0, 0.5),
     )
 
 
@@ -206,5 +220,6 @@ def _poison(rng: Random, poison_only: bool, seed: int) -> Poison:
     # Drawn apart, so that every seed means the run that it meant before there were any.
     apart = Random(f"unreadable {seed}")
     unreadable = 0.04 * apart.uniform(0.5, 2.0) if apart.random() < 0.4 else 0.0
-    raising = (some(0.04), some(0.04), some(0.04))
+    raises = 0.3 if rng.random() < 0.15 else some(0.04)
+    raising = (raises, some(0.04), some(0.04))
     return Poison(*raising, some(kills), some(kills), some(0.03), unreadable)

@@ -42,7 +42,17 @@ class Transport:
 
     def short_read(self, partition: int) -> frozenset[int]:
         """Roots that a source task silently does not read."""
-        if not self._world.chance(self._options.chaos.short_read):
+        return self._skipped(partition, self._options.chaos.short_read)
+
+    def short_told(self, partition: int) -> frozenset[int]:
+        """Roots that a source task does not read, as its report says."""
+        skipped = self._skipped(partition, self._options.chaos.short_told)
+        if skipped:
+            self.hit_all()
+        return skipped
+
+    def _skipped(self, partition: int, probability: float) -> frozenset[int]:
+        if not self._world.chance(probability):
             return frozenset()
         share = share_of(self._plan.intent.roots, partition, self._options.parallelism)
         if not share:

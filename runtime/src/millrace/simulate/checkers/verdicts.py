@@ -69,7 +69,8 @@ class VerdictTruth:
 
     def _missing(self, facts: h.AttemptFacts, marker: CloseMarker, partition: int) -> bool:
         return any(
-            partition in parts and partition not in facts.tasks[task].appended
+            (partition in parts and partition not in facts.tasks[task].appended)
+            or partition in facts.tasks[task].misled
             for task, parts in marker.winners
         )
 
