@@ -154,7 +154,7 @@ class Requests:
         self.folder.mkdir()
         self.away = False
         self.data = encode_letters([ROOT], {"lines": Broken()})
-        self.box = Mailbox(folder, SystemClock(), self.fetch, lambda _: None)
+        self.box = Mailbox(folder, self.fetch, lambda _: None)
 
     def fetch(self, name):
         if self.away or name != SEGMENT:

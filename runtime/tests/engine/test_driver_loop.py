@@ -64,4 +64,4 @@ def test_a_wall_clock_that_is_set_neither_delays_nor_hastens_anything(by_s: floa
     assert stop.kind == "asked"
     (waited_s,) = machine.times_s
     assert 5.0 <= waited_s < 10.0
-    assert abs(machine.began_s - 1_000_050.0) < 5.0
+    assert machine.began_s < 60.0, "the machine is not told of the wall clock at all"

@@ -187,6 +187,8 @@ def test_a_record_from_before_there_were_cohorts_is_read_and_sealed_on() -> None
     record = codec.decode_record(EARLIER)
     assert record.cohorts == ()
     assert [replay.window for replay in record.replays] == [0]
+    assert [replay.delay_s for replay in record.replays] == [0.0], "its clock means nothing now"
+    assert record.intents[0].replays[0].delay_s == 0.0
     sealed = seal(record, Outcome())
     assert sealed.cohorts == (Cohort(4, 3, 3, 0),)
     assert codec.decode_record(codec.encode_record(sealed)) == sealed

@@ -11,7 +11,6 @@ from millrace.protocol.record import (
     Backoff,
     Opening,
     Outcome,
-    due,
     first_record,
     open_next,
     seal,
@@ -27,6 +26,7 @@ from millrace.protocol.types import (
     RootRange,
     Tag,
 )
+from millrace.protocol.waiting import Waiting
 
 HALF = DeadLimit(50)
 BACKOFF = Backoff(2, 1.0)
@@ -86,35 +86,38 @@ def test_letters_that_are_replayed_for_their_user_count_with_what_is_read_now() 
 def test_every_judged_root_is_counted_once(windows: list[tuple[int, int]], split: bool) -> None:
     """Random windows whose failing roots are replayed until they are dead, sealed one by one."""
     record, now, start, bad = first_record("u", Tag(1, 1, 1, 1)), 0.0, 0, set()
+    waiting = Waiting()
     for count, failing in windows:
         if count:
             opening = Opening((RootRange("s", 0, start, count),), (), {"s": start + count})
             bad |= set(range(start, start + min(count, failing)))
             start += count
-            record = sealed(open_next(record, opening), bad, now)
+            record = sealed(open_next(record, opening), bad)
         now += 0.6
-        record = replayed(record, bad, now, 50 if split else 10_000)
+        record = replayed(record, bad, waiting, now, 50 if split else 10_000)
     while record.replays:
         now += 10.0
-        record = replayed(record, bad, now, 10_000)
+        record = replayed(record, bad, waiting, now, 10_000)
     assert sum(one.roots for one in record.cohorts) == start
     assert sum(one.dead for one in record.cohorts) == record.totals.dead == len(bad)
     assert sum(one.done for one in record.cohorts) == record.totals.roots == start - len(bad)
     assert [one.window for one in record.cohorts] == sorted(one.window for one in record.cohorts)
 
 
-def replayed(record: Record, bad: set[int], now: float, limit: int) -> Record:
-    while replays := due(record, now, limit):
-        record = sealed(open_next(record, Opening((), replays, record.offsets)), bad, now)
+def replayed(record: Record, bad: set[int], waiting: Waiting, now: float, limit: int) -> Record:
+    waiting.update(record.replays, now)
+    while replays := waiting.due(record.replays, now, limit):
+        record = sealed(open_next(record, Opening((), replays, record.offsets)), bad)
+        waiting.update(record.replays, now)
     return record
 
 
-def sealed(record: Record, bad: set[int], now: float) -> Record:
+def sealed(record: Record, bad: set[int]) -> Record:
     (intent,) = record.intents
     offsets = [p.start + n for p in intent.ranges for n in range(p.count)]
     offsets += [r.offset for r in intent.replays]
     failed = [FailedRoot(s, "p", "no") for s, offset in enumerate(offsets) if offset in bad]
-    replays, dead = set_aside(intent, failed, BACKOFF, now, lambda *_: None)
+    replays, dead = set_aside(intent, failed, BACKOFF, lambda *_: None)
     segment = DeadSegment(f"{intent.window}/dead", intent.window, len(dead)) if dead else None
     return seal(record, Outcome(replays=replays, dead=segment, letters=dead))
 

@@ -22,6 +22,7 @@ from millrace.protocol.types import (
     Tag,
     Totals,
 )
+from millrace.protocol.waiting import Waiting
 
 TAG = Tag(1, 1, 1, 1)
 BACKOFF = r.Backoff(max_replays=1, delay_s=2.0)
@@ -31,8 +32,8 @@ def window(number: int, start: int, count: int, replays: tuple[Replay, ...] = ()
     return Intent(number, (RootRange("s", 0, start, count, start),), replays)
 
 
-def replay(offset: int, number: int = 1, due_s: float = 0.0, alone: bool = False) -> Replay:
-    return Replay("s", 0, offset, number, due_s, alone=alone)
+def replay(offset: int, number: int = 1, delay_s: float = 0.0, alone: bool = False) -> Replay:
+    return Replay("s", 0, offset, number, delay_s, alone=alone)
 
 
 def opened(*intents: Intent) -> Record:
@@ -51,16 +52,6 @@ class TestOpening:
         record = replace(opened(window(5, 0, 2)), sealed=4)
         after = r.open_next(record, r.Opening((RootRange("s", 0, 2, 1),), (), {"s": 3}))
         assert [i.window for i in after.intents] == [5, 6]
-
-    def test_due_replays_are_taken_together_and_killers_alone(self) -> None:
-        queue = (replay(1, alone=True), replay(2), replay(3, due_s=9.0), replay(4))
-        record = replace(r.first_record("u", TAG), replays=queue)
-        assert r.due(record, 5.0, 10) == (replay(2), replay(4))
-        assert r.due(record, 5.0, 1) == (replay(2),)
-        killers = replace(record, replays=(replay(1, alone=True), replay(5, alone=True)))
-        assert r.due(killers, 5.0, 10) == (replay(1, alone=True),)
-        assert r.next_due_s(record) == 0.0
-        assert r.next_due_s(r.first_record("u", TAG)) is None
 
 
 class TestSealing:
@@ -132,12 +123,12 @@ class TestSetAside:
     def test_failed_roots_become_replays_and_then_letters(self) -> None:
         intent = window(3, 10, 4, replays=(replay(2, number=1),))
         failed = [FailedRoot(1, "p", "no"), FailedRoot(4, "(worker)", "dead")]
-        replays, letters = r.set_aside(intent, failed, BACKOFF, 100.0, lambda piece, n: n)
-        assert [(x.offset, x.number, x.due_s, x.alone) for x in replays] == [(11, 1, 102.0, False)]
+        replays, letters = r.set_aside(intent, failed, BACKOFF, lambda piece, n: n)
+        assert [(x.offset, x.number, x.delay_s, x.alone) for x in replays] == [(11, 1, 2.0, False)]
         assert [(x.offset, x.number, x.alone, x.error) for x in letters] == [(2, 1, True, "dead")]
 
     def test_the_pause_doubles(self) -> None:
-        assert [r.Backoff(9, 2.0).due_s(10.0, n) for n in (1, 2, 3)] == [12.0, 14.0, 18.0]
+        assert [r.Backoff(9, 2.0).pause_s(n) for n in (1, 2, 3)] == [2.0, 4.0, 8.0]
 
     def test_letters_are_taken_once(self) -> None:
         record = replace(
@@ -224,7 +215,9 @@ def test_every_root_stays_in_one_place(data: st.DataObject) -> None:
             piece = RootRange("s", 0, start, count)
             record = r.open_next(record, r.Opening((piece,), (), {"s": start + count}))
         elif kind == "replay" and not record.intents and record.replays:
-            taken = r.due(record, 1e9, 3)
+            waiting = Waiting()
+            waiting.update(record.replays, 0.0)
+            taken = waiting.due(record.replays, 1e9, 3)
             record = r.open_next(record, r.Opening((), taken, record.offsets))
         elif kind == "split" and record.intents and record.intents[0].roots > 1:
             first, second = _cut(record.intents[0], data)
@@ -262,7 +255,7 @@ def _seal(
     intent = record.intents[0]
     bad = data.draw(st.sets(st.integers(0, intent.roots - 1)))
     failed = [FailedRoot(s, "p", "no") for s in sorted(bad)]
-    replays, dead = r.set_aside(intent, failed, BACKOFF, 0.0, lambda piece, n: n)
+    replays, dead = r.set_aside(intent, failed, BACKOFF, lambda piece, n: n)
     name = f"1.{intent.window}.{step}/dead"
     letters[name] = dead
     segment = DeadSegment(name, intent.window, len(dead)) if dead else None

@@ -754,6 +754,47 @@ def test_roots_that_nobody_judged_are_not_complete() -> None:
     )
 
 
+def test_a_short_verdict_does_not_say_that_something_unreadable_was_complete() -> None:
+    """The ackers did not name the root that its source could not decode, nor all the others."""
+    Script(tracking=True).play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        planned 4
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done unreadable 1
+        -> AskVerdict 1 of 4
+        verdict short 1
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+4 without [1]
+        done
+        -> AskVerdict 2 of 4
+        verdict ok
+        -> WriteDead 2.4.2.1/dead 1#0
+        dead
+        -> Notify DeadLetters
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, dead 1 in 2.4.2.1/dead
+        """
+    )
+
+
 def test_a_change_of_members_gives_up_the_attempt() -> None:
     """What was written for other owners does not count for the new ones (rule 18)."""
     Script(max_replays=0).play(

@@ -20,7 +20,7 @@ class HandClock(Clock):
         self.at_s = 1000.0
 
     def now_s(self) -> float:
-        return self.at_s
+        raise AssertionError("the wall clock may jump")
 
     def monotonic_s(self) -> float:
         return self.at_s
@@ -78,6 +78,17 @@ def test_the_rate_follows_the_clock() -> None:
     clock.at_s += 10
     plan = source.plan(plan.offsets, 300)
     assert (plan.records, plan.lag_records, plan.drained) == (300, 700, False)
+
+
+def test_while_nothing_runs_nothing_is_made() -> None:
+    """Offsets say how many records there were; those of before said since when, too."""
+    clock = HandClock()
+    for offsets in ({"n": [120], "since": 5e9}, {"n": [120], "since": 3.0}, {"n": [120]}):
+        source = make(clock, rate=100)
+        clock.at_s += 3600
+        assert source.plan(offsets, 1000).records == 0
+        clock.at_s += 0.5
+        assert source.plan(offsets, 1000).records == 50
 
 
 def test_without_count_it_never_ends() -> None:

@@ -30,14 +30,14 @@ def decode_letters(data: bytes) -> list[dict[str, Any]]:
     return list(document["letters"])
 
 
-def replay_of(letter: Mapping[str, Any], now_s: float) -> Replay:
+def replay_of(letter: Mapping[str, Any]) -> Replay:
     """The root of a letter as a fresh replay: its count of replays starts again."""
     return Replay(
         letter["source"],
         letter["partition"],
         letter["offset"],
         letter["number"] + 1,
-        now_s,
+        0.0,
         letter["locator"],
         letter["processor"],
         letter["error"],

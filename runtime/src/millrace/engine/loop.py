@@ -34,14 +34,12 @@ class Effects(Protocol):
 class Loop:
     """Run with ``run``; ``post`` is safe from any thread and from signal handlers.
 
-    The machine's time is the wall clock's at the start of this process and goes on steadily from
-    there: a wall clock that is set while it runs neither delays nor hastens anything.
+    The machine's time is monotonic: a wall clock that is set neither delays nor hastens anything.
     """
 
     def __init__(self, machine: Driver, clock: Clock) -> None:
         self._machine = machine
         self._clock = clock
-        self._started_s = clock.now_s() - clock.monotonic_s()
         self._events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
         self._timers: list[float] = []
 
@@ -51,7 +49,7 @@ class Loop:
     def run(self, effects: Effects, observe: Callable[[e.Event], None]) -> e.Stop:
         """Run the machine to its end; ``observe`` is told every event before it is handled."""
         ready: deque[e.Event] = deque()
-        actions = self._machine.start(self._now_s())
+        actions = self._machine.start(self._clock.monotonic_s())
         polled_s = float("-inf")
         while True:
             for action in actions:
@@ -70,13 +68,10 @@ class Loop:
                 actions = []
                 continue
             observe(event)
-            actions = self._machine.handle(event, self._now_s())
-
-    def _now_s(self) -> float:
-        return self._started_s + self._clock.monotonic_s()
+            actions = self._machine.handle(event, self._clock.monotonic_s())
 
     def _next(self) -> e.Event | None:
-        now_s = self._now_s()
+        now_s = self._clock.monotonic_s()
         wait_s = LONGEST_WAIT_S
         if self._timers:
             wait_s = min(wait_s, max(0.0, self._timers[0] - now_s))
@@ -84,8 +79,8 @@ class Loop:
             return self._events.get(timeout=wait_s) if wait_s > 0 else self._events.get_nowait()
         except queue.Empty:
             pass
-        if self._timers and self._timers[0] <= self._now_s():
-            now_s = self._now_s()
+        now_s = self._clock.monotonic_s()
+        if self._timers and self._timers[0] <= now_s:
             while self._timers and self._timers[0] <= now_s:
                 heapq.heappop(self._timers)
             return e.Tick()

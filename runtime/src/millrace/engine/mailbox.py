@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from millrace.clock import Clock
 from millrace.engine.letters import decode_letters, replay_of
 from millrace.errors import MillraceError
 from millrace.protocol import events as e
@@ -30,13 +29,11 @@ class Mailbox:
     def __init__(
         self,
         folder: Path,
-        clock: Clock,
         fetch: Callable[[str], bytes],
         ackers: Callable[[tuple[str, ...]], None],
     ) -> None:
         self._proposal = folder / "proposal.json"
         self._requests = folder / "requests"
-        self._clock = clock
         self._fetch = fetch
         self._ackers = ackers
         self._seen = ""
@@ -120,8 +117,7 @@ class Mailbox:
     def _with_replays(self, request: e.DeadLetterRequest) -> e.DeadLetterRequest:
         """Raises ``StateServerError`` while the letters cannot be read."""
         letters = decode_letters(self._fetch(request.segment))
-        now_s = self._clock.now_s()
-        replays = tuple(replay_of(letters[i], now_s) for i in request.indexes)
+        replays = tuple(replay_of(letters[i]) for i in request.indexes)
         return replace(request, replays=replays)
 
 

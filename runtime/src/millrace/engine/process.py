@@ -211,7 +211,7 @@ class DriverProcess:
             verdicts=verdicts,
             planner=planner,
             publisher=Publisher(self._sinks, self._callbacks, post, self._retired()),
-            mailbox=Mailbox(config.workdir, self._clock, self._stores.fetch, verdicts.members),
+            mailbox=Mailbox(config.workdir, self._stores.fetch, verdicts.members),
             events=self._events,
             sources={source.name: source for source in self._sources},
             runner=self._attempt_runner,

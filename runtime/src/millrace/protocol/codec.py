@@ -25,6 +25,7 @@ from millrace.protocol.types import (
     CloseMarker,
     Intent,
     Record,
+    Replay,
     Segment,
     TaskReport,
     Verdict,
@@ -260,6 +261,9 @@ def _decoder(kind: type[Any]) -> _Transform:
     def run(plain: Any) -> Any:
         if type(plain) is not dict:
             raise _GarbledError(f"a {kind.__name__} is {type(plain).__name__}, not an object")
+        if kind is Replay and "due_s" in plain:
+            # Format 1 said until when, by a clock that may have jumped since: due at once.
+            plain = {**{k: v for k, v in plain.items() if k != "due_s"}, "delay_s": 0.0}
         try:
             parts = {name: plan[name](part) for name, part in plain.items()}
         except KeyError as error:

@@ -109,7 +109,7 @@ class Driver:
         return [*self.membership.start(), e.Wake(self._resend_s)]
 
     def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
-        """React to one event at wall-clock time ``now_s``."""
+        """React to one event at ``now_s``, seconds of a clock that never jumps."""
         if self.stopped is not None:
             return []
         before = self.membership.step

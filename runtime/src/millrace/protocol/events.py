@@ -174,7 +174,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Send a ``Tick`` at this wall-clock time (seconds)."""
+    """Send a ``Tick`` at this time, in seconds of the clock that ``Driver.handle`` is told."""
 
     at_s: float
 

@@ -40,8 +40,9 @@ class Backoff:
     max_replays: int
     delay_s: float
 
-    def due_s(self, now_s: float, number: int) -> float:
-        return now_s + self.delay_s * float(2 ** (number - 1))
+    def pause_s(self, number: int) -> float:
+        """How long the replay of this number waits, in seconds."""
+        return self.delay_s * float(2 ** (number - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,6 @@ def set_aside(
     intent: Intent,
     failed: Iterable[FailedRoot],
     backoff: Backoff,
-    now_s: float,
     locate: Locate,
 ) -> tuple[tuple[Replay, ...], tuple[Replay, ...]]:
     """Sort failed roots into (to be replayed, dead); both know processor and error.
@@ -247,7 +247,7 @@ def set_aside(
         again = replace(
             root,
             number=number,
-            due_s=backoff.due_s(now_s, number),
+            delay_s=backoff.pause_s(number),
             processor=cause.processor,
             error=cause.error,
             alone=cause.processor.startswith("("),
@@ -276,18 +276,6 @@ def _find(
         position += piece.count
     for cause in pending[at:]:
         yield intent.replays[cause.sequence - position], cause
-
-
-def due(record: Record, now_s: float, limit: int) -> tuple[Replay, ...]:
-    """Replays for the next window: those due, a suspected killer always alone."""
-    ready = [r for r in record.replays if r.due_s <= now_s]
-    together = [r for r in ready if not r.alone]
-    return tuple(together[:limit]) if together else tuple(ready[:1])
-
-
-def next_due_s(record: Record) -> float | None:
-    """When the earliest replay is due (wall-clock seconds), or None."""
-    return min((r.due_s for r in record.replays), default=None)
 
 
 def needed_objects(record: Record) -> frozenset[str]:

@@ -16,7 +16,7 @@ Json = Any
 FORMAT = 2
 """Version of records, views, envelopes and ack messages; a newer one is refused, an older read.
 
-2: a record says which components it was written for.
+2: a record says which components it was written for, a replay how long it waits, not until when.
 """
 
 
@@ -105,16 +105,18 @@ class Replay:
     """A failed root that waits to be read again, alone in its tree.
 
     ``number`` is how often it will then have been replayed (1 for the first replay).
-    ``due_s`` is wall-clock time in seconds; ``alone`` asks for a window of its own, for a root
-    that is suspected of killing its worker. Only a dead letter has a ``trace``, since all that
-    wait are part of the record. ``window`` is the one that read it first, 0 where none is known.
+    ``delay_s`` is how long it waits from the moment in which a driver finds it in a committed
+    record: no clock is trusted across processes, so a restart makes it wait anew. ``alone`` asks
+    for a window of its own, for a root that is suspected of killing its worker. Only a dead letter
+    has a ``trace``, since all that wait are part of the record. ``window`` is the one that read it
+    first, 0 where none is known.
     """
 
     source: str
     partition: int
     offset: int
     number: int
-    due_s: float
+    delay_s: float
     locator: Json = None
     processor: str = ""
     error: str = ""

@@ -46,6 +46,7 @@ from millrace.protocol.types import (
     Verdict,
 )
 from millrace.protocol.verify import Inconsistent, Winners, verify
+from millrace.protocol.waiting import Waiting
 
 if TYPE_CHECKING:
     from millrace.protocol.driver import Settings
@@ -137,6 +138,7 @@ class Windows:
             e.StopAsked: self._stop_asked,
         }
         self._now_s = 0.0
+        self._waiting = Waiting()
         self._hold_until_s = 0.0
         self._woken_s = 0.0
         self._interrupted = False
@@ -215,6 +217,7 @@ class Windows:
         self._now_s = now_s
         record = self.record
         assert record is not None
+        self._waiting.update(record.replays, now_s)
         edited = self.settings.components not in (None, record.components)
         if not self.sinks_fenced:
             # Nothing is changed before the sinks agree that the record is the newest.
@@ -334,7 +337,7 @@ class Windows:
         """
         if self.draining:
             return None
-        replays = records.due(record, self._now_s, self.settings.max_records)
+        replays = self._waiting.due(record.replays, self._now_s, self.settings.max_records)
         if replays:
             return Opening((), replays, record.offsets)
         found = self._ahead.found
@@ -363,7 +366,7 @@ class Windows:
             return []
         if self.draining:
             return [e.Stop("asked", f"stopped behind window {record.sealed}")]
-        due_s = records.next_due_s(record)
+        due_s = self._waiting.next_s()
         if due_s is not None:
             return self._wake_at(due_s)
         if not self._ahead.drained or self._ahead.found is not None:
@@ -585,7 +588,6 @@ class Windows:
                 ending.progress.intent,
                 ending.progress.failed.values(),
                 self.settings.backoff,
-                self._now_s,
                 self.locate,
             )
         if ending.letters:

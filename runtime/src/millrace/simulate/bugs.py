@@ -36,6 +36,7 @@ from millrace.protocol.windows import Change, Ending, Windows
 from millrace.simulate.engine import Attempt, Task
 from millrace.simulate.flow import Ids
 from millrace.simulate.parts import Parts
+from millrace.simulate.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,6 +511,7 @@ BUGS: dict[str, Bug] = {
             "I3",
             lambda: Parts(acker=lambda n: RefusedMessageCounts(n, PlainFold)),
         ),
+        Bug("timers_by_wall_clock", "pauses", lambda: Parts(clock=World.wall_clock)),
         Bug("never_looks_up", "liveness", lambda: Parts(driver=NeverLooksUp)),
         Bug("losers_applied", "I3", lambda: Parts(acker=lambda n: LosersApplied(n, PlainFold))),
         Bug("id_without_edge", "I3", lambda: Parts(acker=_acker(_FlatFold), ids=_FlatIds)),

@@ -24,7 +24,7 @@ from millrace.simulate.engine import Attempt, Plant
 from millrace.simulate.flow import edges
 from millrace.simulate.sinks import SinkRefusalError
 from millrace.simulate.workload import Workload, cut
-from millrace.simulate.world import World
+from millrace.simulate.world import Clock, World
 
 PUBLISH_RETRY_S = 0.5
 
@@ -38,6 +38,7 @@ class Surroundings:
     workload: Workload
     ackers: Callable[[], tuple[str, ...]]
     gone: Callable[[DriverProcess, str], None]
+    clock: Callable[[World], Clock]
 
 
 class DriverProcess:
@@ -53,6 +54,7 @@ class DriverProcess:
         self._around = around
         self._plant = around.plant
         self._world: World = around.plant.world
+        self._clock = around.clock(self._world)
         self._rest: deque[e.Action] = deque()
         self._unheard: deque[e.Event] = deque()
         self._handling = False
@@ -91,7 +93,7 @@ class DriverProcess:
 
     def start(self) -> None:
         self._plant.history.add(h.DriverStarted(self.number))
-        self._carry_out(self.machine.start(self._world.now_s))
+        self._carry_out(self.machine.start(self._clock()))
 
     def post(self, event: e.Event) -> None:
         """Hear an event, unless the process is gone; a frozen one hears it when it wakes."""
@@ -125,7 +127,7 @@ class DriverProcess:
     def _listen(self) -> None:
         while self._unheard and self.alive and not self.frozen and not self._rest:
             event = self._unheard.popleft()
-            self._carry_out(self.machine.handle(event, self._world.now_s))
+            self._carry_out(self.machine.handle(event, self._clock()))
 
     def _carry_out(self, actions: list[e.Action]) -> None:
         self._rest.extend(actions)
@@ -393,4 +395,12 @@ class DriverProcess:
     # -- time
 
     def _wake(self, action: e.Wake) -> None:
-        self._world.after(max(0.0, action.at_s - self._world.now_s), self.post, e.Tick())
+        self._ring(action.at_s)
+
+    def _ring(self, at_s: float) -> None:
+        """Tick as soon as the clock of the process has come that far."""
+        left_s = at_s - self._clock()
+        if left_s <= 0:
+            self.post(e.Tick())
+        elif self.alive:
+            self._world.after(max(left_s, 1e-6), self._ring, at_s)

@@ -61,6 +61,7 @@ class Nemesis:
             (chaos.scale_s, self._scale),
             (chaos.cut_s, self._cut),
             (chaos.stale_s, self._stale),
+            (chaos.clock_s, self._jump),
             (1.0 if self._to.options.requests else 0.0, self._request),
         ):
             if mean_s:
@@ -152,6 +153,12 @@ class Nemesis:
 
     # -- others
 
+    def _jump(self) -> None:
+        """Somebody sets the wall clock, an hour forwards or backwards."""
+        jump_s = self._world.rng.choice((-3600.0, 3600.0))
+        self._world.jumped_s += jump_s
+        self._history.add(h.Note(f"the wall clock jumps by {jump_s:.0f} s"))
+
     def _acker(self) -> None:
         alive = [one for one in self._to.ackers if one.alive]
         if not alive:
@@ -188,7 +195,7 @@ class Nemesis:
         if not found:
             return
         one, indexes = self._world.rng.choice(found)
-        taken = indexes[: self._world.rng.randint(1, len(indexes))]
+        taken = indexes[: self._world.rng.randint(1, (len(indexes) + 1) // 2)]
         self._requested |= {(one.name, index) for index in taken}
         held = self._history.letters(one.name)
         letters = tuple(held[index] for index in taken)
@@ -197,13 +204,12 @@ class Nemesis:
             for letter in letters:
                 self._to.workload.mend(root_of(letter), self._world.rng)
             replays = tuple(
-                replace(letter, number=letter.number + 1, due_s=self._world.now_s)
-                for letter in letters
+                replace(letter, number=letter.number + 1, delay_s=0.0) for letter in letters
             )
         request = e.DeadLetterRequest(self._token(), one.name, taken, replays)
         self._history.add(h.LettersTaken(request, letters))
         self._insist(request)
-        if self._world.rng.random() < 0.5:
+        if self._world.rng.random() < 0.8:
             again = replace(request, token=self._token())
             delay_s = self._world.rng.expovariate(1.0)
             self._world.after(delay_s, self._to.supervisor.tell, again)

@@ -31,7 +31,7 @@ class Chaos:
     says so, ``unread`` that a reader leaves an envelope out, ``misled`` that an ack message lands
     on the wrong slice, ``verdict_short`` that a verdict forgets an incomplete root.
     ``cut_s`` is about servers that live and cannot be reached for a while, ``stale_s`` about an
-    old file that is put back. The ``*_s`` are mean
+    old file that is put back, ``clock_s`` about a wall clock that is set. The ``*_s`` are mean
     times between faults in seconds, 0 for never.
     """
 
@@ -57,6 +57,7 @@ class Chaos:
     scale_s: float = 0.0
     engine: float = 0.0
     stale_s: float = 0.0
+    clock_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,7 @@ def _chaos(rng: Random, tracking: bool) -> Chaos:
         misled=some(0.02, 0.3) if tracking else 0.0,
         verdict_short=some(0.3, 0.3) if tracking else 0.0,
         stale_s=some(5.0, 0.5),
+        clock_s=some(6.0, 0.5),
     )
 
 

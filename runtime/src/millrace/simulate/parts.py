@@ -14,6 +14,7 @@ from millrace.protocol.server import ServerModel
 from millrace.simulate.acklog import make_machine
 from millrace.simulate.engine import Attempt
 from millrace.simulate.flow import Ids
+from millrace.simulate.world import Clock, World
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +26,4 @@ class Parts:
     acker: Callable[[str], AckerMachine[PlainMessage]] = make_machine
     ids: Callable[[], Ids] = Ids
     attempt: type[Attempt] = Attempt
+    clock: Callable[[World], Clock] = World.monotonic_clock

@@ -95,7 +95,13 @@ class Simulation:
         ]
         self.supervisor = Supervisor(self.world, self.cluster, self.ackers, self._make_driver)
         self.checkers = Checkers(
-            self.history, self.options, self.workload, self.cluster, self.store, self.sinks
+            self.history,
+            self.options,
+            self.workload,
+            self.cluster,
+            self.store,
+            self.sinks,
+            lambda: self.world.now_s,
         )
         self.nemesis = Nemesis(
             self.world,
@@ -206,7 +212,12 @@ class Simulation:
         )
         machine: Driver = self.parts.driver(settings, self._owners, locate)
         around = Surroundings(
-            self._plant, self.store, self.workload, self.supervisor.alive_ackers, gone
+            self._plant,
+            self.store,
+            self.workload,
+            self.supervisor.alive_ackers,
+            gone,
+            self.parts.clock,
         )
         return DriverProcess(around, machine, number)
 

@@ -13,6 +13,8 @@ START_S = 1_000.0
 
 Call = Callable[..., None]
 
+Clock = Callable[[], float]
+
 
 class World:
     """Calls things at their time. Every random choice of a run comes from ``rng``.
@@ -24,10 +26,20 @@ class World:
         self.rng = rng
         self.now_s = START_S
         self.storm_ends_s = START_S + storm_ends_s
+        self.jumped_s = 0.0
         self.steps = 0
         self._network = network
         self._heap: list[tuple[float, int, Call, tuple[object, ...]]] = []
         self._count = 0
+
+    def wall_clock(self) -> Clock:
+        """What the machine's wall clock shows; the nemesis makes it jump (``jumped_s``)."""
+        return lambda: self.now_s + self.jumped_s
+
+    def monotonic_clock(self) -> Clock:
+        """A clock for one process: it never jumps, and has nothing in common with any other."""
+        begin_s = self.now_s - 100_000.0 * self.rng.random()
+        return lambda: self.now_s - begin_s
 
     @property
     def stormy(self) -> bool:

@@ -32,7 +32,8 @@ _SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.string()), ("value", pa.floa
 class GeneratorSource(Source):
     """Options: ``seed``, ``count`` in all, ``rate`` in records per second, ``partitions``.
 
-    Offsets are ``{"n": [records made of each partition], "since": wall-clock start in seconds}``.
+    Offsets are ``{"n": [records made of each partition]}``. The rate counts from the first plan of
+    this process on, by a clock that does not jump; while nothing runs nothing is made.
     With a rate, what a pause left out is made up for afterwards.
     """
 
@@ -41,6 +42,7 @@ class GeneratorSource(Source):
     ) -> None:
         super().__init__(name, options, folder)
         self._clock = clock or SystemClock()
+        self._begin: tuple[float, int] | None = None
         self.seed = self._whole("seed", 0) or 0
         self.count = self._whole("count", 1)
         self.rate = self._whole("rate", 1)
@@ -51,11 +53,9 @@ class GeneratorSource(Source):
         return _SCHEMA
 
     def plan(self, offsets: Json, max_records: int) -> SourcePlan:
-        now_s = self._clock.now_s()
+        now_s = self._clock.monotonic_s()
         done = [0] * self.partitions
-        since_s = now_s
         if offsets is not None:
-            since_s = float(offsets["since"])
             if len(offsets["n"]) != self.partitions:
                 raise SourceError(
                     f"source {self.name!r}: generator.partitions is {self.partitions}, but records "
@@ -64,7 +64,8 @@ class GeneratorSource(Source):
                 )
             done = [int(n) for n in offsets["n"]]
         total = sum(done)
-        left = self._left(total, now_s - since_s)
+        began_s, made = self._begin = self._begin or (now_s, total)
+        left = self._left(total, made + (now_s - began_s) * (self.rate or 0))
         ranges = []
         for partition, share in enumerate(self._shares(done, min(left, max(0, max_records)))):
             if share:
@@ -73,7 +74,7 @@ class GeneratorSource(Source):
         planned = sum(done) - total
         drained = self.count is not None and total + planned >= self.count
         lag = left - planned if self.count is not None or self.rate is not None else None
-        return SourcePlan(tuple(ranges), {"n": done, "since": since_s}, drained, lag)
+        return SourcePlan(tuple(ranges), {"n": done}, drained, lag)
 
     def read(self, piece: RootRange) -> Iterator[ReadBatch]:
         partition = int(piece.locator["p"])
@@ -94,12 +95,12 @@ class GeneratorSource(Source):
     def _range(self, partition: int, start: int, count: int) -> RootRange:
         return self.range_of(f"generator/{partition}", start, count, {"p": partition})
 
-    def _left(self, total: int, elapsed_s: float) -> int:
+    def _left(self, total: int, allowed: float) -> int:
         bounds = [1 << 62]
         if self.count is not None:
             bounds.append(self.count - total)
         if self.rate is not None:
-            bounds.append(int(elapsed_s * self.rate) - total)
+            bounds.append(int(allowed) - total)
         return max(0, min(bounds))
 
     def _shares(self, done: list[int], wanted: int) -> list[int]:

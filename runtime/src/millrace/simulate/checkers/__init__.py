@@ -6,6 +6,8 @@ it. None of them looks into the machines that it judges.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from millrace.simulate import history as h
 from millrace.simulate.checkers.acts import Acts
 from millrace.simulate.checkers.blame import Blame
@@ -14,6 +16,7 @@ from millrace.simulate.checkers.contents import Contents
 from millrace.simulate.checkers.durability import Durability
 from millrace.simulate.checkers.edits import Edits
 from millrace.simulate.checkers.ledger import Ledger
+from millrace.simulate.checkers.pauses import Pauses
 from millrace.simulate.checkers.places import Places
 from millrace.simulate.checkers.promises import Promises
 from millrace.simulate.checkers.shown import ShownWindows
@@ -37,6 +40,7 @@ class Checkers:
         cluster: Cluster,
         store: ViewStore,
         sinks: dict[str, Sink],
+        now_s: Callable[[], float],
     ) -> None:
         self.ledger = Ledger(history)
         self.stamps = Stamps(history, cluster)
@@ -50,6 +54,7 @@ class Checkers:
         self.promises = Promises(history, options, workload, tuple(sinks))
         self.blame = Blame(history, workload)
         self.edits = Edits(history, workload, tuple(sinks))
+        self.pauses = Pauses(history, now_s)
         if options.poison_only:
             self.bound = Bound(history, workload)
 

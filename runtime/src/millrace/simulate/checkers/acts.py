@@ -60,7 +60,7 @@ class Acts:
         if before is None or first == after.tag or after.tag <= before.tag or not before.intents:
             return
         open_window = before.intents[0]
-        split = after.sealed == before.sealed and after.intents[:1] not in ((), (open_window,))
+        split = after.sealed == before.sealed and len(after.intents) > len(before.intents)
         if split and self._ran.get(action.stamp) != open_window:
             raise h.ViolationError(
                 "rule 19", f"window {open_window.window} is split for a run under another view"

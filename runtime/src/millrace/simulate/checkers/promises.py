@@ -19,6 +19,8 @@ class Promises:
         self._workload = workload
         self._rows: dict[str, dict[Root, list[h.Row]]] = {sink: {} for sink in sinks}
         self._dropped: set[Root] = set()
+        self._hit: set[Root] = set()
+        history.listen(h.Hit, lambda entry: self._hit.update(entry.roots))
         history.listen(h.Shown, self._shown)
         history.listen(h.LettersTaken, self._taken)
 
@@ -82,7 +84,8 @@ class Promises:
         good = kind in (Kind.GOOD, Kind.RAISES_ONCE)
         if not good and not gone:
             raise h.ViolationError("poison", f"{root} {kind.value} and is no dead letter")
-        if good and gone and root not in self._workload.mended:
+        unlucky = kind is Kind.RAISES_ONCE and root in self._hit
+        if good and gone and not unlucky and root not in self._workload.mended:
             raise h.ViolationError("poison", f"{root} is a good root and a dead letter")
 
     def _at_most_once(self, record: Record) -> None:
