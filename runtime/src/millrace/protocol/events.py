@@ -29,6 +29,9 @@ from millrace.protocol.types import (
     View,
 )
 
+DEAD = "/dead"
+"""How the names of objects with dead letters end."""
+
 # --- actions
 
 
@@ -151,7 +154,9 @@ class Forget:
 
     The ack logs of ``attempts`` go, and the objects ``names``. Where ``keep`` is not None every
     other object goes too that is not in ``keep`` and belongs to an ended attempt: one of an older
-    execution, of a window up to ``sealed``, or one of ``attempts`` (rule 22).
+    execution, of a window up to ``sealed``, or one of ``attempts`` (rule 22). Dead letters belong
+    to the end of their window, not to the attempt before it: they may be written while this is on
+    its way.
     """
 
     stamp: Stamp
@@ -169,7 +174,9 @@ class Forget:
         execution, window, attempt = (int(n) for n in name.split("/")[0].split(".")[:3])
         if execution != self.stamp.execution:
             return execution < self.stamp.execution
-        return window <= self.sealed or AttemptId(execution, window, attempt) in self.attempts
+        if window <= self.sealed:
+            return True
+        return not name.endswith(DEAD) and AttemptId(execution, window, attempt) in self.attempts
 
 
 @dataclass(frozen=True, slots=True)

@@ -616,7 +616,7 @@ class Windows:
         answer that is about the owners of today may seal."""
         stamp, window = self.membership.stamp, ending.progress.intent.window
         number = self._numbers.get(window, 0)
-        ending.name = f"{stamp.execution}.{window}.{number}.{stamp.epoch}/dead"
+        ending.name = f"{stamp.execution}.{window}.{number}.{stamp.epoch}{e.DEAD}"
         return [e.WriteDead(ending.name, stamp, window, ending.letters)]
 
     def _dead_written(self, event: e.DeadWritten) -> list[e.Action]:

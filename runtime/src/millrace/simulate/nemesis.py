@@ -102,7 +102,7 @@ class Nemesis:
         """A copy of the only server's file, from before the view was last open, takes its place
         for a while. The driver must not believe it (rule 24); then the newest file comes back."""
         cluster, view = self._to.cluster, self._to.store.view
-        if self._stale_file or len(cluster.names) > 1:
+        if self._stale_file or len(cluster.names) > 1 or self._to.options.older_s is not None:
             return
         if view is None or view.phase is not Phase.OPEN:
             return
