@@ -255,6 +255,20 @@ class UnreadableRunsAgain(Windows):
         return super()._judge(outcome)
 
 
+class ForgetsWhoDied(Windows):
+    """Counts dead letters from the start of a driver, so that each start allows a few more."""
+
+    def resume(self, record: Record, now_s: float) -> list[e.Action]:
+        return super().resume(replace(record, cohorts=()), now_s)
+
+
+class AllowsAllToDie(Windows):
+    """Seals dead letters whatever the limit."""
+
+    def _too_many(self, ending: Ending) -> list[e.Action]:
+        return []
+
+
 def _readable(progress: Progress) -> Progress:
     failed = {s: replace(f, unreadable=False) for s, f in progress.failed.items()}
     return replace(progress, failed=failed)
@@ -492,6 +506,8 @@ BUGS: dict[str, Bug] = {
         Bug("engine_failure_blames_roots", "blame", lambda: _driver(EngineFailureBlamesRoots)),
         Bug("engine_failure_is_forgotten", "blame", lambda: _driver(EngineFailureIsForgotten)),
         Bug("losses_blame_roots", "blame", lambda: _driver(LossesBlameRoots)),
+        Bug("forgets_who_died", "dead share", lambda: _driver(ForgetsWhoDied)),
+        Bug("allows_all_to_die", "dead share", lambda: _driver(AllowsAllToDie)),
         Bug("unreadable_replayed", "records", lambda: _driver(UnreadableReplayed)),
         Bug("unreadable_runs_again", "records", lambda: _driver(UnreadableRunsAgain)),
         Bug("edit_forgets_replays", "edit", lambda: _driver(EditForgetsReplays)),

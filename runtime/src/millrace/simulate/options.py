@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -80,7 +80,8 @@ class Options:
     and views through their JSON form. From ``outage_s`` on, in seconds, the engine fails every
     attempt until well behind the storm. At ``edit_s`` the topology is edited: source b goes, source
     c comes, and with ``reborn`` the last stateful processor is replaced by another of its name.
-    At ``older_s`` a copy of everything is taken, to be put back later (``older``)."""
+    At ``older_s`` a copy of everything is taken, to be put back later (``older``). More than
+    ``dead_percent`` of the judged roots dead stop the run, until its user allows more."""
 
     seed: int
     guarantee: Guarantee
@@ -111,6 +112,7 @@ class Options:
     edit_s: float | None = None
     reborn: bool = False
     older_s: float | None = None
+    dead_percent: int | None = None
 
 
 _GUARANTEES = (
@@ -130,7 +132,7 @@ def draw(seed: int) -> Options:
     copies = min(servers, rng.choice((1, 2, 2, 3)))
     poison_only = rng.random() < 0.12
     tracking = guarantee is not Guarantee.AT_MOST_ONCE and rng.random() < 0.9
-    return Options(
+    options = Options(
         seed=seed,
         guarantee=guarantee,
         servers=servers,
@@ -160,6 +162,16 @@ def draw(seed: int) -> Options:
         **_edit(seed, poison_only),
         older_s=_older(seed) if servers == 1 and not poison_only else None,
     )
+    return replace(options, dead_percent=_dead_percent(options))
+
+
+def _dead_percent(options: Options) -> int | None:
+    """For runs in which roots are read and fail, and nothing else takes them away."""
+    plain = not (options.poison_only or options.requests or options.edit_s or options.older_s)
+    if not plain or options.guarantee is Guarantee.AT_MOST_ONCE:
+        return None
+    rng = Random(f"dead/{options.seed}")
+    return rng.choice((0, 5, 10, 20)) if rng.random() < 0.5 else None
 
 
 def _edit(seed: int, poison_only: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from random import Random
 from millrace import ids
 from millrace.protocol import acker as ak
 from millrace.protocol import acklog as al
+from millrace.protocol.cohorts import NO_LIMIT, DeadLimit
 from millrace.protocol.driver import Driver, Settings
 from millrace.protocol.record import Backoff
 from millrace.protocol.types import Components, Member
@@ -17,6 +18,7 @@ from millrace.simulate import history as h
 from millrace.simulate.acklog import AckerProcess, AckLog
 from millrace.simulate.brief import brief
 from millrace.simulate.checkers import Checkers
+from millrace.simulate.checkers.deadshare import LEAST_JUDGED, STOPS_BEFORE_RAISED
 from millrace.simulate.cluster import Cluster, ViewStore, place
 from millrace.simulate.driver import DriverProcess, Surroundings
 from millrace.simulate.engine import Plant
@@ -209,6 +211,7 @@ class Simulation:
             emits_final=options.emits_final,
             callbacks=options.callbacks,
             components=self._components(),
+            dead_limit=self._dead_limit(),
         )
         machine: Driver = self.parts.driver(settings, self._owners, locate)
         around = Surroundings(
@@ -220,6 +223,13 @@ class Simulation:
             self.parts.clock,
         )
         return DriverProcess(around, machine, number)
+
+    def _dead_limit(self) -> DeadLimit:
+        """What the user allows: all, once the run has stopped for it often enough."""
+        percent = self.options.dead_percent
+        if percent is None or self.supervisor.dead_stops >= STOPS_BEFORE_RAISED:
+            return NO_LIMIT
+        return DeadLimit(percent, LEAST_JUDGED)
 
     def _components(self) -> Components | None:
         edits = self.workload.edits

@@ -27,6 +27,7 @@ class Supervisor:
         self._make = make
         self.drivers: list[DriverProcess] = []
         self.drained = False
+        self.dead_stops = 0
         self.failures: list[str] = []
         self.crashes = 0
         self._starting = False
@@ -81,6 +82,8 @@ class Supervisor:
             return
         if how in ("killed", "frozen"):
             self.crashes += 1
+        if how == "deadLetters":
+            self.dead_stops += 1
         if how == "failed":
             self.failures.append(str(driver.machine.stopped))
         latest = self.drivers[-1]

@@ -13,6 +13,7 @@ from millrace.simulate.checkers.acts import Acts
 from millrace.simulate.checkers.blame import Blame
 from millrace.simulate.checkers.bound import Bound
 from millrace.simulate.checkers.contents import Contents
+from millrace.simulate.checkers.deadshare import DeadShare
 from millrace.simulate.checkers.durability import Durability
 from millrace.simulate.checkers.edits import Edits
 from millrace.simulate.checkers.ledger import Ledger
@@ -49,6 +50,7 @@ class Checkers:
         self.contents = Contents(history, options)
         self.acts = Acts(history, store, self.ledger)
         self.verdicts = VerdictTruth(history)
+        self.dead_share = DeadShare(history, options)
         self.unreadable = Unreadable(history, workload)
         self.shown = ShownWindows(history, self.ledger, tuple(sinks))
         self.promises = Promises(history, options, workload, tuple(sinks))
