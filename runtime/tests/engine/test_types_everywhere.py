@@ -59,7 +59,7 @@ sources:
   - {{name: rows, files: {{path: parquet, format: parquet}}}}
   - {{name: lines, files: {{path: json, format: jsonLines, schema: "{tv.DECLARED}"}}}}
   - {{name: table, files: {{path: csv, format: csv, schema: "{tv.DECLARED_CSV}"}}}}
-  - {{name: own, custom: {{class: "typesteps:Rows"}}}}
+  - {{name: own, custom: {{class: "typesource:Rows"}}}}
 processors:
 {steps}{counts}
   - name: merged

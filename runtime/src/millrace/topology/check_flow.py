@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millrace.ddl import RESERVED_PREFIX
+from millrace.ddl import RESERVED_PREFIX, SIMPLE_TYPES
 from millrace.topology.check_graph import from_path
 from millrace.topology.check_parts import PLACEHOLDER
 from millrace.topology.columns import NUMERIC_TYPES, Columns
@@ -81,9 +81,21 @@ def known_key_columns(facts: Facts) -> Iterator[Problem]:
                 path = format_path((*component.path, "inputs", edge.index, "key", i))
                 if column not in types:
                     yield _no_column(path, column, edge.producer, columns)
-                elif (types[column] or "").startswith("array"):
-                    message = f"is an {types[column]}, which cannot be a key"
+                elif types[column] not in (None, *SIMPLE_TYPES):
+                    message = f"is of the type {types[column]}, which cannot be a key"
                     yield Problem(path, column, message, "use a column of a simple type")
+
+
+def types_that_files_hold(facts: Facts) -> Iterator[Problem]:
+    """Lengths of time, which SQL and Parquet know, have no form in files and sinks."""
+    for component in facts.graph.components:
+        columns = facts.columns.get(component.name)
+        where = ("sql", "select") if component.kind == "sql" else ()
+        remedy = "CAST it to string or to a number" if where else "keep it as a number or a text"
+        for name, kind in columns or ():
+            if kind is not None and ("duration" in kind or "interval" in kind):
+                path = format_path((*component.path, *where))
+                yield Problem(path, name, f"has the type {kind}, which no file holds", remedy)
 
 
 def mapped_columns(facts: Facts) -> Iterator[Problem]:
@@ -260,6 +272,7 @@ RULES = (
     keys_where_needed,
     sound_edges,
     known_key_columns,
+    types_that_files_hold,
     mapped_columns,
     merges,
     sql_behind_sources,

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-import type_values
-
 from millrace import Processor, row, stateful, vectorized, where
-from millrace.sources import ReadBatch, Source, SourcePlan
 
 COLUMNS = (
     "id long, b boolean, i int, l long, f float, d double, s string, x binary, t timestamp, "
@@ -68,21 +65,3 @@ def instants_of_all_kinds(_):
 @where
 def every_one(_):
     return True
-
-
-class Rows(Source):
-    """The rows of ``type_values``, from memory."""
-
-    def schema(self):
-        return type_values.SCHEMA
-
-    def plan(self, offsets, max_records):
-        start = offsets or 0
-        count = min(max_records, len(type_values.rows()) - start)
-        ranges = (self.range_of("rows", start, count),) if count else ()
-        return SourcePlan(ranges, start + count, drained=True)
-
-    def read(self, piece):
-        table = type_values.table().slice(piece.start, piece.count)
-        for batch in table.combine_chunks().to_batches():
-            yield ReadBatch(batch)
