@@ -86,6 +86,7 @@ class Planner:
         self._lags: dict[str, int] = {}
         self._held = 0
         self._held_until: Mapping[str, Json] | None = None
+        self._recorded: Mapping[str, Json] | None = None
         self._behind: Mapping[str, Json] | None = None
         self._sources = sources
         self._max_records = max_records
@@ -122,8 +123,10 @@ class Planner:
     def taken(self, offsets: Mapping[str, Json]) -> None:
         """The record has come to ``offsets``: what was planned up to there is in a window."""
         with self._changed:
-            if offsets == self._held_until:
+            # Offsets of many files take a while to compare, and a record is often written again.
+            if offsets is not self._recorded and offsets == self._held_until:
                 self._held = 0
+            self._recorded = offsets
 
     def _run(self) -> None:
         while True:
