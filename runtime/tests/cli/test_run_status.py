@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from millrace.cli.status import STATES
 from millrace.clock import SystemClock
+from millrace.engine.process import STOP_CODES
 from millrace.errors import ExitCode
 from millrace.local.files import write_json
 from millrace.local.processes import ProcessId
@@ -132,3 +134,7 @@ def test_what_spark_starts_is_known_by_its_command_and_parent() -> None:
         ("other", "other-0", 50),
         ("other", "other-1", 60),
     ]
+
+
+def test_every_end_of_a_driver_is_told_in_words() -> None:
+    assert set(STOP_CODES) <= set(STATES)

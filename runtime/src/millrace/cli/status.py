@@ -98,7 +98,7 @@ def drawn(document: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-_STATES = {
+STATES = {
     "starting": "is starting",
     "running": "is running",
     "ending": "is ending",
@@ -106,13 +106,15 @@ _STATES = {
     "asked": "was stopped; the next millrace run goes on where it stopped",
     "fenced": "was fenced: a newer run has taken over",
     "failed": "failed; nothing is lost",
+    "engine": "stopped: the engine, a connector or Spark fails; nothing is lost",
+    "deadLetters": "stopped: most of what is read fails for good; nothing is lost",
     "killed": "was killed; the next millrace run goes on behind the last sealed window",
 }
 
 
 def _state(document: Mapping[str, Any]) -> str:
     state = document["state"]
-    return f"{_STATES.get(state, '')} ({state})".lstrip()
+    return f"{STATES.get(state, '')} ({state})".lstrip()
 
 
 def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:

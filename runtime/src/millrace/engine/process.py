@@ -45,7 +45,7 @@ log = logging.getLogger("millrace.driver")
 RETRY_S = 1.0
 """Pause before a sink that was away is looked at again."""
 
-_STOP_CODES: Mapping[str, int] = {
+STOP_CODES: Mapping[str, int] = {
     "drained": ExitCode.OK,
     "asked": ExitCode.OK,
     "fenced": ExitCode.FENCED,
@@ -287,4 +287,4 @@ class DriverProcess:
         return self._statistics.what_changed(record)
 
     def _code(self, stop: e.Stop) -> int:
-        return _STOP_CODES.get(stop.kind, self._exit_code)
+        return STOP_CODES.get(stop.kind, self._exit_code)
