@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
 from millrace.engine import blackbox
-from millrace.engine.blackbox import Box, Note
+from millrace.engine.blackbox import Box, Death, Note
+from millrace.protocol.types import AttemptId
 
 
 def a_worker(folder, end):
@@ -92,3 +95,47 @@ def test_half_a_note_is_no_note(tmp_path):
     file.write_bytes(b'\x10\0\0\0{"pid"')
     assert blackbox.read_note(file) is None
     assert blackbox.read_note(tmp_path / "2.note") is None
+
+
+NOTE = Note(1, 3, 9, 1, 0, 1, "split", (4, 8), batch=True)
+NO_EVIDENCE = {
+    "no note": None,
+    "no batch": replace(NOTE, batch=False),
+    "task over": replace(NOTE, busy=False),
+    "other attempt": replace(NOTE, attempt=2),
+    "other window": replace(NOTE, window=8),
+    "other execution": replace(NOTE, execution=2),
+}
+
+
+@pytest.mark.parametrize("number", [0, signal.SIGKILL, signal.SIGALRM])
+def test_a_death_on_a_batch_of_the_attempt_is_evidence(number):
+    assert Death(1, 7, number, NOTE).blames(AttemptId(3, 9, 1))
+
+
+@pytest.mark.parametrize("note", NO_EVIDENCE.values(), ids=NO_EVIDENCE)
+def test_any_other_death_is_evidence_of_nothing(note):
+    assert not Death(1, 7, 0, note).blames(AttemptId(3, 9, 1))
+
+
+def test_the_death_that_explains_the_others_is_the_one_that_spark_did_not_bring_about():
+    killed = Death(1, 0, signal.SIGKILL, NOTE)
+    own = Death(2, 9, 0, replace(NOTE, pid=2, batch=False))
+    untold = Death(3, 1, 0, None)
+    attempt = AttemptId(3, 9, 1)
+    assert blackbox.main_cause([untold, killed, own], attempt) is own
+    assert blackbox.main_cause([untold, killed], attempt) is killed
+    assert blackbox.main_cause([untold], attempt) is untold
+    assert blackbox.main_cause([], attempt) is None
+
+
+def test_a_full_disk_leaves_no_note_of_an_earlier_process_with_this_number(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    file = tmp_path / f"{os.getpid()}.note"
+    Box(tmp_path, None).begin("split", (1, 2), batch=True)
+    assert blackbox.read_note(file).batch
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    Box(tmp_path, None).begin("split", (4, 8), batch=True)
+    assert not file.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.engine.evidence import blames_a_row, worker_gone
 from millrace.engine.faults import TaskError, find_error, short_reason
 from millrace.errors import SourceError
 from millrace.protocol.types import AttemptId
@@ -54,3 +55,28 @@ def test_a_deliberate_error_comes_through_the_text_of_a_traceback():
     assert isinstance(error, SourceError)
     assert str(error) == "file a.txt shrank"
     assert find_error(PYTHON, ATTEMPT) is None
+
+
+CRASHED = """An error occurred while calling o1.get.
+Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)
+Caused by: java.io.EOFException
+"""
+
+
+def test_a_worker_is_gone_only_where_no_exception_ended_the_task():
+    assert worker_gone(CRASHED)
+    assert not worker_gone(PYTHON)
+    assert not worker_gone(PYTHON.replace("KeyError: 'word'", "OSError: Broken pipe"))
+    assert not worker_gone(OTHER)
+
+
+@pytest.mark.parametrize("states", [["22018"], ["", "22012", ""], ["22P02"], ["P0001"]])
+def test_sqlstates_of_values_blame_a_row(states):
+    assert blames_a_row(states)
+
+
+@pytest.mark.parametrize(
+    "states", [[], [""], ["38000"], ["XX000"], ["22022"], ["22KD3"], ["42846"]]
+)
+def test_other_sqlstates_blame_no_row(states):
+    assert not blames_a_row(states)
