@@ -157,6 +157,16 @@ def test_memory_beyond_the_limit_fails_the_root_alone(windows, tmp_path):
     assert [r["word"] for r in outcome.rows["rows"]] == ["a", "c"]
 
 
+@pytest.mark.parametrize("small", [0, 4096])
+def test_user_code_that_keeps_all_memory_is_evidence_and_told(windows, tmp_path, small):
+    """A process that has none left must still be able to say so."""
+    write_lines(tmp_path, ["a", "bad", "c"])
+    run = windows(one_step("deadlysteps:leak"), small)
+    with pytest.raises(AttemptDied, match="has no memory left") as caught:
+        run.attempt(run.plan())
+    assert caught.value.evidence is Evidence.USER_CODE
+
+
 def test_a_cancelled_attempt_ends(windows, tmp_path):
     gate = tmp_path / "gate"
     gate.touch()

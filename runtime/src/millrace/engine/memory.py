@@ -18,6 +18,12 @@ ROOM_BYTES = 64 << 20
 """A process that cannot have so much more has no room for other tuples."""
 
 
+RESERVE_BYTES = 16 << 20
+"""What is kept back, untouched, so that a process without memory can still say so."""
+
+_reserve = [bytes(RESERVE_BYTES)]
+
+
 class WorkerExhaustedError(MemoryError):
     """The worker had no memory left before its task began; Spark starts another in its place."""
 
@@ -54,7 +60,11 @@ class Memory:
             raise WorkerExhaustedError(self._told())
 
     def exhausted(self) -> UserCodeError:
-        """The error that ends this process: what the task had in hand was too much for it."""
+        """The error that ends this process: what the task had in hand was too much for it.
+
+        The reserve goes with it, for otherwise nobody would hear of the error.
+        """
+        _reserve.clear()
         return UserCodeError(self._told())
 
     def _told(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import resource
 import signal
 import time
 from pathlib import Path
@@ -46,6 +47,27 @@ def spin_in_c(line):
 def hoard(line):
     if line["value"].startswith("bad"):
         return {"word": str(len(bytearray(1 << 40)))}
+    return {"word": line["value"]}
+
+
+KEPT = []
+
+
+@row(output="word string")
+def leak(line):
+    """Takes what there is and keeps it, down to the last kilobyte."""
+    if line["value"].startswith("bad"):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + (256 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        size = 1 << 26
+        while True:
+            try:
+                KEPT.append(bytes(size))
+            except MemoryError:
+                if size < 1 << 10:
+                    raise
+                size >>= 4
     return {"word": line["value"]}
 
 
