@@ -8,8 +8,10 @@ import os
 import re
 import subprocess
 import symtable
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -77,8 +79,18 @@ def modules() -> list[tuple[str, str]]:
     return [(path.name, code) for path in DOCUMENTS for code in blocks(path, "python")]
 
 
+@pytest.fixture
+def guide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that the guide's topologies name, as modules."""
+    for name, sign in (("feeds", "class Ticks("), ("stores", "class Table(")):
+        (code,) = [text for _, text in modules() if sign in text]
+        module = ModuleType(name)
+        vars(module).update(names_in(code))
+        monkeypatch.setitem(sys.modules, name, module)
+
+
 @pytest.mark.parametrize(("document", "code"), modules(), ids=lambda text: text[:20])
-def test_every_example_is_a_whole_module(document: str, code: str) -> None:
+def test_every_example_is_a_whole_module(document: str, code: str, guide: None) -> None:
     """It runs by itself and every name that it uses is imported or defined in it."""
     names = names_in(code)
     known = {*names, *dir(builtins)}

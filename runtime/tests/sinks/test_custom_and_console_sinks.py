@@ -7,7 +7,6 @@ import io
 import pickle
 import re
 import sqlite3
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,13 @@ import pytest
 
 from millrace.errors import FencedError, SinkError
 from millrace.protocol.types import Guarantee, Sealed, Staged
-from millrace.sinks import Sink, SinkSpec, base, make_sink, open_sink
+from millrace.sinks import Sink, SinkSpec, make_sink, open_sink
 from millrace.sinks.console import INLINE_BYTES, ConsoleSink
 from millrace.sinks.files import FileSink
 from millrace.sinks.redis import RedisSink
 from millrace.topology import model
+
+GUIDE = Path(__file__).parents[3] / "docs" / "code.md"
 
 
 class Area:
@@ -48,21 +49,10 @@ def rows(*words: str) -> list[pa.RecordBatch]:
 @pytest.fixture
 def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The class that the documentation shows, as a module of its own."""
-    example = re.search(r"    class Table.*", base.__doc__ or "", re.DOTALL)
-    assert example is not None
-    imports = (
-        "from __future__ import annotations\n"
-        "import sqlite3\n"
-        "from collections.abc import Sequence\n"
-        "import pyarrow as pa\n"
-        "from millrace.errors import FencedError, SinkError\n"
-        "from millrace.protocol.types import Staged\n"
-        "from millrace.sinks import Sink\n"
-    )
+    blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
+    (example,) = [block for block in blocks if "class Table(Sink)" in block]
     name = f"stores_{tmp_path.name}".replace("-", "_")
-    (tmp_path / f"{name}.py").write_text(
-        imports + textwrap.dedent(example[0]) + "class Other:\n    pass\n"
-    )
+    (tmp_path / f"{name}.py").write_text(example + "\n\nclass Other:\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
     return name
@@ -98,7 +88,7 @@ class TestCustom:
         with pytest.raises(FencedError):
             old.publish(first, first.staged, 1)
         other = seal(1, new.stage("d", rows("w")))
-        with pytest.raises(SinkError, match="window 1 is another"):
+        with pytest.raises(SinkError, match="window 1 is shown with other rows"):
             new.publish(other, other.staged, 2)
         second = seal(2, new.stage("e", rows("v")))
         area.objects["e"] = area.objects["e"][:-1]

@@ -21,50 +21,9 @@ A sink of one's own is a class that the topology names::
         inputs: [{from: counts}]
         custom: {class: "stores:Table", options: {file: totals.db}}
 
-with ``stores.py`` beside the topology file. This one keeps its marker in the database that it
-writes to, and both change in one transaction; that is what makes ``ExactlyOnce`` hold::
-
-    class Table(Sink):
-        def prepare(self, uid: str, fresh: bool = False, overwrite: bool = False) -> None:
-            self.uid = uid
-            with self.database() as db:
-                db.execute("CREATE TABLE IF NOT EXISTS totals (word TEXT PRIMARY KEY, n INT)")
-                db.execute("CREATE TABLE IF NOT EXISTS shown (uid TEXT, w INT, digest TEXT)")
-                db.execute("CREATE TABLE IF NOT EXISTS fence (uid TEXT, execution INT)")
-
-        def fence(self, execution: int) -> None:
-            with self.database() as db:
-                self.check(db, execution)
-                db.execute("INSERT INTO fence VALUES (?, ?)", (self.uid, execution))
-
-        def last_shown(self) -> tuple[int, str] | None:
-            asked = "SELECT w, digest FROM shown WHERE uid = ? ORDER BY w DESC LIMIT 1"
-            with self.database() as db:
-                return db.execute(asked, (self.uid,)).fetchone()
-
-        def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
-            return self.stage_rows(name, batches)
-
-        def publish(self, sealed, mine, execution, step=None) -> None:
-            rows = [row for staged in mine for row in self.staged_rows(staged).to_pylist()]
-            with self.database() as db:
-                self.check(db, execution)
-                mark = (self.uid, sealed.window, sealed.digest)
-                found = db.execute("SELECT digest FROM shown WHERE (uid, w) = (?, ?)", mark[:2])
-                for (digest,) in found:
-                    if digest != sealed.digest:
-                        raise SinkError(f"sink {self.name!r}: window {sealed.window} is another")
-                    return
-                db.executemany("REPLACE INTO totals VALUES (:word, :n)", rows)
-                db.execute("INSERT INTO shown VALUES (?, ?, ?)", mark)
-
-        def check(self, db: sqlite3.Connection, execution: int) -> None:
-            found = db.execute("SELECT max(execution) FROM fence WHERE uid = ?", (self.uid,))
-            if (found.fetchone()[0] or 0) > execution:
-                raise FencedError(f"sink {self.name!r} serves a newer execution")
-
-        def database(self) -> sqlite3.Connection:
-            return sqlite3.connect(self.folder / self.options["file"])
+with ``stores.py`` beside the topology file. docs/code.md has a complete one for SQLite, which keeps
+its marker in the database that it writes to; both change in one transaction, and that is what makes
+``ExactlyOnce`` hold. ``millrace.testing.check_sink`` tries a sink against every rule here.
 """
 
 from __future__ import annotations

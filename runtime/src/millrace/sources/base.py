@@ -5,7 +5,8 @@ is built from the same name, options and folder. Nothing is shared between the t
 ``plan`` puts into the ranges' locators, so a range must say all that is needed to find its
 records again, in another process and after a crash.
 
-A source of one's own is a class that the topology names::
+``millrace.testing.check_source`` tries a source against all that is promised here. One of one's own
+is a class that the topology names::
 
     sources:
       - name: ticks

@@ -1,0 +1,82 @@
+"""Stops a call at a line that it runs: by death, by an exception, or until it is woken."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Place = tuple[str, int]
+"""File and line."""
+
+
+class Steps:
+    """Lines of the code under test: all below ``root``, but for packages installed there."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._own = Path(__file__).parent
+        self._known: dict[str, bool] = {}
+
+    def run(self, work: Callable[[], T], at: int, act: Callable[[Place], None]) -> T:
+        """Call ``act`` before line number ``at`` of those that ``work`` runs (from 0).
+
+        Runs in the calling thread only. An exception of ``act`` is raised by that line.
+        """
+        seen = -1
+
+        def line(frame: FrameType, event: str, _: Any) -> Any:
+            nonlocal seen
+            if event == "line":
+                seen += 1
+                if seen == at:
+                    act((frame.f_code.co_filename, frame.f_lineno))
+            return line
+
+        return self._traced(work, line)
+
+    def places(self, work: Callable[[], T]) -> tuple[T, list[Place]]:
+        """What ``work`` returns, and the lines it ran, in order."""
+        found: list[Place] = []
+
+        def line(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "line":
+                found.append((frame.f_code.co_filename, frame.f_lineno))
+            return line
+
+        return self._traced(work, line), found
+
+    def _traced(self, work: Callable[[], T], line: Callable[[FrameType, str, Any], Any]) -> T:
+        def called(frame: FrameType, _event: str, _arg: Any) -> Any:
+            return line if self._is_ours(frame.f_code.co_filename) else None
+
+        sys.settrace(called)
+        try:
+            return work()
+        finally:
+            sys.settrace(None)
+
+    def _is_ours(self, name: str) -> bool:
+        known = self._known.get(name)
+        if known is None:
+            path = Path(name)
+            known = self._known[name] = (
+                path.is_relative_to(self._root)
+                and "site-packages" not in path.relative_to(self._root).parts
+                and not path.is_relative_to(self._own)
+            )
+        return known
+
+
+def chosen(places: list[Place]) -> list[int]:
+    """Where to stop: the first and the last time that each line runs."""
+    first: dict[Place, int] = {}
+    last: dict[Place, int] = {}
+    for number, place in enumerate(places):
+        first.setdefault(place, number)
+        last[place] = number
+    return sorted({*first.values(), *last.values()})
