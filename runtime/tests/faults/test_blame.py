@@ -14,8 +14,9 @@ from faults_driver import CODE, sealed_attempts
 from millrace.errors import ExitCode
 from millrace.local.files import read_json
 from millrace.state.client import connect
-from millrace_e2e import feed
+from millrace_e2e import feed, quickjvm
 from millrace_e2e.checker import Promise
+from millrace_e2e.harness import running
 from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
@@ -121,3 +122,27 @@ def test_rows_without_a_key_become_dead_letters_and_the_stream_goes_on(
     assert totals(place)["roots"] == 3
     found = connect(address, life.uid).redis.keys("blame:*")
     assert {key.decode() for key in found} == {"blame:a", "blame:b", "blame:c"}
+
+
+def test_the_command_ends_with_a_code_of_its_own_and_goes_on_once_the_cause_is_mended(place):
+    options = {"path": "rows", "format": "jsonLines"}
+    document = simple(
+        "fault_blame:keyed", {"custom": {"class": "fault_blame:Refusing", "options": options}}
+    )
+    document["spec"]["spark"] = {
+        "conf": {"spark.driver.extraJavaOptions": quickjvm.options()},
+        "driver": {"memory": "512m"},
+    }
+    place.write(document)
+    feed.add_file(place.texts / "a.txt", b"a\nb\nc\n")
+    with running(place) as run:
+        assert run.wait(240) == ExitCode.ENGINE, run.tail()
+    told = "sink 'rows': staging rows raised RuntimeError: the table is locked"
+    assert told in " ".join(run.output().split())
+    assert list(place.sink("rows").glob("part-*")) == []
+    assert totals(place)["dead"] == 0
+    (place.base / "mended").touch()
+    with running(place) as run:
+        assert run.wait(120) == 0, run.tail()
+    shown = [json.loads(line) for f in place.sink("rows").glob("part-*") for line in f.open()]
+    assert sorted(r["word"] for r in shown) == ["a", "b", "c"]

@@ -12,11 +12,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from fault_orders import attempt, orders
 
 from millrace import row
 from millrace.engine.blackbox import FOLDER_VARIABLE
 from millrace.engine.exchange import Parcel, Transport
+from millrace.protocol.types import Staged
+from millrace.sinks.files import FileSink
 
 
 class Breaking(Transport):
@@ -41,3 +44,12 @@ def forget(line: dict[str, Any]) -> dict[str, Any]:
 def keyed(line: dict[str, Any]) -> dict[str, Any]:
     word = line["value"]
     return {"word": None if word.startswith("bad") else word, "n": len(word)}
+
+
+class Refusing(FileSink):
+    """Cannot stage anything until the file ``mended`` lies beside its folder."""
+
+    def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
+        if not (self.folder / "mended").exists():
+            raise RuntimeError("the table is locked")
+        return super().stage(name, batches)
