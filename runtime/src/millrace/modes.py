@@ -33,3 +33,8 @@ def make_folder(path: Path) -> None:
 def _umask() -> int | None:
     text = os.environ.get(UMASK_VARIABLE)
     return int(text, 8) if text else None
+
+
+def private_opener(path: str, flags: int) -> int:
+    """An opener for ``open``: what it creates is its user's alone, whatever the umask is."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

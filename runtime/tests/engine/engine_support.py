@@ -17,6 +17,7 @@ from millrace.engine import worker
 from millrace.engine.blackbox import Box
 from millrace.engine.compile import CompileOptions, compile_topology
 from millrace.engine.faults import find_error
+from millrace.engine.kit import Kit, store
 from millrace.engine.program import Program
 from millrace.engine.runner import share
 from millrace.engine.stateio import Services
@@ -129,7 +130,8 @@ class Windows:
         access = StateAccess(self.program.uid, STAMP, (self.address,), owners)
         self.services = Services(access, self.address)
         self.sources = {s.name: open_source(s.connector) for s in self.program.sources}
-        self.digest, self.encoded = self.program.encode()
+        kit = Kit(self.program, self.services.passwords)
+        self.kit = store(kit, Path(self.program.base_path) / "kit")
         for sink in self.program.sinks:
             open_sink(sink.connector).prepare(self.program.uid)
 
@@ -157,7 +159,7 @@ class Windows:
         return outcome
 
     def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
-        job = Job(self.digest, self.encoded, plan, self.services, self.whole)
+        job = Job(str(self.kit), plan, self.services, self.whole)
         worker.parts_of(job).box = Box(None, None)  # pytest's own time-out uses the timer
         count = 1 if self.whole else self.program.parallelism
         data = job.encode()

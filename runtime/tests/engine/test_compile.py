@@ -6,7 +6,8 @@ import pytest
 from engine_support import CODE, HEAD, compiled, write_lines
 
 from millrace.engine.compile import CompileOptions, compile_topology
-from millrace.engine.program import Kind, Program, Route
+from millrace.engine.kit import Kit, load, store
+from millrace.engine.program import Kind, Route
 from millrace.engine.schema import type_name
 from millrace.errors import TopologyError
 from millrace.topology.graph import graph_of
@@ -101,10 +102,10 @@ def test_the_acks_edges_begin_with_the_sources_own(program):
 
 
 def test_a_program_is_small_and_the_same_each_time(program, tmp_path):
-    digest, data = program.encode()
-    assert len(data) < 16_384
-    assert Program.decode(data).edges == program.edges
-    assert compiled(DEEP, tmp_path, "uid").encode()[0] == digest
+    path = store(Kit(program), tmp_path / "kits")
+    assert path.stat().st_size < 16_384
+    assert load(path).program.edges == program.edges
+    assert store(Kit(compiled(DEEP, tmp_path, "uid")), tmp_path / "kits") == path
 
 
 def with_step(text):

@@ -7,17 +7,17 @@ import base64
 import json
 import pickle
 import secrets
+import tempfile
 from pathlib import Path
 
 import pytest
 from engine_support import write_lines
 
 import millrace
-from millrace.engine import exchange, faults, signing
+from millrace.engine import exchange, faults, kit, signing
 from millrace.engine.exchange import EnvelopeError, Header, Parcel
 from millrace.engine.faults import TaskError, find_error
-from millrace.engine.program import Program
-from millrace.engine.signing import SECRET_VARIABLE, UnsignedError, signed, verified
+from millrace.engine.signing import UnsignedError, signed, verified
 from millrace.engine.steps.base import UnavailableError
 from millrace.engine.worker import FirstPass, decode_pieces, decode_reports, load_job
 from millrace.errors import MillraceError, SinkError, SourceError
@@ -155,14 +155,14 @@ def test_the_table_knows_every_error_that_a_task_may_raise():
     tasks = ("engine", "state", "sources", "sinks", "tracking", "errors")
     places = tuple(f"millrace.{part}" for part in tasks)
     ours = {k for k in classes_below(MillraceError) if k.__module__.startswith(places)}
-    elsewhere = {"SparkStartError"}  # of the driver's start
+    elsewhere = {"SparkStartError", "JavaError", "DamagedLettersError"}  # of the driver
     assert NotOwnerError in ours
     assert {k.__name__ for k in ours} - elsewhere <= set(faults._CLASSES)
 
 
 def test_an_error_of_another_run_is_text(monkeypatch):
     text = str(TaskError(SourceError("of another run"), ATTEMPT))
-    monkeypatch.setenv(SECRET_VARIABLE, secrets.token_hex(32))
+    monkeypatch.setattr(signing, "_secret", secrets.token_bytes(32))
     assert find_error(text, ATTEMPT) is None
 
 
@@ -178,7 +178,13 @@ def forged(mine: Path) -> list[bytes]:
     return [b"", bomb, bytes(32) + bomb, signing.tag_of("other", bomb) + bomb, signed("other", 1)]
 
 
-@pytest.mark.parametrize("read", [load_job, decode_pieces, decode_reports, Program.decode])
+def load_kit(data: bytes):
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "kit").write_bytes(data)
+        return kit.load(Path(folder) / "kit")
+
+
+@pytest.mark.parametrize("read", [load_job, decode_pieces, decode_reports, load_kit])
 def test_what_the_run_did_not_sign_is_not_looked_at(read, mine):
     for data in forged(mine):
         with pytest.raises(UnsignedError):

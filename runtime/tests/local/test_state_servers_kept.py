@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from standins import running, until
 
+from millrace.addresses import without_password
 from millrace.clock import SystemClock
 from millrace.errors import StateServerError
 from millrace.local.launch import state_servers
-from millrace.local.servers import Embedded, External, reach, without_password
+from millrace.local.servers import Embedded, External, reach
 from millrace.local.workdir import open_folder
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedOptions, EmbeddedServer, free_port

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
 from millrace.clock import SystemClock
-from millrace.errors import WorkFolderError
+from millrace.errors import ExitCode, WorkFolderError
+from millrace.local.files import write_json
+from millrace.local.logs import LogFile
+from millrace.local.runlog import RunLog
+from millrace.local.takeover import take_over
 from millrace.local.workdir import (
     Identity,
     WorkFolder,
@@ -118,3 +123,36 @@ def test_a_fresh_start_that_was_cut_short_is_finished_by_the_next_run(tmp_path: 
     assert again.uid == "new"
     assert not again.identity.clearing
     assert not (tmp_path / "state-0").exists()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_a_folder_and_its_files_are_closed_to_others(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "work"
+    path.mkdir()
+    path.chmod(0o755)
+    before = os.umask(umask)
+    try:
+        folder = open_folder(path, "first", tmp_path / "t.yaml", SystemClock())
+        write_json(folder.status, {})
+        RunLog(folder.events, SystemClock()).add("RunStarted", "x")
+        LogFile(folder.logs / "driver.log").close()
+        ViewFile(folder.view).read()
+        take_over(folder.path, lambda _: None).release()
+    finally:
+        os.umask(before)
+    files = [file for file in path.rglob("*") if file.is_file()]
+    assert len(files) >= 6
+    assert [f for f in files if f.stat().st_mode & 0o077] == []
+    assert all(f.stat().st_mode & 0o077 == 0 for f in [path, *path.rglob("*/")])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "work"
+    path.mkdir(0o700)
+    os.chown(path, 65534, 65534)
+    with pytest.raises(WorkFolderError, match="user with number 65534") as caught:
+        open_folder(path, "first", tmp_path / "t.yaml", SystemClock())
+    assert caught.value.exit_code == ExitCode.WORK_FOLDER
+    assert "--workdir" in str(caught.value)
+    assert list(path.iterdir()) == []

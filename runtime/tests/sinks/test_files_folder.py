@@ -166,8 +166,8 @@ class TestPrepare:
     def test_marks_of_a_newer_release_and_damaged_ones(self, tmp_path: Path) -> None:
         make(tmp_path).prepare("one")
         owner = tmp_path / "out/_millrace/owner.json"
-        owner.write_text(json.dumps({"format": 2, "uid": "one", "sink": "out"}))
-        with pytest.raises(NewerFormatError, match="has format 2"):
+        owner.write_text(json.dumps({"format": 3, "uid": "one", "sink": "out"}))
+        with pytest.raises(NewerFormatError, match="has format 3"):
             make(tmp_path).prepare("one")
         owner.write_text('{"form')
         with pytest.raises(SinkError, match=r"owner\.json cannot be read"):

@@ -165,7 +165,7 @@ def test_overrides_are_validated_like_the_file():
 
 def test_passwords_are_blotted_out_of_messages():
     assert shorten("redis://:secret@host:6379") == '"redis://:***@host:6379"'
-    assert shorten("redis://me:secret@host:6379") == '"redis://me:***@host:6379"'
+    assert shorten("redis://me:secret@host:6379") == '"redis://:***@host:6379"'
 
 
 def test_a_share_is_a_whole_percentage() -> None:

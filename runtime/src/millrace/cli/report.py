@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from rich.console import Console
 from rich.markup import escape
 
+from millrace.addresses import shown_address
 from millrace.cli.output import counted
 from millrace.errors import ExitCode
 from millrace.local.files import read_json
@@ -132,7 +132,6 @@ def _place(sink: Sink, folder: Path) -> str:
     if sink.files is not None:
         return str((folder / sink.files.path).resolve())
     if sink.redis is not None:
-        parts = urlsplit(sink.redis.url)
-        bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
-        return f"{urlunsplit(bare)} {sink.redis.key or sink.redis.stream or ''}".rstrip()
+        shown = shown_address(sink.redis.url)
+        return f"{shown} {sink.redis.key or sink.redis.stream or ''}".rstrip()
     return sink.custom.target if sink.custom is not None else "standard output"

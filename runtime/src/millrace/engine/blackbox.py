@@ -145,8 +145,10 @@ def collect(path: Path) -> list[Death]:
     """Take out every recorded death that is not an orderly end; each is returned once."""
     deaths = []
     for file in sorted(path.glob("*.death")):
-        death = _death(path, json.loads(file.read_text()))
+        death = _read_death(path, file)
         file.unlink(missing_ok=True)
+        if death is None:
+            continue
         (path / f"{death.pid}.note").unlink(missing_ok=True)
         if death.signal or death.exit_code:
             deaths.append(death)
@@ -203,6 +205,16 @@ def _cause(death: Death, timeout_s: float) -> str:
     return f"exit code {death.exit_code}"
 
 
+def _read_death(path: Path, file: Path) -> Death | None:
+    """What the daemon recorded; ``None`` for what it did not write, as it says nothing."""
+    try:
+        with file.open("rb") as handle:
+            entry = json.loads(handle.read(_SIZE_BYTES))
+        return _death(path, {"pid": int(entry["pid"]), "status": int(entry["status"])})
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return None
+
+
 def _death(path: Path, entry: dict[str, int]) -> Death:
     status = entry["status"]
     code, number = 0, 0
@@ -216,16 +228,20 @@ def _death(path: Path, entry: dict[str, int]) -> Death:
 def read_note(file: Path) -> Note | None:
     """The last note of a worker, or ``None`` where none can be read."""
     try:
-        data = file.read_bytes()
+        with file.open("rb") as handle:
+            data = handle.read(_SIZE_BYTES)
         size = int.from_bytes(data[0:4], "little")
         if not 0 < size <= _SIZE_BYTES - 4:
             return None
         fields = json.loads(data[4 : 4 + size])
-    except (OSError, ValueError):
+        if fields.get("roots"):
+            first, last = fields["roots"]
+            fields["roots"] = int(first), int(last)
+        note = Note(**fields)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-    if fields.get("roots"):
-        fields["roots"] = tuple(fields["roots"])
-    return Note(**fields)
+    numbers = (note.pid, note.execution, note.window, note.attempt, note.pass_no, note.partition)
+    return note if all(type(number) is int for number in numbers) else None
 
 
 def _unrecorded(path: Path) -> bool:

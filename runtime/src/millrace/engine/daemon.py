@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from millrace.engine import blackbox
+from millrace.engine import blackbox, signing
 
 _YOUNG_OBJECTS = 50_000
 
@@ -32,7 +32,8 @@ def main() -> None:
 
 
 def _prepare() -> None:
-
+    signing.run_secret()
+    os.environ.pop("_SPARK_AUTH_SECRET", None)  # user code and what it starts need none
     import millrace.engine.sqlstage  # noqa: F401
     from millrace.engine.warm import warm_up
 

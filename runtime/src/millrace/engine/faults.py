@@ -20,7 +20,7 @@ from millrace.engine.schema import OutputError
 from millrace.engine.steps.base import UnavailableError
 from millrace.errors import MillraceError
 from millrace.protocol.types import AttemptId
-from millrace.sinks.base import SinkFullError, SinkUnavailableError
+from millrace.sinks.base import RowsRefusedError, SinkFullError, SinkUnavailableError
 from millrace.state import errors as state
 from millrace.state.aggregates import AggregateOverflowError
 from millrace.state.dictstate import StateValueError
@@ -57,8 +57,10 @@ _CLASSES: dict[str, type[MillraceError]] = {
         state.KeyTypeError,
         state.StateSchemaError,
         AckLogLostError,
+        errors.SourceAwayError,
         SinkFullError,
         SinkUnavailableError,
+        RowsRefusedError,
         AggregateOverflowError,
         StateValueError,
         EnvelopeError,

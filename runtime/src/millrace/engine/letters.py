@@ -3,25 +3,59 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from millrace.errors import NewerFormatError
+from millrace.errors import NewerFormatError, ProtocolError
 from millrace.protocol.types import FORMAT, Replay
 from millrace.sources.base import Source
 
+_MAGIC = b"MRDEAD"
+_OLD = b'{"format":'
+_FIELDS = {
+    *("source", "partition", "offset", "number", "processor", "error", "alone", "locator"),
+    *("payload", "payloadEncoding"),
+}
+_DAMAGED = (
+    "an object of dead letters is damaged and not believed; bring back the state server's "
+    "append-only file from a copy, or drop its letters with millrace dead-letters drop"
+)
+
+
+class DamagedLettersError(ProtocolError):
+    """An object of dead letters is not what was written."""
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).hexdigest().encode()
+
 
 def encode_letters(letters: Sequence[Replay], sources: Mapping[str, Source]) -> bytes:
-    """The object of one window's dead letters, as JSON."""
-    return json.dumps(
-        {"format": FORMAT, "letters": [_letter(one, sources) for one in letters]}
-    ).encode()
+    """The object of one window's dead letters: a line with its checksum, and JSON."""
+    document = {"format": FORMAT, "letters": [_letter(one, sources) for one in letters]}
+    data = json.dumps(document).encode()
+    return b"%s %s\n%s" % (_MAGIC, _digest(data), data)
 
 
 def decode_letters(data: bytes) -> list[dict[str, Any]]:
-    """The letters of an object, in order. Raises ``NewerFormatError``."""
-    document = json.loads(data)
+    """The letters of an object, in order. Raises ``NewerFormatError``, ``DamagedLettersError``.
+
+    Objects from before there were checksums begin with their JSON.
+    """
+    head, _, body = data.partition(b"\n")
+    if not data.startswith(_OLD):
+        if head != b"%s %s" % (_MAGIC, _digest(body)):
+            raise DamagedLettersError(_DAMAGED)
+        data = body
+    try:
+        document = json.loads(data)
+        known = all(letter.keys() >= _FIELDS for letter in document["letters"])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        known = False
+    if not known or not isinstance(document["format"], int):
+        raise DamagedLettersError(_DAMAGED)
     if document["format"] > FORMAT:
         raise NewerFormatError(
             f"dead letters have format {document['format']}, this release reads up to {FORMAT}; "

@@ -9,13 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from millrace.engine.letters import decode_letters, replay_of
+from millrace.engine.letters import DamagedLettersError, decode_letters, replay_of
 from millrace.errors import MillraceError
 from millrace.protocol import events as e
 from millrace.protocol.record import replayable
 from millrace.protocol.types import Member, Record
 
 log = logging.getLogger(__name__)
+
+
+_UNREADABLE = (LookupError, ValueError, TypeError, RecursionError, DamagedLettersError)
 
 
 class Mailbox:
@@ -72,18 +75,24 @@ class Mailbox:
 
     def _proposals(self) -> list[e.Event]:
         try:
-            text = self._proposal.read_text()
+            text = self._proposal.read_text(errors="replace")
         except FileNotFoundError:
             return []
         if text == self._seen:
             return []
         self._seen = text
-        proposal = json.loads(text)
-        self._ackers(tuple(proposal["ackers"]))
-        members = tuple(
-            Member(m["name"], m["run_id"], m["url"])
-            for m in sorted(proposal["members"], key=lambda m: m["name"])
-        )
+        try:
+            proposal = json.loads(text)
+            ackers = tuple(map(str, proposal["ackers"]))
+            members = tuple(
+                Member(str(m["name"]), str(m["run_id"]), str(m["url"]))
+                for m in sorted(proposal["members"], key=lambda m: str(m["name"]))
+            )
+        except (LookupError, ValueError, TypeError, RecursionError) as error:
+            # The supervisor writes the next one whole.
+            log.warning("%s is ignored: it cannot be read (%s)", self._proposal, error)
+            return []
+        self._ackers(ackers)
         return [e.Proposal(members)] if members else []
 
     def _new_requests(self) -> list[e.Event]:
@@ -94,17 +103,25 @@ class Mailbox:
             if path.stem in self._waiting:
                 continue
             try:
-                body = json.loads(path.read_text())
+                body = json.loads(path.read_bytes())
                 request = _request(path.stem, body)
                 if self._done(request, self._record):
                     path.unlink(missing_ok=True)
                     continue
+                if body["action"] not in ("replay", "drop"):
+                    raise ValueError(f"action {body['action']!r} is not known")
                 if body["action"] == "replay":
                     request = self._with_replays(request)
                     if self._done(request, self._record):
                         path.unlink(missing_ok=True)
                         continue
-            except (LookupError, ValueError, TypeError) as error:
+            except (
+                LookupError,
+                ValueError,
+                TypeError,
+                RecursionError,
+                DamagedLettersError,
+            ) as error:
                 log.warning("request %s is dropped: %s", path.name, error)
                 path.unlink(missing_ok=True)
             except MillraceError as error:
@@ -122,5 +139,7 @@ class Mailbox:
 
 
 def _request(token: str, body: dict[str, Any]) -> e.DeadLetterRequest:
-    indexes = tuple(sorted(int(i) for i in body["indexes"]))
-    return e.DeadLetterRequest(token, body["segment"], indexes, ())
+    indexes, segment = body["indexes"], body["segment"]
+    if not isinstance(segment, str) or not all(type(i) is int and i >= 0 for i in indexes):
+        raise ValueError("its segment is no text, or its indexes are no numbers")
+    return e.DeadLetterRequest(token, segment, tuple(sorted(set(indexes))), ())

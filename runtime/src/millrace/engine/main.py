@@ -8,7 +8,6 @@ what the protocol is for.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import signal
@@ -17,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from millrace.engine import signing
-from millrace.engine.process import DriverConfig, DriverProcess
+from millrace.engine.process import DriverConfig, DriverProcess, read_driver_file
 from millrace.errors import ExitCode, MillraceError
 from millrace.repeats import quiet_repeats
 
@@ -38,8 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     quiet_repeats()
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
-        document = json.loads((options.workdir / "driver.json").read_text())
-        config = DriverConfig.load(options.workdir, document)
+        config = DriverConfig.load(options.workdir, read_driver_file(options.workdir))
+        # Neither Spark nor what user code starts needs it; workers have it from their kit.
+        os.environ.pop("MILLRACE_STATE_PASSWORD", None)
         process = DriverProcess(config)
     except MillraceError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from millrace import crash
+from pydantic import ValidationError
+
+from millrace import checked, crash
 from millrace.clock import Clock, SystemClock
 from millrace.engine.callbacks import Callbacks
 from millrace.engine.connectors import build_retired, build_sinks, build_sources
@@ -95,10 +97,25 @@ class DriverConfig:
                 {(one["name"], one["number"]): one["sink"] for one in document["retired"]},
                 bool(document.get("dropRemoved")),
             )
-        except (KeyError, OSError, TypeError, ValueError) as error:
+        except ValidationError as error:
+            raise WorkFolderError(
+                f"{workdir / 'driver.json'}: its topology has {error.error_count()} problems; "
+                "start the run again with `millrace run`"
+            ) from None
+        except (KeyError, TypeError, OSError, ValueError, RecursionError) as error:
             raise WorkFolderError(
                 f"{workdir / 'driver.json'}: {error}; start the run again with `millrace run`"
             ) from error
+
+
+def read_driver_file(workdir: Path) -> dict[str, Any]:
+    """What the supervisor wrote into ``driver.json``. Raises ``WorkFolderError``."""
+    try:
+        return checked.decode((workdir / "driver.json").read_bytes())
+    except (OSError, checked.DamagedError) as error:
+        raise WorkFolderError(
+            f"{workdir / 'driver.json'}: {error}; start the run again with `millrace run`"
+        ) from error
 
 
 def settings_of(topology: StreamTopology, uid: str) -> Settings:

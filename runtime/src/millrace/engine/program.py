@@ -7,7 +7,6 @@ envelope exchange, once for each boundary (``relays`` are those on their way fur
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.engine import signing
 from millrace.functions import FunctionKind
 from millrace.ids import DEFAULT_KEY_GROUPS, edge_id
 from millrace.protocol.acklog import edge_name, source_edge
@@ -207,14 +205,3 @@ class Program:
             and self.components[e.producer].pass_no <= boundary
             and self.components[e.consumer].pass_no > boundary
         ]
-
-    def encode(self) -> tuple[str, bytes]:
-        """Digest and signed bytes of the program; workers keep it by its digest."""
-        data = signing.signed("program", self)
-        return hashlib.blake2b(data, digest_size=16).hexdigest(), data
-
-    @staticmethod
-    def decode(data: bytes) -> Program:
-        """The program of such bytes. Raises ``UnsignedError``."""
-        program: Program = signing.verified("program", data)
-        return program

@@ -18,10 +18,13 @@ from pyspark.errors import PySparkException
 from pyspark.serializers import NoOpSerializer
 
 from millrace.engine import blackbox
+from millrace.engine import kit as kit_files
 from millrace.engine.cutting import cut_intent
 from millrace.engine.evidence import blames_a_row, sql_states, worker_gone
 from millrace.engine.faults import find_error, short_reason
+from millrace.engine.kit import Kit
 from millrace.engine.program import Program
+from millrace.engine.session import FOLDER
 from millrace.engine.signing import UnsignedError
 from millrace.engine.sql import add_step, frame_schema, jvm_chain
 from millrace.engine.sqlstage import RESULT_SCHEMA, FramePass, FrameReader, keyed, values
@@ -101,7 +104,6 @@ class AttemptRunner:
         self._spark = spark
         self._context = spark.sparkContext
         self._program = program
-        self._digest, self._encoded = program.encode()
         self._sources = sources
         self._services = services
         self._small = small_window_roots
@@ -111,6 +113,8 @@ class AttemptRunner:
         spark_conf = self._context._jsc.sc().conf()
         self._serializer = jvm.org.apache.spark.serializer.JavaSerializer(spark_conf)
         self._cancelled: AttemptId | None = None
+        self._folder = Path(self._context.getConf().get(FOLDER))
+        self._kits: dict[tuple[tuple[str, str], ...], Path] = {}
         folder = self._context.getConf().get(f"spark.executorEnv.{blackbox.FOLDER_VARIABLE}")
         self._blackbox = Path(folder) if folder else None
 
@@ -122,7 +126,8 @@ class AttemptRunner:
         """
         whole = plan.intent.roots <= self._small
         tasks = 1 if whole else self._program.parallelism
-        job = Job(self._digest, self._encoded, plan, self._services(), whole).encode()
+        services = self._services()
+        job = Job(str(self._kit(services)), plan, services, whole).encode()
         if self._blackbox is not None:
             blackbox.collect(self._blackbox)  # deaths before this attempt are not its own
         group = self._group(plan.id)
@@ -164,6 +169,17 @@ class AttemptRunner:
             return bool(self._context._jsc.sc().isStopped())
         except (Py4JError, OSError):
             return True
+
+    def _kit(self, services: Services) -> Path:
+        passwords = services.passwords
+        key = tuple(sorted(passwords.items()))
+        if key not in self._kits:
+            try:
+                self._kits[key] = kit_files.store(Kit(self._program, passwords), self._folder)
+            except OSError as error:
+                text = f"{self._folder} cannot be written ({error.strerror}); make room there"
+                raise AttemptDied(text, member_lost=True) from error
+        return self._kits[key]
 
     # -- jobs
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace.engine import blackbox, signing
+from millrace.engine import blackbox, jvm
 from millrace.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -27,7 +27,11 @@ _FIXED = {
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "millrace.engine.daemon",
     "spark.task.maxFailures": str(MAX_TASK_FAILURES),
+    "spark.authenticate": "true",
 }
+
+FOLDER = "spark.millrace.folder"
+"""Setting that names the folder for files of the session that tasks read."""
 
 _REGIONS = "-XX:G1HeapRegionSize=4m"
 """Task results are serialised into buffers of 1 MiB, too large for the regions of a small heap."""
@@ -109,6 +113,9 @@ def session_conf(settings: SessionSettings) -> dict[str, str]:
     conf = {
         **_DEFAULTS,
         **_local_addresses(),
+        **jvm.GUARDED,
+        **jvm.private_conf(),
+        FOLDER: str(settings.folder / "spark"),
         "spark.app.name": settings.name,
         "spark.master": _master(settings),
         "spark.driver.memory": settings.driver_memory,
@@ -122,8 +129,14 @@ def session_conf(settings: SessionSettings) -> dict[str, str]:
     }
     if settings.worker_memory is not None:
         conf["spark.executor.pyspark.memory"] = settings.worker_memory
+    own_java = {key: conf[key] for key in jvm.JAVA_OPTIONS}
     conf.update({key: str(value) for key, value in settings.conf.items()})
     conf.update(_FIXED)
+    for key, options in own_java.items():
+        if conf[key] != options:
+            conf[key] = f"{options} {conf[key]}"
+    if conf["spark.ui.enabled"] == "true" and "spark.ui.filters" not in settings.conf:
+        del conf["spark.ui.filters"]  # who switches the pages on wants to see them
     return conf
 
 
@@ -135,11 +148,12 @@ def build_session(settings: SessionSettings) -> SparkSession:
     home = Path(pyspark.__file__).parent
     os.environ["SPARK_HOME"] = str(_own_home(home, settings) if settings.instances else home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    signing.run_secret()  # the JVM hands it down to the workers
-    settings.blackbox.mkdir(parents=True, exist_ok=True)
-    (settings.folder / "spark").mkdir(parents=True, exist_ok=True)
+    settings.blackbox.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (settings.folder / "spark").mkdir(mode=0o700, parents=True, exist_ok=True)
+    conf = session_conf(settings)
+    jvm.start_jvm(settings.folder / "spark", conf)
     builder = SparkSession.builder
-    for key, value in session_conf(settings).items():
+    for key, value in conf.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel(settings.log_level)
@@ -157,9 +171,9 @@ _NOISY = (
 
 
 def _quieten(session: SparkSession) -> None:
-    jvm = session.sparkContext._jvm
-    assert jvm is not None
-    log4j = jvm.org.apache.logging.log4j
+    java = session.sparkContext._jvm
+    assert java is not None
+    log4j = java.org.apache.logging.log4j
     for name in _NOISY:
         log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
 
@@ -177,10 +191,10 @@ def _own_home(home: Path, settings: SessionSettings) -> Path:
 
 def _remember_classes(session: SparkSession) -> None:
     """Look JVM classes up once: each look-up searches every jar for several packages."""
-    jvm = session.sparkContext._jvm
-    assert jvm is not None
+    java = session.sparkContext._jvm
+    assert java is not None
     for name in _JVM_CLASSES:
-        setattr(jvm, name, getattr(jvm, name))
+        setattr(java, name, getattr(java, name))
 
 
 _JVM_CLASSES = (

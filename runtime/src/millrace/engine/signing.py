@@ -3,7 +3,7 @@
 A pickle is a program, so bytes from the exchange, a result or a file are looked at only after
 their signature was compared: a keyed hash (BLAKE2b, 32 bytes in front) under the secret of the
 run, over the bytes and over what they are meant to be. The driver makes the secret at its start
-and hands it down in the environment of its processes; it is neither stored nor shipped.
+and hands it down in the environment of Spark's processes; it is neither stored nor shipped.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import hmac
 import os
 import pickle
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from millrace.errors import MillraceError
@@ -22,11 +24,12 @@ SECRET_VARIABLE = "MILLRACE_RUN_SECRET"
 
 TAG_BYTES = 32
 
-_TAG_HEX = TAG_BYTES * 2
-
 
 class UnsignedError(MillraceError):
     """Bytes that no process of this run has signed for this purpose; they were not looked at."""
+
+
+_secret: bytes | None = None
 
 
 def forget_secret() -> None:
@@ -35,19 +38,31 @@ def forget_secret() -> None:
 
 
 def run_secret() -> bytes:
-    """The secret of the run; made on first use where this process was given none."""
-    text = os.environ.get(SECRET_VARIABLE)
-    if text is None:
-        text = os.environ[SECRET_VARIABLE] = secrets.token_hex(TAG_BYTES)
-    return text.encode()
+    """The secret of the run, made on first use where this process was given none.
+
+    It leaves the environment at once, so that what user code starts does not inherit it.
+    """
+    global _secret
+    if _secret is None:
+        given = os.environ.pop(SECRET_VARIABLE, None)
+        _secret = bytes.fromhex(given) if given else secrets.token_bytes(TAG_BYTES)
+    return _secret
+
+
+@contextmanager
+def handed_down() -> Iterator[None]:
+    """Processes started inside are given the secret."""
+    os.environ[SECRET_VARIABLE] = run_secret().hex()
+    try:
+        yield
+    finally:
+        del os.environ[SECRET_VARIABLE]
 
 
 def tag_of(purpose: str, data: bytes | memoryview) -> bytes:
     """The signature of bytes; ``purpose`` has at most 16 characters of ASCII."""
-    made = hashlib.blake2b(
-        data, key=run_secret()[:_TAG_HEX], digest_size=TAG_BYTES, person=purpose.encode()
-    )
-    return made.digest()
+    person = purpose.encode()
+    return hashlib.blake2b(data, key=run_secret(), digest_size=TAG_BYTES, person=person).digest()
 
 
 def is_tag_of(tag: bytes | memoryview, purpose: str, data: bytes | memoryview) -> bool:

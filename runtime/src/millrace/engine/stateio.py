@@ -6,7 +6,7 @@ one task plays all partitions: so what a process keeps fits whichever way the ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,22 @@ class Services:
 
     access: StateAccess
     log: StateAddress | None = None
+
+    @property
+    def passwords(self) -> dict[str, str]:
+        """Passwords by the names of the servers; they do not travel with the services."""
+        addresses = [*self.access.addresses, *([self.log] if self.log is not None else [])]
+        return {a.name: a.password for a in addresses if a.password is not None}
+
+    def known(self, passwords: Mapping[str, str]) -> Services:
+        """The same with the passwords put in."""
+
+        def opened(address: StateAddress) -> StateAddress:
+            return replace(address, password=passwords.get(address.name))
+
+        addresses = tuple(opened(address) for address in self.access.addresses)
+        log = opened(self.log) if self.log is not None else None
+        return Services(replace(self.access, addresses=addresses), log)
 
 
 class StateHost:

@@ -2,7 +2,7 @@
 
 A task is an importable callable with a few bytes; everything that takes time to make (the
 program, user functions, sources, sinks, connections, state) stays with the process and is found
-by the program's digest.
+by the path of its kit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pyspark import TaskContext
@@ -25,9 +26,11 @@ from millrace.engine.books import Books, Failures, NetPool
 from millrace.engine.code import load_function, load_object, use_path
 from millrace.engine.exchange import Transport, verify
 from millrace.engine.faults import TaskError
+from millrace.engine.kit import Kit
+from millrace.engine.kit import load as load_kit
 from millrace.engine.memory import Memory, WorkerExhaustedError, has_room
 from millrace.engine.passes import Effects, PassRun, headed
-from millrace.engine.program import Component, Program
+from millrace.engine.program import Component
 from millrace.engine.stateio import Services, StateHost, TaskState
 from millrace.engine.steps.base import Task
 from millrace.engine.steps.ends import Piece
@@ -42,11 +45,10 @@ from millrace.sources import Source, open_source
 class Job:
     """One window attempt as every task of it gets it.
 
-    ``program`` is the encoded program; ``whole`` says that one task runs every pass.
+    ``kit`` is the path of the file with the program; ``whole`` says that one task runs every pass.
     """
 
-    digest: str
-    program: bytes
+    kit: str
     plan: AttemptPlan
     services: Services
     whole: bool
@@ -58,8 +60,9 @@ class Job:
 class ProcessParts:
     """User code, sources, sinks and state caches of this process, for one program."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, kit: Kit) -> None:
+        self.program = program = kit.program
+        self.passwords = kit.passwords
         use_path(program.code_path)
         self.box = Box(blackbox.folder(), program.tuple_timeout_s)
         self.memory = Memory()
@@ -132,11 +135,11 @@ def decode_reports(data: bytes) -> list[TaskReport]:
 
 
 def parts_of(job: Job) -> ProcessParts:
-    parts = _PROCESS.get(job.digest)
+    parts = _PROCESS.get(job.kit)
     if parts is None:
-        parts = ProcessParts(Program.decode(job.program))
+        parts = ProcessParts(load_kit(Path(job.kit)))
         _PROCESS.clear()
-        _PROCESS[job.digest] = parts
+        _PROCESS[job.kit] = parts
     return parts
 
 
@@ -167,7 +170,8 @@ class Running:
         )
         a = plan.id
         self.parts.box.task(Note(os.getpid(), a.execution, a.window, a.attempt, pass_no, partition))
-        self.state = TaskState(self.task, job.services.access, self.parts.states)
+        self.services = job.services.known(self.parts.passwords)
+        self.state = TaskState(self.task, self.services.access, self.parts.states)
         self.run = PassRun(self.task, passes, self.parts, self.state)
 
     def complete(
@@ -203,7 +207,7 @@ class Running:
             failed=self.task.failures.failed,
             combined_failures=self.task.failures.combined,
         )
-        return replace(report, partitions=send_acks(self.task, self.job.services))
+        return replace(report, partitions=send_acks(self.task, self.services))
 
     def end(self) -> None:
         """The task is over, whichever way."""

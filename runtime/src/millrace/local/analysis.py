@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
@@ -63,6 +64,7 @@ def _ask(loaded: LoadedTopology, sources: Collection[str], scratch: Path) -> Ana
             errors="replace",
             check=False,
             timeout=ANSWER_S,
+            env={**os.environ, "TMPDIR": str(scratch)},
         )
         answer: Any = json.loads((scratch / "answer.json").read_text())
     except subprocess.TimeoutExpired:

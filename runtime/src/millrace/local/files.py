@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from millrace.modes import private_opener
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Replace ``path`` atomically; ``durable`` means that it is on disk on return."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with draft.open("w") as file:
+    with private_file(draft) as file:
         json.dump(value, file, indent=1)
         file.write("\n")
         if durable:
@@ -22,11 +24,19 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
         sync_folder(path.parent)
 
 
+def private_file(path: Path) -> IO[str]:
+    """A new file for writing that its user alone may read, whatever the umask is."""
+    path.unlink(missing_ok=True)
+    file = open(path, "x", opener=private_opener)  # noqa: SIM115 the caller's
+    os.fchmod(file.fileno(), 0o600)
+    return file
+
+
 def read_json(path: Path) -> Any:
     """The document, or None if there is none or it cannot be read as JSON."""
     try:
         return json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError):
         return None
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from millrace.addresses import without_password
 from millrace.clock import Clock
 from millrace.errors import MillraceError, TopologyError, WorkFolderError
+from millrace.local import scratch
 from millrace.local.accepted import accept, read_accepted, write_accepted
 from millrace.local.children import ProcessSpec
 from millrace.local.files import read_json, write_json
@@ -22,7 +24,6 @@ from millrace.local.servers import (
     External,
     StateServer,
     reach,
-    without_password,
 )
 from millrace.local.supervisor import DRIVER, Listener, RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, take_over
@@ -105,15 +106,17 @@ def run_topology(
         if options.fresh:
             _check_sinks(loaded, options.overwrite)
             _clean_own_server(folder, tell)
+            scratch.clear(folder.path)
             folder = start_over(folder, clock)
         try:
             _write_driver_file(folder, loaded, options)
-            plan = _Plan(folder, topology).plan()
+            plan = _Plan(folder, topology, scratch.make(folder.path)).plan()
         except OSError as error:
             raise unusable(folder.path, error) from error
         supervisor = Supervisor(folder, lease, plan, listener, clock)
         return folder, supervisor.run()
     finally:
+        scratch.remove_temporary(folder.path)
         lease.release()
 
 
@@ -225,8 +228,9 @@ def _clean_own_server(folder: WorkFolder, tell: Tell) -> None:
 class _Plan:
     """Builds the specifications of the processes."""
 
-    def __init__(self, folder: WorkFolder, topology: StreamTopology) -> None:
+    def __init__(self, folder: WorkFolder, topology: StreamTopology, temporary: Path) -> None:
         self._folder = folder
+        self._temporary = temporary
         self._topology = topology
 
     def plan(self) -> RunPlan:
@@ -245,7 +249,7 @@ class _Plan:
             *("--url", addresses[0].url, "--uid", self._folder.uid),
             *("--figures", str(self._folder.ackers / f"{name}.json")),
         )
-        return ProcessSpec(name, "acker", command, _password(addresses), self._folder.path)
+        return ProcessSpec(name, "acker", command, self._given(addresses), self._folder.path)
 
     def driver(self, addresses: Sequence[StateAddress]) -> ProcessSpec:
         command = (
@@ -256,10 +260,12 @@ class _Plan:
             str(self._folder.path),
         )
         return ProcessSpec(
-            DRIVER, DRIVER, command, _password(addresses), self._folder.path, tree=True
+            DRIVER, DRIVER, command, self._given(addresses), self._folder.path, tree=True
         )
 
-
-def _password(addresses: Sequence[StateAddress]) -> dict[str, str]:
-    password = addresses[0].password if addresses else None
-    return {PASSWORD_VARIABLE: password} if password else {}
+    def _given(self, addresses: Sequence[StateAddress]) -> dict[str, str]:
+        password = addresses[0].password if addresses else None
+        return {
+            "TMPDIR": str(self._temporary),
+            **({PASSWORD_VARIABLE: password} if password else {}),
+        }

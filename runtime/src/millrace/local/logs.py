@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from millrace.modes import private_opener
+
 MAX_BYTES = 2_000_000
 """Size at which a log file is put aside; the one put aside before is dropped."""
 
@@ -31,7 +33,7 @@ class LogFile:
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self._path = path
         self._max_bytes = max_bytes
-        self._file = path.open("ab", buffering=0)
+        self._file = open(path, "ab", buffering=0, opener=private_opener)  # noqa: SIM115
         self._size = self._file.tell()
 
     def write(self, data: bytes) -> None:
@@ -44,7 +46,7 @@ class LogFile:
 
     def _turn(self) -> None:
         self._path.replace(self._path.with_name(self._path.name + ".1"))
-        fresh = self._path.open("ab", buffering=0)
+        fresh = open(self._path, "ab", buffering=0, opener=private_opener)  # noqa: SIM115
         self._file.close()
         self._file, self._size = fresh, 0
 

@@ -41,7 +41,8 @@ def overview(folder: WorkFolder) -> dict[str, Any]:
     figures: dict[str, Any] = status if isinstance(status, dict) else {}
     rows = process_rows(folder) if holder is not None else []
     topology = read_json(folder.topology)
-    spec: dict[str, Any] = topology["spec"] if isinstance(topology, dict) else {}
+    found = topology.get("spec") if isinstance(topology, dict) else None
+    spec: dict[str, Any] = found if isinstance(found, dict) else {}
     tracked = spec.get("tracking", "On") == "On" and spec.get("guarantee") != "AtMostOnce"
     return {
         "name": folder.identity.name,
@@ -64,9 +65,13 @@ def overview(folder: WorkFolder) -> dict[str, Any]:
 def bytes_per_root(folder: WorkFolder) -> float | None:
     """Bytes of check values that the ackers held for each root they judged; None before that."""
     figures = [read_json(path) for path in folder.ackers.glob("acker-*.json")]
-    known = [one for one in figures if isinstance(one, dict)]
-    roots = sum(one["roots"] for one in known)
-    return round(sum(one["bytes"] for one in known) / roots, 3) if roots else None
+    known = [
+        (one["roots"], one["bytes"])
+        for one in figures
+        if isinstance(one, dict) and {type(one.get(k)) for k in ("roots", "bytes")} == {int}
+    ]
+    roots = sum(roots for roots, _ in known)
+    return round(sum(size for _, size in known) / roots, 3) if roots > 0 else None
 
 
 def _state(alive: bool, figures: dict[str, Any], pids: set[int]) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from millrace.addresses import without_password
 from millrace.errors import MillraceError
-from millrace.local.servers import PASSWORD_VARIABLE, without_password
+from millrace.local.servers import PASSWORD_VARIABLE
 from millrace.state.client import StateAddress, StateClient, discover
 from millrace.topology.load import LoadedTopology
 from millrace.topology.usercode import code_on_path

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from millrace.clock import Clock
 from millrace.errors import StateServerError
@@ -298,17 +297,6 @@ def reach(name: str, url: str, password: str | None, patience_s: float = REACH_S
                 ) from error
         waited.wait(_RETRY_S)
     raise AssertionError("unreachable")
-
-
-def without_password(url: str) -> tuple[str, str | None]:
-    """A URL that may be shown in lists of processes, and the password that it carried."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url, None
-    user, at, place = parts.netloc.rpartition("@")
-    name = user.partition(":")[0]
-    netloc = f"{name}{at}{place}" if name else place
-    return urlunsplit(parts._replace(netloc=netloc)), unquote(parts.password)
 
 
 @contextmanager

@@ -312,7 +312,8 @@ class Supervisor:
 
     def _sealed(self) -> int:
         status = read_json(self._folder.status)
-        return int(status.get("sealed") or 0) if isinstance(status, dict) else 0
+        sealed = status.get("sealed") if isinstance(status, dict) else 0
+        return sealed if type(sealed) is int else 0
 
     # -- the end
 

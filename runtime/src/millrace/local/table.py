@@ -52,7 +52,7 @@ def process_rows(folder: WorkFolder) -> list[Row]:
     listed = read_json(folder.processes)
     rows: list[Row] = []
     for entry in listed if isinstance(listed, list) else []:
-        if not ProcessId(entry["pid"], entry["ticks"]).alive:
+        if not _is_row(entry) or not ProcessId(entry["pid"], entry["ticks"]).alive:
             continue
         rows.append(_row(entry["role"], entry["name"], entry["pid"], entry["restarts"]))
         if entry.get("guard"):
@@ -60,6 +60,14 @@ def process_rows(folder: WorkFolder) -> list[Row]:
             below = _below(entry["guard"], leave_out=entry["pid"])
             rows += [_row(role, name, pid) for role, name, pid in roles_of(below)]
     return [row for row in rows if row.started]
+
+
+def _is_row(entry: Any) -> bool:
+    """Whether an entry is one that the supervisor writes; any other tells nothing."""
+    kinds = {"role": str, "name": str, "pid": int, "ticks": int, "restarts": int, "guard": int}
+    return isinstance(entry, dict) and all(
+        type(entry.get(name)) is kind for name, kind in kinds.items()
+    )
 
 
 def roles_of(processes: Iterable[Seen]) -> list[tuple[str, str, int]]:

@@ -27,6 +27,7 @@ from pathlib import Path
 from millrace.errors import FencedError, WorkFolderError
 from millrace.local.files import read_json, write_json
 from millrace.local.processes import ProcessId, kill_all, kill_marked
+from millrace.modes import private_opener
 
 ANSWER_S = 15.0
 """How long an older run may take to stop before it is killed."""
@@ -182,6 +183,6 @@ def _try_lock(lock: int) -> bool:
 
 @contextmanager
 def _claiming(path: Path) -> Iterator[None]:
-    with (path / "claim.lock").open("a") as lock:
+    with open(path / "claim.lock", "a", opener=private_opener) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -27,14 +27,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from millrace import checked
 from millrace.clock import Clock
 from millrace.errors import ProtocolError, WorkFolderError
-from millrace.local.files import read_json, sync_folder, write_json
+from millrace.local.files import sync_folder, write_json
 from millrace.state.viewfile import ViewFile
 
 DEFAULT_PARENT = ".millrace"
@@ -172,6 +173,7 @@ def open_folder(path: Path, name: str, topology: Path, clock: Clock) -> WorkFold
         identity = Identity(uuid.uuid4().hex, name, str(topology.absolute()), clock.now_s())
         _write_identity(path, identity)
     folder = _checked(path, name, identity)
+    _close_to_others(path)
     if identity.clearing:
         return _clear(folder)
     if identity.topology != str(topology.absolute()):
@@ -226,11 +228,31 @@ def _make_writable(path: Path) -> None:
         if not path.is_dir():
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.chmod(0o700)  # whatever the umask is
+        _refuse_other_owner(path)
         probe = path / f".probe.{os.getpid()}"
         probe.write_text("")
         probe.unlink()
     except OSError as error:
         raise unusable(path, error) from error
+
+
+def _refuse_other_owner(path: Path) -> None:
+    owner = path.stat().st_uid
+    if owner != os.geteuid():
+        raise WorkFolderError(
+            f"work folder {path}: belongs to the user with number {owner}, this is user "
+            f"{os.geteuid()}; run as that user, or choose another folder with --workdir"
+        )
+
+
+def _close_to_others(path: Path) -> None:
+    """State and passwords are its user's alone."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        try:
+            path.chmod(mode & 0o700)
+        except OSError as error:
+            raise unusable(path, error) from error
 
 
 def unusable(path: Path, error: OSError) -> WorkFolderError:
@@ -282,24 +304,17 @@ def _read_identity(path: Path) -> Identity | None:
     file = path / "identity.json"
     if not file.exists():
         return None
-    document = read_json(file)
     try:
-        return Identity(**_typed(document))
-    except TypeError as error:
+        return Identity(**checked.decode(file.read_bytes()))
+    except (TypeError, OSError, checked.DamagedError) as error:
         raise WorkFolderError(
             f"work folder {path}: its identity.json cannot be read ({error}); restore it from a "
             "copy, or choose another folder with --workdir"
         ) from error
 
 
-def _typed(document: Any) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise TypeError("it is not a JSON object")
-    return document
-
-
 def _write_identity(path: Path, identity: Identity) -> None:
     try:
-        write_json(path / "identity.json", asdict(identity))
+        write_json(path / "identity.json", checked.with_checksum(asdict(identity)))
     except OSError as error:
         raise unusable(path, error) from error

@@ -22,9 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from millrace import checked
 from millrace.errors import FencedError, NewerFormatError, SinkError
 
-MARKER_FORMAT = 1
+MARKER_FORMAT = 2
+"""2: with a checksum."""
 KEPT_WINDOWS = 16
 """Manifests that are kept below the high-water mark, so that another digest is noticed."""
 
@@ -59,7 +61,7 @@ class Markers:
     def owner(self) -> str | None:
         """The uid that the folder belongs to. Raises ``NewerFormatError``, ``SinkError``."""
         try:
-            text = (self.home / "owner.json").read_text()
+            text = (self.home / "owner.json").read_bytes()
         except FileNotFoundError:
             return None
         found = self._decode(text, "owner.json")
@@ -89,12 +91,12 @@ class Markers:
         sync_folder(self.executions)
         self.check_fence(execution)
         for old in os.listdir(self.executions):
-            if old < mark.name:
+            if old.isdecimal() and old < mark.name:
                 (self.executions / old).unlink(missing_ok=True)
 
     def check_fence(self, execution: int) -> None:
         """Raises ``FencedError`` where a higher execution was here."""
-        highest = max(map(int, os.listdir(self.executions)), default=0)
+        highest = max((int(n) for n in os.listdir(self.executions) if n.isdecimal()), default=0)
         if highest > execution:
             raise FencedError(
                 f"sink {self.sink!r}: folder {self.root} serves execution {highest}, this is "
@@ -106,12 +108,13 @@ class Markers:
     def high_water(self) -> int:
         """The last window that is shown, or -1."""
         marks = [n for n in os.listdir(self.windows) if n.endswith(".done")]
-        return max((int(n.partition(".")[0]) for n in marks), default=-1)
+        return max((int(n[:-5]) for n in marks if n[:-5].isdecimal()), default=-1)
 
     def latest(self) -> tuple[int, str] | None:
         """The last window that is shown or was begun to be, and its digest ("" if not known)."""
-        found = (name.partition(".")[0] for name in os.listdir(self.windows))
-        window = max((int(number) for number in found if number.isdigit()), default=None)
+        found = (name.partition(".") for name in os.listdir(self.windows))
+        numbers = (n for n, _, kind in found if n.isdecimal() and kind in ("json", "done"))
+        window = max(map(int, numbers), default=None)
         if window is None:
             return None
         manifest = self.manifest(window)
@@ -119,7 +122,7 @@ class Markers:
 
     def manifest(self, window: int) -> dict[str, Any] | None:
         try:
-            text = self._path(window, "json").read_text()
+            text = self._path(window, "json").read_bytes()
         except FileNotFoundError:
             return None
         return self._decode(text, f"windows/{self._path(window, 'json').name}")
@@ -139,7 +142,7 @@ class Markers:
         sync_folder(self.windows)
         for name in os.listdir(self.windows):
             number = name.partition(".")[0]
-            if number.isdigit() and int(number) <= window - KEPT_WINDOWS:
+            if number.isdecimal() and int(number) <= window - KEPT_WINDOWS:
                 (self.windows / name).unlink(missing_ok=True)
 
     # -- clearing up
@@ -161,11 +164,13 @@ class Markers:
     def _path(self, window: int, kind: str) -> Path:
         return self.windows / f"{window:0{_DIGITS}}.{kind}"
 
-    def _decode(self, text: str, name: str) -> dict[str, Any]:
+    def _decode(self, text: bytes, name: str) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads(text)
+            found = checked.parse(text)
             number = int(found["format"])
-        except (ValueError, TypeError, KeyError) as error:
+            if number <= MARKER_FORMAT:
+                found = checked.verified(found, required=number == MARKER_FORMAT)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise SinkError(
                 f"sink {self.sink!r}: {self.home / name} cannot be read ({error}); bring it back "
                 "from a copy, or start over with --fresh in another folder"
@@ -188,7 +193,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def _encode(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    whole = checked.with_checksum(document)
+    return json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _create(path: Path, data: bytes) -> bool:

@@ -19,7 +19,6 @@ from importlib.resources import files
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +26,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from millrace.addresses import REDIS_REMEDY, place_of, redis_fault
 from millrace.errors import FencedError, SinkError
 from millrace.protocol.types import Sealed, Staged
 from millrace.sinks.base import (
@@ -65,6 +65,9 @@ class RedisSink(Sink):
     def __init__(self, name: str, options: Mapping[str, Any], folder: Path) -> None:
         super().__init__(name, options, folder)
         self.url = str(self.options["url"])
+        fault = redis_fault(self.url)
+        if fault is not None:
+            raise SinkError(f"sink {name!r}: redis.url {fault}; {REDIS_REMEDY}")
         self.mode = str(self.options.get("mode", "hash"))
         wanted = {"hash": "key", "stream": "stream"}.get(self.mode)
         if wanted is None:
@@ -80,8 +83,7 @@ class RedisSink(Sink):
     @property
     def shown_url(self) -> str:
         """The server's address without the password."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.hostname}:{parts.port or 6379}{parts.path}"
+        return place_of(self.url)
 
     # -- whose target it is
 

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from millrace.addresses import REDIS_REMEDY, place_of, redis_fault
 from millrace.errors import ProtocolError, StateServerError
 from millrace.protocol.server import (
     MISSING,
@@ -52,7 +52,7 @@ _NAMES_PER_CALL = 256
 
 @dataclass(frozen=True, slots=True)
 class StateAddress:
-    """Where one incarnation of a state server is; travels to tasks by pickle.
+    """Where one incarnation of a state server is; travels to tasks by pickle, without the password.
 
     ``password`` is never shown; ``url`` may carry one of its own.
     """
@@ -66,15 +66,17 @@ class StateAddress:
     def of(cls, member: Member, password: str | None = None) -> StateAddress:
         return cls(member.name, member.url, member.run_id, password)
 
+    def __reduce__(self) -> tuple[type[StateAddress], tuple[str, str, str]]:
+        return StateAddress, (self.name, self.url, self.run_id)
+
     def member(self) -> Member:
         return Member(self.name, self.run_id, self.url)
 
     @property
     def shown(self) -> str:
         """Name and place, without a password, for messages."""
-        parts = urlsplit(self.url)
-        where = f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path
-        return f"{self.name} at {where}"
+        where = place_of(self.url)
+        return f"{self.name} at {where.removeprefix('redis://').removeprefix('unix://')}"
 
 
 class StateClient:
@@ -306,11 +308,11 @@ def _open(address: StateAddress, timeout_s: float) -> redis.Redis:
             protocol=2,
             **options,
         )
-    except ValueError as error:
-        raise StateServerError(
-            f"state server {address.name}: its url cannot be used ({error}); write "
-            "redis://host:port, rediss://host:port or unix:///path"
-        ) from error
+    except (ValueError, TypeError):
+        fault = redis_fault(address.url) or "is an address with a value that cannot be used"
+        text = f"state server {address.name}: its url {fault}; {REDIS_REMEDY}"
+    # Not as a consequence of the library's error, which repeats parts of the address.
+    raise StateServerError(text)
 
 
 # --- replies

@@ -30,6 +30,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from millrace.errors import StateServerError, WorkFolderError
+from millrace.modes import private_opener
 from millrace.state.client import StateAddress
 
 BINARY_VARIABLE = "MILLRACE_STATE_SERVER"
@@ -269,7 +270,7 @@ def _launch(folder: Path, password: str, port: int, options: EmbeddedOptions) ->
         for leftover in folder.glob("temp-*"):
             leftover.unlink(missing_ok=True)
         _write_private(folder / "valkey.conf", _configuration(folder, password, port, options))
-        with (folder / "server.log").open("ab") as log:
+        with open(folder / "server.log", "ab", opener=private_opener) as log:
             process = subprocess.Popen(
                 [str(binary), str(folder / "valkey.conf")],
                 stdin=subprocess.DEVNULL,
@@ -278,6 +279,7 @@ def _launch(folder: Path, password: str, port: int, options: EmbeddedOptions) ->
                 cwd=folder,
                 pass_fds=(lock.fileno(),),
                 start_new_session=True,
+                umask=0o077,
                 preexec_fn=_die_with_parent() if options.die_with_parent else None,
             )
             return _Life(process, folder, log.tell())
@@ -291,7 +293,7 @@ def _launch(folder: Path, password: str, port: int, options: EmbeddedOptions) ->
 
 def _lock(folder: Path) -> IO[bytes]:
     """Lock that the server inherits and the kernel frees with its last process."""
-    lock = (folder / "lock").open("ab")
+    lock = open(folder / "lock", "ab", opener=private_opener)  # noqa: SIM115 it is handed on
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:

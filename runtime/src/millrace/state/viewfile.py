@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from millrace import checked
 from millrace.errors import ProtocolError
+from millrace.modes import private_opener
 from millrace.protocol.codec import decode_view, encode_view
 from millrace.protocol.types import View
 
@@ -44,11 +46,13 @@ class ViewFile:
 
     def _load(self) -> tuple[int, View | None]:
         try:
-            text = self._path.read_text()
+            text = self._path.read_bytes()
         except FileNotFoundError:
             return 0, None
         try:
-            document = json.loads(text)
+            document = checked.decode(text)
+            if document.keys() != {"version", "view"}:
+                raise ValueError("it has other fields")
             return int(document["version"]), decode_view(document["view"].encode())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProtocolError(
@@ -59,8 +63,8 @@ class ViewFile:
     def _store(self, version: int, view: View) -> None:
         encoded = encode_view(view).decode()
         draft = self._path.with_suffix(".new")
-        with draft.open("w") as file:
-            json.dump({"version": version, "view": encoded}, file)
+        with open(draft, "w", opener=private_opener) as file:
+            json.dump(checked.with_checksum({"version": version, "view": encoded}), file)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(self._path)
@@ -72,6 +76,6 @@ class ViewFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._lock.open("a") as lock:
+        with open(self._lock, "a", opener=private_opener) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from millrace.addresses import REDIS_REMEDY, redis_fault, shown_address
 from millrace.ddl import parse_schema
 from millrace.errors import TopologyError
 from millrace.topology.facts import Facts
@@ -22,8 +23,6 @@ from millrace.topology.problems import NOTHING, Problem, format_path
 
 PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 """A column in the key of a Redis sink: ``wc:{word}``."""
-
-_REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 def exactly_one_kind(facts: Facts) -> Iterator[Problem]:
@@ -89,11 +88,14 @@ def redis_sinks(facts: Facts) -> Iterator[Problem]:
             yield from _redis(redis, base)
 
 
+def _address(path: str, address: str) -> Iterator[Problem]:
+    fault = redis_fault(address)
+    if fault is not None:
+        yield Problem(path, shown_address(address), fault, REDIS_REMEDY)
+
+
 def _redis(redis: RedisSink, base: str) -> Iterator[Problem]:
-    if not redis.url.startswith(_REDIS_SCHEMES):
-        yield Problem(
-            f"{base}.url", redis.url, "is no Redis address", "write redis://[:password@]host:port"
-        )
+    yield from _address(f"{base}.url", redis.url)
     wanted, other = ("key", "stream") if redis.mode is RedisMode.HASH else ("stream", "key")
     if getattr(redis, wanted) is None:
         example = "wc:{word}" if wanted == "key" else "words"
@@ -181,13 +183,7 @@ def state_copies(facts: Facts) -> Iterator[Problem]:
             "raise spec.stateServers.replicas or lower the copies",
         )
     if state.url is not None:
-        if not state.url.startswith(_REDIS_SCHEMES):
-            yield Problem(
-                "spec.stateServers.url",
-                state.url,
-                "is no Redis address",
-                "write redis://[:password@]host:port",
-            )
+        yield from _address("spec.stateServers.url", state.url)
         if state.replicas > 1:
             yield Problem(
                 "spec.stateServers.replicas",

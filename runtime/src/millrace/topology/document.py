@@ -34,6 +34,9 @@ from millrace.topology.problems import (
 _STEP = re.compile(r"\.?([A-Za-z_][\w-]*)|\[([^\]]+)\]")
 _PATH_SHOWN = 80
 _LONGEST_INDEX = 10
+_PLAIN = re.compile(r"(?:[\w.-]|\[[\w.-]+\])*")
+"""What of an override may be shown: the rest may be a value, with a password in it."""
+_NAMED = re.compile(r"(alias|anchor|tag|tag handle|directive)\s+['\"].*['\"]", re.DOTALL)
 _NAMED_LISTS = ("sources", "processors", "sinks")
 
 
@@ -131,7 +134,8 @@ def _parse_explained(text: str) -> Document:
 def _malformed(error: yaml.MarkedYAMLError) -> Problem:
     mark = error.problem_mark or error.context_mark
     where = "file" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}"
-    reason = error.problem or error.context or "cannot be parsed"
+    # The name of an alias or a tag may be the beginning of a password without quotes.
+    reason = _NAMED.sub(r"\1 ***", error.problem or error.context or "cannot be parsed")
     remedy = "check the indentation, quotes and brackets there"
     if "single document" in f"{error.context} {reason}" or "expected a single" in reason:
         remedy = "keep one topology in one file"
@@ -212,7 +216,8 @@ def _without_nulls(data: Any, path: FieldPath) -> Any:
 def _override(document: Document, text: str) -> Problem | None:
     """Puts one override into the data, in place; answers what is wrong with it."""
     path_text, equals, value_text = text.partition("=")
-    shown = f"--set {path_text[:_PATH_SHOWN]}"
+    plain = _PLAIN.match(path_text)
+    shown = f"--set {plain[0][:_PATH_SHOWN] if plain else ''}"
     if not equals:
         return Problem(shown, NOTHING, "has no value", "write --set spec.path=value")
     path = _parse_path(path_text)

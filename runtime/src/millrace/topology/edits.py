@@ -48,7 +48,10 @@ class Edit:
     reason: str
 
     def __str__(self) -> str:
-        sides = ["nothing" if side is NOTHING else shorten(side) for side in (self.old, self.new)]
+        sides = [
+            "nothing" if side is NOTHING else shorten(side, self.path)
+            for side in (self.old, self.new)
+        ]
         return f"{self.path}: {sides[0]} → {sides[1]}: {self.effect.value}, {self.reason}"
 
 

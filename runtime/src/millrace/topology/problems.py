@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from millrace.addresses import hidden
 from millrace.errors import TopologyError
 
 FieldPath = tuple[str | int, ...]
@@ -18,7 +18,6 @@ _TEXT_CHARS = 900
 _LONGEST_GUESSED = 100
 _MOST_COMPARED = 100
 _MOST_LISTED = 50
-_PASSWORD = re.compile(r"(://[^:/@\s]*:)[^@\s]+@")
 
 
 class _Nothing:
@@ -47,7 +46,7 @@ class Problem:
     def __str__(self) -> str:
         path, message, remedy = (_cut(t) for t in (self.path, self.message, self.remedy))
         where = f"{path} (line {self.line})" if self.line else path
-        shown = "" if self.value is NOTHING else f"{shorten(self.value)} "
+        shown = "" if self.value is NOTHING else f"{shorten(self.value, self.path)} "
         return f"{where}: {shown}{message}; {remedy}"
 
 
@@ -73,10 +72,11 @@ def format_path(path: Iterable[str | int]) -> str:
     return text
 
 
-def shorten(value: Any) -> str:
-    """A value on one line, cut where it is long; passwords in addresses are blotted out."""
+def shorten(value: Any, path: str = "") -> str:
+    """A value that stands at ``path`` on one line, cut where it is long, without passwords."""
+    value = hidden(value, path)
     text = f'"{value}"' if isinstance(value, str) else _yaml_like(value)
-    text = _PASSWORD.sub(r"\1***@", " ".join(text.split()))
+    text = " ".join(text.split())
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 

@@ -1,0 +1,264 @@
+"""Files beside the data that were damaged: a clear error or a warning, and never believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from millrace.clock import SystemClock
+from millrace.engine import blackbox
+from millrace.engine.blackbox import Death, Note
+from millrace.engine.letters import decode_letters, encode_letters
+from millrace.engine.mailbox import Mailbox
+from millrace.engine.process import DriverConfig, read_driver_file
+from millrace.errors import ExitCode, MillraceError
+from millrace.local.files import write_json
+from millrace.local.overview import overview
+from millrace.local.takeover import take_over
+from millrace.local.workdir import find_folder, open_folder
+from millrace.protocol.types import Phase, Replay, View
+from millrace.sinks.markers import Markers
+from millrace.state.viewfile import ViewFile
+
+CLOCK = SystemClock()
+DEEP = b"[" * 200_000
+
+
+def damages(data: bytes, seed: int = 0) -> list[tuple[str, bytes]]:
+    """What may become of a file's content."""
+    rng = random.Random(seed)
+    found = [
+        ("empty", b""),
+        ("half", data[: len(data) // 2]),
+        ("without its end", data[:-1]),
+        ("foreign object", b'{"a": 1}'),
+        ("foreign list", b"[1, 2]"),
+        ("foreign number", b"17"),
+        ("foreign text", b'"text"'),
+        ("null", b"null"),
+        ("deep", DEEP),
+        ("deep object", b'{"a":' * 50_000),
+        ("huge", b'{"a": "' + b"x" * (8 << 20)),
+        ("binary", bytes(range(256)) * 4),
+        ("not UTF-8", b"\xff\xfe" + data),
+        ("twice", data + data),
+    ]
+    for at in sorted(rng.sample(range(len(data)), min(len(data), 60))):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << rng.randrange(8)
+        found.append((f"bit at {at}", bytes(flipped)))
+    return found
+
+
+def judged(file: Path, read, truth) -> None:
+    """Damage a file in every way: ``read`` gives the truth or raises an error with a remedy."""
+    data = file.read_bytes()
+    assert read() == truth
+    for name, damaged in damages(data):
+        file.write_bytes(damaged)
+        refusal = None
+        try:
+            found = read()
+        except MillraceError as error:
+            refusal = error
+        if refusal is None:
+            assert found == truth, name
+        else:
+            assert refusal.exit_code in set(ExitCode), name
+            assert ";" in str(refusal), f"{name}: {refusal} has no remedy"
+    file.write_bytes(data)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return open_folder(tmp_path / "work", "counts", tmp_path / "topology.yaml", CLOCK)
+
+
+def test_identity(folder):
+    judged(
+        folder.path / "identity.json", lambda: find_folder(folder.path).identity, folder.identity
+    )
+
+
+def test_an_identity_from_before_checksums_is_read(folder):
+    file = folder.path / "identity.json"
+    document = json.loads(file.read_bytes())
+    del document["checksum"]
+    file.write_text(json.dumps(document))
+    assert find_folder(folder.path).identity == folder.identity
+
+
+def test_view(folder):
+    view = View(folder.uid, 1, 1, Phase.OPEN, 1, (), (), 1, ())
+    store = ViewFile(folder.view)
+    store.cas(0, view)
+    judged(folder.view, store.read, (1, view))
+
+
+def test_a_view_from_before_checksums_is_read(folder):
+    view = View(folder.uid, 1, 1, Phase.OPEN, 1, (), (), 1, ())
+    ViewFile(folder.view).cas(0, view)
+    document = json.loads(folder.view.read_bytes())
+    del document["checksum"]
+    folder.view.write_text(json.dumps(document))
+    assert ViewFile(folder.view).read() == (1, view)
+
+
+def test_owner_and_manifest_of_a_sink(tmp_path):
+    markers = Markers("out", tmp_path / "sink")
+    markers.claim("uid-1")
+    judged(markers.home / "owner.json", markers.owner, "uid-1")
+    document = {"digest": "abc", "files": []}
+    markers.create_manifest(3, document)
+    file = markers.windows / "000000000003.json"
+    judged(file, lambda: markers.manifest(3), markers.manifest(3))
+
+
+def test_markers_from_before_checksums_are_read(tmp_path):
+    markers = Markers("out", tmp_path / "sink")
+    markers.claim("uid-1")
+    file = markers.home / "owner.json"
+    document = json.loads(file.read_bytes())
+    del document["checksum"]
+    file.write_text(json.dumps({**document, "format": 1}))
+    assert markers.owner() == "uid-1"
+    file.write_text(json.dumps(document))
+    with pytest.raises(MillraceError, match="checksum"):
+        markers.owner()
+
+
+FOREIGN = [".DS_Store", "notes.txt", "x.done", "1x", "-1", "²", "12.json.bak", "~lock", "Thumbs.db"]
+
+
+def test_foreign_files_among_the_markers_change_nothing(tmp_path):
+    markers = Markers("out", tmp_path / "sink")
+    markers.claim("uid-1")
+    for place in (markers.executions, markers.windows, markers.home):
+        for name in FOREIGN:
+            (place / name).write_text("foreign")
+    markers.fence(4)
+    markers.check_fence(4)
+    with pytest.raises(MillraceError, match="serves execution 4"):
+        markers.check_fence(3)
+    assert markers.high_water() == -1
+    markers.create_manifest(7, {"digest": "abc"})
+    markers.done(7)
+    assert markers.high_water() == 7
+    assert markers.latest() == (7, "abc")
+    markers.sweep()
+    assert (markers.windows / "notes.txt").exists()
+
+
+def test_dead_letters_are_never_believed_when_damaged(tmp_path):
+    letters = [Replay("lines", 0, n, n, 0.0, None, "split", "no word", False) for n in range(3)]
+    made = SimpleNamespace(payload=lambda root: b"a word", place=lambda root: "line 1")
+    data = encode_letters(letters, {"lines": made})
+    truth = decode_letters(data)
+    assert [letter["offset"] for letter in truth] == [0, 1, 2]
+    assert decode_letters(data.partition(b"\n")[2]) == truth  # as older releases wrote them
+    for _, damaged in [*damages(data, 1), *damages(data, 2), *damages(data, 3)]:
+        with pytest.raises(MillraceError, match="dead letters"):
+            decode_letters(damaged)
+
+
+def test_requests_and_proposals(folder):
+    told: list[tuple[str, ...]] = []
+    box = Mailbox(folder.path, lambda name: b"damaged", told.append)
+    proposal = {"members": [{"name": "s", "run_id": "r", "url": "u"}], "ackers": ["acker-0"]}
+    write_json(folder.proposal, proposal)
+    data = folder.proposal.read_bytes()
+    assert len(box.look()) == 1
+    for _, damaged in damages(data):
+        folder.proposal.write_bytes(damaged)
+        for event in box.look():
+            assert len(event.members) == 1
+    write_json(folder.proposal, {**proposal, "ackers": []})
+    assert len(box.look()) == 1
+    assert told[-1] == ()
+
+    box._record = type("Record", (), {"dead": ()})()
+    request = {"action": "replay", "segment": "1.2.3.4/dead", "indexes": [0, 1]}
+    data = json.dumps(request).encode()
+    for number, (_, damaged) in enumerate(damages(data)):
+        (folder.requests / f"{number}.json").write_bytes(damaged)
+    box.look()
+    assert list(folder.requests.iterdir()) == []
+
+
+def test_notes_and_deaths_of_workers(tmp_path):
+    box = blackbox.Box(tmp_path, None)
+    box.task(Note(os.getpid(), 1, 2, 3, 0, 0))
+    box.begin("split", (1, 5))
+    note = tmp_path / f"{os.getpid()}.note"
+    content = note.read_bytes()
+    blackbox.record_death(tmp_path, os.getpid(), 9)
+    death = tmp_path / f"{os.getpid()}.death"
+    data = death.read_bytes()
+    for number, (_, damaged) in enumerate(damages(data)):
+        (tmp_path / f"{number}x.death").write_bytes(damaged)
+    found = blackbox.collect(tmp_path)
+    assert all(isinstance(one, Death) for one in found)
+    assert list(tmp_path.glob("*.death")) == []
+    for _, damaged in damages(content):
+        note.write_bytes(damaged)
+        read = blackbox.read_note(note)
+        assert read is None or isinstance(read, Note)
+    assert len(content) < 1 << 16
+
+
+def test_what_the_driver_is_told(folder, tmp_path):
+    topology = {
+        "apiVersion": "millrace.dev/v1alpha1",
+        "kind": "StreamTopology",
+        "metadata": {"name": "counts"},
+        "spec": {
+            "sources": [{"name": "made", "generator": {"count": 1}}],
+            "sinks": [{"name": "shown", "inputs": [{"from": "made"}], "console": {}}],
+        },
+    }
+    write_json(folder.topology, topology)
+    document = {"topology": str(folder.topology), "uid": folder.uid, "folder": str(tmp_path)}
+    write_json(folder.driver, {**document, "fresh": False, "overwrite": False})
+    for file in (folder.driver, folder.topology):
+        data = file.read_bytes()
+        for name, damaged in damages(data):
+            file.write_bytes(damaged)
+            refusal = None
+            try:
+                DriverConfig.load(folder.path, read_driver_file(folder.path))
+            except MillraceError as error:
+                refusal = error
+            if refusal is not None:
+                assert refusal.exit_code == ExitCode.WORK_FOLDER, name
+                assert ";" in str(refusal)
+        file.write_bytes(data)
+
+
+def test_files_that_only_tell_something_are_left_out(folder):
+    me = os.getpid()
+    write_json(folder.status, {"state": "running", "sealed": 3, "pid": me})
+    rows = [{"role": "driver", "name": "driver", "pid": me, "ticks": 1, "guard": 0, "restarts": 0}]
+    write_json(folder.processes, rows)
+    write_json(folder.topology, {"spec": {"guarantee": "ExactlyOnce"}})
+    folder.ackers.mkdir()
+    figures = folder.ackers / "acker-0.json"
+    write_json(figures, {"roots": 1, "bytes": 8})
+    take_over(folder.path, lambda _: None).release()
+    lease = take_over(folder.path, lambda _: None)
+    told = (folder.status, folder.processes, folder.topology, figures, folder.path / "run.json")
+    try:
+        for file in told:
+            kept = file.with_suffix(".kept")
+            shutil.copy(file, kept)
+            for name, damaged in damages(kept.read_bytes()):
+                file.write_bytes(damaged)
+                assert overview(folder)["name"] == "counts", (file.name, name)
+            shutil.move(kept, file)
+    finally:
+        lease.release()
