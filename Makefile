@@ -54,6 +54,10 @@ format: $(STAMP) ## Format the code and mend what can be mended
 simulate: $(STAMP) ## Simulated runs of the protocol with crashes at every action (RUNS=20000)
 	@$(BIN)/python -m millrace.simulate --runs $(RUNS) $(ARGS)
 
+.PHONY: mutants
+mutants: $(STAMP) ## Small faults in the protocol, one at a time: who notices? (ARGS="windows --runs 300")
+	@$(BIN)/python runtime/tests/mutants/mutant_runner.py $(ARGS)
+
 .PHONY: soak
 soak: $(STAMP) java ## One long history with at least 100 kills
 	@$(BIN)/python -m millrace_e2e.soak $(ARGS)
@@ -86,7 +90,7 @@ venv: $(STAMP) ## Build .venv (done by every target that needs it)
 
 .PHONY: clean
 clean: ## Remove .venv, caches and the local state of topologies
-	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) .mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -prune -exec rm -rf {} +
 	@find . -name '*.egg-info' -prune -exec rm -rf {} +
 	@find . -name .millrace -prune -exec rm -rf {} +

@@ -162,3 +162,51 @@ def test_an_empty_start_has_nothing() -> None:
     model.restart_empty("r2")
     assert model.get("r2", None, ["a"]) == (MISSING,)
     assert model.peek("r2") == Stamped(None, None)
+
+
+def test_an_older_file_that_is_put_back_is_all_there_is() -> None:
+    model, stamp = _stamped(fsync_always=True), Stamp(1, 1)
+    model.put("r1", stamp, [("b", b"2"), ("a", b"1")])
+    model.write_record("r1", stamp, Tag(1, 1, 1, 1), b"one")
+    file = model.file()
+    model.put("r1", stamp, [("c", b"3")])
+    model.write_record("r1", stamp, Tag(1, 1, 1, 2), b"two")
+    model.restart_on("r2", file)
+    assert model.put("r2", stamp, []) == NotOwner(Reason.UNSTAMPED)
+    assert model.stamp("r2", stamp) == Stamped(b"one", Tag(1, 1, 1, 1))
+    assert model.list_objects("r2", stamp) == Listed(("a", "b"))
+    model.restart("r3")
+    assert model.peek("r3") == Stamped(b"one", Tag(1, 1, 1, 1))
+
+
+def test_who_only_looks_names_the_incarnation_too() -> None:
+    model = _stamped(fsync_always=True)
+    assert model.peek("r0") == NotOwner(Reason.RUN_ID)
+    assert model.get("r0", None, ["a"]) == NotOwner(Reason.RUN_ID)
+    assert model.list_objects("r0", Stamp(1, 1)) == NotOwner(Reason.RUN_ID)
+    assert model.list_objects("r1", Stamp(1, 2)) == NotOwner(Reason.STAMP, Stamp(1, 1))
+
+
+def test_the_same_tag_again_says_that_it_is_there() -> None:
+    model, tag = _stamped(fsync_always=True), Tag(1, 1, 1, 1)
+    assert model.write_record("r1", Stamp(1, 1), tag, b"one") == OK
+    assert model.write_record("r1", Stamp(1, 1), tag, b"two") == TagTooLow(tag)
+    assert model.peek("r1") == Stamped(b"one", tag)
+
+
+@pytest.mark.parametrize("end", ["restart", "restart_empty", "restart_on"])
+def test_what_a_crash_has_lost_stays_lost(end: str) -> None:
+    """Writes that were not fsynced before one crash do not come back with the next fsync."""
+    model = _stamped(fsync_always=False)
+    file = model.file()
+    model.put("r1", Stamp(1, 1), [("a", b"1")])
+    if end == "restart":
+        model.restart("r2", 0)
+    elif end == "restart_empty":
+        model.restart_empty("r2")
+    else:
+        model.restart_on("r2", file)
+    assert model.unsynced == 0
+    model.fsync()
+    model.restart("r3")
+    assert model.get("r3", None, ["a"]) == (MISSING,)
