@@ -466,6 +466,24 @@ def test_who_takes_over_after_the_close_answers_for_all() -> None:
     assert (verdict.complete, verdict.window_complete) == (300, True)
 
 
+def test_what_is_not_held_has_no_phase_and_takes_no_message() -> None:
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    what = history(1, 5)
+    assert machine.phase(what.attempt, 0) is None
+    for message in what.messages():
+        machine.message(message.partition, "1", message)
+    assert machine.control(Members.of(0, ["a"])) == []
+    assert machine.owned == frozenset(range(TRACKING_PARTITIONS)), "execution 0 is not too old"
+
+
+def test_a_slice_without_roots_is_followed_only_for_the_windows_own_tree() -> None:
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    opened = history(1, 5).opened()
+    machine.control(opened)
+    followed = machine.control(Members.of(2, ["a"], [opened.id]))
+    assert followed == [acker.Follow(opened.id, check_partition(opened.id.window))]
+
+
 def test_who_loses_a_slice_stops_reading_it() -> None:
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
     machine.control(Members.of(2, ["a"]))

@@ -311,6 +311,28 @@ def test_a_file_from_before_the_last_opening_is_refused() -> None:
     )
 
 
+def test_a_restarted_server_without_its_file_is_no_new_beginning() -> None:
+    """Rule 17 with a single copy: what came back under the name holds nothing."""
+    Script(copies=1).play(
+        """
+        start
+        -> ReadView
+        view 4 e3 open x1 a1
+        -> CasView 4 e3 open x2 a1
+        cas done
+        -> SendStamp a1 e3x2
+        propose a2
+        -> CasView 5 e4 moving x2 a1 to a2
+        cas done
+        -> SendStamp a1 e4x2
+        -> SendStamp a2 e4x2
+        refused a1 runId
+        stamped a2 none
+        -> Stop failed
+        """
+    )
+
+
 def test_a_member_without_a_record_is_an_error() -> None:
     """Rule 17: never a new beginning."""
     Script().play(

@@ -186,6 +186,8 @@ class Nemesis:
 
     def _request(self) -> None:
         """The user takes dead letters, perhaps twice: to be replayed, maybe mended, or dropped."""
+        if self._history.muted:
+            return
         record = self._to.committed()
         found = [
             (one, indexes)
