@@ -149,7 +149,7 @@ class FilesLive(RuleBasedStateMachine):
         """A new file, also with the content of another, also with the inode of one that went."""
         if name in self.files or name in self.away:
             return
-        if self._replaces(name) or self._comes_back(name, rows) or self._is_ambiguous(rows, reuse):
+        if self._replaces(name) or self._comes_back(name, rows):
             return
         if reuse and self.free_inodes:
             inode = self.free_inodes.pop()
@@ -176,18 +176,20 @@ class FilesLive(RuleBasedStateMachine):
         known = self.reader.state.files.values()
         return any(e.path == name and rows.startswith(self.reader.consumed[e.id]) for e in known)
 
-    def _is_ambiguous(self, rows: bytes, reuse: bool) -> bool:
-        """A file went and an equal one comes between two looks: documented as a rename.
+    def _tell_apart(self) -> None:
+        """Where a file went and an equal one came since the last look, the new one grows.
 
-        An inode that was given away tells them apart where files have births.
+        That is documented as taken for a rename, but where its inode was given to the new file and
+        files have births.
         """
-        if reuse and self.births:
-            went = [f for f in self.removed_since_look if f.inode != self._next_free()]
-            return any(f.rows == rows for f in went)
-        return any(f.rows == rows for f in self.removed_since_look)
-
-    def _next_free(self) -> int:
-        return self.free_inodes[-1] if self.free_inodes else 0
+        known = self.reader.state
+        live = [f[-1] for n, f in self.reader.of_entry.items() if n not in known.gone]
+        went = [f for f in live if f not in self.files.values()]
+        for file in self.files.values():
+            if not self._progress(file):
+                equal = [f for f in went if f.rows == file.rows]
+                if any(not self.births or f.inode != file.inode for f in equal):
+                    file.rows += b"!"
 
     @rule(rows=st.text("xyz", min_size=1, max_size=4).map(str.encode), data=st.data())
     @precondition(lambda self: self.files)
@@ -339,6 +341,7 @@ class FilesLive(RuleBasedStateMachine):
             stored = json.loads(json.dumps(self.reader.state.encode()))
             assert decode_state(stored) == self.reader.state
             self.reader.state = decode_state(stored)
+        self._tell_apart()
         self.reader.look(self.files, limit)
         self.removed_since_look = []
         self.copied_since_look = []
@@ -346,6 +349,7 @@ class FilesLive(RuleBasedStateMachine):
     @rule()
     def look_twice(self) -> None:
         """The same offsets give the same answer, and at rest nothing is opened a second time."""
+        self._tell_apart()
         self.reader.look(self.files, 0)
         self.removed_since_look = []
         self.copied_since_look = []
@@ -368,6 +372,7 @@ class FilesLive(RuleBasedStateMachine):
             if name not in self.files:
                 file.changed = self.tick()
                 self.files[name] = file
+        self._tell_apart()
         self.reader.look(self.files, 100_000)
         due = Counter(file.rows for file in self.every if file.rows)
         found = Counter(read for read in self.reader.consumed.values() if read)

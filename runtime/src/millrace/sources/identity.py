@@ -49,10 +49,14 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """``path`` is where the file is now, for one that was replaced the one it was at."""
+    """``path`` is where the file is now, for one that was replaced the one it was at.
+
+    ``at_rest``: neither its name nor anything else about it has changed since the last look.
+    """
 
     change: Change
     path: str = ""
+    at_rest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,10 @@ def match(
     )
     matching.by_inode(left)
     matching.by_content([e for e in left if e.id not in matching.placed])
-    fates = {n: matching.fate(entry) for n, entry in entries.items()}
+    fates = matching.fates
+    for number, entry in entries.items():
+        if number not in fates:
+            fates[number] = matching.fate(entry)
     replaced = {matching.node(f.path) for f in fates.values() if f.change is Change.REPLACED}
     new: dict[tuple[int, int], str] = {}
     for path in sorted(listing):
@@ -114,6 +121,7 @@ class _Matching:
     gone: Collection[int]
     files: Listing
     evidence: Evidence
+    fates: dict[int, Fate] = field(default_factory=dict)
     placed: dict[int, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     claimed: set[tuple[int, int]] = field(default_factory=set)
@@ -132,10 +140,10 @@ class _Matching:
                 if entry.id in self.gone:
                     back.append(entry)
                 elif entry.path not in taken:
-                    self._place(entry, entry.path)
+                    self._leave(entry, stat)
         for entry in back:
             if entry.path not in taken:
-                self._place(entry, entry.path)
+                self._leave(entry, files[entry.path])
 
     def by_inode(self, entries: Sequence[FileEntry]) -> None:
         """Rule 2."""
@@ -199,6 +207,15 @@ class _Matching:
 
     def _free(self, path: str) -> bool:
         return self.node(path) not in self.claimed
+
+    def _leave(self, entry: FileEntry, stat: FileStat) -> None:
+        path = entry.path
+        self.fates[entry.id] = Fate(
+            Change.GROWN if stat.size > entry.size else Change.SAME, path, True
+        )
+        self.placed[entry.id] = path
+        self.taken.add(path)
+        self.claimed.add((stat.device, stat.inode))
 
     def _place(self, entry: FileEntry, path: str) -> None:
         self.placed[entry.id] = path

@@ -1,0 +1,62 @@
+"""What a files source says of files that are not as they should be: errors, and warnings once."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from millrace.errors import SourceAwayError, SourceError
+from millrace.sources.entries import shown_name
+from millrace.sources.lines import BadFileError
+from millrace.sources.listing import Place
+
+log = logging.getLogger(__name__)
+
+
+class Complaints:
+    """Texts that name the source, the file and the remedy.
+
+    ``path`` is the option as declared, relative to ``folder``; with ``strict`` nothing that should
+    be read may be left out.
+    """
+
+    def __init__(self, name: str, path: str, folder: Path, place: Place, strict: bool) -> None:
+        self._name = name
+        self._path = path
+        self._folder = folder
+        self._place = place
+        self._strict = strict
+        self._warned: set[tuple[str, str]] = set()
+
+    def skip(self, path: str, why: str, unreadable: bool) -> None:
+        """An entry of the folder is left out, which is told once."""
+        if unreadable and self._strict:
+            raise SourceError(
+                f"source {self._name!r}: {self._place.root / shown_name(path)} {why}; make it "
+                "readable or take it away"
+            )
+        if (path, why) not in self._warned:
+            self._warned.add((path, why))
+            whole = self._place.root / shown_name(path)
+            log.warning("source %r: %s %s; it is not read", self._name, whole, why)
+
+    def matches_nothing(self) -> SourceError:
+        return SourceError(
+            f"source {self._name!r}: files.path {self._path!r} matches no file in "
+            f"{self._place.root}; correct the pattern"
+        )
+
+    def error(self, path: str, problem: BadFileError) -> SourceError:
+        file = self._place.root / shown_name(path)
+        return SourceError(f"source {self._name!r}: file {file} {problem}; {problem.remedy}")
+
+    def unreadable(self, error: OSError) -> SourceError:
+        file = shown_name(str(error.filename or self._place.root))
+        if isinstance(error, FileNotFoundError):
+            return SourceAwayError(
+                f"source {self._name!r}: {file} does not exist; correct files.path "
+                f"({self._path!r}, relative to {self._folder}) or put it there"
+            )
+        return SourceAwayError(
+            f"source {self._name!r}: {file} cannot be read ({error.strerror}); make it readable"
+        )

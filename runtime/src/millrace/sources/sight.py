@@ -1,0 +1,260 @@
+"""Looks at the folder of a files source, and says where known files are and whose turn it is.
+
+One ``Lookout`` belongs to one source of the driver. A look is cheap while nothing changes: files
+at rest are not opened, and a listing that is as it was leads to no matching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from millrace.clock import Clock
+from millrace.errors import SourceError
+from millrace.sources.complaints import Complaints
+from millrace.sources.entries import FileEntry, ReadState
+from millrace.sources.evidence import FileEvidence
+from millrace.sources.formats import FileFormat
+from millrace.sources.identity import Change, Fate, match
+from millrace.sources.lines import BadFileError
+from millrace.sources.listing import FileStat, Listing, Place
+
+MANY_FILES = 1000
+"""From so many files on a folder is not looked at as often as a plan is asked for."""
+
+PAUSE_FACTOR = 10
+LONGEST_PAUSE_S = 1.0
+
+LOOKS = 4
+"""Most looks of one plan at a folder whose files change under its hands."""
+
+
+@dataclass(slots=True)
+class Sight:
+    """What one look found: where each entry's file is, and which are new.
+
+    ``queue`` holds the paths that have records to read, with their entries; the first is next.
+    ``listing`` is what was looked at, and ``state`` that of the plan which this sight is behind.
+    """
+
+    files: dict[str, FileStat]
+    paths: dict[int, str]
+    queue: list[tuple[str, int | None]] = field(default_factory=list)
+    stale: bool = False
+    state: ReadState | None = None
+    listing: Listing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The options that looks depend on; ``grows``: files of the format may have more later."""
+
+    watch: bool
+    order: str
+    grows: bool
+
+
+class Lookout:
+    """Finds the files of entries; used by one thread.
+
+    ``form`` gives the format when it is first needed. Raises ``SourceError`` where entries that
+    are not read to their end are gone, or any was replaced.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        wishes: Wishes,
+        form: Callable[[], FileFormat],
+        complaints: Complaints,
+        clock: Clock,
+    ) -> None:
+        self._place = place
+        self._wishes = wishes
+        self._form = form
+        self._complaints = complaints
+        self._clock = clock
+        self._look_again_s = 0.0
+        self._listing: dict[str, FileStat] | None = None
+        self._first_nodes: frozenset[tuple[int, int]] | None = None
+        self._evidence: FileEvidence | None = None
+        self._last: Sight | None = None
+        self._barren: dict[str, FileStat] = {}
+
+    def last(self, state: ReadState) -> Sight | None:
+        """The sight that the plan up to ``state`` was made by."""
+        return self._last if self._last is not None and self._last.state is state else None
+
+    def keep(self, sight: Sight, state: ReadState) -> None:
+        """A plan was made by a sight and came to a state."""
+        sight.state = state
+        self._last = None if sight.stale else sight
+
+    def opened(self, sight: Sight, path: str, stat: FileStat) -> None:
+        """A file was opened: an entry is never newer than the listing it is looked for in."""
+        sight.files[path] = stat
+        if self._listing is not None and path in self._listing:
+            self._listing[path] = stat
+
+    def empty(self, path: str, stat: FileStat) -> None:
+        """A file has no record yet, and is left alone until it changes."""
+        self._barren[path] = stat
+
+    def listing(self) -> Listing:
+        """The files that are there, for an estimate; nothing is kept. Raises ``OSError``."""
+        known: Listing = self._listing or {}
+        # Only a plan may take note of files that were renamed or are gone.
+        return self._place.list() if len(known) < MANY_FILES else known
+
+    def look(self, state: ReadState, fresh: bool = False) -> tuple[Sight, ReadState]:
+        """Match the entries to the files that are there now; ``fresh``: whatever was listed."""
+        problem: SourceError | None = None
+        for _ in range(LOOKS):
+            files = self._list(state, fresh)
+            if self._is_seen(state, files):
+                assert self._last is not None
+                return self._last, state
+            fates, new, known = self._match(state, files)
+            fresh = True
+            if self._evidence is not None and self._evidence.stale:
+                continue
+            doubt, problem = problem, self._problem(state, fates, known)
+            if problem is None:
+                sight, state = self._seen(state, known, fates, new)
+                sight.listing = files
+                return sight, state
+            # A file may have been renamed behind the listing: what is wrong is so at two looks.
+            if doubt is not None:
+                raise problem
+        return Sight(dict(files), {}, stale=True), state
+
+    def _is_seen(self, state: ReadState, files: Listing) -> bool:
+        """Whether nothing has changed since the last look.
+
+        Files that are called by a name that is not read may change behind any listing.
+        """
+        sight = self._last
+        if sight is None or sight.stale or sight.state is not state or sight.listing is not files:
+            return False
+        return sight.files.keys() == files.keys()
+
+    def _list(self, state: ReadState, fresh: bool) -> Listing:
+        """The files that are there now, or were at the start of a run that does not watch."""
+        if self._listing is None or fresh or (self._wishes.watch and self._look_is_due()):
+            began_s = self._clock.monotonic_s()
+            try:
+                found = self._place.look(self._listing, self._complaints.skip)
+                if self._listing is None or found is not self._listing:
+                    self._listing = dict(found)
+            except OSError as error:
+                missing = isinstance(error, FileNotFoundError)
+                if not (missing and self._place.file and state.files):
+                    raise self._complaints.unreadable(error) from error
+                # Between a rotation's rename and its new file.
+                self._listing = {}
+            now_s = self._clock.monotonic_s()
+            self._look_again_s = now_s + min(LONGEST_PAUSE_S, PAUSE_FACTOR * (now_s - began_s))
+            if not self._wishes.watch:
+                self._listing = self._only_first(self._listing, state)
+        return self._listing
+
+    def _only_first(self, listing: Listing, state: ReadState) -> dict[str, FileStat]:
+        """Without ``watch`` only files of the first look count, whatever they are called by now."""
+        if self._first_nodes is None:
+            if not listing and not state.files and (self._place.pattern or self._place.file):
+                raise self._complaints.matches_nothing()
+            self._first_nodes = frozenset(stat.node for stat in listing.values())
+        own = {entry.path for entry in state.files.values()}
+        return {
+            path: stat
+            for path, stat in listing.items()
+            if stat.node in self._first_nodes or path in own
+        }
+
+    def _look_is_due(self) -> bool:
+        """A small folder is looked at whenever asked, a large one at most a tenth of the time."""
+        known = self._listing or {}
+        return len(known) < MANY_FILES or self._clock.monotonic_s() >= self._look_again_s
+
+    def _match(
+        self, state: ReadState, files: Listing
+    ) -> tuple[Mapping[int, Fate], tuple[str, ...], Listing]:
+        """Fates, new files, and all files that entries were looked for in."""
+        lost = set()
+        for number, entry in state.files.items():
+            stat = files.get(entry.path)
+            elsewhere = stat is None or (entry.inode and entry.inode != stat.inode)
+            if elsewhere and number not in state.gone:
+                lost.add(entry.path)
+        try:
+            hidden = self._place.around(lost) if lost else {}
+            known = {**hidden, **files} if hidden else files
+            if self._evidence is None:
+                self._evidence = FileEvidence(self._place.root, self._form())
+            evidence = self._evidence.about(known)
+            found = match(state.files, state.gone, files, evidence, hidden)
+        except OSError as error:
+            raise self._complaints.unreadable(error) from error
+        return found.fates, found.new, known
+
+    def _problem(
+        self, state: ReadState, fates: Mapping[int, Fate], known: Listing
+    ) -> SourceError | None:
+        """What keeps the source from going on, if something does."""
+        for number, fate in fates.items():
+            entry = state.files[number]
+            if fate.change is Change.GONE and (entry.unread or entry.more):
+                gone = BadFileError(f"is gone after {entry.records} of its records were read")
+                return self._complaints.error(entry.path, gone)
+            if fate.change is Change.REPLACED:
+                return self._complaints.error(entry.path, self._replaced(entry, known[fate.path]))
+        return None
+
+    def _replaced(self, entry: FileEntry, stat: FileStat) -> BadFileError:
+        if stat.size < entry.least_size:
+            return BadFileError(f"has shrunk from {entry.size} to {stat.size} bytes")
+        if stat.inode == entry.inode and stat.size > entry.size and self._wishes.grows:
+            return BadFileError(f"was changed in its first {entry.mark.position} bytes")
+        return BadFileError(f"was changed in the {entry.records} records already read")
+
+    def _seen(
+        self, state: ReadState, files: Listing, fates: Mapping[int, Fate], new: tuple[str, ...]
+    ) -> tuple[Sight, ReadState]:
+        """Take down where the files are; those that have records to read make the queue."""
+        changed: dict[int, FileEntry] = {}
+        gone = set(state.gone)
+        sight = Sight(dict(files), {})
+        for number, fate in fates.items():
+            if fate.change is Change.GONE:
+                gone.add(number)
+                continue
+            entry, stat = state.files[number], files[fate.path]
+            sight.paths[number] = fate.path
+            gone.discard(number)
+            if not fate.at_rest:
+                assert self._evidence is not None
+                entry = entry.seen(fate.path, stat, self._evidence.birth(fate.path))
+                changed[number] = entry
+            if self.waits(entry, stat):
+                sight.queue.append((fate.path, number))
+        self._barren = {p: s for p, s in self._barren.items() if files.get(p) == s}
+        for path in new:
+            if (files[path].size or not self._wishes.grows) and path not in self._barren:
+                sight.queue.append((path, None))
+        after = state.with_entries(changed, frozenset(gone))
+        sight.queue.sort(key=lambda item: self._turn(after, files, *item))
+        return sight, after
+
+    def _turn(
+        self, state: ReadState, files: Listing, path: str, number: int | None
+    ) -> tuple[bool, int, bool, str]:
+        """What decides whose turn it is: what was begun, then the order, then the name."""
+        begun = number is not None and state.files[number].more
+        modified_ns = files[path].modified_ns if self._wishes.order == "modified" else 0
+        return not begun, modified_ns, number is None and self._wishes.order == "modified", path
+
+    def waits(self, entry: FileEntry, stat: FileStat) -> bool:
+        """Whether a file has, as far as is known, records that are not planned."""
+        if entry.more or stat.size > entry.size:
+            return True
+        return not self._wishes.watch and entry.unread > 0
