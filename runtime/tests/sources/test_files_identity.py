@@ -128,7 +128,7 @@ class FilesLive(RuleBasedStateMachine):
         self.next_inode = 10
         self.reader = Reader(self.births)
         self.removed_since_look: list[ModelFile] = []
-        self.copied_since_look: list[ModelFile] = []
+        self.settling: list[ModelFile] = []
 
     @initialize()
     def start(self) -> None:
@@ -242,8 +242,8 @@ class FilesLive(RuleBasedStateMachine):
         moved = {new: self.files[old] for old, new in names.items()}
         if any(self._replaces(new) and not self._progress(f) for new, f in moved.items()):
             return
-        # Without a birth a truncated file is known by its name alone.
-        if not self.births and any(f in self.copied_since_look for f in moved.values()):
+        # Without births one that was truncated or came back is known by its name alone.
+        if not self.births and any(f in self.settling for f in moved.values()):
             return
         for old in names:
             del self.files[old]
@@ -268,9 +268,7 @@ class FilesLive(RuleBasedStateMachine):
         return [
             name
             for name, file in sorted(self.files.items())
-            if file not in self.copied_since_look
-            and self._finished(file)
-            and self._entry(file).path == name
+            if file not in self.settling and self._finished(file) and self._entry(file).path == name
         ]
 
     def _finished(self, file: ModelFile) -> bool:
@@ -308,6 +306,7 @@ class FilesLive(RuleBasedStateMachine):
         if rows:
             file.modified = file.changed
         self.files[new] = file
+        self.settling.append(file)
 
     @rule(name=st.sampled_from(NAMES), data=st.data())
     @precondition(lambda self: self.files)
@@ -317,7 +316,9 @@ class FilesLive(RuleBasedStateMachine):
         file = self.files[old]
         free = name not in self.files and name not in self.away and not self._replaces(name)
         came_back = self._progress(file) and self._entry(file).id in self.reader.state.gone
-        if file in self.copied_since_look or came_back or self._replaces(old):
+        if file in self.settling or came_back or self._replaces(old):
+            return
+        if not self.births and self._progress(file) and self._entry(file).path != old:
             return
         if not free or not self._progress(file) or self._equals_elsewhere(file):
             return
@@ -327,7 +328,7 @@ class FilesLive(RuleBasedStateMachine):
         self.files[name] = copy
         rest = ModelFile(file.inode, file.birth, b"", now, now)
         self.files[old] = rest
-        self.copied_since_look += [copy, rest]
+        self.settling += [copy, rest]
         self.every.append(rest)
         self.every[self.every.index(file)] = copy
         for files in self.reader.of_entry.values():
@@ -350,7 +351,7 @@ class FilesLive(RuleBasedStateMachine):
         self._tell_apart()
         self.reader.look(self.files, limit)
         self.removed_since_look = []
-        self.copied_since_look = []
+        self.settling = []
 
     @rule()
     def look_twice(self) -> None:
@@ -358,7 +359,7 @@ class FilesLive(RuleBasedStateMachine):
         self._tell_apart()
         self.reader.look(self.files, 0)
         self.removed_since_look = []
-        self.copied_since_look = []
+        self.settling = []
         first = self.reader.fates(self.files)
         assert first == self.reader.fates(self.files)
         live = [n for n in first[0] if n not in self.reader.state.gone]
@@ -408,7 +409,7 @@ class SmallPacks(FilesLive):
 
 # The same lives each time: a life that the model has no word for must not fail somebody else's run.
 _SETTINGS = settings(
-    max_examples=100,
+    max_examples=150,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,

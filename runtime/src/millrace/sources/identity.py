@@ -181,6 +181,8 @@ class _Matching:
             group = list(equals)
             for entry in group:
                 self._place_first(entry, (entry.path,), found)
+            # Among equals one whose file was truncated first: the other may just have gone.
+            group.sort(key=lambda e: e.id not in self.emptied and e.path not in self.files)
             for entry in group:
                 if entry.id not in self.placed:
                     self._place_first(entry, found, found)
