@@ -256,7 +256,7 @@ class History:
         self.attempts: dict[AttemptId, AttemptFacts] = {}
         self.tracing = trace is not None
         self.muted = False
-        """Nobody is told: what happens now is undone later."""
+        """Nobody is told of what happens now, which is undone later, but of what the user asks."""
         self._trace = trace
         self._listeners: dict[type, list[Listener]] = {}
 
@@ -266,7 +266,9 @@ class History:
     def add(self, entry: Entry) -> None:
         if self._trace is not None:
             self._trace(entry)
-        for listener in self._listeners.get(type(entry), ()) if not self.muted else ():
+        if self.muted and not isinstance(entry, LettersTaken):
+            return
+        for listener in self._listeners.get(type(entry), ()):
             listener(entry)
 
     def state(self, name: str) -> StateContent:

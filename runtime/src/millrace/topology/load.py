@@ -111,9 +111,15 @@ def _refused(problems: Sequence[Problem], document: Document) -> InvalidTopology
 def read_name(file: Path) -> str:
     """The name in a topology file that may otherwise be invalid by now.
 
-    Raises ``InvalidTopologyError``.
+    Raises ``InvalidTopologyError``, which says which file it is: commands that need no more than
+    the name have several ways to be told of one.
     """
-    return _name_in(_read(file))
+    text = _read(file)
+    try:
+        return _name_in(text)
+    except InvalidTopologyError as error:
+        named = [replace(problem, path=f"{file}: {problem.path}") for problem in error.problems]
+        raise InvalidTopologyError(named) from None
 
 
 def _read(file: Path) -> str:
