@@ -484,6 +484,83 @@ def test_a_slice_without_roots_is_followed_only_for_the_windows_own_tree() -> No
     assert followed == [acker.Follow(opened.id, check_partition(opened.id.window))]
 
 
+def closed(what: History, *messages: PlainMessage) -> tuple[acker.AckerMachine[PlainMessage], int]:
+    """A machine that has been handed these messages of a small window, and its close marker."""
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    home = check_partition(what.attempt.window)
+    machine.control(Members.of(2, ["a"]))
+    machine.control(what.opened())
+    for number, message in enumerate(messages):
+        machine.message(home, str(number), message)
+    machine.control(what.marker())
+    return machine, home
+
+
+def lost(what: History) -> list[acker.AckerAction]:
+    home = check_partition(what.attempt.window)
+    verdict = Verdict(what.attempt, (home,), 0, (), False)
+    return [acker.Unfollow(what.attempt, home), acker.Answer(verdict)]
+
+
+LOSER = TaskId(0, 0, 99)
+
+
+def test_steps_that_nobody_waits_for_change_nothing() -> None:
+    what = history(1, 5)
+    machine, home = closed(what, *what.messages())
+    other = replace(what.attempt, attempt=9)
+    for attempt, partition in ((other, home), (what.attempt, home + 1)):
+        assert machine.drained(attempt, partition) == []
+        assert machine.reread(attempt, partition, what.messages()) == []
+    assert machine.reread(what.attempt, home, what.messages()) == [], "it is being drained"
+    assert machine.phase(what.attempt, home) is acker.Phase.DRAINING
+    (_, answer) = machine.drained(what.attempt, home)
+    assert isinstance(answer, acker.Answer)
+    assert (answer.verdict.complete, answer.verdict.window_complete) == (5, True)
+    assert machine.drained(what.attempt, home) == []
+
+
+def test_a_losers_message_that_is_gone_from_the_log_loses_the_verdict() -> None:
+    what = history(1, 5)
+    home = check_partition(what.attempt.window)
+    loser = PlainMessage(what.attempt, LOSER, home, {LINES: {0: 7}})
+    machine, _ = closed(what, loser, *what.messages())
+    assert machine.drained(what.attempt, home) == [acker.Reread(what.attempt, home, ("0",))]
+    machine.message(home, "7", PlainMessage(what.attempt, LOSER, home, {LINES: {1: 7}}))
+    assert machine.reread(what.attempt, home, [None]) == lost(what)
+
+
+def test_a_winners_message_that_is_gone_from_the_log_loses_the_verdict() -> None:
+    """It was folded, but where the tree broke cannot be told without it."""
+    what = history(1, 5)
+    what.events = [event for event in what.events if event.edge != LINES or event.root != 3]
+    machine, home = closed(what, *what.messages())
+    (again,) = machine.drained(what.attempt, home)
+    assert isinstance(again, acker.Reread)
+    assert machine.phase(what.attempt, home) is acker.Phase.LOCATING
+    late = replace(what.messages()[0], task=LOSER)
+    machine.message(home, "9", late)
+    assert machine.reread(what.attempt, home, [None]) == lost(what)
+
+
+def test_a_message_on_the_stream_of_another_slice_is_passed_over() -> None:
+    what = history(1, 5)
+    messages = what.messages()
+    astray = replace(messages[0], partition=messages[0].partition + 1)
+    machine, home = closed(what, astray, *messages)
+    (_, answer) = machine.drained(what.attempt, home)
+    assert isinstance(answer, acker.Answer)
+    assert answer.verdict.complete == 5
+
+
+def test_a_task_whose_first_message_made_no_sense_is_not_believed_later() -> None:
+    what = history(1, 5)
+    messages = what.messages()
+    senseless = replace(messages[0], nets={"lines>nobody": {0: 1}})
+    machine, home = closed(what, senseless, *messages)
+    assert machine.drained(what.attempt, home) == lost(what)
+
+
 def test_who_loses_a_slice_stops_reading_it() -> None:
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
     machine.control(Members.of(2, ["a"]))
