@@ -108,6 +108,7 @@ STATES = {
     "failed": "failed; nothing is lost",
     "engine": "stopped: the engine, a connector or Spark fails; nothing is lost",
     "deadLetters": "stopped: most of what is read fails for good; nothing is lost",
+    "behind": "stopped: a sink is further than the record, which an older copy took the place of",
     "killed": "was killed; the next millrace run goes on behind the last sealed window",
 }
 
