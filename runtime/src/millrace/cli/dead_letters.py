@@ -14,7 +14,7 @@ from rich.table import Table
 
 from millrace.cli.folders import NamedTopology, WorkDir, named_folder
 from millrace.cli.options import TopologyOption, one_file
-from millrace.cli.output import console, print_plain
+from millrace.cli.output import console, counted, print_plain
 from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def show(
             sys.stdout.buffer.write(letter.payload or b"")
         return
     for letter in wanted:
-        tried = _counted(letter.replays, "replay")
+        tried = counted(letter.replays, "replay")
         where = letter.where or f"offset {letter.offset}"
         print_plain(f"{letter.id}  source {letter.source}: {where}, {tried}")
         print_plain(f"failed in {letter.processor or 'the source'}:")
@@ -162,7 +162,7 @@ def _ask(
     alive = ask(folder, action, wanted)
     verb = "replayed" if action == "replay" else "dropped"
     when = "with the next seal" if alive else "by the next millrace run, no run is alive now"
-    print_plain(f"{_counted(len(new), 'dead letter')} will be {verb} {when}")
+    print_plain(f"{counted(len(new), 'dead letter')} will be {verb} {when}")
     if len(new) < len(wanted):
         print_plain(f"left alone, since asked for before: {len(wanted) - len(new)}")
 
@@ -208,10 +208,6 @@ def _replayable(letters: list[Letter], everything: bool) -> list[Letter]:
         names = ", ".join(sorted({repr(letter.source) for letter in gone}))
         print_plain(f"left alone, since their source {names} was removed: {len(gone)}")
     return [letter for letter in letters if not letter.gone]
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word if count == 1 else word + 's'}"
 
 
 def _print_json(letters: Sequence[Letter]) -> None:

@@ -17,7 +17,6 @@ from millrace.protocol.types import Member, Record
 
 log = logging.getLogger(__name__)
 
-
 _UNREADABLE = (LookupError, ValueError, TypeError, RecursionError, DamagedLettersError)
 
 
@@ -88,7 +87,7 @@ class Mailbox:
                 Member(str(m["name"]), str(m["run_id"]), str(m["url"]))
                 for m in sorted(proposal["members"], key=lambda m: str(m["name"]))
             )
-        except (LookupError, ValueError, TypeError, RecursionError) as error:
+        except _UNREADABLE as error:
             # The supervisor writes the next one whole.
             log.warning("%s is ignored: it cannot be read (%s)", self._proposal, error)
             return []
@@ -115,13 +114,7 @@ class Mailbox:
                     if self._done(request, self._record):
                         path.unlink(missing_ok=True)
                         continue
-            except (
-                LookupError,
-                ValueError,
-                TypeError,
-                RecursionError,
-                DamagedLettersError,
-            ) as error:
+            except _UNREADABLE as error:
                 log.warning("request %s is dropped: %s", path.name, error)
                 path.unlink(missing_ok=True)
             except MillraceError as error:
