@@ -124,6 +124,11 @@ def test_commands_of_the_documents_exist() -> None:
     assert sorted(named - set(app.commands)) == []
 
 
+def test_every_exit_code_is_told_once() -> None:
+    table = (ROOT / "docs" / "cli.md").read_text().partition("## Exit codes")[2]
+    assert re.findall(r"^\| (\d+) \|", table, re.M) == [str(int(code)) for code in ExitCode]
+
+
 def test_the_limits_that_are_told_are_those_that_hold() -> None:
     text = " ".join((ROOT / "docs" / "cli.md").read_text().split())
     for told in (

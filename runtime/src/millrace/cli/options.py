@@ -17,7 +17,7 @@ TopologyOption = Annotated[
         "--topology",
         "-t",
         metavar="FILE",
-        help="The topology file, as FILE; every command takes it so.",
+        help="The topology file, as FILE; every command about a topology takes it so.",
         show_default=False,
     ),
 ]

@@ -99,9 +99,11 @@ def exit_codes() -> str:
         ExitCode.FAILED: "failed",
         ExitCode.USAGE: "wrong usage",
         ExitCode.INVALID_TOPOLOGY: "invalid topology",
-        ExitCode.WORK_FOLDER: "work folder of another topology, or not writable",
+        ExitCode.WORK_FOLDER: (
+            "work folder of another topology or user, in its former place, or not writable"
+        ),
         ExitCode.STATE_SERVER: "state server unreachable, unsuitable or full",
-        ExitCode.SINK: "sink refused",
+        ExitCode.SINK: "sink refused, or is further than the record: an older copy was put back",
         ExitCode.FENCED: "a newer run of the topology took over",
         ExitCode.SOURCE: "source data missing, shrunk or replaced",
         ExitCode.NEWER_FORMAT: "data of a newer release",
