@@ -228,6 +228,34 @@ def test_a_partly_read_file_that_vanishes_is_an_error(
         reader.plan()
 
 
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("left", [None, "a\n", "a\nb\n"])
+def test_lines_that_were_seen_do_not_go_before_their_turn(
+    inbox: Path, left: str | None, restart: bool
+) -> None:
+    (inbox / "a.log").write_text("a\n")
+    reader = Reader(inbox.parent)
+    assert reader.take() == ["a"]
+    (inbox / "first.log").write_text("1\n2\n3\n")
+    os.utime(inbox / "first.log", (1, 1))
+    (inbox / "a.log").write_text("a\nb\nc\n")
+    assert reader.take(2) == ["1", "2"]
+    assert reader.lag == 3
+    if restart:
+        reader.restart()
+    if left is None:
+        (inbox / "a.log").unlink()
+    else:
+        (inbox / "a.log").write_text(left)
+    problem = "is gone after 1 of its" if left is None else "has shrunk from 6 to"
+    with pytest.raises(SourceError, match=rf"a\.log {problem}"):
+        for _ in range(3):
+            reader.take(2)
+    (inbox / "a.log").write_text("a\nb\nc\n")
+    reader.restart()
+    assert reader.take() in (["3", "b", "c"], ["b", "c"])
+
+
 def test_a_read_file_may_go_and_its_name_come_back_as_a_new_file(inbox: Path) -> None:
     write(inbox / "a.txt", ["old 1", "old 2"])
     reader = Reader(inbox.parent)

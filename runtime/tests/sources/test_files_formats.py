@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 import json
 import os
@@ -197,6 +198,55 @@ class TestCsv:
         assert [r["at"].hour for r in rows] == [3, 2]
         assert rows[0]["day"] == dt.date(2024, 1, 2)
         assert [r["tags"] for r in rows] == [["a"], None]
+
+    @pytest.mark.parametrize(
+        ("kind", "bad"),
+        [
+            ("long", "5"),
+            ("long", '{"k":1}'),
+            ("long", "[1.5]"),
+            ("long", "[1],[2]"),
+            ("long", '[1],"n":[2]'),
+            ("long", '[1],"":[2]'),
+            ("long", '[1]}{"":[2]'),
+            ("long", f"[{10**30}]"),
+            ("long", "[" * 100_000 + "]" * 100_000),
+            ("string", "[1]"),
+            ("string", '["a'),
+            ("timestamp", '["soon"]'),
+            ("date", "[5]"),
+            ("binary", '["*"]'),
+        ],
+    )
+    def test_what_is_no_array_fails_alone(self, tmp_path: Path, kind: str, bad: str) -> None:
+        path = tmp_path / "a.csv"
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([["n", "t"], [1, "[]"], [2, bad], [3, ""], [4, "null"]])
+        rows, errors = read_all(path, format="csv", schema=f"n long, t array<{kind}>")
+        assert [r["n"] for r in rows] == [1, None, 3, 4]
+        assert [r["t"] for r in rows] == [[], None, None, None]
+        assert errors.keys() == {1}
+        assert f"is no array<{kind}>" in errors[1]
+
+    def test_arrays_hold_what_arrays_of_json_lines_hold(self, tmp_path: Path) -> None:
+        arrays = {
+            "at": '["2024-01-02T03:04:05+01:00",null]',
+            "day": '["2024-01-02"]',
+            "b": '["AAE="]',
+            "x": "[1,2.5]",
+            "deep": '[["a,b"],null,[]]',
+        }
+        schema = (
+            "at array<timestamp>, day array<date>, b array<binary>, x array<double>, "
+            "deep array<array<string>>"
+        )
+        with (tmp_path / "a.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([arrays.keys(), arrays.values()])
+        line = ",".join(f'"{name}":{text}' for name, text in arrays.items())
+        (tmp_path / "a.jsonl").write_text(f"{{{line}}}\n")
+        rows, errors = read_all(tmp_path / "a.csv", format="csv", schema=schema)
+        assert not errors
+        assert (rows, errors) == read_all(tmp_path / "a.jsonl", format="jsonLines", schema=schema)
 
     @pytest.mark.parametrize("header", ["name,m", "name,n,n", "name", "name,N"])
     def test_a_header_without_the_declared_columns_is_an_error(

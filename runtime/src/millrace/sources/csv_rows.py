@@ -2,15 +2,14 @@
 
 Fields are separated by commas and may be quoted with double quotes, doubled inside a quoted field;
 a quoted field cannot hold a newline, so that one bad quote spoils one record. Columns are found by
-their names in the header. An empty field is null, in a string column the empty string. Empty
-lines are skipped.
+their names in the header. An empty field is null, in a string column the empty string. An array
+is JSON, as in JSON lines. Empty lines are skipped.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from millrace.sources.decode import (
     convert,
     shown,
 )
+from millrace.sources.json_lines import arrays_from_text
 from millrace.sources.lines import Lines
 
 
@@ -167,8 +167,7 @@ def _finish(values: pa.Array, field: pa.Field) -> tuple[pa.Array, Errors]:
 
 def _from_text(values: pa.Array, to: pa.DataType) -> pa.Array:
     if pa.types.is_list(to):
-        plain = values.to_pylist()
-        return pa.array([None if v is None else json.loads(v) for v in plain], to)
+        return arrays_from_text(values, to)
     if pa.types.is_timestamp(to):
         try:
             return values.cast(to)

@@ -47,8 +47,9 @@ class FileEntry:
 
     ``path``, ``inode`` and ``birth`` (16 bits of the time it was made) are hints where to find
     it, 0 where unknown; ``signature`` and ``changed`` are those of the last look at it. ``unread``
-    is what was known to lie behind the mark, ``more`` that a limit ended the scan there; the file
-    is then read up to ``size`` before another one begins.
+    is what is known to lie behind the mark (bytes; Parquet: rows), also of what a look saw come,
+    ``more`` that a limit ended the scan there; the file is then read up to ``size`` before another
+    one begins.
     """
 
     id: int
@@ -70,7 +71,15 @@ class FileEntry:
     @property
     def least_size(self) -> int:
         """A file with less bytes is not this one."""
-        return self.size if self.unread or self.more else min(self.size, self.mark.position)
+        if self.unread or self.more:
+            return self.known_size
+        return min(self.size, self.mark.position)
+
+    @property
+    def known_size(self) -> int:
+        """As many bytes as the file is known to have had."""
+        # Parquet, whose marks count rows and have no chain, never grows.
+        return max(self.size, self.mark.position + self.unread) if self.mark.chain else self.size
 
     def seen(self, path: str, stat: FileStat, birth: int) -> FileEntry:
         """The entry with the hints of a look; its size stays, for what is behind it is unread."""
@@ -92,7 +101,7 @@ class FileEntry:
     def read_bytes(self) -> int:
         """About how many bytes were read."""
         whole = self.mark.position + self.unread
-        return self.size * self.mark.position // whole if whole else 0
+        return self.known_size * self.mark.position // whole if whole else 0
 
 
 def partition_of(number: int) -> int:

@@ -17,7 +17,7 @@ import pyarrow.json as pj
 
 from millrace.sources.base import ReadBatch
 from millrace.sources.decode import Decoder, Errors, batch_with_errors, convert, shown
-from millrace.sources.lines import Lines
+from millrace.sources.lines import Lines, find_lines
 
 
 class JsonDecoder(Decoder):
@@ -25,11 +25,11 @@ class JsonDecoder(Decoder):
 
     blanks = False
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, unexpected: str = "ignore") -> None:
         self.schema = schema
         self._parsed = pa.schema([pa.field(f.name, _parsed_type(f.type)) for f in schema])
         self._options = pj.ParseOptions(
-            explicit_schema=self._parsed, unexpected_field_behavior="ignore"
+            explicit_schema=self._parsed, unexpected_field_behavior=unexpected
         )
 
     def decode(self, lines: Lines, kept: Any) -> ReadBatch:
@@ -53,7 +53,7 @@ class JsonDecoder(Decoder):
         message = _not_an_object(lines)
         if message is None:
             try:
-                table = self._parse(lines)
+                table = self.parse(lines)
                 if table.num_rows == len(lines):
                     return [table]
                 message = "the line holds more than one JSON value"
@@ -70,7 +70,8 @@ class JsonDecoder(Decoder):
             *self._parts(lines.take(half, len(lines)), first + half, errors),
         ]
 
-    def _parse(self, lines: Lines) -> pa.Table:
+    def parse(self, lines: Lines) -> pa.Table:
+        """The lines as Arrow reads them. Raises ``ValueError`` if it refuses one of them."""
         data = lines.joined()
         if not data.isascii():
             data.decode()  # Arrow's parser takes any bytes for a string.
@@ -78,6 +79,18 @@ class JsonDecoder(Decoder):
         return pj.read_json(
             io.BytesIO(data), read_options=options, parse_options=self._options
         ).select(self._parsed.names)
+
+
+def arrays_from_text(values: pa.Array, to: pa.DataType) -> pa.Array:
+    """Arrays that strings hold as JSON. Raises ``ValueError`` if one of them holds none."""
+    texts = ["null" if text is None else text for text in values.to_pylist()]
+    # A text that closes the object early or names a second field in it is refused.
+    lines = find_lines("".join(f'{{"":{text}}}\n' for text in texts).encode(), blanks=False)
+    table = JsonDecoder(pa.schema([pa.field("", to)]), "error").parse(lines)
+    if table.num_rows != len(texts):
+        raise ValueError("a text holds more than one array")
+    column = table.column(0).combine_chunks()
+    return column if column.type == to else _from_strings(column, to)
 
 
 def _not_an_object(lines: Lines) -> str | None:

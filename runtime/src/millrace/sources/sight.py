@@ -7,7 +7,7 @@ at rest are not opened, and a listing that is as it was leads to no matching.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from millrace.clock import Clock
 from millrace.errors import SourceError
@@ -212,7 +212,7 @@ class Lookout:
 
     def _replaced(self, entry: FileEntry, stat: FileStat) -> BadFileError:
         if stat.size < entry.least_size:
-            return BadFileError(f"has shrunk from {entry.size} to {stat.size} bytes")
+            return BadFileError(f"has shrunk from {entry.known_size} to {stat.size} bytes")
         if stat.inode == entry.inode and stat.size > entry.size and self._wishes.grows:
             return BadFileError(f"was changed in its first {entry.mark.position} bytes")
         return BadFileError(f"was changed in the {entry.records} records already read")
@@ -234,6 +234,9 @@ class Lookout:
             if not fate.at_rest:
                 assert self._evidence is not None
                 entry = entry.seen(fate.path, stat, self._evidence.birth(fate.path))
+                if self._wishes.grows and stat.size > entry.size:
+                    # Seen, so that it may not go unnoticed before its turn comes.
+                    entry = replace(entry, unread=stat.size - entry.mark.position)
                 changed[number] = entry
             if self.waits(entry, stat):
                 sight.queue.append((fate.path, number))
