@@ -19,6 +19,7 @@ from millrace.engine.mailbox import Mailbox
 from millrace.engine.process import DriverConfig, read_driver_file
 from millrace.errors import ExitCode, MillraceError
 from millrace.local.files import write_json
+from millrace.local.letters import _asked
 from millrace.local.overview import overview
 from millrace.local.takeover import take_over
 from millrace.local.workdir import find_folder, open_folder
@@ -187,8 +188,13 @@ def test_requests_and_proposals(folder):
     data = json.dumps(request).encode()
     for number, (_, damaged) in enumerate(damages(data)):
         (folder.requests / f"{number}.json").write_bytes(damaged)
+    for number, odd in enumerate(({"indexes": [0]}, {**request, "indexes": 5}, {"indexes": None})):
+        write_json(folder.requests / f"odd-{number}.json", odd)
+    write_json(folder.requests / "whole.json", request)
+    assert _asked(folder)[request["segment"], 1] == "replay"
+    (folder.requests / "folder.json").mkdir()
     box.look()
-    assert list(folder.requests.iterdir()) == []
+    assert [path.name for path in folder.requests.iterdir()] == ["folder.json"]
 
 
 def test_notes_and_deaths_of_workers(tmp_path):

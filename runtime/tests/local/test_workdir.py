@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from millrace.clock import SystemClock
 from millrace.errors import ExitCode, WorkFolderError
 from millrace.local.files import write_json
 from millrace.local.logs import LogFile
+from millrace.local.processes import ProcessId
 from millrace.local.runlog import RunLog
 from millrace.local.takeover import take_over
 from millrace.local.workdir import (
@@ -156,3 +159,34 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     assert caught.value.exit_code == ExitCode.WORK_FOLDER
     assert "--workdir" in str(caught.value)
     assert list(path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+@pytest.mark.parametrize("command", [["stop"], ["dead-letters", "list"], ["status"], ["logs"]])
+def test_no_command_believes_what_another_user_left(tmp_path: Path, command: list[str]) -> None:
+    """It may name a process to be ended, or lead to a file that is written."""
+    path = open_folder(tmp_path / ".millrace" / "first", "first", tmp_path / "t", CLOCK).path
+    mine = tmp_path / "mine"
+    mine.write_text("kept")
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            found = ProcessId.of(process.pid)
+            assert found is not None
+            write_json(path / "run.lock", {"generation": 1, "pid": found.pid, "ticks": found.ticks})
+            if command[0] == "dead-letters":
+                (path / "run.lock").unlink()
+                (path / "run.lock").symlink_to(mine)
+            os.chown(path, 65534, 65534)
+            done = subprocess.run(
+                [sys.executable, "-m", "millrace.cli.app", *command],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == ExitCode.WORK_FOLDER
+            assert "belongs to the user with number 65534" in done.stderr
+            assert process.poll() is None
+            assert mine.read_text() == "kept"
+        finally:
+            process.kill()

@@ -249,8 +249,7 @@ def test_lines_that_were_seen_do_not_go_before_their_turn(
         (inbox / "a.log").write_text(left)
     problem = "is gone after 1 of its" if left is None else "has shrunk from 6 to"
     with pytest.raises(SourceError, match=rf"a\.log {problem}"):
-        for _ in range(3):
-            reader.take(2)
+        [reader.take(2) for _ in range(3)]
     (inbox / "a.log").write_text("a\nb\nc\n")
     reader.restart()
     assert reader.take() in (["3", "b", "c"], ["b", "c"])

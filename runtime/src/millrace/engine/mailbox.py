@@ -99,7 +99,7 @@ class Mailbox:
             return []
         found: list[e.Event] = []
         for path in sorted(self._requests.glob("*.json")):
-            if path.stem in self._waiting:
+            if path.stem in self._waiting or not path.is_file():
                 continue
             try:
                 body = json.loads(path.read_bytes())

@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -169,9 +169,10 @@ def _asked(folder: WorkFolder) -> dict[tuple[str, int], str]:
     found = {}
     for file in sorted(folder.requests.glob("*.json")):
         request = read_json(file)
-        if isinstance(request, dict):
-            for index in request.get("indexes", ()):
-                found[request["segment"], int(index)] = str(request["action"])
+        # The driver drops a request that it cannot read.
+        with suppress(LookupError, TypeError, ValueError, OverflowError):
+            for index in request["indexes"]:
+                found[str(request["segment"]), int(index)] = str(request["action"])
     return found
 
 

@@ -169,7 +169,7 @@ def _holder(document: object) -> Holder | None:
         return None
     try:
         return Holder(int(document["generation"]), int(document["pid"]), int(document["ticks"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

@@ -185,8 +185,14 @@ def open_folder(path: Path, name: str, topology: Path, clock: Clock) -> WorkFold
 
 
 def find_folder(path: Path, name: str | None = None) -> WorkFolder:
-    """An existing work folder, to look at. Raises ``WorkFolderError`` if there is none."""
+    """An existing work folder, to look at.
+
+    Raises ``WorkFolderError`` if there is none, or it is another user's: what lies in it may name
+    processes to be ended and files to be written.
+    """
     path = path.resolve()
+    if path.is_dir():
+        _refuse_other_owner(path)
     identity = _read_identity(path)
     if identity is None:
         raise WorkFolderError(
