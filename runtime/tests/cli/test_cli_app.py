@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -43,6 +44,17 @@ def test_help_lists_commands_and_exit_codes():
     text = " ".join(done.stdout.split())
     for code in ExitCode:
         assert f"{code.value} " in text.partition("Exit codes:")[2]
+
+
+@pytest.mark.parametrize("command", ["validate", "describe", "run", "stop"])
+def test_the_width_of_the_terminal_alone_breaks_the_lines_of_a_help(command):
+    shown = run(command, "--help", TERMINAL_WIDTH="80").stdout
+    text = shown.partition("Usage:")[2].partition("\u256d")[0]
+    lines = [line.strip() for line in text.splitlines()]
+    assert max(map(len, lines)) > 60
+    for line, following in itertools.pairwise(lines):
+        if line and following:
+            assert len(f"{line} {following.split()[0]}") > 78, line
 
 
 def test_without_a_command_help_is_shown():

@@ -147,6 +147,18 @@ def test_the_schema_of_files_fits_the_format(files, message):
     assert message in at(problems, "spec.sources[0].files.schema").message
 
 
+def test_a_format_that_is_not_known_says_nothing_of_the_schema():
+    files = {"path": "x", "format": "json", "schema": "a string"}
+    problems = found(sources=[{"name": "lines", "files": files}])
+    assert [problem.path for problem in problems] == ["spec.sources[0].files.format"]
+
+
+def test_a_schema_that_cannot_be_read_is_shown_once():
+    files = {"path": "x", "format": "csv", "schema": "id long user string"}
+    problem = at(found(sources=[{"name": "lines", "files": files}]), "spec.sources[0].files.schema")
+    assert problem.message == "is no schema: column 'id': type 'long user string' is not known"
+
+
 @pytest.mark.parametrize(
     ("redis", "field", "message"),
     [

@@ -181,5 +181,19 @@ def test_another_share_is_refused_with_what_to_write(text: str) -> None:
         parse(TEXT, [f"spec.deadLetters.maxShare={text}"])
     assert "spec.deadLetters.maxShare" in str(refused.value)
     assert '"50%"' in str(refused.value)
-    with pytest.raises(InvalidTopologyError, match=r"spec.deadLetters.maxShare: 0.5 is no text"):
-        parse(TEXT, ["spec.deadLetters.maxShare=0.5"])
+
+
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("spec.deadLetters.maxShare=0.5", 'write a whole number from 0 to 100 and %: "50%"'),
+        ("spec.spark.driver.memory=1", 'write a whole number and k, m, g or t: "1g"'),
+        ("metadata.name=7", 'put it in quotes: "7"'),
+    ],
+)
+def test_what_to_write_for_a_bare_number_is_right_when_it_is_done(override, remedy):
+    with pytest.raises(InvalidTopologyError) as refused:
+        parse(TEXT, [override])
+    assert str(refused.value).endswith(f"; {remedy}")
+    path = override.partition("=")[0]
+    parse(TEXT, [f"{path}={remedy.partition(': ')[2]}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Annotated
 
@@ -42,7 +43,16 @@ def build_app() -> typer.Typer:
 
     for module in _COMMANDS:
         module.register(app)
+    for command in app.registered_commands:
+        command.help = _flowing(inspect.getdoc(command.callback))
     return app
+
+
+def _flowing(text: str | None) -> str | None:
+    """Help text whose paragraphs are one line each, so that the terminal's width breaks them."""
+    if text is None:
+        return None
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def main() -> None:

@@ -75,8 +75,9 @@ def _files_schema(files: FilesSource, path: str) -> Iterator[Problem]:
         try:
             parse_schema(files.columns)
         except TopologyError as error:
-            message, _, remedy = str(error).rpartition("; ")
-            yield Problem(path, files.columns, message or remedy, remedy)
+            fault = str(error).removeprefix(f"schema {files.columns!r}").lstrip(",: ")
+            message, _, remedy = fault.rpartition("; ")
+            yield Problem(path, files.columns, f"is no schema: {message or remedy}", remedy)
 
 
 def redis_sinks(facts: Facts) -> Iterator[Problem]:

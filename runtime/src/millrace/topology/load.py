@@ -166,7 +166,9 @@ def _checked_without(document: Document, folder: Path | None, import_code: bool)
         except ValidationError as error:
             for detail in _errors(error):
                 path = detail["loc"]
-                mended.add(path)
+                # Which other fields fit a part depends on a choice such as its format.
+                choice = detail["type"] == "enum" and len(path) > len(_COMPONENT_PART)
+                mended.add(path[:-1] if choice else path)
                 _mend(data, path, missing=detail["type"] == "missing")
         else:
             texts = [format_path(path) for path in mended]
@@ -177,6 +179,9 @@ def _checked_without(document: Document, folder: Path | None, import_code: bool)
             ]
     return []
 
+
+_COMPONENT_PART = ("spec", "sources", 0, "files")
+"""A path as long as that of a part of a component; what is deeper is one of the part's fields."""
 
 _MENDING_ROUNDS = 4
 """A bad name is removed, then missing, then filled in; a bad element adds a round."""

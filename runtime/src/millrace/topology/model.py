@@ -302,7 +302,9 @@ class AggregateColumn(Part):
 
     name: Text = Field(description="Name of the computed column.")
     function: AggregateFunction = Field(description="count, sum, min, max or avg.")
-    of: Text | None = Field(None, description="Column it is computed over; not for count.")
+    of: Text | None = Field(
+        None, description="Column of numbers that it is computed over; not for count."
+    )
 
 
 class Aggregate(Part):

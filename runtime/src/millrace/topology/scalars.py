@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -15,13 +15,15 @@ _MEMORY = r"^[1-9][0-9]*[kmgt]$"
 _PERCENT = r"^(100|[1-9]?[0-9])%$"
 
 
-def _matching(pattern: str, reason: str, remedy: str) -> AfterValidator:
-    def check(value: str) -> str:
-        if not re.fullmatch(pattern, value, re.ASCII):
+def _matching(pattern: str, reason: str, remedy: str) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        # A bare number that would be wrong in quotes, too, is told what to write, not to quote it.
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if (number or isinstance(value, str)) and not re.fullmatch(pattern, str(value), re.ASCII):
             raise PydanticCustomError("text", "{reason}", {"reason": reason, "remedy": remedy})
         return value
 
-    return AfterValidator(check)
+    return BeforeValidator(check)
 
 
 _is_label = _matching(
