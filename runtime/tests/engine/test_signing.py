@@ -20,7 +20,7 @@ from millrace.engine.faults import TaskError, find_error
 from millrace.engine.signing import UnsignedError, signed, verified
 from millrace.engine.steps.base import UnavailableError
 from millrace.engine.worker import FirstPass, decode_pieces, decode_reports, load_job
-from millrace.errors import MillraceError, SinkError, SourceError
+from millrace.errors import EngineError, MillraceError, SinkError, SourceError
 from millrace.protocol.types import AttemptId, TaskId
 from millrace.sinks.base import SinkUnavailableError
 from millrace.state.errors import NotOwnerError
@@ -164,6 +164,12 @@ def test_an_error_of_another_run_is_text(monkeypatch):
     text = str(TaskError(SourceError("of another run"), ATTEMPT))
     monkeypatch.setattr(signing, "_secret", secrets.token_bytes(32))
     assert find_error(text, ATTEMPT) is None
+
+
+def test_what_was_not_signed_blames_the_engine_and_no_root():
+    """As a damaged envelope does: the window runs again, and a new driver has a new kit."""
+    error = find_error(str(TaskError(UnsignedError("a kit"), ATTEMPT)), ATTEMPT)
+    assert isinstance(error, EngineError)
 
 
 def test_what_is_signed_for_one_purpose_is_nothing_for_another():

@@ -145,11 +145,6 @@ class Failures:
         return batch.filter(~failed) if failed.any() else batch
 
     @property
-    def failed_roots(self) -> dict[int, FailedRoot]:
-        """Failed roots by sequence number."""
-        return self._failed
-
-    @property
     def failed(self) -> tuple[FailedRoot, ...]:
         return tuple(self._failed[s] for s in sorted(self._failed))
 

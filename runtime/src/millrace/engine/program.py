@@ -132,10 +132,6 @@ class Component:
     connector: Any = None
 
     @property
-    def keeps_state(self) -> bool:
-        return self.kind is Kind.AGGREGATE or self.state is not None
-
-    @property
     def order_sensitive(self) -> bool:
         """Whether the result depends on the order of a key's tuples."""
         return self.kind is Kind.STATEFUL or (self.kind is Kind.CLASS and bool(self.keyed))

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from millrace.errors import MillraceError
+from millrace.errors import EngineError
 
 SECRET_VARIABLE = "MILLRACE_RUN_SECRET"
 """Environment variable that hands the secret from the driver to its workers, in hex."""
@@ -25,7 +25,7 @@ SECRET_VARIABLE = "MILLRACE_RUN_SECRET"
 TAG_BYTES = 32
 
 
-class UnsignedError(MillraceError):
+class UnsignedError(EngineError):
     """Bytes that no process of this run has signed for this purpose; they were not looked at."""
 
 

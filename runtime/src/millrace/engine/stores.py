@@ -17,8 +17,6 @@ from millrace.state.servers import StateAccess, owners_of
 
 log = logging.getLogger(__name__)
 
-MISSING_SHOWN = 3
-
 
 class Stores:
     """All state servers as the driver sees them; safe for use by several threads."""

@@ -26,8 +26,6 @@ from millrace.simulate.sinks import SinkRefusalError
 from millrace.simulate.workload import Workload, cut
 from millrace.simulate.world import Clock, World
 
-PUBLISH_RETRY_S = 0.5
-
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:

@@ -13,7 +13,7 @@ from millrace.engine.books import error_text
 from millrace.engine.exchange import EnvelopeError
 from millrace.engine.program import Component, Edge
 from millrace.engine.rows import Array, Batch
-from millrace.engine.schema import conform, fitting
+from millrace.engine.schema import fitting
 from millrace.engine.sql import ERROR, GONE
 from millrace.engine.steps.base import CollectingStep, Outlet, Step, Task
 from millrace.engine.steps.sqlstep import unfold
@@ -44,7 +44,7 @@ class Piece:
 
 
 def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[ReadBatch]:
-    """The records of a piece.
+    """The records of a piece, in the declared schema.
 
     A replay whose record cannot be read any more fails, as any root may; records that were never
     processed, and a source that cannot be read at all, hold the stream up. Raises ``SourceError``
@@ -66,7 +66,7 @@ def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[Read
         if found or not piece.replay or away:
             raise
         nulls = [pa.nulls(1, field.type) for field in schema]
-        row = pa.RecordBatch.from_arrays(nulls, names=schema.names)
+        row = pa.RecordBatch.from_arrays(nulls, schema=schema)
         yield ReadBatch(row, ((0, str(error)),), gone=True)
     except (MillraceError, MemoryError):
         raise
@@ -169,17 +169,12 @@ class SourceStep(Step):
         books.absorb(source_edge(self.name), batch)
 
     def _tracked(self, piece: Piece, done: int, data: pa.RecordBatch) -> Batch:
-        assert self.component.output is not None
         first, rows = piece.first + done, data.num_rows
         ids = None
         if self.task.books.tracked:
             start = piece.range.start + done
             ids = range_seeds(self.name, piece.range.partition, start, rows, piece.replay)
-        return Batch(
-            conform(data, self.component.output, self.name),
-            np.arange(first, first + rows, dtype=np.uint32),
-            ids,
-        )
+        return Batch(data, np.arange(first, first + rows, dtype=np.uint32), ids)
 
     def _wanted(self, first: int, rows: int) -> Array | None:
         """Mask of the roots that are not excluded, or ``None`` where all are wanted."""
