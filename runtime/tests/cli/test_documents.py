@@ -33,7 +33,7 @@ from millrace.topology.load import parse
 
 ROOT = Path(__file__).parents[3]
 CLI = (ROOT / "docs" / "cli.md").read_text().partition("## ")[0]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(document: Path, language: str) -> list[str]:

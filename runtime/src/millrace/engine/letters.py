@@ -20,7 +20,7 @@ _FIELDS = {
 }
 _DAMAGED = (
     "an object of dead letters is damaged and not believed; bring back the state server's "
-    "append-only file from a copy, or drop its letters with millrace dead-letters drop"
+    "append-only file from a copy"
 )
 
 

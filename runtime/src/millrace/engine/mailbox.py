@@ -65,7 +65,7 @@ class Mailbox:
                         left.discard(index)
                         log.warning(
                             "dead letter %s:%d stays: its source %r is gone",
-                            segment.name.removesuffix("/dead"),
+                            segment.name.removesuffix(e.DEAD),
                             index,
                             replay.source,
                         )

@@ -27,13 +27,12 @@ from millrace.local.servers import PASSWORD_VARIABLE
 from millrace.local.takeover import current_holder, held_briefly
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.codec import decode_record
+from millrace.protocol.events import DEAD
 from millrace.protocol.record import replayable
 from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import DeadSegment, Record
 from millrace.state.client import StateAddress, StateClient
 from millrace.topology.model import StreamTopology
-
-_SUFFIX = "/dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Letter:
     @property
     def id(self) -> str:
         """What the user calls it: ``<execution>.<window>.<attempt>.<epoch>:<index>``."""
-        return f"{self.segment.removesuffix(_SUFFIX)}:{self.index}"
+        return f"{self.segment.removesuffix(DEAD)}:{self.index}"
 
     @property
     def names(self) -> tuple[str, ...]:
