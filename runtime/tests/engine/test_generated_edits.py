@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import edit_world
 import pytest
 from edit_world import Histories
 
@@ -89,7 +90,7 @@ def test_names_alone_would_bring_back_what_was_removed(monkeypatch: pytest.Monke
         }
         return replace(found, components=edits.Components(found.components.edit, **zeros))
 
-    monkeypatch.setattr("edit_world.accept", by_name)
+    monkeypatch.setattr(edit_world, "accept", by_name)
     for seed in range(HISTORIES):
         history = Histories(seed)
         try:
