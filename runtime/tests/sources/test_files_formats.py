@@ -6,6 +6,7 @@ import csv
 import datetime as dt
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,24 @@ class TestCsv:
         rows, errors = read_all(tmp_path / "a.csv", format="csv", schema=schema)
         assert not errors
         assert (rows, errors) == read_all(tmp_path / "a.jsonl", format="jsonLines", schema=schema)
+
+    @pytest.mark.parametrize("older", [False, True])
+    @pytest.mark.parametrize("schema", ["b long, a long", "b long", "a long, b long"])
+    def test_what_was_planned_before_an_edit_of_the_schema_keeps_its_columns(
+        self, tmp_path: Path, schema: str, older: bool
+    ) -> None:
+        (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4\n")
+        options = {"path": "a.csv", "format": "csv", "schema": "a long, b long"}
+        (piece,) = FileSource("s", options, tmp_path).plan(None, 10).ranges
+        if older:
+            piece = replace(piece, locator={k: v for k, v in piece.locator.items() if k != "k"})
+        edited = FileSource("s", {**options, "schema": schema}, tmp_path)
+        (batch,) = edited.read(piece)
+        rows = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+        assert batch.data.to_pylist() == [
+            {n: row[n] for n in batch.data.column_names} for row in rows
+        ]
+        assert batch.data.column_names == edited.schema().names
 
     @pytest.mark.parametrize("header", ["name,m", "name,n,n", "name", "name,N"])
     def test_a_header_without_the_declared_columns_is_an_error(

@@ -59,7 +59,8 @@ class CsvDecoder(Decoder):
                     f"has the declared column {field.name!r} {how} in its header "
                     f"({shown(','.join(names))})"
                 )
-        return end, None if names == self.schema.names else names
+        # Also where they are those of the schema, which may be edited before they are read.
+        return end, names
 
     def decode(self, lines: Lines, kept: Any) -> ReadBatch:
         names = kept or self.schema.names

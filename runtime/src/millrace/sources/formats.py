@@ -175,8 +175,12 @@ class LineFormat(FileFormat):
         return trim(locator, skip, count)
 
     def read(self, file: Opened, piece: RootRange) -> Iterator[ReadBatch]:
+        kept = piece.locator.get("k")
+        if kept is None and self._decoder.keeps:
+            # Older releases left it out where it was what the schema said at that time.
+            kept = (self._preamble(file, final=True) or (0, None))[1]
         for lines in self._lines(file, piece):
-            yield self._decoder.decode(lines, piece.locator.get("k"))
+            yield self._decoder.decode(lines, kept)
 
     def raw(self, file: Opened, piece: RootRange) -> bytes:
         return next(self._lines(file, piece)).record(0)
