@@ -83,13 +83,22 @@ def put_in(fault: Fault) -> Iterator[None]:
         function = live_function(mutant.module, mutant.function)
         sound = function.__code__
         function.__code__ = _code_of(fault.code(), fault.scope.node.name)
+        _forget_results(mutant.module)
         try:
             yield
         finally:
             function.__code__ = sound
+            _forget_results(mutant.module)
         return
     with _constant(mutant.module, mutant.function, fault.code()):
         yield
+
+
+def _forget_results(module: str) -> None:
+    """What functions with a cache have made so far was made by sound code."""
+    for found in vars(importlib.import_module(f"millrace.protocol.{module}")).values():
+        if hasattr(found, "cache_clear"):
+            found.cache_clear()
 
 
 def _code_of(code: CodeType, name: str) -> CodeType:

@@ -135,3 +135,19 @@ def test_causes_are_grouped_by_processor_and_class_and_counted() -> None:
     ]
     text = told(found)
     assert text.startswith("7 in 'lines' (column 'n': 'x0' is no long); 5 in 'split' (ValueError")
+
+
+def test_merging_loses_no_count_and_keeps_the_newest_apart() -> None:
+    """What is old becomes coarse, so that what is read now is still told from it."""
+    cohorts: tuple[Cohort, ...] = ()
+    for window in range(1, 200):
+        intent = fresh(window, 0, COHORT_ROOTS)
+        cohorts = judge(cohorts, intent, (), letters(window, window % 7))
+        assert len(cohorts) <= KEPT
+        assert sum(one.roots for one in cohorts) == window * COHORT_ROOTS
+        assert sum(one.dead for one in cohorts) == sum(w % 7 for w in range(1, window + 1))
+        assert cohorts[-1].window == window
+        assert cohorts[-1].roots == COHORT_ROOTS
+    sizes = [one.roots for one in cohorts]
+    assert sizes[0] > 4 * sizes[-1]
+    assert sizes == sorted(sizes, reverse=True)

@@ -211,3 +211,62 @@ def test_an_edit_waits_until_what_is_sealed_is_shown() -> None:
         -> Plan behind {'s': 4}
         """
     )
+
+
+# --- what is told, wherever a name still stands
+
+
+def _scattered() -> Record:
+    """Every removed source stands in one place alone; ``kept`` stands in all of them."""
+    kept = RootRange("kept", 0, 0, 1)
+    intents = (
+        Intent(4, (kept, RootRange("open", 0, 0, 2)), (replay("kept", 0),)),
+        Intent(5, (kept,), (replay("again", 0), replay("kept", 0))),
+    )
+    record = r.first_record("u", Tag(1, 1, 1, 1))
+    return replace(
+        record,
+        sealed=3,
+        intents=intents,
+        replays=(replay("waits", 0), replay("kept", 0)),
+        offsets={"read": 1, "kept": 2},
+        chains={"z": (), "a": (), "p": ()},
+        components=Components(1, dict.fromkeys(NAMES, 0), dict.fromkeys("zap", 0), {"s": 0}),
+        since={"read": 1, "kept": 2},
+    )
+
+
+NAMES = ("kept", "open", "again", "waits", "read")
+
+
+def test_what_is_gone_is_told_wherever_its_name_still_stands() -> None:
+    now = Components(2, {"kept": 0, "new": 2}, {"p": 0}, {"s": 0})
+    edited, pruned = apply_edit(_scattered(), now)
+    assert pruned.sources == ("again", "open", "read", "waits")
+    assert pruned.processors == ("a", "z")
+    assert (pruned.open, pruned.replays) == (3, 1)
+    assert edited.since == {"kept": 2, "new": 3}
+    assert edited.offsets == {"kept": 2}
+    assert [intent.roots for intent in edited.intents] == [2, 2]
+    assert edited.totals.dropped == 4
+
+
+def test_one_open_root_and_one_replay_are_a_loss() -> None:
+    record = replace(_scattered(), intents=(Intent(4, (RootRange("open", 0, 0, 1),)),))
+    now = Components(2, {"kept": 0}, dict.fromkeys("zap", 0), {"s": 0})
+    text, loses = told(record, now, drop_removed=False)
+    assert "1 open roots and 1 replays" in text
+    assert loses
+
+
+def test_sinks_that_are_gone_with_something_to_show_are_named_in_order() -> None:
+    staged = tuple(Staged(sink, sink, "d", 1, 1) for sink in ("z", "kept", "a"))
+    record = replace(_scattered(), unpublished=(Sealed(3, "d", staged),))
+    now = Components(2, {"kept": 0}, {}, {"kept": 0, "a": 2})
+    sinks = Components(1, {}, {}, {"z": 1, "kept": 0, "a": 1})
+    assert removed_outputs(record, None) == {}
+    assert list(removed_outputs(replace(record, components=sinks), now).items()) == [
+        ("a", 1),
+        ("z", 1),
+    ]
+    assert removed_outputs(replace(record, components=None), now) == {"a": 0, "z": 0}
