@@ -252,7 +252,8 @@ class Runner:
 def _calls(step: Step, fault: Fault) -> bool:
     if not isinstance(fault.scope.node, ast.FunctionDef):
         return any(name.startswith(f"{fault.mutant.module}.") for name in step.calls)
-    return f"{fault.mutant.module}.{fault.mutant.function}" in step.calls
+    function = f"{fault.mutant.module}.{fault.mutant.function}"
+    return any(name == function or name.startswith(f"{function}.<locals>") for name in step.calls)
 
 
 def _child(fault: Fault, steps: Sequence[Step], writing: int) -> None:

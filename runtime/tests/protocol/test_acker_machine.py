@@ -546,11 +546,39 @@ def test_a_winners_message_that_is_gone_from_the_log_loses_the_verdict() -> None
 def test_a_message_on_the_stream_of_another_slice_is_passed_over() -> None:
     what = history(1, 5)
     messages = what.messages()
-    astray = replace(messages[0], partition=messages[0].partition + 1)
+    astray = replace(messages[0], partition=messages[0].partition + 1, nets={LINES: {0: 7}})
     machine, home = closed(what, astray, *messages)
     (_, answer) = machine.drained(what.attempt, home)
     assert isinstance(answer, acker.Answer)
     assert answer.verdict.complete == 5
+
+
+def test_nothing_is_folded_any_more_while_losers_are_undone() -> None:
+    """Not even from a winner that has nothing to say here, by its own word."""
+    what = history(1, 5)
+    home = check_partition(what.attempt.window)
+    silent = TaskId(2, 0, 1)
+    loser = PlainMessage(what.attempt, LOSER, home, {LINES: {0: 7}})
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    machine.control(Members.of(2, ["a"]))
+    machine.control(what.opened())
+    for number, message in enumerate((loser, *what.messages())):
+        machine.message(home, str(number), message)
+    marker = what.marker()
+    machine.control(replace(marker, winners=(*marker.winners, (silent, ()))))
+    assert machine.drained(what.attempt, home) == [acker.Reread(what.attempt, home, ("0",))]
+    machine.message(home, "9", PlainMessage(what.attempt, silent, home, {LINES: {1: 7}}))
+    (_, answer) = machine.reread(what.attempt, home, [loser])
+    assert isinstance(answer, acker.Answer)
+    assert (answer.verdict.complete, answer.verdict.window_complete) == (5, True)
+
+
+def test_a_window_without_roots_is_judged_by_its_own_tree() -> None:
+    """A final window has nothing else."""
+    what = history(1, 0)
+    assert judge(what, random.Random(0)).window_complete
+    what.events = what.events[:-1]
+    assert not judge(what, random.Random(0)).window_complete
 
 
 def test_a_task_whose_first_message_made_no_sense_is_not_believed_later() -> None:
@@ -691,6 +719,9 @@ def test_a_change_of_members_moves_few_slices() -> None:
     after = Members.of(1, ["a", "b", "c"], previous=before)
     moved = sum(x != y for x, y in zip(before.owners, after.owners, strict=True))
     assert moved == TRACKING_PARTITIONS // 3
+    five = Members.of(1, [f"acker-{n}" for n in range(5)])
+    six = Members.of(1, [f"acker-{n}" for n in range(6)], previous=five)
+    assert sum(x != y for x, y in zip(five.owners, six.owners, strict=True)) == 2
 
 
 def test_merging_waits_for_every_slice() -> None:

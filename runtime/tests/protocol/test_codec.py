@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
+from dataclasses import replace
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from millrace.errors import NewerFormatError, ProtocolError
 from millrace.protocol import codec, types
-from millrace.protocol.record import Outcome, seal
+from millrace.protocol.record import Outcome, first_record, seal
 from millrace.protocol.types import (
     FORMAT,
     AttemptId,
@@ -29,6 +30,7 @@ from millrace.protocol.types import (
     Staged,
     Stamp,
     Tag,
+    TaskId,
     TaskReport,
     Verdict,
     View,
@@ -209,3 +211,61 @@ def test_a_record_of_the_first_release_is_read() -> None:
     again = codec.encode_record(record)
     assert again.startswith(b'{"format":%d,' % FORMAT)
     assert codec.decode_record(again) == record
+
+
+def garbled(value: Any, **changes: Any) -> bytes:
+    """A document whose checksum is right and whose content is not."""
+    document = json.loads(codec.encode(value))["value"] | changes
+    body = json.dumps(document, separators=(",", ":")).encode()
+    kind = type(value).__name__.encode()
+    return b'{"format":%d,"kind":"%b","crc":"%08x","value":%b}' % (
+        FORMAT,
+        kind,
+        zlib.crc32(body),
+        body,
+    )
+
+
+OPEN_VIEW = View("u", 1, 2, Phase.OPEN, 1, (), (), 2, (("a",), ("a", "b")))
+SOME_RECORD = replace(first_record("u", Tag(1, 1, 1, 1)), offsets={"s": 1})
+SOME_SEGMENT = Segment("s1", 1, 5, True)
+
+
+@pytest.mark.parametrize(
+    ("value", "changes"),
+    [
+        (OPEN_VIEW, {"phase": "ajar"}),
+        (OPEN_VIEW, {"owners": {"a": 1}}),
+        (OPEN_VIEW, {"epoch": "2"}),
+        (OPEN_VIEW, {"colour": 2}),
+        (SOME_RECORD, {"offsets": [1]}),
+        (SOME_RECORD, {"chains": [1]}),
+        (SOME_RECORD, {"tag": 7}),
+        (SOME_SEGMENT, {"groups": "five"}),
+        (SOME_SEGMENT, {"groups": 5}),
+    ],
+)
+def test_garbled_content_under_a_right_checksum_is_refused(value: Any, changes: Any) -> None:
+    assert codec.decode(type(value), garbled(value)) == value
+    with pytest.raises(ProtocolError, match="cannot be read"):
+        codec.decode(type(value), garbled(value, **changes))
+
+
+def test_every_kind_of_document_has_its_own_pair_of_functions() -> None:
+    attempt = AttemptId(1, 2, 3)
+    intent = Intent(2, (RootRange("s", 0, 0, 1),))
+    pairs = (
+        (codec.encode_close, codec.decode_close, CloseMarker(attempt, intent, frozenset(), (), ())),
+        (codec.encode_verdict, codec.decode_verdict, Verdict(attempt, (0,), 1, (), True)),
+        (
+            codec.encode_plan,
+            codec.decode_plan,
+            AttemptPlan(attempt, Stamp(1, 1), intent, frozenset({1}), {"p": 3}, {}),
+        ),
+        (codec.encode_report, codec.decode_report, TaskReport(TaskId(0, 1, 2))),
+        (codec.encode_view, codec.decode_view, OPEN_VIEW),
+        (codec.encode_record, codec.decode_record, SOME_RECORD),
+        (codec.encode_intent, codec.decode_intent, intent),
+    )
+    for encode, decode, value in pairs:
+        assert decode(encode(value)) == value  # type: ignore[operator]

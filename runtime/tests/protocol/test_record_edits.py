@@ -231,7 +231,7 @@ def _scattered() -> Record:
         replays=(replay("waits", 0), replay("kept", 0)),
         offsets={"read": 1, "kept": 2},
         chains={"z": (), "a": (), "p": ()},
-        components=Components(1, dict.fromkeys(NAMES, 0), dict.fromkeys("zap", 0), {"s": 0}),
+        components=Components(1, dict.fromkeys(NAMES, 0), {"z": 0, "a": 0, "p": 1}, {"s": 0}),
         since={"read": 1, "kept": 2},
     )
 
@@ -240,7 +240,7 @@ NAMES = ("kept", "open", "again", "waits", "read")
 
 
 def test_what_is_gone_is_told_wherever_its_name_still_stands() -> None:
-    now = Components(2, {"kept": 0, "new": 2}, {"p": 0}, {"s": 0})
+    now = Components(2, {"kept": 0, "new": 2}, {"p": 1}, {"s": 0})
     edited, pruned = apply_edit(_scattered(), now)
     assert pruned.sources == ("again", "open", "read", "waits")
     assert pruned.processors == ("a", "z")
