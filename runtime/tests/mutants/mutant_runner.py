@@ -22,9 +22,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -45,6 +46,9 @@ EXAMPLES = 10
 
 SLOW_S = 3.0
 """Seconds of CPU, beside twenty times its ordinary ones, after which a step hangs."""
+
+CONTROLS = 2
+"""How often sound code is taken through all steps first."""
 
 SURVIVED, HUNG = "survived", "hung"
 
@@ -128,9 +132,10 @@ def _constant(module: str, name: str, code: CodeType) -> Iterator[None]:
 # --- steps
 
 
-def _test_step(item: pytest.Item, following: pytest.Item | None) -> Step:
+def _test_step(item: pytest.Item) -> Step:
     def fails() -> bool:
-        reports = runtestprotocol(item, log=False, nextitem=following)
+        # Any step may be the next one, so nothing is left set up for a neighbour.
+        reports = runtestprotocol(item, log=False, nextitem=None)
         return any(report.failed for report in reports)
 
     return Step(item.nodeid.rpartition("/")[2], fails)
@@ -198,12 +203,13 @@ class Runner:
         items = [i for i in session.items if "real" not in getattr(i, "fixturenames", ())]
         for item in items:
             _few_examples(item)
-        self._steps = [_test_step(i, n) for i, n in zip(items, [*items[1:], None], strict=True)]
+        self._steps = [_test_step(item) for item in items]
         self._steps += [_run_step(seed) for seed in range(self._options.runs)]
         began_s = time.process_time()
         for step in self._steps:
             _measure(step)
         _say(f"{len(self._steps)} steps measured in {time.process_time() - began_s:.0f} s")
+        self._control()
         wanted = [f for module in self._options.modules for f in faults(module)]
         left = [f for f in wanted if key(f) not in self._known]
         _say(f"{len(wanted)} mutants, {len(left)} of them new")
@@ -215,6 +221,17 @@ class Runner:
             self._reap(len(left))
         return True
 
+    def _control(self) -> None:
+        """Sound code must survive the steps in any order, or no kill means anything."""
+        for seed in range(CONTROLS):
+            steps = Random(seed).sample(self._steps, len(self._steps))
+            by = self._fork(None, steps)
+            with os.fdopen(by[1]) as pipe:
+                last = pipe.read().splitlines()[-1:]
+            os.waitpid(by[0], 0)
+            if last != [f"by {SURVIVED}"]:
+                raise SystemExit(f"sound code does not survive: {last}")
+
     def _begin(self, fault: Fault) -> None:
         mutant = fault.mutant
         steps = [s for s in self._steps if _calls(s, fault)]
@@ -222,20 +239,26 @@ class Runner:
         steps.sort(
             key=lambda s: (self._kills[mutant.module, s.name] + 0.2) / s.cost_s, reverse=True
         )
+        pid, reading = self._fork(fault, steps)
+        self._running[pid] = fault, reading
+
+    def _fork(self, fault: Fault | None, steps: Sequence[Step]) -> tuple[int, int]:
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(reading)
             _child(fault, steps, writing)
         os.close(writing)
-        self._running[pid] = fault, reading
+        return pid, reading
 
     def _reap(self, total: int) -> None:
         pid, _ = os.wait()
         fault, reading = self._running.pop(pid)
         with os.fdopen(reading) as pipe:
             lines = pipe.read().splitlines()
-        last = lines[-1] if lines else ""
+        if not lines:
+            raise SystemExit(f"{fault.mutant.name} could not be put in")
+        last = lines[-1]
         by = last.removeprefix("by ") if last.startswith("by ") else f"{HUNG} {last}"
         self._kills[fault.mutant.module, by] += 1
         self._known[key(fault)] = by
@@ -256,13 +279,14 @@ def _calls(step: Step, fault: Fault) -> bool:
     return any(name == function or name.startswith(f"{function}.<locals>") for name in step.calls)
 
 
-def _child(fault: Fault, steps: Sequence[Step], writing: int) -> None:
-    """Take the steps in a process that has the fault; never comes back."""
+def _child(fault: Fault | None, steps: Sequence[Step], writing: int) -> None:
+    """Take the steps in a process that has the fault, if there is one; never comes back."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
     by = SURVIVED
-    with put_in(fault):
+    with put_in(fault) if fault is not None else nullcontext():
+        os.write(writing, b"put in\n")
         for step in steps:
             os.write(writing, f"{step.name}\n".encode())
             signal.setitimer(signal.ITIMER_VIRTUAL, SLOW_S + 20 * step.cost_s)
