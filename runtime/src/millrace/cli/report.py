@@ -86,8 +86,10 @@ class Report:
     def show(self, console: Console) -> None:
         """Print it for people."""
         console.print(f"[bold]{escape(self.name)}[/] {self._ending()}", soft_wrap=True)
-        for label, text in self._facts():
-            console.print(f"  {escape(label):<16}{escape(text)}", soft_wrap=True)
+        facts = list(self._facts())
+        width = max(16, *(len(label) + 2 for label, _ in facts))
+        for label, text in facts:
+            console.print(f"  {escape(label):<{width}}{escape(text)}", soft_wrap=True)
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         yield "roots", _roots(self.here)

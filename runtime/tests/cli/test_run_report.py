@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from rich.console import Console
+
+from millrace.cli.report import Report
+from millrace.local.supervisor import RunResult
+
+
+def test_a_label_of_any_length_stands_apart_from_what_it_says():
+    counts = {"roots": 1, "windows": 1, "replays": 0, "dead": 0, "dropped": 0}
+    folder: Any = SimpleNamespace(path=Path("/work"))
+    sinks = {"running-out": "/out/running", "a-name-that-is-long": "/out/long", "s": "/out/s"}
+    report = Report("orders", folder, RunResult(0, "asked"), 1.0, counts, counts, {}, sinks)
+    shown = io.StringIO()
+    report.show(Console(file=shown, width=80))
+    lines = shown.getvalue().splitlines()[1:]
+    for name, place in sinks.items():
+        (line,) = [line for line in lines if place in line]
+        assert line.split() == ["sink", name, place]
+    assert len({line.rindex("/out") for line in lines if "/out" in line}) == 1
