@@ -19,6 +19,8 @@ BUGS = {
     "TakesAnyOwner": "foreign",
     "RetriesForeigners": "foreign",
     "PromisesAFreshStart": "fresh",
+    "ChecksAloud": "check",
+    "ChecksByWriting": "check",
     "KeepsOldRows": "overwrite",
     "KeepsTheOldFence": "overwrite",
     "ErasesItsOwn": "overwrite",

@@ -33,6 +33,8 @@ BUGS = {
     "LocatesTheFirst": "locate",
     "PayloadOfTheMoment": "payload",
     "NoPayload": "payload",
+    "LagsBehindZero": "words",
+    "ChecksAloud": "words",
     "AcksToTheEnd": "acks",
     "AcksOnce": "acks",
     "LeavesATrace": "crash",

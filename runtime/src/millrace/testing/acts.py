@@ -109,6 +109,7 @@ SINK_ACTS: Mapping[str, Callable[[Any, Arguments], Any]] = {
     "verify": _verify,
     "discard": _discard,
     "last_shown": _last_shown,
+    "check": lambda sink, _: sink.check(),
     "close": lambda sink, _: sink.close(),
 }
 
@@ -218,6 +219,23 @@ def _on_fail(source: Source, args: Arguments) -> None:
     source.on_fail([wire.unpack(Replay, text) for text in args["letters"]])
 
 
+def _lag(source: Source, args: Arguments) -> Any:
+    lag = source.lag(args["offsets"])
+    if lag is not None and (type(lag) is not int or lag < 0):
+        return _broken("words", f"lag() gave {lag!r}, which is neither None nor a count")
+    return None
+
+
+def _place(source: Source, args: Arguments) -> Any:
+    try:
+        place = source.place(wire.unpack(Replay, args["replay"]))
+    except Exception:  # noqa: BLE001 whatever it raises is allowed
+        return None
+    if not isinstance(place, str):
+        return _broken("words", f"place() gave {place!r}, which is no text")
+    return None
+
+
 SOURCE_ACTS: Mapping[str, Callable[[Any, Arguments], Any]] = {
     "schema": _schema,
     "plan": _plan,
@@ -227,6 +245,9 @@ SOURCE_ACTS: Mapping[str, Callable[[Any, Arguments], Any]] = {
     "locate": _locate,
     "read_replay": _read_replay,
     "payload": _payload,
+    "lag": _lag,
+    "place": _place,
+    "check": lambda source, _: source.check(),
     "on_ack": _on_ack,
     "on_fail": _on_fail,
     "close": lambda source, _: source.close(),

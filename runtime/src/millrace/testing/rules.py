@@ -26,6 +26,8 @@ SINK_RULES: Mapping[str, str] = {
     "foreign": "mark the target with the uid in prepare(); for another uid raise a SinkError that "
     "is not retryable and change nothing",
     "fresh": "check_fresh() raises what prepare(uid, fresh=True) would raise, and changes nothing",
+    "check": "check() raises what showing rows would raise now, nothing where they can be shown, "
+    "and changes nothing",
     "overwrite": "prepare(uid, fresh=True, overwrite=True) deletes all that another life wrote, "
     "its marker and fence last; for the uid's own target it deletes nothing",
     "occupied": "prepare() refuses a target that holds what Millrace did not write (SinkError), "
@@ -70,6 +72,8 @@ SOURCE_RULES: Mapping[str, str] = {
     "locate": "locate(piece, index) is a locator that, with the record's offset and the count 1, "
     "reads that very record (override locate)",
     "payload": "payload() gives the bytes of the record that a replay names, always the same",
+    "words": "check() raises nothing where records can be read, lag() is None or a count of "
+    "records, place() is text or raises; all three change nothing",
     "acks": "on_ack() and on_fail() come at least once and may be told the same again; what they "
     "do must leave later windows and failed records readable",
     "crash": "a process may die at any line; a new one plans and reads as if nothing had been "

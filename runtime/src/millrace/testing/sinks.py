@@ -102,6 +102,7 @@ class _Contract:
             Check(self.fenced, ("fenced",)),
             Check(self.foreign, ("foreign",)),
             Check(self.fresh, ("fresh",)),
+            Check(self.looking, ("check",)),
             Check(self.overwritten, ("overwrite", "foreign")),
         ]
         return [*found, Check(self.occupied, ("occupied",))] if self._occupy else found
@@ -267,6 +268,16 @@ class _Contract:
             refused(target.prepare(target.copy(), "life-2", fresh=True), "fresh", what, "sink")
             target.look("fresh", f"after {what}")
             target.show(driver, 2, *SECOND, execution=7)
+
+    def looking(self) -> None:
+        with self._target() as target:
+            # Asked in a process of its own, before anything is started, and again later.
+            must(target.copy().ask("check"), "check", "check() of a new target")
+            must(target.prepare(target.copy()), "check", "prepare() behind check()")
+            target.show(target.driver(1), 1, *FIRST)
+            must(target.copy().ask("check"), "check", "check() of a target with rows")
+            target.look("check", "after check()")
+            target.show(target.driver(2), 2, *SECOND, execution=2)
 
     def overwritten(self) -> None:
         with self._target() as target:

@@ -77,6 +77,7 @@ class _Contract:
             Check(self.splitting, ("split",)),
             Check(self.locating, ("locate",)),
             Check(self.payloads, ("payload",)),
+            Check(self.words, ("words",)),
             Check(self.acking, ("acks",)),
         ]
 
@@ -228,6 +229,21 @@ class _Contract:
                             f"payload() of the record {piece.start + index} gave {one!r} and, in "
                             f"another process, {other!r}",
                         )
+
+    def words(self) -> None:
+        walk = self._feed.walk_of(self._feed.portion, MOST_PLANS)
+        with self._feed.copies(2) as copies:
+            for copy in copies:
+                copy.check()
+                for offsets in (*walk.starts, walk.end):
+                    copy.lag(offsets)
+                for plan in walk.plans:
+                    for piece in plan.ranges:
+                        copy.place(copy.replay(piece, piece.count - 1))
+                again = copy.plan(None, self._feed.portion)
+                if again.names != walk.plans[0].names:
+                    raise BrokenError("words", "plan() gives other records after these were asked")
+                self._feed.compare(copy, again, "words", "read after these were asked")
 
     def acking(self) -> None:
         walk = self._feed.walk_of(self._feed.portion, MOST_PLANS)

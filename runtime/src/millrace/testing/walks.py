@@ -118,6 +118,15 @@ class SourceCopy:
         found = self._ask("payload", "payload", replay=wire.pack(replay))["payload"]
         return base64.b64decode(found)
 
+    def check(self) -> None:
+        self._ask("check", "words")
+
+    def lag(self, offsets: Json) -> None:
+        self._ask("lag", "words", offsets=offsets)
+
+    def place(self, replay: Replay) -> None:
+        self._ask("place", "words", replay=wire.pack(replay))
+
     def on_ack(self, window: int, ranges: list[RootRange], failed: Replay) -> None:
         packed = [wire.pack(piece) for piece in ranges]
         names = [[failed.partition, failed.offset]]

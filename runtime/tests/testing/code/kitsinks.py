@@ -248,6 +248,18 @@ class PromisesAFreshStart(Ledger):
         return
 
 
+class ChecksAloud(Ledger):
+    def check(self):
+        if self.read()["uid"] is not None:
+            raise SinkError("it is marked")
+
+
+class ChecksByWriting(Ledger):
+    def check(self):
+        with self.locked() as state:
+            state["rows"].append({"word": "a try", "n": 0})
+
+
 class KeepsOldRows(Ledger):
     def prepare(self, uid, fresh=False, overwrite=False):
         rows = self.read()["rows"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from millrace.errors import SourceError
 from millrace.protocol.types import RootRange
 from millrace.sources import ReadBatch, Source, SourcePlan
 
@@ -213,6 +214,16 @@ class PayloadOfTheMoment(Counted):
 class NoPayload(Counted):
     def payload(self, replay):
         raise KeyError("payload")
+
+
+class LagsBehindZero(Counted):
+    def lag(self, offsets):
+        return -1
+
+
+class ChecksAloud(Counted):
+    def check(self):
+        raise SourceError("nothing is there")
 
 
 class Marked(Counted):
