@@ -44,7 +44,7 @@ def test_a_question_that_was_refused_is_answered_when_it_is_asked_again(server, 
     asking.open(ATTEMPT, 10)
     marker = CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ())
     redis.config_set("maxmemory", 1)
-    asking.ask(marker)
+    assert "'maxmemory'" in asking.ask(marker)
     redis.config_set("maxmemory", 0)
     log = AckLog(redis, UID)
     assert not [f for _, f in log.read({log.control_key: "0-0"})[log.control_key] if b"close" in f]
@@ -56,6 +56,28 @@ def test_a_question_that_was_refused_is_answered_when_it_is_asked_again(server, 
     assert events.empty()
     entries = log.read({log.control_key: "0-0"})[log.control_key]
     assert len([fields for _, fields in entries if b"close" in fields]) == 1
+
+
+def test_an_answer_that_no_acker_can_write_is_told(server, verdicts):
+    """The question is in the log, and then the server takes nothing any more."""
+    asking, _ = verdicts
+    redis = connect(server.address, UID).redis
+    asking.open(ATTEMPT, 10)
+    marker = CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ())
+    assert [asking.ask(marker), asking.ask(marker)] == ["", ""]
+    redis.config_set("maxmemory", 1)
+    assert "'maxmemory'" in asking.ask(marker)
+    redis.config_set("maxmemory", 0)
+    assert asking.ask(marker) == ""
+
+
+def test_a_server_that_went_before_the_verdict_is_told(server, verdicts):
+    asking, _ = verdicts
+    asking.open(ATTEMPT, 10)
+    marker = CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ())
+    asking.ask(marker)
+    server.kill()
+    assert "waits" in asking.ask(marker)
 
 
 def test_a_log_that_is_lost_before_the_question_is_told(server, verdicts):

@@ -208,16 +208,22 @@ class RealEffects:
         return []
 
     def _ask_verdict(self, action: e.AskVerdict) -> list[e.Event]:
-        self._parts.verdicts.ask(action.marker)
-        return []
+        return self._held_up(self._parts.verdicts.ask(action.marker), action.marker.id.window)
+
+    def _held_up(self, reason: str, window: int) -> list[e.Event]:
+        """Nothing comes of an action for now; the machine asks again."""
+        if not reason:
+            return []
+        return self._notify(e.Notify("WindowHeldUp", reason, window, warning=True))
 
     def _write_dead(self, action: e.WriteDead) -> list[e.Event]:
         data = encode_letters(action.letters, self._parts.sources)
         try:
             self._parts.stores.put_everywhere(action.stamp, action.name, data)
         except StateServerError as error:
-            log.warning("dead letters of window %d: %s", action.window, error)
-            return []
+            return self._held_up(
+                f"dead letters of window {action.window} wait: {error}", action.window
+            )
         crash.reached("driver.dead-written")
         return [e.DeadWritten(action.name)]
 

@@ -62,27 +62,42 @@ class Verdicts:
         """Announce an attempt. Raises ``StateServerError``, ``FencedError``."""
         self._begun().open(attempt, roots)
 
-    def ask(self, marker: CloseMarker) -> None:
+    def ask(self, marker: CloseMarker) -> str:
         """Name the winners and wait for the verdict on another thread.
 
         Asked again, it does so only if the log has not taken them yet, or nobody waits any more.
+        Returns what holds the verdict up, if that is known.
         """
-        if self._asked == marker.id:
-            return
         try:
+            if self._asked == marker.id:
+                return self._held_up()
             self._begun().close(marker)
         except FencedError as error:
             self._post(e.SinkRefused(str(error), fenced=True))
-            return
+            return ""
         except AckLogLostError:
             self._post(e.VerdictLost(marker.id))
-            return
+            return ""
         except StateServerError as error:
-            log.warning("closing window %d in the ack log: %s", marker.id.window, error)
-            return
+            return f"the verdict on window {marker.id.window} waits: {error}"
         crash.reached("driver.closed")
         self._asked = marker.id
         self._waiter.submit(self._wait, marker)
+        return ""
+
+    def _held_up(self) -> str:
+        """Why an answer may be late that no acker can say: they write it to a server that is full.
+
+        Raises ``StateServerError``.
+        """
+        with self._lock:
+            reader = self._log
+        if reader is None or not reader.full():
+            return ""
+        return (
+            "the verdict waits: the state server's memory is full, its 'maxmemory' is reached; "
+            "raise it, or have less state"
+        )
 
     def give_up(self, attempt: AttemptId) -> None:
         """Nobody waits for this verdict any more."""

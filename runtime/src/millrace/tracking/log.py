@@ -103,6 +103,12 @@ class AckLog:
     def _attempt_prefix(self, attempt: AttemptId) -> str:
         return f"{self._prefix}{attempt.execution}.{attempt.window}.{attempt.attempt}:"
 
+    def full(self) -> bool:
+        """Whether the server takes no entries, since its memory limit is reached."""
+        with self._server("look for room in"):
+            memory = self._client.info("memory")
+        return 0 < int(memory["maxmemory"]) <= int(memory["used_memory"])
+
     # -- tasks
 
     def append(self, attempt: AttemptId, messages: Sequence[tuple[int, bytes]]) -> None:
