@@ -137,6 +137,13 @@ def test_causes_are_grouped_by_processor_and_class_and_counted() -> None:
     assert text.startswith("7 in 'lines' (column 'n': 'x0' is no long); 5 in 'split' (ValueError")
 
 
+def test_what_a_record_holds_makes_no_cause_of_its_own() -> None:
+    said = 'couldn\'t parse:{}.5; the line is \'{{"id": {}.5, "user": "it\'s u{}"}}\''
+    failed = [FailedRoot(n, "lines", said.format(n, n, n)) for n in range(4)]
+    failed += [FailedRoot(n, "lines", f"column 'n': 'a; {n}' is no long") for n in range(3)]
+    assert [one.count for one in causes(failed)] == [4, 3]
+
+
 def test_merging_loses_no_count_and_keeps_the_newest_apart() -> None:
     """What is old becomes coarse, so that what is read now is still told from it."""
     cohorts: tuple[Cohort, ...] = ()

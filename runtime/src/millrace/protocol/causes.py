@@ -15,7 +15,7 @@ SHOWN = 3
 TEXT_LENGTH = 200
 
 _CLASS = re.compile(r"[A-Za-z_][\w.]*(?=: |$)")
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_QUOTED = re.compile(r"(?<!\w)(?:'[^']*'|\"[^\"]*\")")
 _NUMBER = re.compile(r"\d+")
 
 
@@ -32,7 +32,8 @@ def causes(failed: Iterable[FailedRoot | Replay], most: int = SHOWN) -> tuple[Ca
     """The most frequent causes, those of equal counts by name.
 
     Roots are alike that failed in one processor with one class of error, or, where the text
-    begins with none, with texts that differ in numbers and quoted values only.
+    begins with none, with texts whose first clauses differ in numbers and quoted values only:
+    behind a semicolon stands what the record holds.
     """
     groups: dict[tuple[str, str], Counter[str]] = {}
     for root in failed:
@@ -56,7 +57,8 @@ def counted(count: int, word: str) -> str:
 
 def _kind(error: str) -> str:
     named = _CLASS.match(error)
-    return named[0] if named else _NUMBER.sub("#", _QUOTED.sub("'…'", error))
+    clause = _QUOTED.sub("'…'", error).partition("; ")[0]
+    return named[0] if named else _NUMBER.sub("#", clause)
 
 
 def _short(error: str) -> str:
