@@ -1,7 +1,7 @@
 """Plain PySpark Structured Streaming, the side that Millrace is measured against.
 
 One process keeps one query alive and works on command: each line on standard input
-``{"files": [...]}`` names the windows of a round, which are linked into the folder that the query
+``{"files": [...]}`` names the windows of a round, which are moved into the folder that the query
 watches; the answer on standard output tells when each of them was finished. Between rounds the
 query only polls its folder four times a second. ``{"stop": true}`` ends it.
 
@@ -100,7 +100,7 @@ def _round(
 ) -> dict[str, Any]:
     begin = time.monotonic()
     for index, path in enumerate(files):
-        os.link(path, source / f"{number:05d}-{index:05d}.txt")
+        Path(path).rename(source / f"{number:05d}-{index:05d}.txt")
     ends: list[float] = []
     while len(ends) < len(files):
         try:

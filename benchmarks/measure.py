@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import signal
 import statistics
 from collections import Counter
@@ -35,6 +36,17 @@ class Round:
     def window_s(self) -> float:
         """Mean time of a window behind the first one, which waits for the input to be noticed."""
         return (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1)
+
+
+def copied(files: Iterable[Path], folder: Path) -> list[Path]:
+    """A copy of each file, to be moved to where a side looks for input.
+
+    Several names of one file are one file to a source, so that links would be read once.
+    """
+    folder.mkdir(exist_ok=True)
+    return [
+        Path(shutil.copyfile(path, folder / f"{index:05d}")) for index, path in enumerate(files)
+    ]
 
 
 class Side(Protocol):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from measure import CpuClock, Round
+from measure import CpuClock, Round, copied
 
 HERE = Path(__file__).resolve().parent
 ROUND_S = 600.0
@@ -34,6 +34,7 @@ class BaselineSide:
         self.output = folder / "output"
         self.batches_ms: list[dict[str, int]] = []
         folder.mkdir(parents=True)
+        self._drafts = folder / "drafts"
         self._log = folder / "log.txt"
         command = [sys.executable, str(HERE / "baseline.py"), "--plan", plan, "--store", store]
         with self._log.open("w") as log:
@@ -49,8 +50,9 @@ class BaselineSide:
         self._answer()
 
     def round(self, files: Sequence[Path]) -> Round:
+        drafts = copied(files, self._drafts)
         before = self._cpu.read_s()
-        self._tell({"files": [str(path) for path in files]})
+        self._tell({"files": [str(path) for path in drafts]})
         answer = self._answer()
         self.batches_ms += answer["batches_ms"]
         return Round(answer["begin"], answer["ends"], self._cpu.read_s() - before)
@@ -88,6 +90,7 @@ class MillraceSide:
         self.name = name
         self.output = folder / "output"
         self.workdir = folder / "work"
+        self._drafts = folder / "drafts"
         self._input = folder / "input"
         self._input.mkdir(parents=True)
         self._rounds = 0
@@ -115,8 +118,7 @@ class MillraceSide:
         """Each file is one window: it must hold as many lines as a window."""
         before = self._cpu.read_s()
         first = self._next_window()
-        begin = time.monotonic()
-        self.feed(files)
+        begin = self.feed(files)
         ends = list(itertools.islice(self._published(first), len(files)))
         return Round(begin, ends, self._cpu.read_s() - before)
 
@@ -144,11 +146,14 @@ class MillraceSide:
         marks = (self.output / "_millrace" / "windows").glob("*.done")
         return max((int(mark.stem) for mark in marks), default=0)
 
-    def feed(self, files: Sequence[Path]) -> None:
-        """Let the files arrive at once."""
-        for index, path in enumerate(files):
-            os.link(path, self._input / f"{self._rounds:05d}-{index:05d}.txt")
+    def feed(self, files: Sequence[Path]) -> float:
+        """Let copies of the files arrive at once; returns when that began."""
+        drafts = copied(files, self._drafts)
+        begin = time.monotonic()
+        for index, path in enumerate(drafts):
+            path.rename(self._input / f"{self._rounds:05d}-{index:05d}.txt")
         self._rounds += 1
+        return begin
 
     def status(self) -> dict[str, Any]:
         """What the driver wrote last; empty before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from machine_script import Script
 
 from millrace.protocol import events as e
@@ -1061,3 +1062,14 @@ def test_a_sink_that_cannot_tell_is_named_once() -> None:
         fenced out
         """
     )
+
+
+@pytest.mark.parametrize(
+    ("sealed", "text"),
+    [(0, "stopped before a window was sealed"), (1, "stopped behind window 1")],
+)
+def test_a_stop_says_how_far_it_came(sealed: int, text: str) -> None:
+    script = Script()
+    script.tell("record R 1.1.1.5 sealed " + str(sealed), "start", "view 4 e1 open x1 a1")
+    script.tell("cas done", "stamped a1 R", "copied", "ack a1", "fenced", "stop")
+    assert [action.text for action in script.actions if isinstance(action, e.Stop)] == [text]

@@ -128,9 +128,12 @@ def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     totals = document["totals"]
     if totals is None:
         return facts
-    sealed = f"window {document['sealed']} is the last that counts for good"
+    sealed = "no window yet"
+    if document["sealed"]:
+        sealed = f"window {document['sealed']} is the last that counts for good"
+        sealed += f"; sinks show up to window {document['published']}"
     facts += [
-        ("sealed", f"{sealed}; sinks show up to window {document['published']}"),
+        ("sealed", sealed),
         ("roots", f"{counted(totals['roots'], 'root')} in {counted(totals['windows'], 'window')}"),
         ("roots/s", f"{document['rootsPerS'] or 0:,.0f}"),
     ]

@@ -365,7 +365,7 @@ class Windows:
         if record.unpublished:
             return []
         if self.draining:
-            return [e.Stop("asked", f"stopped behind window {record.sealed}")]
+            return [e.Stop("asked", _stopped_at(record))]
         due_s = self._waiting.next_s()
         if due_s is not None:
             return self._wake_at(due_s)
@@ -414,7 +414,7 @@ class Windows:
             return self._change(lambda current: current)
         if self.record.unpublished:
             return []
-        return [e.Stop("asked", f"stopped behind window {self.record.sealed}")]
+        return [e.Stop("asked", _stopped_at(self.record))]
 
     def _run_done(self, event: e.RunDone) -> list[e.Action]:
         attempt = self._current(event.id)
@@ -681,6 +681,11 @@ class Windows:
         self.draining = True
         self._splitting = None
         return self._end_attempt(cancel=True)
+
+
+def _stopped_at(record: Record) -> str:
+    text = f"stopped behind window {record.sealed}"
+    return text if record.sealed else "stopped before a window was sealed"
 
 
 def _outputs(
