@@ -269,3 +269,80 @@ def test_every_kind_of_document_has_its_own_pair_of_functions() -> None:
     )
     for encode, decode, value in pairs:
         assert decode(encode(value)) == value  # type: ignore[operator]
+
+
+def rewritten(value: Any, old: bytes, new: bytes) -> bytes:
+    data = codec.encode(value)
+    assert old in data
+    return data.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (b'"kind":"Record"', b'"kind":"Intent"', "its head is not that of a Record"),
+        (b'","value":', b'", "value":', "its head is not that of a Record"),
+        (b'"sealed":0', b'"sealed":9', "its checksum differs"),
+        (b'"crc":"', b'"crc":"0', "its head is not that of a Record"),
+    ],
+)
+def test_a_document_that_was_touched_is_refused(old: bytes, new: bytes, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        codec.decode_record(rewritten(SOME_RECORD, old, new))
+
+
+def without(value: Any, *names: str) -> bytes:
+    document = json.loads(codec.encode(value))["value"]
+    body = json.dumps({k: v for k, v in document.items() if k not in names}).encode()
+    kind = type(value).__name__.encode()
+    head = b'{"format":%d,"kind":"%b","crc":"%08x","value":%b}'
+    return head % (FORMAT, kind, zlib.crc32(body), body)
+
+
+def test_what_must_be_there_is_named_if_it_is_not() -> None:
+    with pytest.raises(ProtocolError, match="a View lacks epoch, uid"):
+        codec.decode_view(without(OPEN_VIEW, "uid", "epoch"))
+    with pytest.raises(ProtocolError, match="a Record lacks tag"):
+        codec.decode_record(without(SOME_RECORD, "tag"))
+    assert codec.decode_record(without(SOME_RECORD, "finished")) == SOME_RECORD
+
+
+def test_a_default_is_left_out_only_if_it_is_of_the_same_type() -> None:
+    """1 equals True and 1.0, and would come back as another value."""
+
+    def value(kind: Any) -> dict[str, Any]:
+        return json.loads(codec.encode(kind))["value"]
+
+    plain = Replay("s", 0, 1, 1, 0.0)
+    assert {"alone", "processor", "error", "locator"}.isdisjoint(value(plain))
+    assert value(replace(plain, locator=0))["locator"] == 0
+    assert value(replace(plain, locator=""))["locator"] == ""
+    assert value(replace(plain, alone=0))["alone"] == 0  # type: ignore[arg-type]
+    assert "totals" not in value(SOME_RECORD)
+
+
+def test_whole_numbers_pass_for_seconds_and_no_other_type_for_another() -> None:
+    whole = garbled(Replay("s", 0, 1, 1, 2.5), delay_s=3)
+    assert codec.decode(Replay, whole).delay_s == 3
+    for changes in ({"offset": 1.5}, {"offset": True}, {"alone": 1}, {"source": 3}):
+        with pytest.raises(ProtocolError, match="is not of type"):
+            codec.decode(Replay, garbled(Replay("s", 0, 1, 1, 2.5), **changes))
+
+
+def test_lists_of_a_known_length_have_that_length() -> None:
+    report = TaskReport(TaskId(0, 1, 2), roots_read=((0, 3),))
+    for runs in ([[0, 3, 4]], [[0]], [7], {"0": 3}):
+        with pytest.raises(ProtocolError, match="is not a list"):
+            codec.decode(TaskReport, garbled(report, roots_read=runs))
+
+
+def test_until_when_is_only_read_where_a_replay_said_so() -> None:
+    with pytest.raises(ProtocolError, match="unknown field 'due_s'"):
+        codec.decode(Tag, garbled(Tag(1, 1, 1, 1), due_s=4.0))
+
+
+def test_a_union_of_several_types_is_refused_when_it_is_written() -> None:
+    with pytest.raises(TypeError, match="a union of several types"):
+        codec._optional(int | str | None)
+    assert codec._optional(int) is None
+    assert codec._optional(int | None) is int

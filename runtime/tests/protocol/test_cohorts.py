@@ -158,3 +158,59 @@ def test_merging_loses_no_count_and_keeps_the_newest_apart() -> None:
     sizes = [one.roots for one in cohorts]
     assert sizes[0] > 4 * sizes[-1]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_hundred_judged_roots_are_enough_for_a_limit() -> None:
+    assert HALF.exceeded(Cohort(1, 100, 0, 100))
+    assert not HALF.exceeded(Cohort(1, 99, 0, 99))
+
+
+def test_the_worst_of_several_is_the_one_with_the_largest_share() -> None:
+    some = (Cohort(1, 300, 100, 150), Cohort(5, 300, 20, 200), Cohort(9, 300, 100, 140))
+    read_in = {window: Replay("s", 0, window, 2, 0.0, window=window) for window in (1, 5, 9)}
+    again = Intent(20, ())
+    for windows, found in (((1, 5, 9), 5), ((1, 9), 1), ((9,), 9)):
+        worst_one = worst(some, again, [read_in[w] for w in windows], HALF)
+        assert worst_one is not None
+        assert worst_one.window == found
+    assert worst((), again, (), HALF) is None
+    assert worst(some, again, (), HALF) is None
+
+
+def test_a_root_counts_with_the_windows_that_were_open_when_it_was_read() -> None:
+    some = (Cohort(4, COHORT_ROOTS, 0, 0), Cohort(8, COHORT_ROOTS, 0, 0))
+    for window, held in ((2, 4), (4, 4), (7, 4), (8, 8), (11, 8)):
+        again = Intent(12, (), (Replay("s", 0, 1, 1, 0.0, window=window),))
+        after = judge(some, again, (), ())
+        assert [one.window for one in after if one.done] == [held]
+
+
+def test_nothing_is_judged_where_nothing_was_read() -> None:
+    assert judge((), Intent(3, ()), (), ()) == ()
+    unknown = Intent(3, (), (Replay("s", 0, 1, 1, 0.0),))
+    assert judge((), unknown, (), ()) == (Cohort(3, 1, 1, 0),)
+
+
+def test_cohorts_are_merged_only_when_there_are_too_many() -> None:
+    cohorts: tuple[Cohort, ...] = ()
+    for window in range(1, KEPT + 1):
+        cohorts = judge(cohorts, fresh(window, 0, COHORT_ROOTS), (), ())
+    assert [one.window for one in cohorts] == list(range(1, KEPT + 1))
+    more = judge(cohorts, fresh(KEPT + 1, 0, COHORT_ROOTS), (), ())
+    assert len(more) == KEPT
+
+
+def test_a_sentence_names_three_causes_and_long_texts_are_cut() -> None:
+    def failing(count: int, processor: str, error: str) -> list[FailedRoot]:
+        return [FailedRoot(n, processor, error) for n in range(count)]
+
+    failed = failing(2, "p", "KeyError: 1") + failing(1, "p", "ValueError") + failing(3, "q", "x 1")
+    failed += failing(1, "a", "OSError: full") + failing(1, "q", "x 22")
+    found = causes(failed)
+    assert [(one.processor, one.error, one.count) for one in found] == [
+        ("q", "x 1", 4),
+        ("p", "KeyError: 1", 2),
+        ("a", "OSError: full", 1),
+    ]
+    for length, shown in ((200, "e" * 200), (201, "e" * 200 + "…")):
+        assert told(causes(failing(1, "p", "e" * length))) == f"1 in 'p' ({shown})"

@@ -152,3 +152,10 @@ def test_a_sink_that_refuses_ends_the_driver_and_says_why(fenced: bool, kind: st
     found = script(CLAIM, STAMPING, COPYING)
     assert told(found, e.SinkRefused("another has it", fenced)) == [e.Stop(kind, "another has it")]
     assert told(found, e.Tick()) == []
+
+
+def test_behind_a_stop_nothing_is_answered() -> None:
+    found = script(CLAIM, STAMPING)
+    found.play("view 5 e1 open x3 a1 b1\n-> Stop fenced")
+    for event in (e.Tick(), e.StopAsked(), e.ViewRead(6, None)):
+        assert told(found, event) == []
