@@ -159,3 +159,120 @@ def test_behind_a_stop_nothing_is_answered() -> None:
     found.play("view 5 e1 open x3 a1 b1\n-> Stop fenced")
     for event in (e.Tick(), e.StopAsked(), e.ViewRead(6, None)):
         assert told(found, event) == []
+
+
+def test_the_same_servers_again_are_no_change() -> None:
+    for steps in ((STAMPING,), (STAMPING, COPYING), (STAMPING, COPYING, WRITING)):
+        assert told(script(CLAIM, *steps), e.Proposal((member("a1"), member("b1")))) == []
+
+
+def test_a_view_that_is_there_again_was_never_gone() -> None:
+    found = script(CLAIM, STAMPING)
+    view = found.machine.membership.view
+    for _ in range(2):
+        for _ in range(4):
+            assert told(found, e.ViewRead(0, None)) == [e.ReadView()]
+        assert told(found, e.ViewRead(5, view)) == []
+
+
+def test_a_late_answer_does_not_change_the_version_that_is_compared() -> None:
+    found = script(CLAIM, STAMPING)
+    view = found.machine.membership.view
+    assert view is not None
+    assert told(found, e.ViewRead(9, view)) == []
+    assert told(found, e.ViewRead(3, replace(view, execution=1))) == []
+    found.play(SERVERS_CHANGED)
+    assert told(found, e.ViewRead(3, replace(view, execution=1))) == []
+
+
+def test_a_view_that_was_installed_is_not_installed_again() -> None:
+    found = script(CLAIM)
+    claim = claimed(found)
+    found.play(STAMPING)
+    done = e.CasDone(5, claim.view)
+    assert told(found, done) == []
+    found.play(SERVERS_CHANGED)
+    assert told(found, done) == []
+    assert told(found, e.CasLost(claim.view)) == []
+    assert found.machine.membership.step.value == "moving"
+
+
+def test_answers_of_another_round_are_not_counted() -> None:
+    found = script(CLAIM, STAMPING, "stamped a1 R")
+    older = Stamp(1, 1)
+    assert told(found, e.Stamped(member("b1"), older, found.records["R"])) == []
+    assert told(found, e.Copied(Stamp(1, 2))) == [], "nothing is copied yet"
+    assert told(found, e.RecordAck(member("a1"), Stamp(1, 2), 1)) == [], "nor written"
+    found.play("stamped b1 R\n-> CopyObjects 1.1.1.5 from a1 b1")
+    assert told(found, e.Copied(older)) == []
+    assert told(found, e.RecordAck(member("a1"), Stamp(1, 2), 1)) == []
+    found.play(WRITING)
+    assert told(found, e.Copied(Stamp(1, 2))) == [], "it was copied before"
+
+
+MOVE_TO_B = """
+    propose b1
+    -> CasView 5 e2 moving x2 a1 b1 to b1
+    cas done
+    -> SendStamp a1 e2x2
+    -> SendStamp b1 e2x2
+    """
+
+
+def test_who_was_silent_in_an_older_round_is_asked_again() -> None:
+    """A former owner may stay silent (rule 13), but only in this very round."""
+    found = script(CLAIM, STAMPING, "unreachable a1\n-> Notify StateServerAway", MOVE_TO_B)
+    assert told(found, e.Unreachable(member("a1"), Stamp(1, 2))) == []
+    found.play("stamped b1 R")
+    assert found.machine.membership.step.value == "stamping", "a1 has neither answered nor failed"
+    found.play("stamped a1 R\n-> CopyObjects 1.1.1.5 from a1 b1")
+
+
+def test_servers_that_change_while_the_view_does_make_yet_another_view() -> None:
+    script(CLAIM, STAMPING, SERVERS_CHANGED).play(
+        """
+        propose a1 d1
+        cas done
+        -> CasView 6 e3 moving x2 a1 b1 to a1 d1
+        """
+    )
+
+
+def test_without_any_former_owner_it_waits() -> None:
+    """Two copies: the owners of the last open view may come back."""
+    found = script(CLAIM, STAMPING)
+    found.play(
+        """
+        propose c1
+        -> CasView 5 e2 moving x2 a1 b1 to c1
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp c1 e2x2
+        stamped c1 none
+        """
+    )
+    for name in ("a1", "b1"):
+        assert not any(
+            isinstance(action, e.Stop | e.CopyObjects)
+            for action in told(found, e.Unreachable(member(name), Stamp(2, 2)))
+        )
+    assert found.machine.membership.step.value == "stamping"
+
+
+def test_one_member_without_a_record_is_enough_to_stop() -> None:
+    script(CLAIM, STAMPING).play("stamped a1 R\nstamped b1 none\n-> Stop failed")
+
+
+def test_a_claim_and_a_move_that_are_not_answered_are_looked_up() -> None:
+    for steps in ((CLAIM,), (CLAIM, STAMPING, SERVERS_CHANGED)):
+        script(*steps).play("wait 1.1\ntick\n-> ReadView")
+
+
+def test_sinks_that_an_older_execution_has_fenced_show_nothing_yet() -> None:
+    found = script(CLAIM, STAMPING, COPYING, WRITING)
+    found.play("ack a1\nack b1\n-> Notify DriverRecovered\n-> FenceSinks x2\n-> Plan behind {}")
+    told(found, e.SinksFenced(1))
+    assert not found.machine.windows.sinks_fenced
+    told(found, e.SinksFenced(2))
+    assert found.machine.windows.sinks_fenced

@@ -261,3 +261,26 @@ def _seal(
     segment = DeadSegment(name, intent.window, len(dead)) if dead else None
     done |= {o for s, o in enumerate(_offsets(intent)) if s not in bad}
     return r.seal(record, r.Outcome(replays=replays, dead=segment))
+
+
+def test_a_cut_does_not_take_neighbours_of_two_partitions_for_one() -> None:
+    whole = Intent(1, (RootRange("s", 0, 0, 2), RootRange("s", 1, 2, 2)))
+    first = Intent(1, (RootRange("s", 0, 0, 2),))
+    assert r.is_cut(whole, 2, first, Intent(1, (RootRange("s", 1, 2, 2),)))
+    assert not r.is_cut(whole, 2, first, Intent(1, (RootRange("s", 0, 2, 2),)))
+    other = Intent(1, (RootRange("t", 1, 2, 2),))
+    assert not r.is_cut(whole, 2, first, other)
+
+
+def test_letters_that_are_gone_are_listed_in_order() -> None:
+    held = replace(r.first_record("u", TAG), dead=(DeadSegment("d", 1, 40, (33, 17)),))
+    after = r.take_letters(held, "d", (20, 9, 2), ())
+    assert after.dead[0].removed == (2, 9, 17, 20, 33)
+
+
+def test_a_replay_keeps_the_window_that_read_it_first() -> None:
+    first = Intent(4, (RootRange("s", 0, 0, 1),), (replace(replay(7), window=2),))
+    failed = [FailedRoot(0, "p", "no"), FailedRoot(1, "p", "no")]
+    again, dead = r.set_aside(first, failed, r.Backoff(9, 1.0), lambda piece, n: n)
+    assert dead == ()
+    assert [one.window for one in again] == [4, 2]
