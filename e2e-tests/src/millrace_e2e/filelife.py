@@ -2,8 +2,9 @@
 
 Files are created, grow, are renamed, change names with each other, are rotated in chains, removed,
 taken out of the folder and brought back, perhaps longer; some come as twins of equal content. A
-file is taken away only when all its lines are shown and its name has been seen, as the
-documentation asks. The same seed does the same. Nothing of the runtime is imported.
+file is taken away only when all its lines are shown and its name has been seen, and its name is
+given to another file only when its absence has been seen, as the documentation asks. The same seed
+does the same. Nothing of the runtime is imported.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class Folder:
     every: list[LogFile] = field(default_factory=list)
     shown: Counter[tuple[str, int]] = field(default_factory=Counter)
     done: Counter[str] = field(default_factory=Counter)
+    left: dict[str, tuple[LogFile, int]] = field(default_factory=dict)
+    """The file that went from under a name, and how many files had been made by then."""
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
@@ -132,6 +135,9 @@ class Folder:
 
     def _rotate(self) -> None:
         """app.log → app.log.1 → …; the oldest is written over."""
+        names = ["app.log", *(f"app.log.{number}" for number in range(1, OLDEST + 1))]
+        if any(self._held(name) for name in names):
+            return
         oldest = self.present.get(f"app.log.{OLDEST}")
         if oldest is not None:
             if not self._may_go(oldest):
@@ -143,6 +149,7 @@ class Folder:
                 self._move(file, f"app.log.{number + 1}")
         if oldest is not None and oldest.name not in self.present:
             (self.inbox / oldest.name).unlink()
+            self.left[oldest.name] = (oldest, self._made)
         self._create("app.log")
         self.done["rotate"] += 1
 
@@ -151,6 +158,7 @@ class Folder:
         if file is not None:
             (self.inbox / file.name).unlink()
             del self.present[file.name]
+            self.left[file.name] = (file, self._made)
             self.done["remove"] += 1
 
     def _take_away(self) -> None:
@@ -158,6 +166,7 @@ class Folder:
         if file is not None:
             (self.inbox / file.name).rename(self.away / file.label)
             del self.present[file.name]
+            self.left[file.name] = (file, self._made)
             self.absent.append(file)
             self.done["take away"] += 1
 
@@ -169,7 +178,8 @@ class Folder:
         if self._chance.random() < 0.5:
             with (self.away / file.label).open("ab") as out:
                 out.write(self._more(file))
-        if file.name in self.present or self._chance.random() < 0.3:
+        held = file.name in self.present or self._held(file.name, file)
+        if held or self._chance.random() < 0.3:
             self._made += 1
             file.name = f"b{self._made:04d}.log"
         (self.away / file.label).rename(self.inbox / file.name)
@@ -211,7 +221,16 @@ class Folder:
         copies = 2 if file.twin else 1
         if any(self.shown[file.label, i] < copies for i in range(file.lines)):
             return False
-        return any(int(f.label[1:]) >= file.named and self.shown[f.label, 0] for f in self.every)
+        return self._looked_since(file.named)
+
+    def _held(self, name: str, by: LogFile | None = None) -> bool:
+        """Whether another file than ``by`` went from a name and that may not have been seen."""
+        file, made = self.left.get(name, (by, 0))
+        return file is not by and not self._looked_since(made)
+
+    def _looked_since(self, made: int) -> bool:
+        """Whether a file is shown that came when so many had been made."""
+        return any(int(f.label[1:]) >= made and self.shown[f.label, 0] for f in self.every)
 
 
 @dataclass
