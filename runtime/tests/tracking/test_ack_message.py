@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from millrace.errors import NewerFormatError, ProtocolError
 from millrace.ids import TRACKING_PARTITIONS, tuple_id
 from millrace.protocol.acklog import check_partition, local_index, partition_of, source_edge
-from millrace.protocol.types import AttemptId, RootRange, TaskId
+from millrace.protocol.types import FORMAT, AttemptId, RootRange, TaskId
 from millrace.tracking import message as codec
 from millrace.tracking.collector import AckCollector, Edge
 from millrace.tracking.kernels import range_seeds
@@ -208,8 +208,9 @@ def _bytes() -> bytes:
 
 def test_a_newer_format_is_refused() -> None:
     data = bytearray(_bytes())
-    data[2:4] = (2).to_bytes(2, "little")
-    with pytest.raises(NewerFormatError, match="has format 2, this release reads up to 1"):
+    data[2:4] = (FORMAT + 1).to_bytes(2, "little")
+    told = f"has format {FORMAT + 1}, this release reads up to {FORMAT}"
+    with pytest.raises(NewerFormatError, match=told):
         codec.decode(bytes(data))
 
 
