@@ -11,8 +11,10 @@ from millrace.protocol import events as e
 from millrace.protocol.types import (
     AttemptId,
     DeadSegment,
+    FailedRoot,
     Guarantee,
     Replay,
+    RootRange,
     Sealed,
     Staged,
     TaskId,
@@ -269,3 +271,246 @@ def test_a_letter_that_the_user_takes_goes_with_the_next_write() -> None:
 
 
 WITH_LETTERS = ("sealed 3 published 3\n", "sealed 3 published 3, dead 2 in 1.2.1.1/dead\n")
+
+
+# --- what is reported, forgotten and planned
+
+
+def forgotten(actions: list[e.Action]) -> list[e.Forget]:
+    return [action for action in actions if isinstance(action, e.Forget)]
+
+
+def test_what_has_ended_is_forgotten_with_the_next_commit_and_only_then() -> None:
+    found = script(OPEN, RUN)
+    (first,) = forgotten(found.actions)
+    assert (first.attempts, first.keep) == ((), frozenset()), "a new driver sweeps once"
+    found.play("done\n-> SendRecord a1 1.2.1.3 sealed 4 published 3\nack a1\n-> Publish 4")
+    (second,) = forgotten(found.actions)[1:]
+    assert (second.attempts, second.names, second.keep) == ((AttemptId(2, 4, 1),), (), None)
+    found.play("published 4\n-> SendRecord a1 1.2.1.4 sealed 4 published 4\nack a1")
+    assert len(forgotten(found.actions)) == 2, "there is nothing more to forget"
+
+
+def test_names_that_the_next_record_does_not_need_are_forgotten_in_order() -> None:
+    found = script("record R 1.1.1.5 sealed 3")
+    staged = tuple(Staged("x", f"1.3.1.0.0.{n}/out/x", "d", 1, 1) for n in (7, 3, 9, 1))
+    held = replace(found.records["R"], published=2, unpublished=(Sealed(3, "d", staged),))
+    found.records["R"] = held
+    found.play(without_record(OPEN).replace("published 3", "published 2") + "-> Publish 3\n")
+    found.play("published 3\n-> SendRecord a1 1.2.1.2 sealed 3 published 3\nack a1")
+    (first,) = forgotten(found.actions)
+    assert first.names == tuple(sorted(one.name for one in staged))
+
+
+def without_record(text: str) -> str:
+    return text.replace("record R 1.1.1.5 sealed 3\n", "")
+
+
+@pytest.mark.parametrize(("sealed", "sweeps"), [(254, False), (255, True), (256, False)])
+def test_losers_are_looked_for_every_256_windows(sealed: int, sweeps: bool) -> None:
+    numbered = [
+        text.replace("sealed 3", f"sealed {sealed}")
+        .replace("published 3", f"published {sealed}")
+        .replace("of 4", f"of {sealed + 1}")
+        .replace("open 4", f"open {sealed + 1}")
+        for text in (OPEN, RUN)
+    ]
+    found = script(*numbered)
+    before = len(forgotten(found.actions))
+    found.play(
+        f"""
+        done
+        -> SendRecord a1 1.2.1.3 sealed {sealed + 1} published {sealed}
+        ack a1
+        -> Publish {sealed + 1}
+        """
+    )
+    (last_one,) = forgotten(found.actions)[before:]
+    assert (last_one.keep is not None) is sweeps
+
+
+def test_every_commit_is_reported_once_with_the_version_of_the_view() -> None:
+    found = script(OPEN, RUN)
+    reported = [action for action in found.actions if isinstance(action, e.Committed)]
+    assert [one.record.tag.seq for one in reported] == [1, 2]
+    assert [one.version for one in reported] == [5, 5]
+
+
+def test_a_window_that_is_held_up_wakes_the_driver_again() -> None:
+    found = script(OPEN, RUN).play("died member\n-> Notify WindowHeldUp")
+    assert e.Wake(found.now_s + 1.0) in found.actions
+    found.play("wait 0.9\ntick\nwait 0.1\ntick\n-> SendStamp a1 e1x2\n-> Run 2 of 4: 0+4")
+
+
+@pytest.mark.parametrize(("waiting", "plans"), [(4, True), (5, False)])
+def test_input_is_planned_ahead_of_a_few_windows_that_are_not_shown(
+    waiting: int, plans: bool
+) -> None:
+    found = script("record R 1.1.1.5 sealed 9")
+    unpublished = tuple(Sealed(10 - n, "d", ()) for n in range(waiting, 0, -1))
+    held = replace(found.records["R"], published=9 - waiting, unpublished=unpublished)
+    found.records["R"] = held
+    text = without_record(OPEN).replace("sealed 3", "sealed 9")
+    text = text.replace("published 3", f"published {9 - waiting}")
+    if not plans:
+        text = text.replace("    -> Plan behind {}\n", "")
+    found.play(f"{text}-> Publish {10 - waiting}\n")
+
+
+def test_behind_the_end_of_all_input_nothing_is_planned() -> None:
+    script(OPEN).play(
+        """
+        planned 4 drained
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Run 1 of 4: 0+4
+        """
+    )
+
+
+def test_the_first_answer_to_a_plan_counts() -> None:
+    found = script(OPEN, RUN, "planned 3")
+    plan = last(found, e.Plan)
+    assert isinstance(plan, e.Plan)
+    other = e.Planned(plan.token, (RootRange("s", 0, 4, 1, 4),), {"s": 5}, drained=False)
+    assert told(found, other) == []
+    found.play("done\n-> SendRecord a1 1.2.1.3 sealed 4 published 3, open 5: 4+3")
+
+
+def test_with_windows_open_no_other_is_opened() -> None:
+    script(OPEN, RUN, SPLITTING).play(
+        """
+        split 2 2
+        -> SendRecord a1 1.2.1.3 sealed 3 published 3, open 4: 0+2, open 5: 2+2
+        ack a1
+        -> Run 3 of 4: 0+2
+        planned 3
+        done
+        -> SendRecord a1 1.2.1.4 sealed 4 published 3, open 5: 2+2
+        """
+    )
+
+
+def test_the_first_half_knows_what_was_known() -> None:
+    script(OPEN, RUN, max_replays=9).play(
+        """
+        done failing 0
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+4 without [0]
+        died
+        -> Cancel 2 of 4
+        -> Notify WindowRunAgain
+        -> Run 3 of 4: 0+4 without [0]
+        died
+        -> Cancel 3 of 4
+        -> Notify WindowSplit
+        -> Split 4: 0+4 at 2
+        split 2 2
+        -> SendRecord a1 1.2.1.3 sealed 3 published 3, open 4: 0+2, open 5: 2+2
+        ack a1
+        -> Run 4 of 4: 0+2 without [0]
+        """
+    )
+
+
+# --- again, and no more
+
+
+def test_a_split_is_asked_for_again() -> None:
+    script(OPEN, RUN, SPLITTING).play("wait 1.1\ntick\n-> Split 4: 0+4 at 2")
+
+
+def test_a_failed_publication_is_tried_again_once() -> None:
+    found = script(OPEN, RUN)
+    found.play(
+        """
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3
+        ack a1
+        -> Publish 4
+        unpublished 4
+        -> Notify PublishFailed
+        wait 1.1
+        tick
+        -> SendStamp a1 e1x2
+        -> Publish 4
+        wait 1.1
+        tick
+        """
+    )
+
+
+def test_only_the_window_that_is_being_shown_frees_the_next_one() -> None:
+    found = script("record R 1.1.1.5 sealed 3")
+    unpublished = (Sealed(2, "d", ()), Sealed(3, "e", ()))
+    found.records["R"] = replace(found.records["R"], published=1, unpublished=unpublished)
+    found.play(without_record(OPEN).replace("published 3", "published 1") + "-> Publish 2\n")
+    assert told(found, e.Published(1)) == []
+    found.play("published 2\n-> Publish 3\n-> SendRecord a1 1.2.1.2 sealed 3 published 2")
+
+
+def test_results_count_once() -> None:
+    found = script(OPEN, RUN, "done\n-> AskVerdict 1 of 4", tracking=True)
+    report = TaskReport(TaskId(0, 0, 0), roots_read=((0, 4),))
+    assert told(found, e.RunDone(AttemptId(2, 4, 1), (1,), (report,))) == []
+
+
+def test_results_that_do_not_fit_together_run_again() -> None:
+    found = script(OPEN, RUN)
+    report = TaskReport(TaskId(0, 0, 0), roots_read=((0, 4),))
+    actions = told(found, e.RunDone(AttemptId(2, 4, 1), (2,), (report,)))
+    assert [type(action) for action in actions][-1] is e.Run
+
+
+# --- settings
+
+
+def test_without_tracking_the_ackers_hear_nothing() -> None:
+    assert not any(isinstance(action, e.OpenLog) for action in script(OPEN, RUN).actions)
+    tracked = script(OPEN, RUN, tracking=True)
+    assert e.OpenLog(AttemptId(2, 4, 1), 4) in tracked.actions
+
+
+def test_a_final_window_is_run_although_it_has_no_roots() -> None:
+    found = script(OPEN)
+    found.machine.windows.settings = replace(found.machine.settings, emits_final=True)
+    found.play(
+        """
+        planned 0 drained
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4:
+        ack a1
+        -> Run 1 of 4:
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3
+        """
+    )
+
+
+def test_sources_are_told_of_letters_without_their_traces() -> None:
+    found = script(OPEN, RUN, max_replays=0)
+    found.machine.windows.settings = replace(found.machine.settings, callbacks=True)
+    failing = FailedRoot(1, "p", "no good", trace="line 1")
+    report = TaskReport(TaskId(0, 0, 0), roots_read=((0, 4),), failed=(failing,))
+    told(found, e.RunDone(AttemptId(2, 4, 1), (1,), (report,)))
+    (letters,) = told(found, e.RunDone(AttemptId(2, 4, 2), (1,), (replace(report, failed=()),)))
+    assert isinstance(letters, e.WriteDead)
+    assert [one.trace for one in letters.letters] == ["line 1"]
+    sent = [a for a in told(found, e.DeadWritten(letters.name)) if isinstance(a, e.SendRecord)]
+    roots = sent[0].record.unpublished[-1].roots
+    assert roots is not None
+    assert [one.trace for one in roots.letters] == [""]
+
+
+def test_what_was_found_before_a_stop_is_not_opened() -> None:
+    found = script(OPEN.replace("    fenced\n", ""), "planned 4")
+    told(found, e.StopAsked())
+    found.play("fenced\n-> Stop asked")
+
+
+def test_a_stop_while_a_window_is_split_leaves_it_whole() -> None:
+    found = script(OPEN, RUN, SPLITTING)
+    done = split(found)
+    (stop,) = told(found, e.StopAsked())
+    assert isinstance(stop, e.Stop)
+    assert stop.kind == "asked"
+    assert told(found, done) == []
