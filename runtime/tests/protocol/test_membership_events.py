@@ -8,7 +8,8 @@ import pytest
 from machine_script import Script, member
 
 from millrace.protocol import events as e
-from millrace.protocol.types import Stamp
+from millrace.protocol.driver import LOOK_AGAIN
+from millrace.protocol.types import Sealed, Stamp
 
 RECORD = "record R 1.1.1.5 sealed 3\n"
 CLAIM = """
@@ -276,3 +277,96 @@ def test_sinks_that_an_older_execution_has_fenced_show_nothing_yet() -> None:
     assert not found.machine.windows.sinks_fenced
     told(found, e.SinksFenced(2))
     assert found.machine.windows.sinks_fenced
+
+
+# --- where membership and windows meet
+
+
+TO_A_ALONE = """
+    propose a1
+    -> CasView 5 e2 moving x2 a1 b1 to a1
+    cas done
+    -> SendStamp a1 e2x2
+    -> SendStamp b1 e2x2
+    stamped a1 R
+    unreachable b1
+    -> CopyObjects 1.1.1.5 from a1
+    copied
+    -> SendRecord a1 1.2.2.1 sealed 3 published 3
+    ack a1
+    -> CasView 6 e2 open x2 a1
+    """
+
+
+def test_who_has_left_the_view_is_not_away() -> None:
+    found = script(CLAIM, STAMPING, "unreachable b1\n-> Notify StateServerAway", TO_A_ALONE)
+    assert found.machine.presence.away
+    found.play("cas done\n-> Notify DriverRecovered\n-> FenceSinks x2\n-> Plan behind {}")
+    assert not found.machine.presence.away
+
+
+def test_a_change_that_came_while_the_view_opened_follows_at_once() -> None:
+    found = script(CLAIM, STAMPING, "unreachable b1\n-> Notify StateServerAway", TO_A_ALONE)
+    found.play(
+        """
+        propose c1
+        cas done
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> CasView 7 e3 moving x2 a1 to c1
+        """
+    )
+
+
+def test_what_a_sink_has_shown_counts_while_members_change() -> None:
+    found = script(CLAIM)
+    held = replace(found.records["R"], published=2, unpublished=(Sealed(3, "d", ()),))
+    found.records["R"] = held
+    found.play(STAMPING)
+    for step in (COPYING, WRITING):
+        found.play(step.replace("published 3", "published 2"))
+    found.play(
+        """
+        ack a1
+        ack b1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        fenced
+        -> Publish 3
+        propose a1 c1
+        -> CasView 5 e2 moving x2 a1 b1 to a1 c1
+        published 3
+        """
+    )
+    assert found.machine.windows._confirmed == 3
+
+
+def test_a_stop_does_not_wait_for_sinks_that_do_not_answer() -> None:
+    found = script(CLAIM, STAMPING, COPYING, WRITING)
+    found.play(
+        """
+        ack a1
+        ack b1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {}
+        stop
+        wait 1.1
+        tick
+        -> Stop asked
+        """
+    )
+
+
+def test_only_a_sink_that_is_further_makes_a_look_at_the_view_mean_something() -> None:
+    found = script(CLAIM, STAMPING, COPYING, WRITING)
+    found.play("ack a1\nack b1\n-> Notify DriverRecovered\n-> FenceSinks x2\n-> Plan behind {}")
+    view = found.machine.membership.view
+    assert view is not None
+    assert told(found, e.ViewRead(5, view, LOOK_AGAIN)) == []
+    assert told(found, e.SinkRefused("further", False, behind=True)) == [e.ReadView(LOOK_AGAIN)]
+    assert told(found, e.ViewRead(5, view)) == [], "it may have been read before"
+    older = replace(view, execution=1)
+    assert told(found, e.ViewRead(5, older, LOOK_AGAIN)) == []
+    assert told(found, e.ViewRead(5, view, LOOK_AGAIN)) == [e.Stop("behind", "further")]
