@@ -214,3 +214,11 @@ def test_a_sentence_names_three_causes_and_long_texts_are_cut() -> None:
     ]
     for length, shown in ((200, "e" * 200), (201, "e" * 200 + "…")):
         assert told(causes(failing(1, "p", "e" * length))) == f"1 in 'p' ({shown})"
+
+
+def test_the_worst_has_the_largest_share_of_what_was_judged() -> None:
+    some = (Cohort(1, 300, 60, 59), Cohort(5, 300, 10, 90))
+    dead = [Replay("s", 0, window, 2, 0.0, window=window) for window in (1, 5)]
+    found = worst(some, Intent(20, ()), dead, DeadLimit(10))
+    assert found is not None
+    assert found.window == 5

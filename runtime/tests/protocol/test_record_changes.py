@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from millrace.protocol import record as r
 from millrace.protocol.types import (
+    Components,
     DeadSegment,
     FailedRoot,
     Intent,
@@ -270,6 +271,18 @@ def test_a_cut_does_not_take_neighbours_of_two_partitions_for_one() -> None:
     assert not r.is_cut(whole, 2, first, Intent(1, (RootRange("s", 0, 2, 2),)))
     other = Intent(1, (RootRange("t", 1, 2, 2),))
     assert not r.is_cut(whole, 2, first, other)
+    second = Intent(1, (RootRange("s", 1, 2, 2),))
+    assert not r.is_cut(whole, 2, Intent(1, (RootRange("s", 1, 0, 2),)), second)
+
+
+def test_a_letter_of_the_first_window_can_be_replayed() -> None:
+    record = r.first_record("u", TAG)
+    assert r.replayable(record, "s", 1)
+    edited = replace(record, components=Components(1, {"s": 0}, {}, {}))
+    assert r.replayable(edited, "s", 1)
+    assert not r.replayable(edited, "t", 1)
+    assert not r.replayable(replace(edited, since={"s": 1}), "s", 1)
+    assert r.replayable(replace(edited, since={"s": 1}), "s", 2)
 
 
 def test_letters_that_are_gone_are_listed_in_order() -> None:

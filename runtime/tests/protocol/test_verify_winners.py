@@ -72,3 +72,21 @@ def test_an_inconsistent_attempt_has_no_winners(
 
 def test_a_window_without_roots_is_whole() -> None:
     assert isinstance(verify((2,), (source(0), source(1)), 0), Winners)
+
+
+def test_shares_may_be_in_any_order() -> None:
+    swapped = (source(0, runs=((3, 2),)), source(1, runs=((0, 3),)))
+    found = verify((2,), swapped, 5)
+    assert isinstance(found, Winners)
+    assert found.roots_read() == ((0, 3), (3, 2))
+
+
+def test_passes_may_have_different_numbers_of_partitions() -> None:
+    first = (source(0, runs=((0, 5),)),)
+    middle = tuple(TaskReport(task(1, p), read=(task(0, 0),)) for p in range(3))
+    end = tuple(TaskReport(task(2, p), read=tuple(task(1, q) for q in range(3))) for p in range(2))
+    found = verify((1, 3, 2), [*end, *middle, *first], 5)
+    assert isinstance(found, Winners)
+    assert found.reports == (*first, *middle, *end)
+    blind = replace(end[1], read=(task(1, 0), task(1, 2)))
+    assert isinstance(verify((1, 3, 2), [end[0], blind, *middle, *first], 5), Inconsistent)

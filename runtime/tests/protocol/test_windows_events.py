@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from machine_script import Script
+from machine_script import Script, member
 
 from millrace.protocol import events as e
 from millrace.protocol.types import (
@@ -514,3 +514,86 @@ def test_a_stop_while_a_window_is_split_leaves_it_whole() -> None:
     assert isinstance(stop, e.Stop)
     assert stop.kind == "asked"
     assert told(found, done) == []
+
+
+# --- what is kept, and for how long
+
+
+def test_nothing_is_kept_of_windows_that_are_sealed() -> None:
+    found = script(OPEN, RUN)
+    found.play("done\n-> SendRecord a1 1.2.1.3 sealed 4 published 3\nack a1\n-> Publish 4")
+    assert found.machine.windows._progress == {}
+    assert found.machine.windows._numbers == {}
+
+
+def test_names_are_forgotten_when_nothing_else_is() -> None:
+    found = script(OPEN, RUN)
+    staged = Staged("x", "2.4.1.0.0.0/out/x", "d", 1, 1)
+    report = TaskReport(TaskId(0, 0, 0), roots_read=((0, 4),), staged=(staged,))
+    told(found, e.RunDone(AttemptId(2, 4, 1), (1,), (report,)))
+    stamp = found.machine.membership.stamp
+    told(found, e.RecordAck(MEMBER, stamp, 3))
+    told(found, e.Published(4))
+    (last_one,) = forgotten(told(found, e.RecordAck(MEMBER, stamp, 4)))
+    assert (last_one.names, last_one.attempts) == ((staged.name,), ())
+
+
+MEMBER = member("a1")
+
+
+def test_attempts_that_break_again_and_again_leave_nothing_behind() -> None:
+    found = script(OPEN, RUN)
+    told(found, e.RunDied(AttemptId(2, 4, 1), "broke"))
+    actions = told(found, e.RunDied(AttemptId(2, 4, 2), "broke"))
+    assert e.Wake(found.now_s + 0.5) in actions
+    (swept,) = forgotten(actions)
+    assert swept.attempts == (AttemptId(2, 4, 1), AttemptId(2, 4, 2))
+
+
+def test_a_pause_counts_from_the_moment_in_which_the_attempt_died() -> None:
+    found = script(OPEN, RUN, "wait 7\ndied member\n-> Notify WindowHeldUp")
+    assert e.Wake(found.now_s + 1.0) in found.actions
+
+
+def test_a_member_that_goes_ends_the_attempt_that_runs() -> None:
+    script(OPEN, RUN).play("propose a2\n-> Cancel 1 of 4\n-> CasView 5 e2 moving x2 a1 to a2")
+
+
+def test_a_split_that_no_record_holds_is_forgotten_with_what_its_half_knew() -> None:
+    found = script(OPEN, RUN, SPLITTING)
+    found.play(
+        """
+        split 2 2
+        -> SendRecord a1 1.2.1.3 sealed 3 published 3, open 4: 0+2, open 5: 2+2
+        propose a2 b1
+        -> CasView 5 e2 moving x2 a1 to a2 b1
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp a2 e2x2
+        -> SendStamp b1 e2x2
+        record S 1.2.1.2 sealed 3 open 4
+        stamped a1 S
+        stamped a2 none
+        stamped b1 none
+        -> CopyObjects 1.2.1.2 from a1
+        copied
+        -> SendRecord a2 1.2.2.4 sealed 3 published 3, open 4: 0+4
+        -> SendRecord b1 1.2.2.4 sealed 3 published 3, open 4: 0+4
+        ack a2
+        ack b1
+        -> CasView 6 e2 open x2 a2 b1
+        cas done
+        -> Notify DriverRecovered
+        -> Run 3 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done
+        -> SendRecord a2 1.2.2.5 sealed 4 published 3
+        -> SendRecord b1 1.2.2.5 sealed 4 published 3
+        """
+    )
+
+
+def test_a_driver_that_is_to_stop_plans_no_more() -> None:
+    found = script(OPEN, RUN, "planned 3")
+    actions = told(found, e.StopAsked())
+    assert not any(isinstance(action, e.Plan) for action in actions)

@@ -22,6 +22,7 @@ from millrace.sources.content import BLOCK_BYTES
 from millrace.sources.entries import GONE_FILES
 from millrace.sources.evidence import birth_of
 from millrace.sources.files import FileSource
+from millrace.sources.listing import RESTLESS_S, Place
 
 DOCUMENTS = Path(__file__).with_name("documents")
 
@@ -605,6 +606,57 @@ def test_a_file_that_is_renamed_again_and_again_while_it_is_read(inbox: Path) ->
         done.set()
         thread.join()
     assert shown == lines("a", 4000)
+
+
+class Restless:
+    """Names change between any two listings, none of which shows a file; a clock goes on."""
+
+    def __init__(self, inbox: Path, step_s: float) -> None:
+        self.inbox, self.step_s, self.passed_s, self.looks = inbox, step_s, 0.0, 0
+
+    def now_s(self) -> float:
+        return self.passed_s
+
+    def monotonic_s(self) -> float:
+        return self.passed_s
+
+    def look(self, *_: Any) -> dict[str, Any]:
+        self.looks += 1
+        self.passed_s += self.step_s
+        (self.inbox / f"_{self.looks}").touch()
+        return {}
+
+
+def test_what_no_listing_shows_is_not_gone_while_names_do_not_rest(
+    inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(inbox / "a", lines("a", 10))
+    reader = Reader(inbox.parent)
+    assert reader.take(5) == lines("a", 10)[:5]
+    reader.restart()
+    restless = Restless(inbox, 0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Place, "look", restless.look)
+        patched.setattr(Place, "around", restless.look)
+        assert reader.take(5) == []
+        assert restless.looks > 8
+        assert not reader.drained
+    assert reader.take() == lines("a", 10)[5:]
+
+
+def test_names_that_never_rest_do_not_hide_for_ever_that_a_file_is_gone(
+    inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(inbox / "a", lines("a", 10))
+    reader = Reader(inbox.parent)
+    reader.take(5)
+    restless = Restless(inbox, 1.0)
+    reader.source = FileSource("lines", reader.options, reader.folder, clock=restless)
+    monkeypatch.setattr(Place, "look", restless.look)
+    monkeypatch.setattr(Place, "around", restless.look)
+    with pytest.raises(SourceError, match="a is gone after 5 of its records"):
+        assert [reader.take(5) for _ in range(20)] == []
+    assert restless.passed_s >= RESTLESS_S
 
 
 def test_files_at_rest_are_not_opened(inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:

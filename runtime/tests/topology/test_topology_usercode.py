@@ -58,6 +58,17 @@ def test_a_module_loaded_from_elsewhere_is_put_back(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "elsewhere")
 
 
+def test_a_module_of_the_folder_that_was_loaded_before_stays(tmp_path, monkeypatch):
+    write(tmp_path, "deeper/in_use.py", "value = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "deeper"))
+    import in_use
+
+    with code_on_path(tmp_path):
+        pass
+    assert sys.modules["in_use"] is in_use
+    monkeypatch.delitem(sys.modules, "in_use")
+
+
 def test_an_installed_environment_inside_the_folder_is_left_alone(tmp_path):
     write(tmp_path, ".venv/lib/site-packages/installed_here.py", "value = 1\n")
     sys.path.insert(0, str(tmp_path / ".venv/lib/site-packages"))

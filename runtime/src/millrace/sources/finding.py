@@ -10,16 +10,14 @@ at the path is used if it holds what was planned, and else every other file of t
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from millrace.sources.entries import plain_name
 from millrace.sources.formats import FileFormat, Opened, open_regular
-from millrace.sources.listing import FileStat, Place
-
-SEARCHES = 3
-"""Most listings in which a file is looked for; it may be renamed between listing and opening."""
+from millrace.sources.listing import RESTLESS_S, FileStat, Place, Stillness
 
 
 def candidates(place: Place, form: FileFormat, locator: Any) -> Iterator[Opened]:
@@ -33,7 +31,9 @@ def candidates(place: Place, form: FileFormat, locator: Any) -> Iterator[Opened]
     with suppress(FileNotFoundError, NotADirectoryError), _opened(place, path) as (file, stat):
         tried.add(stat.node)
         yield file
-    for _ in range(SEARCHES):
+    give_up_s = time.monotonic() + RESTLESS_S
+    still: Stillness | None = None
+    while True:
         stale = False
         listed = {**place.around([path]), **_look(place)}
         order = sorted(listed, key=lambda p: (listed[p].inode != locator.get("i"), p))
@@ -50,8 +50,10 @@ def candidates(place: Place, form: FileFormat, locator: Any) -> Iterator[Opened]
                 stale = True
             except PermissionError:
                 continue
-        if not stale:
+        # It may have been renamed behind the listing: it is not there if names rested meanwhile.
+        if time.monotonic() >= give_up_s or (not stale and still is not None and still.lasted()):
             return
+        still = Stillness(place, [path, *listed])
 
 
 def _look(place: Place) -> dict[str, FileStat]:

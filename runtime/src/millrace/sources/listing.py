@@ -13,6 +13,7 @@ import fnmatch
 import os
 import re
 import stat as kinds
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,15 @@ _WILD = "*?["
 
 STEADY_TRIES = 8
 """Most listings for one look; a folder in which names never rest is believed after so many."""
+
+TICK_S = 0.025
+"""Longer than a file system's clock takes for a step: a later change has a later time."""
+
+YOUNG_S = 5.0
+"""A folder that changed so lately may change again within one step of its clock."""
+
+RESTLESS_S = 10.0
+"""So long is waited for names to rest before something is taken for gone all the same."""
 
 Skip = Callable[[str, str, bool], None]
 """Told of an entry that is left out: its path, why, and whether its content is unreadable."""
@@ -140,6 +150,33 @@ class Place:
             walk.folder(folder, lambda _: True)
             found.update(walk.found)
         return found
+
+
+class Stillness:
+    """Whether names rested from when this was made until ``lasted`` is asked.
+
+    A listing in between shows every file only if they did: what is missing from any other one may
+    have been renamed behind it. ``paths`` lie in the folders that are watched.
+    """
+
+    def __init__(self, place: Place, paths: Iterable[str]) -> None:
+        self._folders = {place.root / os.path.dirname(path) for path in paths} | {place.root}
+        self._times = self._changed()
+        if max(self._times.values()) > time.time_ns() - YOUNG_S * 1e9:
+            time.sleep(TICK_S)
+
+    def lasted(self) -> bool:
+        return self._changed() == self._times
+
+    def _changed(self) -> dict[Path, int]:
+        """When names of each folder changed, in nanoseconds; 0 for one that is not there."""
+        times = {}
+        for folder in self._folders:
+            try:
+                times[folder] = folder.stat().st_mtime_ns
+            except OSError:
+                times[folder] = 0
+        return times
 
 
 def _keeps(before: Listing, found: Listing) -> bool:

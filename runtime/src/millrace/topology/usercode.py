@@ -30,11 +30,12 @@ class UserCodeError(Exception):
 
 @contextmanager
 def code_on_path(folder: Path) -> Iterator[None]:
-    """Puts a folder first on the import path; forgets its modules afterwards.
+    """Puts a folder first on the import path; forgets what was imported from it afterwards.
 
     Modules of other folders that hide one of this folder's are set aside meanwhile.
     """
     folder = folder.resolve()
+    before = dict(sys.modules)
     own = {p.stem if p.suffix == ".py" else p.name for p in _children(folder)}
     hidden = {
         name: module
@@ -52,11 +53,12 @@ def code_on_path(folder: Path) -> Iterator[None]:
         yield
     finally:
         sys.path[:] = path_before
-        for name in [n for n, m in sys.modules.items() if _lies_in(m, folder)]:
+        found = [n for n, m in sys.modules.items() if n not in before and _lies_in(m, folder)]
+        for name in found:
             # A checkout of Millrace below the folder is in use, and is not the user's code.
             if name.partition(".")[0] != _OWN:
                 del sys.modules[name]
-        sys.modules.update(hidden)
+        sys.modules.update(before)
 
 
 def find_object(target: str, folder: Path) -> Any:
