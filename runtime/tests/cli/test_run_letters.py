@@ -7,18 +7,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from millrace.clock import SystemClock
+from millrace.engine.letters import encode_letters
+from millrace.engine.mailbox import Mailbox
 from millrace.errors import ExitCode
 from millrace.local.files import write_json
 from millrace.local.launch import state_servers
 from millrace.local.takeover import take_over
 from millrace.local.workdir import WorkFolder, open_folder
 from millrace.protocol.codec import encode_record
-from millrace.protocol.types import Components, DeadSegment, Record, Stamp, Tag
+from millrace.protocol.events import DeadLetterRequest
+from millrace.protocol.types import Components, DeadSegment, Record, Replay, Stamp, Tag
 from millrace.state.client import StateAddress, StateClient
 from millrace.topology.load import parse
 
@@ -189,3 +193,84 @@ def test_a_topology_without_a_record_has_no_letters(tmp_path: Path) -> None:
     document = parse(TEXT).model_dump(by_alias=True, mode="json", exclude_none=True)
     write_json(made.topology, document)
     assert command(made, "list").strip() == "no dead letters"
+
+
+DAMAGED = {
+    "a bit flipped": lambda data: data[:-9] + bytes([data[-9] ^ 4]) + data[-8:],
+    "lost": lambda data: None,
+    "a letter short": lambda data: encode([letter(5, "bad [line]", "utf-8")]),
+    "a payload that is no base64": lambda data: encode([letter(5, "a", "base64")] * 2),
+    "a newer format": lambda data: encode([{"new": 1}], 99),
+}
+
+
+def encode(letters: list[dict[str, Any]], version: int = 1) -> bytes:
+    """As an older release wrote an object, without a checksum."""
+    return json.dumps({"format": version, "letters": letters}).encode()
+
+
+def damage(folder: WorkFolder, how: str) -> None:
+    """The letters of window 2 become unreadable."""
+    (server,) = state_servers(folder, parse(TEXT))
+    client = StateClient(server.start(), folder.uid)
+    stamp = Stamp(2, 2)
+    client.stamp(stamp)
+    roots = [Replay("lines", 7, n, 3, 0.0, None, "parse", "no", False) for n in (5, 6)]
+    made = SimpleNamespace(payload=lambda root: b"bad", place=lambda root: "line 1")
+    data = DAMAGED[how](encode_letters(roots, {"lines": made}))
+    if data is None:
+        client.delete(stamp, ["1.2.0/dead"])
+    else:
+        client.put(stamp, [("1.2.0/dead", data)])
+    client.close()
+    server.stop()
+
+
+@pytest.mark.parametrize("how", DAMAGED)
+def test_a_damaged_object_is_named_and_blocks_no_other(folder: WorkFolder, how: str) -> None:
+    damage(folder, how)
+    found = {
+        one["id"]: one
+        for line in command(folder, "list", "--json").splitlines()
+        if (one := json.loads(line))
+    }
+    assert list(found) == ["1.2.0:0", "1.2.0:1", "1.9.1:1"]
+    assert found["1.9.1:1"]["payload"] == "kept"
+    remedy = "use the newer release" if how == "a newer format" else "bring back"
+    assert remedy in found["1.2.0:0"]["damaged"]
+    assert found["1.2.0:0"].keys() == found["1.9.1:1"].keys()
+    assert found["1.2.0:0"]["source"] is None, "nothing of it is believed"
+    table = command(folder, "list")
+    assert "1.2.0 (2 dead letters of window 2) cannot be read: " in table
+    assert remedy in table
+    assert "damaged: 2 dead letters" in table
+    assert "ValueError: line 41" in table
+    shown = command(folder, "show")
+    assert "kept" in shown
+    assert "1.2.0 (2 dead letters of window 2) cannot be read: " in shown
+
+    refused = command(folder, "replay", "1.2.0:1", code=ExitCode.FAILED)
+    assert "dead letter 1.2.0:1: cannot be replayed: " in refused
+    assert remedy in refused
+    assert requests(folder) == []
+    answer = command(folder, "replay", "--all")
+    assert "1 dead letter will be replayed" in answer
+    assert "1.2.0 (2 dead letters of window 2) cannot be read: " in answer
+    assert requests(folder) == [{"action": "replay", "segment": "1.9.1/dead", "indexes": [1]}]
+    answer = command(folder, "drop", "--all", "--source", "lines")
+    assert "0 dead letters will be dropped" in answer, "whose the damaged ones are nobody knows"
+    assert "2 dead letters will be dropped" in command(folder, "drop", "2")
+    dropped = {"action": "drop", "segment": "1.2.0/dead", "indexes": [0, 1]}
+    assert requests(folder)[1:] == [dropped]
+
+
+def test_what_only_the_damaged_object_lacks_is_asked_of_the_driver(folder: WorkFolder) -> None:
+    """A drop needs no letter read: the driver that takes it up never looks into the object."""
+    damage(folder, "a bit flipped")
+    command(folder, "drop", "1.2.0")
+    asked: list[str] = []
+    box = Mailbox(folder.path, lambda name: asked.append(name) or b"", lambda ackers: None)
+    box.committed(Record(folder.uid, Tag(1, 1, 1, 1), 9, {}, (), {}, (), DEAD, (), 9))
+    (request,) = box.look()
+    assert request == DeadLetterRequest(request.token, "1.2.0/dead", (0, 1), ())
+    assert asked == []

@@ -17,7 +17,7 @@ from millrace.engine.blackbox import Death, Note
 from millrace.engine.letters import decode_letters, encode_letters
 from millrace.engine.mailbox import Mailbox
 from millrace.engine.process import DriverConfig, read_driver_file
-from millrace.errors import ExitCode, MillraceError
+from millrace.errors import ExitCode, MillraceError, NewerFormatError
 from millrace.local.files import write_json
 from millrace.local.letters import _asked
 from millrace.local.overview import overview
@@ -166,6 +166,13 @@ def test_dead_letters_are_never_believed_when_damaged(tmp_path):
     for _, damaged in [*damages(data, 1), *damages(data, 2), *damages(data, 3)]:
         with pytest.raises(MillraceError, match="dead letters"):
             decode_letters(damaged)
+
+
+def test_dead_letters_of_a_newer_format_are_not_called_damaged():
+    for letters in ([{"other": 1}], {"none": 0}, None):
+        data = json.dumps({"format": 99, "letters": letters}).encode()
+        with pytest.raises(NewerFormatError, match=r"format 99.*use the newer release"):
+            decode_letters(data)
 
 
 def test_requests_and_proposals(folder):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from millrace.cli.folders import NamedTopology, WorkDir, named_folder
 from millrace.cli.options import TopologyOption, one_file
-from millrace.cli.output import console, counted, print_plain
+from millrace.cli.output import console, counted, print_plain, print_warning
 from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
@@ -75,8 +75,13 @@ def list_letters(
     if not letters:
         print_plain("no dead letters")
         return
+    _warn_of_damaged(letters)
     table = Table("id", "processor", "source", "replays", "error", "payload", box=None)
+    for segment, damaged in _by_object(letters).items():
+        table.add_row(*(escape(text) for text in _damaged_row(segment, damaged)))
     for letter in letters:
+        if letter.damaged:
+            continue
         error = letter.error.strip().splitlines()[-1] if letter.error.strip() else ""
         asked = f" ({letter.asked} asked)" if letter.asked else ""
         where = f"{letter.source}: {letter.where or f'offset {letter.offset}'}"
@@ -106,6 +111,8 @@ def show(
     if as_json:
         _print_json(wanted)
         return
+    _warn_of_damaged(wanted)
+    wanted = [letter for letter in wanted if not letter.damaged]
     if raw:
         for letter in wanted:
             sys.stdout.buffer.write(letter.payload or b"")
@@ -155,6 +162,10 @@ def _ask(
     from millrace.local.letters import ask
 
     folder, letters = _letters(*place)
+    if place[2:] != (None, None):
+        # Nobody knows whose those are that cannot be read.
+        _warn_of_damaged(letters)
+        letters = [letter for letter in letters if not letter.damaged]
     wanted = _wanted(letters, ids, everything)
     if action == "replay":
         wanted = _replayable(wanted, everything)
@@ -177,9 +188,32 @@ def _letters(
     letters = [
         letter
         for letter in read_letters(folder)
-        if processor in (None, letter.processor) and source in (None, letter.source)
+        if letter.damaged
+        or (processor in (None, letter.processor) and source in (None, letter.source))
     ]
     return folder, letters
+
+
+def _by_object(letters: Sequence[Letter]) -> dict[str, list[Letter]]:
+    """The damaged ones by the object that holds them."""
+    found: dict[str, list[Letter]] = {}
+    for letter in letters:
+        if letter.damaged:
+            found.setdefault(letter.object, []).append(letter)
+    return found
+
+
+def _damaged_row(name: str, letters: Sequence[Letter]) -> Iterator[str]:
+    asked = "".join(sorted({f" ({letter.asked} asked)" for letter in letters if letter.asked}))
+    yield from (name + asked, "", "", "", f"damaged: {counted(len(letters), 'dead letter')}", "")
+
+
+def _warn_of_damaged(letters: Sequence[Letter]) -> None:
+    for name, damaged in _by_object(letters).items():
+        count = counted(len(damaged), "dead letter")
+        print_warning(
+            f"{name} ({count} of window {damaged[0].window}) cannot be read: {damaged[0].damaged}"
+        )
 
 
 def _wanted(letters: list[Letter], ids: Sequence[str] | None, everything: bool) -> list[Letter]:
@@ -196,7 +230,15 @@ def _wanted(letters: list[Letter], ids: Sequence[str] | None, everything: bool) 
 
 
 def _replayable(letters: list[Letter], everything: bool) -> list[Letter]:
-    """Those whose source is still there; one that is named and is not is an error."""
+    """Those that are whole and whose source is still there; one that is named and is not is an
+    error."""
+    damaged = [letter for letter in letters if letter.damaged]
+    if damaged and not everything:
+        raise MillraceError(
+            f"dead letter {damaged[0].id}: cannot be replayed: {damaged[0].damaged}"
+        )
+    _warn_of_damaged(damaged)
+    letters = [letter for letter in letters if not letter.damaged]
     gone = [letter for letter in letters if letter.gone]
     if gone and not everything:
         raise MillraceError(

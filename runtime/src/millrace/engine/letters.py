@@ -14,13 +14,11 @@ from millrace.sources.base import Source
 
 _MAGIC = b"MRDEAD"
 _OLD = b'{"format":'
-_FIELDS = {
-    *("source", "partition", "offset", "number", "processor", "error", "alone", "locator"),
-    *("payload", "payloadEncoding"),
-}
+_NUMBERS = ("partition", "offset", "number")
+_TEXTS = ("source", "processor", "error", "payloadEncoding")
 _DAMAGED = (
     "an object of dead letters is damaged and not believed; bring back the state server's "
-    "append-only file from a copy"
+    "append-only file from a copy, or give its letters up with millrace dead-letters drop"
 )
 
 
@@ -51,17 +49,36 @@ def decode_letters(data: bytes) -> list[dict[str, Any]]:
         data = body
     try:
         document = json.loads(data)
-        known = all(letter.keys() >= _FIELDS for letter in document["letters"])
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        known = False
-    if not known or not isinstance(document["format"], int):
-        raise DamagedLettersError(_DAMAGED)
-    if document["format"] > FORMAT:
+        # First of all: fields of a newer format need not be those that are known here.
+        newer = int(document["format"]) > FORMAT
+        letters = [] if newer else [_whole(one) for one in document["letters"]]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedLettersError(_DAMAGED) from error
+    if newer:
         raise NewerFormatError(
             f"dead letters have format {document['format']}, this release reads up to {FORMAT}; "
             "use the newer release"
         )
-    return list(document["letters"])
+    return letters
+
+
+def payload_of(letter: Mapping[str, Any]) -> bytes | None:
+    """The record's own bytes; None where the source could not give them any more."""
+    if letter["payload"] is None:
+        return None
+    if letter["payloadEncoding"] == "base64":
+        return base64.b64decode(letter["payload"])
+    return str(letter["payload"]).encode()
+
+
+def _whole(letter: dict[str, Any]) -> dict[str, Any]:
+    """A letter with all its fields. Raises ``LookupError``, ``TypeError``, ``ValueError``."""
+    if not all(type(letter[name]) is int for name in _NUMBERS):
+        raise TypeError("a field is no number")
+    if not all(isinstance(letter[name], str) for name in _TEXTS):
+        raise TypeError("a field is no text")
+    _ = letter["alone"], letter["locator"], payload_of(letter)
+    return letter
 
 
 def replay_of(letter: Mapping[str, Any]) -> Replay:

@@ -14,13 +14,13 @@ import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from millrace.engine.letters import decode_letters
-from millrace.errors import MillraceError, StateServerError, WorkFolderError
+from millrace.engine.letters import DamagedLettersError, decode_letters, payload_of
+from millrace.errors import MillraceError, NewerFormatError, StateServerError, WorkFolderError
 from millrace.local.files import read_json, write_json
 from millrace.local.launch import state_servers
 from millrace.local.servers import PASSWORD_VARIABLE
@@ -43,6 +43,7 @@ class Letter:
     the error; both are empty in letters of an older release.
     ``asked`` is ``replay`` or ``drop`` if that was asked for and has not happened yet; ``gone``
     says that its source was removed, and that a source of that name now is another one.
+    ``damaged`` says why nothing but its id and window is known, and what to do.
     """
 
     segment: str
@@ -59,20 +60,25 @@ class Letter:
     where: str = ""
     trace: str = ""
     gone: bool = False
+    damaged: str = ""
+
+    @property
+    def object(self) -> str:
+        """What the user calls the object that holds it with others of its window."""
+        return self.segment.removesuffix(DEAD)
 
     @property
     def id(self) -> str:
         """What the user calls it: ``<execution>.<window>.<attempt>.<epoch>:<index>``."""
-        return f"{self.segment.removesuffix(DEAD)}:{self.index}"
+        return f"{self.object}:{self.index}"
 
     @property
     def names(self) -> tuple[str, ...]:
         """What may stand for it on the command line, alone or with others."""
-        attempt = self.id.rpartition(":")[0]
-        return self.id, attempt, f"{self.window}:{self.index}", str(self.window)
+        return self.id, self.object, f"{self.window}:{self.index}", str(self.window)
 
     def document(self) -> dict[str, Any]:
-        """As ``--json`` shows it; bytes that are no UTF-8 come in base64."""
+        """As ``--json`` shows it; bytes that are no UTF-8 come in base64, what is unknown null."""
         plain: dict[str, Any] = {
             "id": self.id,
             "window": self.window,
@@ -86,7 +92,12 @@ class Letter:
             "trace": self.trace,
             "asked": self.asked,
             "sourceGone": self.gone,
+            "damaged": self.damaged or None,
         }
+        if self.damaged:
+            known = ("id", "window", "asked", "damaged")
+            unknown = dict.fromkeys(["payload", "payloadEncoding"])
+            return {key: plain[key] if key in known else None for key in plain} | unknown
         if self.payload is None:
             return {**plain, "payload": None, "payloadEncoding": "none"}
         try:
@@ -99,6 +110,7 @@ class Letter:
 def read_letters(folder: WorkFolder) -> list[Letter]:
     """All dead letters of a topology, oldest window first.
 
+    Those of an object that is damaged, lost or of a newer format are there too, as ``damaged``.
     Raises ``StateServerError`` where no state server can be reached.
     """
     with _reachable(folder) as clients:
@@ -108,9 +120,15 @@ def read_letters(folder: WorkFolder) -> list[Letter]:
         asked = _asked(folder)
         letters: list[Letter] = []
         for segment in record.dead:
-            for letter in _letters(segment, _fetch(clients, segment.name), asked):
-                gone = not replayable(record, letter.source, segment.window)
-                letters.append(replace(letter, gone=gone))
+            data = _fetch(clients, segment.name)
+            if data is None and _forgotten(clients, segment.name):
+                continue
+            try:
+                entries = _entries(segment, data)
+            except (DamagedLettersError, NewerFormatError) as error:
+                letters += _unreadable(segment, str(error), asked)
+            else:
+                letters += _letters(record, segment, entries, asked)
         return letters
 
 
@@ -132,10 +150,30 @@ def ask(folder: WorkFolder, action: str, letters: Collection[Letter]) -> bool:
     return current_holder(folder.path) is not None
 
 
+def _entries(segment: DeadSegment, data: bytes | None) -> list[dict[str, Any]]:
+    """Raises ``DamagedLettersError``, ``NewerFormatError``."""
+    if data is None:
+        raise DamagedLettersError(
+            "no state server holds this object of dead letters; bring back the state server's "
+            "append-only file from a copy, or give its letters up with millrace dead-letters drop"
+        )
+    entries = decode_letters(data)
+    if len(entries) != segment.count:
+        raise DamagedLettersError(
+            f"this object holds {len(entries)} dead letters and not {segment.count}; bring back "
+            "the state server's append-only file from a copy, or give its letters up with "
+            "millrace dead-letters drop"
+        )
+    return entries
+
+
 def _letters(
-    segment: DeadSegment, data: bytes, asked: dict[tuple[str, int], str]
+    record: Record,
+    segment: DeadSegment,
+    entries: Sequence[dict[str, Any]],
+    asked: dict[tuple[str, int], str],
 ) -> Iterator[Letter]:
-    for index, entry in enumerate(decode_letters(data)):
+    for index, entry in enumerate(entries):
         if index in segment.removed:
             continue
         yield Letter(
@@ -148,19 +186,22 @@ def _letters(
             entry["number"],
             entry["processor"],
             entry["error"],
-            _payload(entry),
+            payload_of(entry),
             asked.get((segment.name, index)),
-            entry.get("where", ""),
-            entry.get("trace", ""),
+            str(entry.get("where", "")),
+            str(entry.get("trace", "")),
+            gone=not replayable(record, entry["source"], segment.window),
         )
 
 
-def _payload(entry: dict[str, Any]) -> bytes | None:
-    if entry["payload"] is None:
-        return None
-    if entry["payloadEncoding"] == "base64":
-        return base64.b64decode(entry["payload"])
-    return str(entry["payload"]).encode()
+def _unreadable(
+    segment: DeadSegment, why: str, asked: dict[tuple[str, int], str]
+) -> Iterator[Letter]:
+    for index in range(segment.count):
+        if index not in segment.removed:
+            known = asked.get((segment.name, index))
+            unknown = ("", 0, 0, 0, "", "", None)
+            yield Letter(segment.name, index, segment.window, *unknown, known, damaged=why)
 
 
 def _asked(folder: WorkFolder) -> dict[tuple[str, int], str]:
@@ -234,12 +275,23 @@ def _newest_record(clients: Sequence[StateClient]) -> Record | None:
     return max(records, key=lambda record: record.tag, default=None)
 
 
-def _fetch(clients: Sequence[StateClient], name: str) -> bytes:
+def _fetch(clients: Sequence[StateClient], name: str) -> bytes | None:
+    """An object; None where every server that was asked is without it."""
     for client in clients:
         reply = client.get(None, [name])
-        if isinstance(reply, tuple) and isinstance(reply[0], Found):
+        if not isinstance(reply, tuple):
+            raise StateServerError(
+                f"state server {client.address.shown} was started again just now; try again"
+            )
+        if isinstance(reply[0], Found):
             return reply[0].data
-    raise StateServerError(f"dead letters {name}: no state server that was asked holds them")
+    return None
+
+
+def _forgotten(clients: Sequence[StateClient], name: str) -> bool:
+    """Whether the living run has sealed meanwhile that an object counts no more."""
+    record = _newest_record(clients)
+    return record is None or all(segment.name != name for segment in record.dead)
 
 
 def chosen(letters: Sequence[Letter], ids: Sequence[str]) -> list[Letter]:
