@@ -77,3 +77,15 @@ def test_damaged_and_newer_files(tmp_path: Path) -> None:
     file.write_text('{"format": 7}')
     with pytest.raises(NewerFormatError, match="has format 7"):
         read_accepted(file, tmp_path / "topology.json")
+
+
+def test_a_file_from_before_checksums_is_read(tmp_path: Path) -> None:
+    file, found = tmp_path / "accepted.json", after(topology("ab", sinks="xy"), topology("a"))
+    write_accepted(file, found)
+    document = json.loads(file.read_text())
+    del document["checksum"]
+    file.write_text(json.dumps({**document, "format": 1}))
+    assert read_accepted(file, tmp_path / "topology.json") == found
+    file.write_text(json.dumps(document))
+    with pytest.raises(WorkFolderError, match="its checksum does not fit"):
+        read_accepted(file, tmp_path / "topology.json")

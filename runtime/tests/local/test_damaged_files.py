@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -10,14 +11,22 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
+from millrace.checked import with_checksum
+from millrace.cli.list_ import row_of
+from millrace.cli.progress import Figures
+from millrace.cli.report import totals_in
+from millrace.cli.status import drawn
 from millrace.clock import SystemClock
 from millrace.engine import blackbox
 from millrace.engine.blackbox import Death, Note
 from millrace.engine.letters import decode_letters, encode_letters
 from millrace.engine.mailbox import Mailbox
 from millrace.engine.process import DriverConfig, read_driver_file
-from millrace.errors import ExitCode, MillraceError, NewerFormatError
+from millrace.errors import ExitCode, MillraceError, NewerFormatError, WorkFolderError
+from millrace.local.accepted import accept, read_accepted, write_accepted
+from millrace.local.figures import read_figures
 from millrace.local.files import write_json
 from millrace.local.letters import _asked
 from millrace.local.overview import overview
@@ -235,30 +244,78 @@ def test_what_the_driver_is_told(folder, tmp_path):
             "sinks": [{"name": "shown", "inputs": [{"from": "made"}], "console": {}}],
         },
     }
-    write_json(folder.topology, topology)
+    write_json(folder.topology, with_checksum(topology))
     document = {"topology": str(folder.topology), "uid": folder.uid, "folder": str(tmp_path)}
-    write_json(folder.driver, {**document, "fresh": False, "overwrite": False})
+    components = {"edit": 0, "sources": {"made": 0}, "processors": {}, "sinks": {"shown": 0}}
+    document |= {"fresh": False, "overwrite": False, "components": components, "retired": []}
+    write_json(folder.driver, with_checksum(document))
+
+    def read() -> DriverConfig:
+        return DriverConfig.load(folder.path, read_driver_file(folder.path))
+
+    truth = read()
     for file in (folder.driver, folder.topology):
-        data = file.read_bytes()
-        for name, damaged in damages(data):
-            file.write_bytes(damaged)
-            refusal = None
-            try:
-                DriverConfig.load(folder.path, read_driver_file(folder.path))
-            except MillraceError as error:
-                refusal = error
-            if refusal is not None:
-                assert refusal.exit_code == ExitCode.WORK_FOLDER, name
-                assert ";" in str(refusal)
-        file.write_bytes(data)
+        judged(file, read, truth)
+
+
+def test_what_was_accepted_is_never_believed_when_damaged(folder):
+    """A topology that is taken for the one that ran decides what becomes of state and offsets."""
+    spec = {"sources": [{"name": "a"}], "processors": [], "sinks": [{"name": "x"}, {"name": "y"}]}
+    before = accept(None, {"metadata": {"name": "counts"}, "spec": spec})
+    truth = accept(before, {"metadata": {"name": "counts"}, "spec": {**spec, "sinks": []}})
+    write_accepted(folder.accepted, truth)
+    judged(folder.accepted, lambda: read_accepted(folder.accepted, folder.topology), truth)
+    folder.accepted.unlink()
+    write_json(folder.topology, with_checksum(dict(before.topology)))
+    with pytest.raises(WorkFolderError, match=r"accepted\.json beside it is gone.*; bring it back"):
+        read_accepted(folder.accepted, folder.topology)
+    folder.topology.write_text("{")
+    with pytest.raises(WorkFolderError, match="cannot be read"):
+        read_accepted(folder.accepted, folder.topology)
+
+
+def figures_of(pid: int) -> dict:
+    totals = {"roots": 3, "windows": 3, "replays": 0, "dead": 0, "dropped": 0}
+    numbers = {"execution": 1, "epoch": 1, "sealed": 3, "published": 3, "pendingReplays": 0}
+    window = {"number": 4, "attempt": 1, "roots": 1, "since": 0.5}
+    told = {"state": "running", "pid": pid, "phase": "open", "rootsPerS": 1.5, "updated": 9e9}
+    return {**told, **numbers, "deadLetters": 0, "totals": totals, "window": window}
+
+
+ODD = [None, 5, -1.5, True, "text", [1], {"a": 1}, [], {}, float("nan")]
+
+
+def test_figures_of_a_wrong_kind_are_left_out_with_or_without_a_checksum(folder):
+    console = Console(file=io.StringIO())
+    whole = figures_of(1)
+    write_json(folder.status, whole)
+    assert read_figures(folder.status) == whole, "an older release writes no checksum"
+    places = [(whole, name) for name in whole] + [
+        (whole[inner], name) for inner in ("totals", "window") for name in whole[inner]
+    ]
+    for place, name in places:
+        kept = place[name]
+        for odd in ODD:
+            place[name] = odd
+            for document in (whole, with_checksum(whole)):
+                write_json(folder.status, document)
+                found = overview(folder)
+                console.print(drawn(found))
+                row_of(folder.path)
+                totals_in(folder.path)
+                Figures.of(read_figures(folder.status), 0.0).line()
+                if not isinstance(odd, type(kept)) and odd is not None:
+                    assert found["sealed"] is None or isinstance(odd, int | float), (name, odd)
+        place[name] = kept
 
 
 def test_files_that_only_tell_something_are_left_out(folder):
     me = os.getpid()
-    write_json(folder.status, {"state": "running", "sealed": 3, "pid": me})
+    console = Console(file=io.StringIO())
+    write_json(folder.status, with_checksum(figures_of(me)))
     rows = [{"role": "driver", "name": "driver", "pid": me, "ticks": 1, "guard": 0, "restarts": 0}]
     write_json(folder.processes, rows)
-    write_json(folder.topology, {"spec": {"guarantee": "ExactlyOnce"}})
+    write_json(folder.topology, with_checksum({"spec": {"guarantee": "ExactlyOnce"}}))
     folder.ackers.mkdir()
     figures = folder.ackers / "acker-0.json"
     write_json(figures, {"roots": 1, "bytes": 8})
@@ -271,7 +328,16 @@ def test_files_that_only_tell_something_are_left_out(folder):
             shutil.copy(file, kept)
             for name, damaged in damages(kept.read_bytes()):
                 file.write_bytes(damaged)
-                assert overview(folder)["name"] == "counts", (file.name, name)
+                document = overview(folder)
+                assert document["name"] == "counts", (file.name, name)
+                assert document["sealed"] in (3, None), (file.name, name)
+                assert document["guarantee"] in ("ExactlyOnce", None), (file.name, name)
+                told_so = any("status.json is damaged" in one for one in document["warnings"])
+                assert told_so == (document["sealed"] is None), (file.name, name)
+                console.print(drawn(document))
+                assert row_of(folder.path)["name"] == "counts"
+                assert totals_in(folder.path)["roots"] in (3, 0)
+                Figures.of(read_figures(folder.status), 0.0).line()
             shutil.move(kept, file)
     finally:
         lease.release()

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from millrace.cli.output import counted, moment
 from millrace.clock import Clock
-from millrace.local.files import read_json
+from millrace.local.figures import read_figures
 from millrace.local.runlog import EventFollower, RunEvent
 
 LINE_EVERY_S = 3.0
@@ -46,7 +46,7 @@ class Figures:
     @classmethod
     def of(cls, status: object, since: float) -> Figures:
         """From ``status.json``; figures from before ``since`` (wall clock) say nothing."""
-        if not isinstance(status, dict) or status.get("updated", 0.0) < since:
+        if not isinstance(status, dict) or (status.get("updated") or 0.0) < since:
             return cls()
         totals = status.get("totals") or {}
         return cls(
@@ -150,7 +150,7 @@ class Lines(Quiet):
         self._show_events()
 
     def _now(self) -> Figures:
-        return Figures.of(read_json(self._status), self._since)
+        return Figures.of(read_figures(self._status), self._since)
 
     def _show_events(self) -> list[RunEvent]:
         """Show what is new in the file, in its order; answers what that was."""

@@ -13,7 +13,7 @@ from rich.markup import escape
 from millrace.addresses import shown_address
 from millrace.cli.output import counted
 from millrace.errors import ExitCode
-from millrace.local.files import read_json
+from millrace.local.figures import read_figures
 from millrace.local.supervisor import RunResult
 from millrace.local.workdir import WorkFolder
 from millrace.topology.load import LoadedTopology
@@ -24,10 +24,10 @@ _TOTALS = ("roots", "windows", "replays", "dead", "dropped")
 
 def totals_in(folder: Path, uid: str | None = None) -> dict[str, int]:
     """The record's totals as the driver showed them last; zeros for another life of a topology."""
-    status = read_json(folder / "status.json")
+    figures = read_figures(folder / "status.json")
     totals: Any = {}
-    if isinstance(status, dict) and (uid is None or status.get("uid") == uid):
-        totals = status.get("totals") or {}
+    if uid is None or figures.get("uid") == uid:
+        totals = figures.get("totals") or {}
     return {name: int(totals.get(name) or 0) for name in _TOTALS}
 
 

@@ -108,7 +108,7 @@ def _run(
     from millrace.cli.progress import shown
     from millrace.cli.report import Report, sink_places, totals_in
     from millrace.clock import SystemClock
-    from millrace.local.files import read_json
+    from millrace.local.figures import read_figures
     from millrace.local.launch import LaunchOptions, run_topology
     from millrace.local.overview import bytes_per_root
     from millrace.local.workdir import default_path
@@ -121,7 +121,7 @@ def _run(
     options = LaunchOptions(path, *start)
     with shown(out, path, name, clock, quiet=quiet, progress=progress) as display_:
         folder, result = run_topology(loaded, options, display_, display_.tell, clock)
-    status = read_json(folder.status)
+    figures = read_figures(folder.status)
     totals = totals_in(path, folder.uid)
     if options.fresh:
         before = dict.fromkeys(before, 0)
@@ -132,7 +132,7 @@ def _run(
         clock.monotonic_s() - started_s,
         totals,
         {key: max(0, totals[key] - before[key]) for key in totals},
-        status if isinstance(status, dict) else {},
+        figures,
         sink_places(loaded),
         bytes_per_root(folder),
     )

@@ -11,6 +11,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
+from millrace import checked
 from millrace.clock import Clock
 from millrace.protocol import events as e
 
@@ -43,7 +44,7 @@ class StatusFile:
         self.values["updated"] = self._clock.now_s()
         draft = self._path.with_suffix(".new")
         try:
-            draft.write_text(json.dumps(self.values))
+            draft.write_text(json.dumps(checked.with_checksum(self.values)))
             draft.replace(self._path)
         except OSError as error:
             # Windows may go on without it; where they cannot, they say so.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -84,7 +83,7 @@ class DriverConfig:
     def load(cls, workdir: Path, document: Mapping[str, Any]) -> DriverConfig:
         """Raises ``WorkFolderError`` where the document lacks something."""
         try:
-            topology = json.loads(Path(document["topology"]).read_text())
+            topology = checked.decode(Path(document["topology"]).read_bytes())
             return cls(
                 workdir,
                 document["uid"],

@@ -14,11 +14,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from millrace import checked
 from millrace.errors import NewerFormatError, WorkFolderError
-from millrace.local.files import read_json, write_json
+from millrace.local.files import write_json
 from millrace.protocol.types import Components
 
-FORMAT = 1
+FORMAT = 2
+"""From 2 on there is a checksum."""
 
 Document = Mapping[str, Any]
 
@@ -67,31 +69,37 @@ def accept(before: Accepted | None, topology: Document) -> Accepted:
 def read_accepted(file: Path, topology: Path) -> Accepted | None:
     """What a work folder last accepted, None if nothing; ``topology`` is where older releases kept
     it. Raises ``NewerFormatError``, ``WorkFolderError``."""
-    document = read_json(file)
-    if document is None and not file.exists():
-        last = read_json(topology)
-        return None if last is None else accept(None, last)
+    source = file if file.exists() else topology
     try:
+        document = checked.parse(source.read_bytes())
+        if source is topology and checked.CHECKSUM in document:
+            raise checked.DamagedError(f"{file.name} beside it is gone")
+        if source is topology:
+            return accept(None, document)
         if document["format"] > FORMAT:
             raise NewerFormatError(
                 f"{file}: has format {document['format']}, this release reads up to {FORMAT}; use "
                 "the newer release"
             )
+        document = checked.verified(document, required=document["format"] >= FORMAT)
         return Accepted(
             document["topology"],
             Components(**document["components"]),
             retired_from(document["retired"]),
         )
-    except (KeyError, TypeError) as error:
+    except FileNotFoundError:
+        return None
+    except (KeyError, TypeError, OSError, checked.DamagedError) as error:
+        what = str(error) if isinstance(error, checked.DamagedError) else repr(error)
         raise WorkFolderError(
-            f"{file}: cannot be read ({type(error).__name__}: {error}); bring it back from a copy, "
-            "or start over with --fresh"
+            f"{source}: cannot be read ({what}); bring it back from a copy, or start over with "
+            "--fresh"
         ) from error
 
 
 def write_accepted(file: Path, accepted: Accepted) -> None:
     """Replace the file, durably. Raises ``OSError``."""
-    write_json(file, {"format": FORMAT, **asdict(accepted)})
+    write_json(file, checked.with_checksum({"format": FORMAT, **asdict(accepted)}))
 
 
 def retired_from(listed: Iterable[Document]) -> tuple[Retired, ...]:

@@ -11,13 +11,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from millrace import checked
 from millrace.addresses import without_password
 from millrace.clock import Clock
 from millrace.errors import MillraceError, TopologyError, WorkFolderError
 from millrace.local import scratch
 from millrace.local.accepted import accept, read_accepted, write_accepted
 from millrace.local.children import ProcessSpec
-from millrace.local.files import read_json, write_json
+from millrace.local.figures import read_figures
+from millrace.local.files import write_json
 from millrace.local.servers import (
     PASSWORD_VARIABLE,
     Embedded,
@@ -157,8 +159,7 @@ def _explain_edits(folder: WorkFolder, topology: StreamTopology, tell: Tell) -> 
         raise refusal
     if not found.edits:
         return
-    status = read_json(folder.status)
-    sealed = status.get("sealed", 0) if isinstance(status, dict) else 0
+    sealed = read_figures(folder.status).get("sealed") or 0
     for edit in found.edits:
         tell(f"edited: {edit}")
     tell(f"the run goes on behind window {sealed}, the last sealed one, with these edits")
@@ -168,20 +169,22 @@ def _write_driver_file(folder: WorkFolder, loaded: LoadedTopology, options: Laun
     document = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
     accepted = accept(read_accepted(folder.accepted, folder.topology), document)
     write_accepted(folder.accepted, accepted)
-    write_json(folder.topology, document)
+    write_json(folder.topology, checked.with_checksum(document))
     write_json(
         folder.driver,
-        {
-            "workdir": str(folder.path),
-            "topology": str(folder.topology),
-            "folder": str(loaded.folder),
-            "uid": folder.uid,
-            "fresh": options.fresh,
-            "overwrite": options.overwrite,
-            "components": asdict(accepted.components),
-            "retired": [asdict(one) for one in accepted.retired],
-            "dropRemoved": options.drop_removed,
-        },
+        checked.with_checksum(
+            {
+                "workdir": str(folder.path),
+                "topology": str(folder.topology),
+                "folder": str(loaded.folder),
+                "uid": folder.uid,
+                "fresh": options.fresh,
+                "overwrite": options.overwrite,
+                "components": asdict(accepted.components),
+                "retired": [asdict(one) for one in accepted.retired],
+                "dropRemoved": options.drop_removed,
+            }
+        ),
     )
 
 
@@ -210,10 +213,10 @@ def _share_password(folder: WorkFolder, names: Sequence[str]) -> None:
 
 def _clean_own_server(folder: WorkFolder, tell: Tell) -> None:
     """Delete what the life of the topology that ends here left on a server of the user's own."""
-    document = read_json(folder.topology)
     try:
+        document = checked.decode(folder.topology.read_bytes())
         url = document["spec"]["stateServers"]["url"]
-    except (KeyError, TypeError):
+    except (OSError, checked.DamagedError, KeyError, TypeError):
         return
     try:
         url, password = without_password(url)

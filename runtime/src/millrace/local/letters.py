@@ -19,6 +19,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from millrace import checked
 from millrace.engine.letters import DamagedLettersError, decode_letters, payload_of
 from millrace.errors import MillraceError, NewerFormatError, StateServerError, WorkFolderError
 from millrace.local.files import read_json, write_json
@@ -247,13 +248,15 @@ def _password(folder: WorkFolder) -> str | None:
 
 
 def _started(folder: WorkFolder, stack: ExitStack) -> list[StateAddress]:
-    document = read_json(folder.topology)
     try:
+        document = checked.decode(folder.topology.read_bytes())
         topology = StreamTopology.model_validate(document)
-    except ValidationError as error:
+    except (OSError, checked.DamagedError, ValidationError) as error:
+        count = getattr(error, "error_count", None)
+        why = f"{count()} problems" if count is not None else error
         raise WorkFolderError(
-            f"{folder.topology}: cannot be read ({error.error_count()} problems), so its state "
-            "servers are not known; run the topology once with millrace run"
+            f"{folder.topology}: cannot be read ({why}), so its state servers are not known; run "
+            "the topology once with millrace run"
         ) from error
     addresses = []
     for server in state_servers(folder, topology):

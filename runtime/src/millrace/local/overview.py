@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from millrace import checked
+from millrace.local.figures import read_figures
 from millrace.local.files import read_json
 from millrace.local.table import process_rows
 from millrace.local.takeover import current_holder
@@ -29,6 +31,8 @@ _FIGURES = (
 
 _WARNING = "tracking is off: a tuple that is lost on the way goes unnoticed"
 
+_DAMAGED = "status.json is damaged, so there are no figures; the next millrace run writes it anew"
+
 
 def overview(folder: WorkFolder) -> dict[str, Any]:
     """State, figures and processes.
@@ -37,12 +41,9 @@ def overview(folder: WorkFolder) -> dict[str, Any]:
     asked, fenced, failed, or killed. Figures are those of the last driver, null before the first.
     """
     holder = current_holder(folder.path)
-    status = read_json(folder.status)
-    figures: dict[str, Any] = status if isinstance(status, dict) else {}
+    figures = read_figures(folder.status)
     rows = process_rows(folder) if holder is not None else []
-    topology = read_json(folder.topology)
-    found = topology.get("spec") if isinstance(topology, dict) else None
-    spec: dict[str, Any] = found if isinstance(found, dict) else {}
+    spec = _spec(folder)
     tracked = spec.get("tracking", "On") == "On" and spec.get("guarantee") != "AtMostOnce"
     return {
         "name": folder.identity.name,
@@ -54,12 +55,24 @@ def overview(folder: WorkFolder) -> dict[str, Any]:
         "state": _state(holder is not None, figures, {row.pid for row in rows}),
         "guarantee": spec.get("guarantee"),
         "tracking": "On" if tracked else "Off",
-        "warnings": [] if tracked or not spec else [_WARNING],
+        "warnings": [
+            *([] if tracked or not spec else [_WARNING]),
+            *([_DAMAGED] if not figures and folder.status.exists() else []),
+        ],
         **{name: figures.get(name) for name in _FIGURES},
         "bytesPerRoot": bytes_per_root(folder),
         "requests": len(list(folder.requests.glob("*.json"))),
         "processes": [row.document() for row in rows],
     }
+
+
+def _spec(folder: WorkFolder) -> dict[str, Any]:
+    """The topology's ``spec``; empty where none can be believed."""
+    try:
+        found = checked.decode(folder.topology.read_bytes()).get("spec")
+    except (OSError, checked.DamagedError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def bytes_per_root(folder: WorkFolder) -> float | None:

@@ -32,7 +32,8 @@ from millrace.clock import Clock
 from millrace.errors import ExitCode
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death, await_any
-from millrace.local.files import read_json, write_json
+from millrace.local.figures import read_figures
+from millrace.local.files import write_json
 from millrace.local.guard import become_subreaper
 from millrace.local.processes import ProcessId, kill_marked
 from millrace.local.restarts import FINAL_CODES, GiveUp
@@ -311,9 +312,8 @@ class Supervisor:
         self._told = (proposal, processes)
 
     def _sealed(self) -> int:
-        status = read_json(self._folder.status)
-        sealed = status.get("sealed") if isinstance(status, dict) else 0
-        return sealed if type(sealed) is int else 0
+        sealed: int | None = read_figures(self._folder.status).get("sealed")
+        return sealed or 0
 
     # -- the end
 
