@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
-from millrace.protocol.types import Guarantee
+from millrace.protocol.types import Guarantee, Member, Phase, View
+from millrace.simulate.cluster import ViewStore
+from millrace.simulate.history import History
 from millrace.simulate.options import draw
 
 RUNS = 1000
@@ -57,3 +59,16 @@ def test_neighbouring_seeds_differ() -> None:
     assert {o.guarantee for o in drawn} == set(Guarantee)
     assert {(o.servers, o.passes) for o in drawn} == {(s, p) for s in (1, 2, 3) for p in (1, 2, 3)}
     assert {o.copies for o in drawn} >= {1, 2}
+
+
+def test_a_change_of_the_view_that_was_on_its_way_never_reaches_a_copy() -> None:
+    """Versions count from the copy on, so the number alone does not tell whose change it is."""
+    members = (Member("a", "1"),)
+    view = View("u", 1, 1, Phase.OPEN, 1, members, members, 1, (("a",),))
+    store = ViewStore(History())
+    earlier = store.life
+    assert store.cas(0, view, earlier) == 1
+    store.put_back(0, None)
+    assert store.cas(0, view, earlier) is None
+    assert store.read() == (0, None)
+    assert store.cas(0, view, store.life) == 1

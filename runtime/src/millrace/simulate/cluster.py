@@ -249,14 +249,21 @@ class ViewStore:
         self._codec = codec
         self.version = 0
         self.view: View | None = None
+        self.life = 0
+
+    def put_back(self, version: int, view: View | None) -> None:
+        """A copy takes the place of everything; who was about to change the view has ended."""
+        self.version, self.view = version, view
+        self.life += 1
 
     def read(self) -> tuple[int, View | None]:
         if self.view is not None and self._codec:
             return self.version, decode_view(encode_view(self.view))
         return self.version, self.view
 
-    def cas(self, expected: int, view: View) -> int | None:
-        if expected != self.version:
+    def cas(self, expected: int, view: View, life: int) -> int | None:
+        """``life`` is the one that the change was sent to, ``expected`` the version."""
+        if (life, expected) != (self.life, self.version):
             return None
         self.version += 1
         self.view = view

@@ -180,8 +180,10 @@ class DriverProcess:
         self._world.send(read)
 
     def _cas_view(self, action: e.CasView) -> None:
+        life = self._around.store.life
+
         def swap() -> None:
-            version = self._around.store.cas(action.expected, action.view)
+            version = self._around.store.cas(action.expected, action.view, life)
             if version is None or self._world.chance(self._plant.options.chaos.cas_answer_lost):
                 self._world.send(self.post, e.CasLost(action.view))
             else:

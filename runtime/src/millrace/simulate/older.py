@@ -94,7 +94,7 @@ class OlderCopy:
         return any(sink.high_water > sealed for sink in self._sinks.values())
 
     def _become(self, copy: Copy) -> None:
-        self._store.version, self._store.view = copy.version, copy.view
+        self._store.put_back(copy.version, copy.view)
         self._cluster.put_back(self._name, copy.server)
         # The ack log lies on the same server, and nothing that was running knows of later.
         self._log.lose()
