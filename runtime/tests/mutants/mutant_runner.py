@@ -154,6 +154,9 @@ def _measure(step: Step) -> None:
         if kind == "call" and frame.f_code.co_filename.startswith(folder):
             called.add(frame.f_code)
 
+    for module in MODULES:
+        # What an earlier step has left in a cache would hide that this one calls it, too.
+        _forget_results(module)
     before = sys.getprofile()
     sys.setprofile(notice)
     try:
