@@ -13,6 +13,7 @@ from millrace.protocol.types import (
     DeadSegment,
     FailedRoot,
     Guarantee,
+    Record,
     Replay,
     RootRange,
     Sealed,
@@ -108,6 +109,33 @@ def test_lost_tuples_are_dropped_at_most_once_and_stop_nothing() -> None:
     sent = last(found, e.SendRecord)
     assert isinstance(sent, e.SendRecord)
     assert (sent.record.totals.dropped, sent.record.totals.roots) == (2, 2)
+
+
+def written(found: Script) -> Record:
+    """The record that is on its way, or was written last."""
+    sent = last(found, e.SendRecord)
+    assert isinstance(sent, e.SendRecord)
+    return sent.record
+
+
+@pytest.mark.parametrize(("failing", "dropped"), [("1", 1), ("0 1 2 3", 4)])
+def test_what_failed_beside_a_broken_tree_is_dropped_at_most_once_and_counted(
+    failing: str, dropped: int
+) -> None:
+    """The next attempt leaves those roots out, and no replay comes for them."""
+    found = script(OPEN, RUN, tracking=True, guarantee=Guarantee.AT_MOST_ONCE)
+    found.tell(f"done failing {failing}", "verdict broken")
+    if dropped < 4:
+        found.tell("done", "verdict ok")
+    record = written(found)
+    assert (record.sealed, record.replays) == (4, ())
+    assert (record.totals.dropped, record.totals.roots) == (dropped, 4 - dropped)
+
+
+def test_a_window_that_dies_is_dropped_once_whatever_failed_in_it_before() -> None:
+    found = script(OPEN, RUN, tracking=True, guarantee=Guarantee.AT_MOST_ONCE)
+    found.tell("done failing 1", "verdict broken", "died")
+    assert (written(found).totals.dropped, written(found).totals.roots) == (4, 0)
 
 
 def test_a_new_member_waits_until_dead_letters_are_written() -> None:

@@ -583,13 +583,14 @@ class Windows:
     def _end_window(self, ending: Ending) -> list[e.Action]:
         """All that failed is known: write dead letters first, if there are any, then seal."""
         self._ending = ending
-        if self.settings.guarantee is not Guarantee.AT_MOST_ONCE:
-            ending.replays, ending.letters = records.set_aside(
-                ending.progress.intent,
-                ending.progress.failed.values(),
-                self.settings.backoff,
-                self.locate,
-            )
+        progress = ending.progress
+        if self.settings.guarantee is Guarantee.AT_MOST_ONCE:
+            # Roots that an attempt left out, since one before it broke, are lost with the others.
+            ending.dropped = min(ending.dropped + len(progress.failed), progress.intent.roots)
+            return self._seal(ending)
+        ending.replays, ending.letters = records.set_aside(
+            progress.intent, progress.failed.values(), self.settings.backoff, self.locate
+        )
         if ending.letters:
             return self._too_many(ending) or self._write_letters(ending)
         return self._seal(ending)
