@@ -49,8 +49,8 @@ def forgetting(kept: str) -> type[Windows]:
 class Twice(Windows):
     """Each driver makes the edit, whether the record shows it or not."""
 
-    def resume(self, record, now_s):
-        return super().resume(replace(record, components=None), now_s)
+    def resume(self, record):
+        return super().resume(replace(record, components=None))
 
 
 class Unshown(Windows):

@@ -32,6 +32,7 @@ from millrace.protocol.types import (
     Tag,
     TaskId,
     TaskReport,
+    Totals,
     Verdict,
     View,
 )
@@ -300,8 +301,9 @@ def without(value: Any, *names: str) -> bytes:
 
 
 def test_what_must_be_there_is_named_if_it_is_not() -> None:
-    with pytest.raises(ProtocolError, match="a View lacks epoch, uid"):
-        codec.decode_view(without(OPEN_VIEW, "uid", "epoch"))
+    several = ("uid", "timeline", "phase", "execution", "epoch")
+    with pytest.raises(ProtocolError, match=f"a View lacks {', '.join(sorted(several))};"):
+        codec.decode_view(without(OPEN_VIEW, *several))
     with pytest.raises(ProtocolError, match="a Record lacks tag"):
         codec.decode_record(without(SOME_RECORD, "tag"))
     assert codec.decode_record(without(SOME_RECORD, "finished")) == SOME_RECORD
@@ -318,7 +320,8 @@ def test_a_default_is_left_out_only_if_it_is_of_the_same_type() -> None:
     assert value(replace(plain, locator=0))["locator"] == 0
     assert value(replace(plain, locator=""))["locator"] == ""
     assert value(replace(plain, alone=0))["alone"] == 0  # type: ignore[arg-type]
-    assert "totals" not in value(SOME_RECORD)
+    for record in (SOME_RECORD, replace(SOME_RECORD, totals=Totals(), since={})):
+        assert {"totals", "since", "components"}.isdisjoint(value(record))
 
 
 def test_whole_numbers_pass_for_seconds_and_no_other_type_for_another() -> None:
@@ -346,3 +349,38 @@ def test_a_union_of_several_types_is_refused_when_it_is_written() -> None:
         codec._optional(int | str | None)
     assert codec._optional(int) is None
     assert codec._optional(int | None) is int
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """What annotations may say, without defaults."""
+
+    maybe: int | None
+    known: Intent | None
+    plain: list[int]
+    pair: tuple[int, Tag]
+
+
+SHAPES = Shapes(4, Intent(1, ()), [5, 6], (7, Tag(1, 2, 3, 4)))
+
+
+def test_fields_without_defaults_are_kept_whatever_they_are() -> None:
+    for value in (SHAPES, replace(SHAPES, maybe=None, known=None, plain=[])):
+        assert codec.decode(Shapes, codec.encode(value)) == value
+
+
+def test_a_pair_is_never_written_short() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        codec.encode(replace(SHAPES, pair=(7,)))  # type: ignore[arg-type]
+
+
+def test_the_format_of_today_is_the_second_and_a_third_is_refused() -> None:
+    """Releases read each other's documents by this number."""
+    today = (
+        b'{"format":2,"kind":"Tag","crc":"c4eef0bb",'
+        b'"value":{"timeline":1,"execution":2,"epoch":3,"seq":4}}'
+    )
+    assert codec.encode(Tag(1, 2, 3, 4)) == today
+    assert codec.decode(Tag, today) == Tag(1, 2, 3, 4)
+    with pytest.raises(NewerFormatError, match="has format 3"):
+        codec.decode(Tag, today.replace(b'"format":2', b'"format":3'))

@@ -222,3 +222,19 @@ def test_the_worst_has_the_largest_share_of_what_was_judged() -> None:
     found = worst(some, Intent(20, ()), dead, DeadLimit(10))
     assert found is not None
     assert found.window == 5
+
+
+def test_of_equal_shares_the_oldest_is_told_and_of_none_nothing() -> None:
+    alike = tuple(Cohort(n, 200, 100, 100) for n in range(1, 10))
+    dead = [Replay("s", 0, window, 2, 0.0, window=window) for window in (9, 2)]
+    found = worst(alike, Intent(20, ()), dead, DeadLimit(10))
+    assert found == alike[1]
+    assert worst((), Intent(20, ()), dead, DeadLimit(0)) is None
+
+
+def test_a_cause_is_a_class_of_error_or_else_a_first_clause() -> None:
+    named = [FailedRoot(0, "p", "ValueError: too long; x"), FailedRoot(1, "p", "ValueError: empty")]
+    assert [one.count for one in causes(named)] == [2]
+    texts = ("no number; in 'x'", "no name; in 'x'", "no number; in 'y'")
+    found = causes(FailedRoot(n, "p", text) for n, text in enumerate(texts))
+    assert [(one.error, one.count) for one in found] == [(texts[0], 2), (texts[1], 1)]

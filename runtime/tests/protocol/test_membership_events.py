@@ -370,3 +370,26 @@ def test_only_a_sink_that_is_further_makes_a_look_at_the_view_mean_something() -
     older = replace(view, execution=1)
     assert told(found, e.ViewRead(5, older, LOOK_AGAIN)) == []
     assert told(found, e.ViewRead(5, view, LOOK_AGAIN)) == [e.Stop("behind", "further")]
+
+
+# --- what comes late, early or twice
+
+
+def test_before_the_start_nothing_is_done() -> None:
+    Script().play("propose a1\ntick\nstart\n-> ReadView")
+
+
+def test_a_proposal_while_a_claim_is_under_way_waits_for_it() -> None:
+    script(CLAIM).play("propose a1 c1")
+
+
+def test_a_record_that_is_acknowledged_when_members_have_changed_opens_nothing() -> None:
+    found = script(CLAIM, STAMPING, COPYING, WRITING, SERVERS_CHANGED)
+    for name in ("a1", "b1"):
+        assert told(found, e.RecordAck(member(name), Stamp(1, 2), 1)) == []
+    assert found.machine.membership.step.value == "moving"
+
+
+def test_a_view_is_opened_once_however_often_its_record_is_acknowledged() -> None:
+    found = script(CLAIM, STAMPING, "unreachable b1\n-> Notify StateServerAway", TO_A_ALONE)
+    assert told(found, e.RecordAck(member("a1"), Stamp(2, 2), 1)) == []

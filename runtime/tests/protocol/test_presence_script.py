@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from machine_script import Script
+from machine_script import Script, member
+
+from millrace.protocol import events as e
+from millrace.protocol.types import Stamp
 
 START = """
 record R 1.1.1.5 sealed 3
@@ -178,3 +181,23 @@ def test_a_driver_that_waits_for_a_server_at_its_start_notices_that_it_was_repla
         script.tell("wait 1", "tick")
     assert script.transcript[-1] == "-> ReadView"
     script.play("view 5 e1 open x3 a1\n-> Stop fenced")
+
+
+def test_servers_that_are_away_are_named_in_order() -> None:
+    script = Script().play("record R 1.1.1.5 sealed 3")
+    script.tell("start", "view 4 e1 open x1 a1 b1", "cas done", "unreachable b1", "unreachable a1")
+    script.tell("stop", "wait 1", "tick")
+    (stop,) = (action for action in script.actions if isinstance(action, e.Stop))
+    assert stop.text.startswith("stopped while a, b is away")
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [("connection refused", "connection refused"), ("", "state server a does not answer")],
+)
+def test_what_is_told_says_why_or_at_least_who(reason: str, said: str) -> None:
+    script = Script().play(plain(START))
+    gone = e.Unreachable(member("a1"), Stamp(1, 2), reason)
+    (notice,) = script.machine.handle(gone, script.now_s)
+    assert isinstance(notice, e.Notify)
+    assert notice.text == f"{said}; windows wait until it is back"

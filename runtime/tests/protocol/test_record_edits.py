@@ -270,3 +270,9 @@ def test_sinks_that_are_gone_with_something_to_show_are_named_in_order() -> None
         ("z", 1),
     ]
     assert removed_outputs(replace(record, components=None), now) == {"a": 0, "z": 0}
+
+
+def test_removed_sinks_that_wait_are_named_in_order() -> None:
+    staged = tuple(Staged(sink, f"{sink}1", "d", 3, 9) for sink in "hcfadbge")
+    waits = replace(busy(), unpublished=(Sealed(3, "d", staged),))
+    assert list(removed_outputs(waits, components(2, "a0 b0"))) == list("abcdefgh")

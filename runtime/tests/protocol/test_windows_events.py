@@ -368,6 +368,7 @@ def test_a_window_that_is_held_up_wakes_the_driver_again() -> None:
     found = script(OPEN, RUN).play("died member\n-> Notify WindowHeldUp")
     assert e.Wake(found.now_s + 1.0) in found.actions
     found.play("wait 0.9\ntick\nwait 0.1\ntick\n-> SendStamp a1 e1x2\n-> Run 2 of 4: 0+4")
+    found.play("wait 1\ntick")  # it runs, and nothing waits any more
 
 
 @pytest.mark.parametrize(("waiting", "plans"), [(4, True), (5, False)])
@@ -625,3 +626,136 @@ def test_a_driver_that_is_to_stop_plans_no_more() -> None:
     found = script(OPEN, RUN, "planned 3")
     actions = told(found, e.StopAsked())
     assert not any(isinstance(action, e.Plan) for action in actions)
+
+
+# --- across a change of members
+
+
+MOVED = (
+    "propose a2",
+    "cas done",
+    "stamped a1 R",
+    "stamped a2 none",
+    "copied",
+    "ack a2",
+    "cas done",
+)
+
+
+def planned(found: Script, count: int) -> e.Planned:
+    """An answer to the last plan, as any source may give it."""
+    event = found._on_planned([f"{count}"])
+    assert isinstance(event, e.Planned)
+    return event
+
+
+def test_what_was_planned_before_members_changed_is_planned_again() -> None:
+    found = script(OPEN)
+    early = planned(found, 4)
+    found.tell(*MOVED)
+    assert told(found, early) == []
+    assert told(found, e.PlanFailed(early.token, "shrunk")) == []
+    (write, *_) = told(found, planned(found, 3))
+    assert isinstance(write, e.SendRecord)
+    assert [intent.roots for intent in write.record.intents] == [3]
+
+
+def test_a_plan_that_fails_while_members_change_is_asked_for_again() -> None:
+    found = script(OPEN)
+    failed = e.PlanFailed(planned(found, 1).token, "shrunk")
+    found.tell(*MOVED[:2])
+    assert told(found, failed) == []
+    found.tell(*MOVED[2:])
+    found.play("planned 4\n-> SendRecord a2 1.2.2.3 sealed 3 published 3, open 4: 0+4")
+
+
+def test_a_split_that_was_decided_before_members_changed_is_decided_anew() -> None:
+    found = script(OPEN, RUN, SPLITTING)
+    done = split(found)
+    found.tell("record R 1.2.1.2 sealed 3 open 4", *MOVED)
+    run = last(found, e.Run)
+    assert isinstance(run, e.Run)
+    assert (run.plan.id.attempt, run.plan.intent.roots) == (3, 4)
+    assert told(found, done) == []
+
+
+def test_behind_a_change_of_members_losers_are_looked_for_once() -> None:
+    """What the old members were told last may have come late."""
+    found = script(OPEN, RUN)
+    found.tell("done", "ack a1", "published 4", "ack a1")
+    swept = len(forgotten(found.actions))
+    found.tell("record R 1.2.1.4 sealed 4", *MOVED, "planned 4", "ack a2", "done", "ack a2")
+    first, second = forgotten(found.actions)[swept:]
+    assert first.keep is not None
+    assert second.keep is None
+
+
+def test_halves_are_numbered_by_the_machine_whatever_number_their_source_gave_them() -> None:
+    found = script(OPEN, RUN, SPLITTING, tracking=True)
+    done = split(found)
+    halves = (replace(done.first, window=0), replace(done.second, window=0))
+    found._answer(told(found, e.SplitDone(4, *halves)))
+    assert [intent.window for intent in written(found).intents] == [4, 5]
+    found.tell("ack a1", "done")
+    asked = last(found, e.AskVerdict)
+    assert isinstance(asked, e.AskVerdict)
+    assert asked.marker.intent == written(found).intents[0]
+
+
+# --- while time passes
+
+
+def test_an_event_in_between_does_not_put_off_what_is_sent_again() -> None:
+    write = "-> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4"
+    found = script(OPEN, f"planned 4\n{write}")
+    found.play(f"wait 1.1\npropose a1\ntick\n{write}")
+
+
+def test_servers_are_asked_for_a_sign_of_life_only_where_something_waits_for_them() -> None:
+    script(OPEN, RUN).play("wait 1.1\ntick")
+
+
+def test_a_stop_waits_until_what_is_sealed_is_shown() -> None:
+    script(OPEN, RUN).play(
+        """
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3
+        ack a1
+        -> Publish 4
+        stop
+        wait 1.1
+        tick
+        published 4
+        -> SendRecord a1 1.2.1.4 sealed 4 published 4
+        ack a1
+        -> Stop asked
+        """
+    )
+
+
+def test_what_was_shown_after_all_is_not_tried_again() -> None:
+    """The sink was slow; the window behind is shown once."""
+    found = script("record R 1.1.1.5 sealed 3")
+    unpublished = (Sealed(2, "d", ()), Sealed(3, "e", ()))
+    found.records["R"] = replace(found.records["R"], published=1, unpublished=unpublished)
+    found.play(without_record(OPEN).replace("published 3", "published 1") + "-> Publish 2\n")
+    found.play(
+        """
+        unpublished 2
+        -> Notify PublishFailed
+        published 2
+        -> Publish 3
+        -> SendRecord a1 1.2.1.2 sealed 3 published 2
+        ack a1
+        wait 1.1
+        tick
+        """
+    )
+
+
+def test_a_window_all_of_whose_roots_failed_drops_none() -> None:
+    found = script(OPEN, RUN)
+    found.tell("done failing 0 1 2 3")
+    record = written(found)
+    assert (record.sealed, len(record.replays)) == (4, 4)
+    assert (record.totals.dropped, record.totals.roots) == (0, 0)

@@ -135,11 +135,9 @@ class Driver:
 
     def _after(self, before: Step, now_s: float) -> list[e.Action]:
         step = self.membership.step
-        if step is Step.STOPPED:
-            return []
         actions: list[e.Action] = []
         if step is Step.RECOVERED and before is not Step.RECOVERED:
-            actions += self._recovered(now_s)
+            actions += self._recovered()
         if step is Step.RECOVERED and self._must_move():
             return [*actions, *self.windows.suspend(), *self.membership.move()]
         if step is Step.RECOVERED:
@@ -152,7 +150,7 @@ class Driver:
             return True
         return self.membership.members_changed() and self.windows.between()
 
-    def _recovered(self, now_s: float) -> list[e.Action]:
+    def _recovered(self) -> list[e.Action]:
         record, view = self.membership.record, self.membership.view
         assert record is not None
         assert view is not None
@@ -161,7 +159,7 @@ class Driver:
         actions: list[e.Action] = [e.Notify("DriverRecovered", text, record.sealed)]
         if not self._fenced_sinks:
             actions.append(e.FenceSinks(view.execution, record))
-        actions += self.windows.resume(record, now_s)
+        actions += self.windows.resume(record)
         return actions
 
     # -- events that concern both

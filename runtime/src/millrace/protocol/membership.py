@@ -58,7 +58,6 @@ class Step(str, Enum):
     WRITING = "writing"
     OPENING = "opening"
     RECOVERED = "recovered"
-    STOPPED = "stopped"
 
 
 @dataclass(slots=True)
@@ -100,7 +99,6 @@ class Membership:
         self.version = 0
         self.execution = 0
         self.record: Record | None = None
-        self.stop: e.Stop | None = None
         self._key_groups = key_groups
         self._proposed: tuple[Member, ...] = ()
         self._seq = 0
@@ -148,9 +146,7 @@ class Membership:
 
     def propose(self, members: tuple[Member, ...]) -> list[e.Action]:
         self._proposed = members
-        if self.step is Step.IDLE or self.step is Step.STOPPED:
-            return []
-        if self.view is None and self.step is Step.CLAIMING and self._cas is None:
+        if self.step is Step.CLAIMING and self._cas is None:
             return [e.ReadView()]
         if self.step in (Step.STAMPING, Step.COPYING, Step.WRITING) and self.members_changed():
             return self.move()
@@ -169,28 +165,27 @@ class Membership:
         if view.execution < self.execution or self.step not in (Step.MOVING, Step.OPENING):
             return []
         self.version = event.version
-        if self._cas is not None and view == self._cas:
+        if view == self._cas:
             return self._installed(view)
-        if self._cas is not None:
-            return [e.CasView(self.version, self._cas)]
-        return []
+        assert self._cas is not None
+        return [e.CasView(self.version, self._cas)]
 
     def _view_gone(self) -> list[e.Action]:
         """An answer from before the view's creation may come late; several are the truth."""
         self._missing += 1
         if self._missing < MAX_MISSING:
             return [e.ReadView()]
-        return self._end("failed", "the view document is gone; restore it or start afresh")
+        return [e.Stop("failed", "the view document is gone; restore it or start afresh")]
 
     def cas_done(self, event: e.CasDone) -> list[e.Action]:
-        if self._cas is None or event.view != self._cas:
+        if event.view != self._cas:
             return []
         self.version = event.version
         return self._installed(event.view)
 
     def cas_lost(self, event: e.CasLost) -> list[e.Action]:
         """Somebody else changed the view, or the answer was lost: only the view itself tells."""
-        if self._cas is None or event.view != self._cas:
+        if event.view != self._cas:
             return []
         if self.step is Step.CLAIMING:
             self._cas = None
@@ -200,7 +195,6 @@ class Membership:
         if self.step is not Step.STAMPING or event.stamp != self.stamp:
             return []
         self._answers[event.member] = event.record
-        self._lost.discard(event.member)
         return self._when_stamped()
 
     def refused(self, event: e.Refused) -> list[e.Action]:
@@ -216,9 +210,7 @@ class Membership:
         return self._lose(event.member)
 
     def acknowledged(self, event: e.RecordAck) -> list[e.Action]:
-        if self.step is not Step.WRITING or self._write is None:
-            return []
-        if not self._write.acknowledge(event):
+        if self._write is None or not self._write.acknowledge(event):
             return []
         self.record = self._write.record
         self._write = None
@@ -256,7 +248,8 @@ class Membership:
             return [e.SendStamp(m, self.stamp) for m in self._to_stamp() if m not in self._answers]
         if self.step is Step.COPYING:
             return self._copy()
-        if self.step is Step.WRITING and self._write is not None:
+        if self.step is Step.WRITING:
+            assert self._write is not None
             return self._write.send()
         return []
 
@@ -328,16 +321,15 @@ class Membership:
         if not all(m in self._answers or m in self._lost for m in self.view.source):
             return []
         if self.view.phase is Phase.CREATING:
-            self.record = None
             return self._write_back()
         sources = self._sources()
         if not sources and self.copies == 1:
-            return self._end("behind", _STALE)
+            return [e.Stop("behind", _STALE)]
         if not sources:
             return []
         held = [self._answers[m] for m in sources]
         if any(record is None for record in held):
-            return self._end("failed", _EMPTY)
+            return [e.Stop("failed", _EMPTY)]
         self.record = self._choose([record for record in held if record is not None])
         self.step = Step.COPYING
         return self._copy()
@@ -353,7 +345,7 @@ class Membership:
         if self.copies > 1:
             return answered
         gone = {m.name for m in self.view.source} - {m.name for m in answered}
-        back = [m for m in self.view.target if m.name in gone and m in self._answers]
+        back = [m for m in self.view.target if m.name in gone]
         return answered + [m for m in back if self._recent(self._answers[m])]
 
     def _recent(self, record: Record | None) -> bool:
@@ -379,20 +371,9 @@ class Membership:
         that is not in ``target`` may stay silent (rule 13)."""
         if self.step is Step.STAMPING:
             self._lost.add(member)
-            if self.members_changed():
-                return self.move()
             return self._when_stamped()
-        if self.step in (Step.COPYING, Step.WRITING) and self.members_changed():
-            return self.move()
         return []
 
     def _fenced(self, execution: int) -> list[e.Action]:
-        return self._end(
-            "fenced",
-            f"execution {execution} of this topology has taken over from {self.execution}",
-        )
-
-    def _end(self, kind: str, text: str) -> list[e.Action]:
-        self.step = Step.STOPPED
-        self.stop = e.Stop(kind, text)
-        return [self.stop]
+        text = f"execution {execution} of this topology has taken over from {self.execution}"
+        return [e.Stop("fenced", text)]

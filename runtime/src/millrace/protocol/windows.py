@@ -140,23 +140,20 @@ class Windows:
         self._now_s = 0.0
         self._waiting = Waiting()
         self._hold_until_s = 0.0
-        self._woken_s = 0.0
+        self._woken_s: float | None = None
         self._interrupted = False
 
     # -- what the driver machine calls
 
-    def resume(self, record: Record, now_s: float) -> list[e.Action]:
+    def resume(self, record: Record) -> list[e.Action]:
         """Go on from a record that has just been committed by a write-back."""
-        self._now_s = now_s
         self.record = record
-        self._write = None
         self._ahead = Ahead(token=self._ahead.token + 1)
         self._progress = {
             i.window: self._progress[i.window]
             for i in record.intents
             if i.window in self._progress and self._progress[i.window].intent == i
         }
-        self._confirmed = max(self._confirmed, record.published)
         self._ended.sweep = True
         self._interrupted = bool(record.intents)
         return self._report(record)
@@ -182,14 +179,13 @@ class Windows:
 
     def waits(self) -> bool:
         """Whether something waits for state servers that it cannot name, other than a write."""
-        letters = self._ending is not None and bool(self._ending.letters)
+        letters = self._ending is not None
         judged = self._attempt is not None and self._attempt.marker is not None
         return letters or judged or self._retry_publish or self._now_s < self._hold_until_s
 
     def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
         self._now_s = now_s
-        handler = self._handlers.get(type(event))
-        return handler(event) if handler else []
+        return self._handlers[type(event)](event)
 
     def acknowledged(self, event: e.RecordAck) -> list[e.Action]:
         if self._write is None or not self._write.acknowledge(event):
@@ -201,11 +197,12 @@ class Windows:
     def resend(self) -> list[e.Action]:
         """Send again what has no answer yet."""
         actions: list[e.Action] = self._write.send() if self._write else []
-        if self._ending is not None and self._ending.letters and self._ending.dead is None:
+        if self._ending is not None:
             actions += self._write_letters(self._ending)
         if self._attempt is not None and self._attempt.marker is not None:
             actions.append(e.AskVerdict(self._attempt.marker))
-        if self._splitting is not None and self.record is not None and self._write is None:
+        if self._splitting is not None:
+            assert self.record is not None
             actions.append(e.Split(self.record.intents[0], self._splitting.at))
         if self._retry_publish:
             self._retry_publish = False
@@ -316,7 +313,6 @@ class Windows:
         if ahead.asked or ahead.drained or self.draining or full:
             return []
         ahead.asked = True
-        ahead.token += 1
         return [e.Plan(ahead.token, record.offsets)]
 
     def _planned(self, event: e.Planned) -> list[e.Action]:
@@ -460,8 +456,9 @@ class Windows:
     def _verdict_given(self, event: e.VerdictGiven) -> list[e.Action]:
         verdict = event.verdict
         attempt = self._current(verdict.id)
-        if attempt is None or attempt.winners is None or attempt.marker is None:
+        if attempt is None or attempt.marker is None:
             return []
+        assert attempt.winners is not None
         judged = attempt.marker.intent.roots - len(attempt.marker.excluded)
         if verdict.complete + len(verdict.incomplete) != judged:
             # Roots that no acker has judged are not complete.
@@ -503,10 +500,10 @@ class Windows:
             # What the ackers found complete did go somewhere, whatever its source says. Of a slice
             # that misses a message they name no root at all.
             broken = {root.sequence for root in incomplete}
-            for root in [f for s, f in failed.items() if f.unreadable and s not in broken]:
+            for root in [f for s, f in failed.items() if s not in broken]:
                 failed[root.sequence] = replace(root, unreadable=False)
         return Judged(
-            tuple(failed[s] for s in sorted(failed)),
+            tuple(failed.values()),
             tuple(c for report in winners.reports for c in report.combined_failures),
             verdict is None or verdict.window_complete,
             lost,
@@ -557,12 +554,14 @@ class Windows:
         return [notice, e.Wake(self._hold_until_s), *self._forget(self.record, self.record)]
 
     def _split_done(self, event: e.SplitDone) -> list[e.Action]:
-        record, splitting = self.record, self._splitting
-        if record is None or splitting is None or self._write is not None:
+        splitting = self._splitting
+        if splitting is None:
             return []
-        if not record.intents or record.intents[0].window != event.window:
+        assert self.record is not None
+        whole = self.record.intents[0]
+        if whole.window != event.window:
             return []
-        if not records.is_cut(record.intents[0], splitting.at, event.first, event.second):
+        if not records.is_cut(whole, splitting.at, event.first, event.second):
             # A late answer: the window has been split since, and its first half kept the number.
             return []
         self._splitting = None
@@ -622,7 +621,7 @@ class Windows:
 
     def _dead_written(self, event: e.DeadWritten) -> list[e.Action]:
         ending = self._ending
-        if ending is None or not ending.letters or event.name != ending.name:
+        if ending is None or event.name != ending.name:
             return []
         window = ending.progress.intent.window
         ending.dead = DeadSegment(event.name, window, len(ending.letters))
@@ -653,7 +652,7 @@ class Windows:
 
     def _publish_next(self, record: Record) -> list[e.Action]:
         """Publish committed windows in order, one at a time (rule 4)."""
-        if self._publishing is not None or not self.sinks_fenced:
+        if self._publishing is not None:
             return []
         for sealed in record.unpublished:
             if sealed.window > self._confirmed:

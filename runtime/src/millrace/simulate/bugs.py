@@ -181,8 +181,8 @@ class SplitDropsBoundary(Windows):
 class IntentNotRerun(Windows):
     """Recovery goes on with the next input instead of the open window."""
 
-    def resume(self, record: Record, now_s: float) -> list[e.Action]:
-        return super().resume(replace(record, intents=()), now_s)
+    def resume(self, record: Record) -> list[e.Action]:
+        return super().resume(replace(record, intents=()))
 
 
 class ForgetTooEarly(Windows):
@@ -258,8 +258,8 @@ class UnreadableRunsAgain(Windows):
 class ForgetsWhoDied(Windows):
     """Counts dead letters from the start of a driver, so that each start allows a few more."""
 
-    def resume(self, record: Record, now_s: float) -> list[e.Action]:
-        return super().resume(replace(record, cohorts=()), now_s)
+    def resume(self, record: Record) -> list[e.Action]:
+        return super().resume(replace(record, cohorts=()))
 
 
 class AllowsAllToDie(Windows):
@@ -284,8 +284,8 @@ class EditForgetsReplays(Windows):
 class EditAppliedAgain(Windows):
     """Every driver applies the edit, whether the record shows it or not."""
 
-    def resume(self, record: Record, now_s: float) -> list[e.Action]:
-        return super().resume(replace(record, components=None), now_s)
+    def resume(self, record: Record) -> list[e.Action]:
+        return super().resume(replace(record, components=None))
 
 
 class EditBeforeShown(Windows):
