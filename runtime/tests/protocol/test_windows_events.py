@@ -623,9 +623,16 @@ def test_a_split_that_no_record_holds_is_forgotten_with_what_its_half_knew() -> 
 
 
 def test_a_driver_that_is_to_stop_plans_no_more() -> None:
-    found = script(OPEN, RUN, "planned 3")
-    actions = told(found, e.StopAsked())
-    assert not any(isinstance(action, e.Plan) for action in actions)
+    script(OPEN, RUN).play(
+        """
+        planned 3
+        done
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, open 5: 4+3
+        stop
+        ack a1
+        -> Publish 4
+        """
+    )
 
 
 # --- across a change of members
