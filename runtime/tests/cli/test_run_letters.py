@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from millrace.clock import SystemClock
-from millrace.engine.letters import encode_letters
-from millrace.engine.mailbox import Mailbox
+from millrace.engine.driver.inbox import Mailbox
+from millrace.engine.driver.letters import encode_letters
 from millrace.errors import ExitCode
 from millrace.local.files import write_json
 from millrace.local.launch import state_servers

@@ -13,7 +13,7 @@ import pytest
 
 from millrace.cli.status import STATES
 from millrace.clock import SystemClock
-from millrace.engine.process import STOP_CODES
+from millrace.engine.driver.process import STOP_CODES
 from millrace.errors import ExitCode
 from millrace.local.files import write_json
 from millrace.local.processes import ProcessId
@@ -111,7 +111,7 @@ def test_without_tracking_a_warning_is_shown(work: Path, tmp_path: Path) -> None
 
 def test_what_spark_starts_is_known_by_its_command_and_parent() -> None:
     java = "/usr/lib/jvm/bin/java"
-    daemon = ("/v/bin/python3.11", "-m", "millrace.engine.daemon", "pyspark.worker")
+    daemon = ("/v/bin/python3.11", "-m", "millrace.engine.task.daemon", "pyspark.worker")
     found = roles_of(
         [
             Seen(10, 5, (java, "-cp", "x", "org.apache.spark.deploy.SparkSubmit")),

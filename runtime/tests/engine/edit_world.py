@@ -15,9 +15,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from millrace.engine.callbacks import Callbacks
-from millrace.engine.publisher import Publisher
-from millrace.engine.retired import RetiredSinks
+from millrace.engine.driver.callbacks import Callbacks
+from millrace.engine.driver.publisher import Publisher
+from millrace.engine.driver.retired import RetiredSinks
 from millrace.errors import FencedError, SinkError
 from millrace.local.accepted import Accepted, accept
 from millrace.protocol import events as e

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from millrace.engine import worker
-from millrace.engine.blackbox import Box
-from millrace.engine.compile import CompileOptions, compile_topology
-from millrace.engine.faults import find_error
-from millrace.engine.kit import Kit, store
-from millrace.engine.program import Program
-from millrace.engine.runner import share
-from millrace.engine.stateio import Services
-from millrace.engine.worker import (
+from millrace.engine.jobs.runner import share
+from millrace.engine.program.compile import CompileOptions, compile_topology
+from millrace.engine.program.kit import Kit, store
+from millrace.engine.program.program import Program
+from millrace.engine.task import worker
+from millrace.engine.task.blackbox import Box
+from millrace.engine.task.faults import find_error
+from millrace.engine.task.state import Services
+from millrace.engine.task.worker import (
     FirstPass,
     Job,
     NextPass,
@@ -266,7 +266,7 @@ class SparkWindows(Windows):
 
     def __init__(self, program, address, spark, small):
         super().__init__(program, address)
-        from millrace.engine.runner import AttemptRunner
+        from millrace.engine.jobs.runner import AttemptRunner
 
         self.shape: tuple[int, ...] = ()
         self.runner = AttemptRunner(spark, program, self.sources, lambda: self.services, small)

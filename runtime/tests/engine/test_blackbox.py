@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.engine import blackbox
-from millrace.engine.blackbox import Box, Death, Note
+from millrace.engine.task import blackbox
+from millrace.engine.task.blackbox import Box, Death, Note
 from millrace.protocol.types import AttemptId
 
 

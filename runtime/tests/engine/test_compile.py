@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from engine_support import CODE, HEAD, compiled, write_lines
 
-from millrace.engine.compile import CompileOptions, compile_topology
-from millrace.engine.kit import Kit, load, store
-from millrace.engine.program import Kind, Route
-from millrace.engine.schema import type_name
+from millrace.engine.program.compile import CompileOptions, compile_topology
+from millrace.engine.program.kit import Kit, load, store
+from millrace.engine.program.program import Kind, Route
+from millrace.engine.program.schema import type_name
 from millrace.errors import TopologyError
 from millrace.topology.graph import graph_of
 from millrace.topology.load import parse

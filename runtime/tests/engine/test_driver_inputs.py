@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from millrace.clock import Clock, SystemClock
-from millrace.engine.journal import REPEAT_S, EventFile, StatusFile
-from millrace.engine.letters import decode_letters, encode_letters
-from millrace.engine.mailbox import Mailbox
-from millrace.engine.planner import Planner
+from millrace.engine.driver.inbox import Mailbox
+from millrace.engine.driver.journal import REPEAT_S, EventFile, StatusFile
+from millrace.engine.driver.letters import decode_letters, encode_letters
+from millrace.engine.driver.planner import Planner
 from millrace.errors import StateServerError
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record

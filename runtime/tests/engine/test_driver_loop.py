@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.engine.loop import Loop
+from millrace.engine.driver.loop import Loop
 from millrace.protocol import events as e
 
 HOUR_S = 3600.0

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from millrace.engine import exchange
-from millrace.engine.exchange import Check, EnvelopeError, Header, Parcel, Transport
-from millrace.engine.rows import ID, ROOT
+from millrace.engine.task import exchange
+from millrace.engine.task.batch import ID, ROOT
+from millrace.engine.task.exchange import Check, EnvelopeError, Header, Parcel, Transport
 from millrace.errors import NewerFormatError
 from millrace.protocol.types import TaskId
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from engine_support import compiled, write_lines
 
-from millrace.engine.faults import TaskError
+from millrace.engine.task.faults import TaskError
 from millrace.errors import SourceAwayError
 from millrace.ids import DEFAULT_KEY_GROUPS
 from millrace.protocol.types import Replay

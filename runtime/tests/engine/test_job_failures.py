@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.engine.evidence import blames_a_row, worker_gone
-from millrace.engine.faults import TaskError, find_error, short_reason
+from millrace.engine.jobs.evidence import blames_a_row, worker_gone
+from millrace.engine.task.faults import TaskError, find_error, short_reason
 from millrace.errors import SourceError
 from millrace.protocol.types import AttemptId
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from engine_support import Windows, compiled, write_lines
 
-from millrace.engine.faults import TaskError
+from millrace.engine.task.faults import TaskError
 from millrace.errors import EngineError, SinkError, UserCodeError
 
 LINES = ["a", "bad", "b", "bad", "c"]

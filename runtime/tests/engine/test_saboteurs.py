@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 from engine_support import CODE, write_lines
 
-from millrace.engine.code import use_path
-from millrace.engine.exchange import EnvelopeError
-from millrace.engine.faults import TaskError
+from millrace.engine.program.usercode import use_path
+from millrace.engine.task.exchange import EnvelopeError
+from millrace.engine.task.faults import TaskError
 from millrace.protocol.verify import Inconsistent, Winners, verify
 
 use_path(str(CODE))
@@ -91,7 +91,7 @@ def test_mixed_attempts_are_visible_in_the_reports(windows, tmp_path, tracking):
     write_lines(tmp_path, LINES)
     spec = f'tracking: "{tracking}"\n{COMBINED}'
     for transport, expected in [
-        ("millrace.engine.exchange:Transport", Winners),
+        ("millrace.engine.task.exchange:Transport", Winners),
         ("saboteurs:MixedAttempts", Inconsistent),
     ]:
         run = windows(spec, transport=transport)

@@ -14,12 +14,13 @@ import pytest
 from engine_support import write_lines
 
 import millrace
-from millrace.engine import exchange, faults, kit, signing
-from millrace.engine.exchange import EnvelopeError, Header, Parcel
-from millrace.engine.faults import TaskError, find_error
-from millrace.engine.signing import UnsignedError, signed, verified
-from millrace.engine.steps.base import UnavailableError
-from millrace.engine.worker import FirstPass, decode_pieces, decode_reports, load_job
+from millrace.engine.program import kit, signing
+from millrace.engine.program.signing import UnsignedError, signed, verified
+from millrace.engine.task import exchange, faults
+from millrace.engine.task.context import UnavailableError
+from millrace.engine.task.exchange import EnvelopeError, Header, Parcel
+from millrace.engine.task.faults import TaskError, find_error
+from millrace.engine.task.worker import FirstPass, decode_pieces, decode_reports, load_job
 from millrace.errors import EngineError, MillraceError, SinkError, SourceError
 from millrace.protocol.types import AttemptId, TaskId
 from millrace.sinks.base import SinkUnavailableError
@@ -239,4 +240,4 @@ def test_one_module_alone_unpickles_and_none_evaluates():
                 names = [node.func.id] if node.func.id in CALLS else []
             if DANGEROUS.union(CALLS).intersection(names):
                 found.add(str(file.relative_to(package)))
-    assert found == {"engine/signing.py"}
+    assert found == {"engine/program/signing.py"}

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 from engine_support import SparkWindows, compiled, write_lines
 
-from millrace.engine.runner import AttemptDied
-from millrace.engine.session import SessionSettings, build_session
-from millrace.engine.sql import SqlAnalyser
+from millrace.engine.jobs.runner import AttemptDied
+from millrace.engine.jobs.session import SessionSettings, build_session
+from millrace.engine.program.sql import SqlAnalyser
 from millrace.errors import TopologyError
 from millrace.protocol.types import Evidence
 from millrace.protocol.verify import Winners, verify

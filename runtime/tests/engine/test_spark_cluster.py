@@ -11,8 +11,8 @@ import psutil
 import pytest
 from engine_support import SparkWindows, compiled, write_lines
 
-from millrace.engine.runner import AttemptDied
-from millrace.engine.session import SessionSettings, build_session
+from millrace.engine.jobs.runner import AttemptDied
+from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.protocol.verify import Inconsistent, Winners, verify
 
 LINES = [f"alpha beta w{i % 7} w{i % 13}" for i in range(200)]

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace import ids as reference
-from millrace.engine import kernels
-from millrace.engine.rows import Batch, concat, dense
+from millrace.engine.task import kernels
+from millrace.engine.task.batch import Batch, concat, dense
 
 EDGE = reference.edge_id("split", "counts")
 

@@ -11,8 +11,8 @@ import pytest
 import type_values as tv
 from engine_support import SparkWindows, compiled
 
-from millrace.engine.session import SessionSettings, build_session
-from millrace.engine.sql import SqlAnalyser
+from millrace.engine.jobs.session import SessionSettings, build_session
+from millrace.engine.program.sql import SqlAnalyser
 from millrace.errors import TopologyError
 
 SPEC = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from engine_support import CODE
 
-from millrace.engine.traces import FRAMES, Traces
+from millrace.engine.task.traces import FRAMES, Traces
 
 SPEC = """
 sources: [{{name: lines, files: {{path: texts, format: {format}{schema}}}}}]

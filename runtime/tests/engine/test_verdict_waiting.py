@@ -6,8 +6,8 @@ import queue
 
 import pytest
 
-from millrace.engine.stores import Stores
-from millrace.engine.verdicts import Verdicts
+from millrace.engine.driver.stores import Stores
+from millrace.engine.driver.verdicts import Verdicts
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Phase, Verdict, View
 from millrace.state.client import connect

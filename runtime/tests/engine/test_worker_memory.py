@@ -7,7 +7,7 @@ import resource
 import traceback
 from pathlib import Path
 
-from millrace.engine.memory import Memory
+from millrace.engine.task.memory import Memory
 from millrace.errors import UserCodeError
 
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from millrace.engine.compile import CompileOptions, compile_topology
-from millrace.engine.process import DriverConfig, DriverProcess
-from millrace.engine.program import DEFAULT_TRANSPORT
-from millrace.engine.session import SessionSettings, build_session
-from millrace.engine.sql import SqlAnalyser
-from millrace.engine.start import SparkParts, code_path
+from millrace.engine.driver.process import DriverConfig, DriverProcess
+from millrace.engine.jobs.session import SessionSettings, build_session
+from millrace.engine.jobs.start import SparkParts, code_path
+from millrace.engine.program.compile import CompileOptions, compile_topology
+from millrace.engine.program.program import DEFAULT_TRANSPORT
+from millrace.engine.program.sql import SqlAnalyser
 from millrace.local.files import read_json, write_json
 from millrace.state.client import StateAddress
 from millrace.state.viewfile import ViewFile

@@ -19,11 +19,11 @@ from millrace.cli.progress import Figures
 from millrace.cli.report import totals_in
 from millrace.cli.status import drawn
 from millrace.clock import SystemClock
-from millrace.engine import blackbox
-from millrace.engine.blackbox import Death, Note
-from millrace.engine.letters import decode_letters, encode_letters
-from millrace.engine.mailbox import Mailbox
-from millrace.engine.process import DriverConfig, read_driver_file
+from millrace.engine.driver.inbox import Mailbox
+from millrace.engine.driver.letters import decode_letters, encode_letters
+from millrace.engine.driver.process import DriverConfig, read_driver_file
+from millrace.engine.task import blackbox
+from millrace.engine.task.blackbox import Death, Note
 from millrace.errors import ExitCode, MillraceError, NewerFormatError, WorkFolderError
 from millrace.local.accepted import accept, read_accepted, write_accepted
 from millrace.local.figures import read_figures

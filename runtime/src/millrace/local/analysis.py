@@ -57,7 +57,7 @@ def _ask(loaded: LoadedTopology, sources: Collection[str], scratch: Path) -> Ana
     }
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "millrace.engine.analyse"],
+            [sys.executable, "-m", "millrace.engine.jobs.analyse"],
             input=json.dumps(question),
             capture_output=True,
             text=True,

@@ -258,7 +258,7 @@ class _Plan:
         command = (
             sys.executable,
             "-m",
-            "millrace.engine.main",
+            "millrace.engine.driver.main",
             "--workdir",
             str(self._folder.path),
         )

@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from millrace import checked
-from millrace.engine.letters import DamagedLettersError, decode_letters, payload_of
+from millrace.engine.driver.letters import DamagedLettersError, decode_letters, payload_of
 from millrace.errors import MillraceError, NewerFormatError, StateServerError, WorkFolderError
 from millrace.local.files import read_json, write_json
 from millrace.local.launch import state_servers

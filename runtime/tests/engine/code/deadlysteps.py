@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from millrace import Processor, row
-from millrace.engine.blackbox import FOLDER_VARIABLE
-from millrace.engine.exchange import Transport
+from millrace.engine.task.blackbox import FOLDER_VARIABLE
+from millrace.engine.task.exchange import Transport
 
 
 @row(output="word string")

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.exchange import Transport, check_of
-from millrace.engine.rows import ID
+from millrace.engine.task.batch import ID
+from millrace.engine.task.exchange import Transport, check_of
 from millrace.ids import mix64
 
 SEED = 0

@@ -16,8 +16,8 @@ import pyarrow as pa
 from fault_orders import attempt, orders
 
 from millrace import row
-from millrace.engine.blackbox import FOLDER_VARIABLE
-from millrace.engine.exchange import Parcel, Transport
+from millrace.engine.task.blackbox import FOLDER_VARIABLE
+from millrace.engine.task.exchange import Parcel, Transport
 from millrace.protocol.types import Staged
 from millrace.sinks.files import FileSink
 

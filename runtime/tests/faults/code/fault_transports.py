@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from fault_orders import attempt, orders, strike, strikes
 
-from millrace.engine.exchange import Parcel, Transport, check_of
-from millrace.engine.rows import ID
+from millrace.engine.task.batch import ID
+from millrace.engine.task.exchange import Parcel, Transport, check_of
 
 Alter = Callable[[pa.Table, int], pa.Table]
 

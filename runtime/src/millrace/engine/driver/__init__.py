@@ -1,0 +1,1 @@
+"""The driver process: the state machine, its loop, and the real parts around it."""

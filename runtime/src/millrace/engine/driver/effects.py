@@ -1,0 +1,281 @@
+"""Carries out the driver machine's actions on real state servers, Spark, ackers and sinks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from millrace import crash
+from millrace.engine.driver.inbox import Mailbox
+from millrace.engine.driver.journal import EventFile
+from millrace.engine.driver.letters import encode_letters
+from millrace.engine.driver.planner import Planner
+from millrace.engine.driver.publisher import Publisher
+from millrace.engine.driver.stores import Stores
+from millrace.engine.driver.verdicts import Verdicts
+from millrace.engine.jobs.runner import AttemptDied, AttemptResult, AttemptRunner, SparkGone
+from millrace.engine.program.cutting import cut_intent
+from millrace.errors import FencedError, MillraceError, SinkError, StateServerError
+from millrace.protocol import events as e
+from millrace.protocol.types import AttemptId, AttemptPlan, Record, Stamp
+from millrace.sources.base import Source
+from millrace.state.viewfile import ViewFile
+
+log = logging.getLogger(__name__)
+
+Post = Callable[[e.Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The real things that actions are carried out on."""
+
+    view: ViewFile
+    stores: Stores
+    verdicts: Verdicts
+    planner: Planner
+    publisher: Publisher
+    mailbox: Mailbox
+    events: EventFile
+    sources: Mapping[str, Source]
+    runner: Callable[[], AttemptRunner]
+    committed: Callable[[Record], None]
+    running: Callable[[AttemptPlan], None]
+    failed: Callable[[MillraceError], None]
+    settle: Callable[[], None]
+
+
+class RealEffects:
+    """One method for each kind of action; see ``protocol.events`` for what each asks."""
+
+    def __init__(self, parts: Parts, post: Post) -> None:
+        self._parts = parts
+        self._post = post
+        self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")
+        self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
+        self._active: AttemptRunner | None = None
+        self._pending: set[AttemptId] = set()
+        self._over: set[AttemptId] = set()
+        self._unforgotten: set[AttemptId] = set()
+        self._copying: Stamp | None = None
+        self._methods: dict[type, Callable[..., list[e.Event]]] = {
+            e.ReadView: self._read_view,
+            e.CasView: self._cas_view,
+            e.SendStamp: self._send_stamp,
+            e.SendRecord: self._send_record,
+            e.CopyObjects: self._copy_objects,
+            e.FenceSinks: self._fence_sinks,
+            e.Plan: self._plan,
+            e.OpenLog: self._open_log,
+            e.Run: self._run,
+            e.Cancel: self._cancel,
+            e.AskVerdict: self._ask_verdict,
+            e.WriteDead: self._write_dead,
+            e.Split: self._split,
+            e.Publish: self._publish,
+            e.Forget: self._forget,
+            e.Notify: self._notify,
+            e.Committed: self._committed,
+            e.Stop: self._stop,
+        }
+
+    def perform(self, action: e.Action) -> list[e.Event]:
+        return self._methods[type(action)](action)
+
+    def poll(self) -> list[e.Event]:
+        self._parts.settle()
+        return self._parts.mailbox.look()
+
+    def close(self) -> None:
+        """End the threads; a running attempt is cancelled."""
+        if self._active is not None:
+            self._active.cancel_all()
+        self._parts.planner.stop()
+        self._parts.verdicts.stop()
+        self._parts.publisher.stop()
+        self._spark.shutdown(wait=False, cancel_futures=True)
+        self._janitor.shutdown(wait=True, cancel_futures=True)
+
+    # -- the view and the servers
+
+    def _read_view(self, action: e.ReadView) -> list[e.Event]:
+        return [e.ViewRead(*self._parts.view.read(), action.token)]
+
+    def _cas_view(self, action: e.CasView) -> list[e.Event]:
+        version = self._parts.view.cas(action.expected, action.view)
+        if version is None:
+            return [e.CasLost(action.view)]
+        crash.reached("driver.claimed")
+        return [e.CasDone(version, action.view)]
+
+    def _send_stamp(self, action: e.SendStamp) -> list[e.Event]:
+        event = self._parts.stores.stamp(action.member, action.stamp)
+        crash.reached("driver.stamped")
+        return [event]
+
+    def _send_record(self, action: e.SendRecord) -> list[e.Event]:
+        event = self._parts.stores.write_record(action.member, action.stamp, action.record)
+        crash.reached("driver.record-sent")
+        return [event]
+
+    def _copy_objects(self, action: e.CopyObjects) -> list[e.Event]:
+        # The machine asks again while it waits; one copy under a stamp is enough.
+        if self._copying != action.stamp:
+            self._copying = action.stamp
+            self._janitor.submit(self._copy, action)
+        return []
+
+    def _copy(self, action: e.CopyObjects) -> None:
+        try:
+            self._post(self._parts.stores.copy(action))
+        finally:
+            self._copying = None
+
+    # -- windows
+
+    def _plan(self, action: e.Plan) -> list[e.Event]:
+        self._parts.planner.ask(action)
+        return []
+
+    def _open_log(self, action: e.OpenLog) -> list[e.Event]:
+        # The ackers are told on the attempt's own thread, since the edges are known once Spark
+        # has started; Spark's jobs run on that thread one after the other.
+        self._spark.submit(self._announce, action)
+        return []
+
+    def _announce(self, action: e.OpenLog) -> None:
+        try:
+            self._parts.verdicts.open(action.id, action.roots)
+        except FencedError as error:
+            self._post(e.SinkRefused(str(error), fenced=True))
+        except StateServerError as error:
+            self._over.add(action.id)
+            self._post(e.RunDied(action.id, str(error), member_lost=True))
+
+    def _run(self, action: e.Run) -> list[e.Event]:
+        crash.reached("driver.started")
+        self._parts.running(action.plan)
+        self._pending.add(action.plan.id)
+        self._spark.submit(self._attempt, action.plan)
+        return []
+
+    def _attempt(self, plan: AttemptPlan) -> None:
+        try:
+            if plan.id not in self._over:  # else it ended before its turn came
+                self._run_to_end(plan)
+        finally:
+            self._pending.discard(plan.id)
+            self._over.discard(plan.id)
+
+    def _run_to_end(self, plan: AttemptPlan) -> None:
+        try:
+            self._active = self._parts.runner()
+            result = self._active.run(plan)
+            self._verify(result)
+        except AttemptDied as died:
+            self._post(e.RunDied(plan.id, died.reason, died.member_lost, died.evidence))
+        except MillraceError as error:
+            if getattr(error, "retryable", False):
+                self._post(e.RunDied(plan.id, str(error), member_lost=True))
+            else:
+                self._parts.failed(error)
+                self._post(e.RunFailed(plan.id, str(error)))
+        except SparkGone as error:
+            # A root cannot be to blame, and no attempt can succeed: a new driver is needed.
+            self._post(e.RunFailed(plan.id, str(error)))
+        except Exception as error:
+            # The boundary of an attempt: whatever went wrong, the machine must hear of it.
+            log.exception("window attempt %s", plan.id)
+            self._post(e.RunDied(plan.id, f"{type(error).__name__}: {error}"))
+        else:
+            crash.reached("driver.ran")
+            self._post(e.RunDone(plan.id, result.shape, result.reports))
+
+    def _verify(self, result: AttemptResult) -> None:
+        try:
+            self._parts.publisher.verify(result.reports)
+        except SinkError as error:
+            raise AttemptDied(str(error), getattr(error, "retryable", False)) from error
+
+    def _cancel(self, action: e.Cancel) -> list[e.Event]:
+        self._parts.verdicts.give_up(action.id)
+        if action.id in self._pending:
+            self._over.add(action.id)
+            if self._active is not None:
+                self._active.cancel(action.id)
+        return []
+
+    def _ask_verdict(self, action: e.AskVerdict) -> list[e.Event]:
+        return self._held_up(self._parts.verdicts.ask(action.marker), action.marker.id.window)
+
+    def _held_up(self, reason: str, window: int) -> list[e.Event]:
+        """Nothing comes of an action for now; the machine asks again."""
+        if not reason:
+            return []
+        return self._notify(e.Notify("WindowHeldUp", reason, window, warning=True))
+
+    def _write_dead(self, action: e.WriteDead) -> list[e.Event]:
+        data = encode_letters(action.letters, self._parts.sources)
+        try:
+            self._parts.stores.put_everywhere(action.stamp, action.name, data)
+        except StateServerError as error:
+            return self._held_up(
+                f"dead letters of window {action.window} wait: {error}", action.window
+            )
+        crash.reached("driver.dead-written")
+        return [e.DeadWritten(action.name)]
+
+    def _split(self, action: e.Split) -> list[e.Event]:
+        first, second = cut_intent(action.intent, action.at, self._parts.sources)
+        return [e.SplitDone(action.intent.window, first, second)]
+
+    # -- sinks
+
+    def _fence_sinks(self, action: e.FenceSinks) -> list[e.Event]:
+        self._parts.publisher.fence(action.execution, action.record)
+        return []
+
+    def _publish(self, action: e.Publish) -> list[e.Event]:
+        self._parts.publisher.publish(action.sealed, action.execution)
+        return []
+
+    def _forget(self, action: e.Forget) -> list[e.Event]:
+        self._janitor.submit(self._delete, action)
+        return []
+
+    def _delete(self, action: e.Forget) -> None:
+        self._unforgotten |= set(action.attempts)
+        try:
+            self._parts.verdicts.forget(sorted(self._unforgotten))
+            self._unforgotten.clear()
+        except MillraceError as error:
+            log.warning("deleting from the ack log, tried again later: %s", error)
+        try:
+            self._parts.stores.delete(action)
+            if action.keep is not None:
+                self._parts.publisher.discard(action)
+        except MillraceError as error:
+            # What is left is found by the next sweep.
+            log.warning("deleting superseded objects: %s", error)
+        crash.reached("driver.forgotten")
+
+    # -- telling
+
+    def _notify(self, action: e.Notify) -> list[e.Event]:
+        if self._parts.events.add(action):
+            log.log(logging.WARNING if action.warning else logging.INFO, action.text)
+        return []
+
+    def _committed(self, action: e.Committed) -> list[e.Event]:
+        first = self._parts.mailbox.committed(action.record)
+        self._parts.committed(action.record)
+        # What waits for a driver comes before it can find that nothing is left to do.
+        return self._parts.mailbox.look() if first else []
+
+    def _stop(self, action: e.Stop) -> list[e.Event]:
+        failed = action.kind not in ("drained", "asked", "fenced")
+        log.log(logging.ERROR if failed else logging.INFO, action.text)
+        self._parts.events.add(e.Notify("DriverStopped", action.text, warning=failed))
+        return []

@@ -1,0 +1,70 @@
+"""The driver process: ``python -m millrace.engine.driver.main --workdir FOLDER``.
+
+Claiming the execution and reading the record go on while Spark starts, so a new driver is ready
+as soon as its JVM is. SIGTERM ends it behind the running publication; SIGKILL at any moment is
+what the protocol is for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from millrace.engine.driver.process import DriverConfig, DriverProcess, read_driver_file
+from millrace.engine.program import signing
+from millrace.errors import ExitCode, MillraceError
+from millrace.repeats import quiet_repeats
+
+log = logging.getLogger("millrace.driver")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a driver to its end and return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m millrace.engine.driver.main", description=__doc__
+    )
+    parser.add_argument("--workdir", type=Path, required=True, help="the topology's work folder")
+    options = parser.parse_args(arguments)
+    signing.forget_secret()
+    logging.basicConfig(
+        level=os.environ.get("MILLRACE_LOG_LEVEL", "INFO"),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    quiet_repeats()
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        config = DriverConfig.load(options.workdir, read_driver_file(options.workdir))
+        # Neither Spark nor what user code starts needs it; workers have it from their kit.
+        os.environ.pop("MILLRACE_STATE_PASSWORD", None)
+        process = DriverProcess(config)
+    except MillraceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+    def stop(_: int, __: FrameType | None) -> None:
+        process.ask_to_stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return process.run()
+    except MillraceError as error:
+        log.error("%s", error)
+        return error.exit_code
+    except Exception:
+        # The boundary of the process: the supervisor decides what follows from the exit code.
+        log.exception("the driver failed")
+        return ExitCode.FAILED
+
+
+if __name__ == "__main__":
+    # The JVM has threads that would hold the interpreter at its end.
+    code = main()
+    logging.shutdown()
+    os._exit(code)

@@ -1,0 +1,117 @@
+"""Shows sealed windows on the sinks, one after the other, beside the running window."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from millrace import crash
+from millrace.engine.driver.callbacks import Callbacks
+from millrace.engine.driver.retired import RetiredSinks
+from millrace.errors import FencedError, SinkError
+from millrace.protocol import events as e
+from millrace.protocol.record import behind
+from millrace.protocol.types import Mark, Record, Sealed, TaskReport
+from millrace.sinks.base import Sink
+
+log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """One thread that answers ``FenceSinks`` and ``Publish`` actions through ``post``."""
+
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        callbacks: Callbacks,
+        post: Callable[[e.Event], None],
+        retired: RetiredSinks,
+    ) -> None:
+        self._sinks = sinks
+        self._callbacks = callbacks
+        self._post = post
+        self._retired = retired
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="publisher")
+
+    def stop(self) -> None:
+        """Wait for the window that is being published."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def fence(self, execution: int, record: Record) -> None:
+        self._thread.submit(self._guarded, 0, lambda: self._fence(execution, record))
+
+    def publish(self, sealed: Sealed, execution: int) -> None:
+        self._thread.submit(self._guarded, sealed.window, lambda: self._publish(sealed, execution))
+
+    def verify(self, reports: Iterable[TaskReport]) -> None:
+        """Check staged outputs before they are sealed; called from the attempt's thread.
+
+        Raises ``SinkError`` for one that is damaged.
+        """
+        staged = [one for report in reports for one in report.staged]
+        for sink in self._sinks:
+            mine = [one for one in staged if one.sink == sink.name]
+            if mine:
+                sink.verify(mine)
+
+    def discard(self, forget: e.Forget) -> None:
+        """Drop staged leftovers of ended attempts that no committed record names."""
+        self._thread.submit(self._guarded, 0, lambda: self._discard(forget))
+
+    def _fence(self, execution: int, record: Record) -> None:
+        old = self._retired.open(record)
+        marks, untold = self._marks([*old, *self._sinks])
+        ahead = behind(record, marks)
+        if ahead is not None:
+            self._post(e.SinkRefused(ahead, fenced=False, behind=True))
+            return
+        for sink in old:
+            with self._retired.explained(sink.name):
+                sink.fence(execution)
+        for sink in self._sinks:
+            sink.fence(execution)
+        self._post(e.SinksFenced(execution, untold))
+
+    def _marks(self, sinks: Sequence[Sink]) -> tuple[list[Mark], tuple[str, ...]]:
+        """What the sinks show, and the names of those that cannot tell."""
+        marks, untold = [], []
+        for sink in sinks:
+            try:
+                shown = sink.last_shown()
+            except NotImplementedError:
+                untold.append(sink.name)
+            else:
+                marks += [Mark(sink.name, *shown)] if shown is not None else []
+        return marks, tuple(untold)
+
+    def _publish(self, sealed: Sealed, execution: int) -> None:
+        removed, shares = self._retired.shares(sealed, self._sinks)
+        for sink, mine in removed:
+            with self._retired.explained(sink.name):
+                sink.publish(sealed, mine, execution)
+        for sink, mine in shares:
+            sink.publish(sealed, mine, execution)
+        if sealed.roots is not None:
+            self._callbacks.tell(sealed.window, sealed.roots)
+        crash.reached("driver.published")
+        self._post(e.Published(sealed.window))
+
+    def _discard(self, forget: e.Forget) -> None:
+        for sink in self._sinks:
+            sink.discard(forget.covers)
+
+    def _guarded(self, window: int, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except FencedError as error:
+            self._post(e.SinkRefused(str(error), fenced=True))
+        except SinkError as error:
+            if getattr(error, "retryable", False):
+                self._post(e.PublishFailed(window, str(error)))
+            else:
+                self._post(e.SinkRefused(str(error), fenced=False))
+        except Exception as error:
+            # The boundary of a sink's code: a window that cannot be shown is tried again.
+            log.exception("publishing window %d", window)
+            self._post(e.PublishFailed(window, f"{type(error).__name__}: {error}"))

@@ -1,0 +1,126 @@
+"""Keeps the status file up to date from what the driver is told and has committed."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from millrace.clock import Clock
+from millrace.engine.driver.journal import StatusFile
+from millrace.protocol import events as e
+from millrace.protocol.types import AttemptPlan, Json, Record, View
+
+RATE_WINDOWS = 20
+"""The rate shown is over so many windows."""
+
+TIMINGS_KEPT = 50
+
+
+class Statistics:
+    """Numbers for people; everything exact in them is copied from the committed record.
+
+    ``lag`` tells how many records wait in the sources, ``taken`` is told the record's offsets.
+    """
+
+    def __init__(self, status: StatusFile, clock: Clock) -> None:
+        self.lag: Callable[[], int] = lambda: 0
+        self.taken: Callable[[Mapping[str, Json]], None] = lambda _: None
+        self._status = status
+        self._clock = clock
+        self._record: Record | None = None
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RATE_WINDOWS)
+        self._opened: dict[int, float] = {}
+        self._timings: deque[dict[str, float]] = deque(maxlen=TIMINGS_KEPT)
+        status.values.update(pid=os.getpid(), state="starting", window=None)
+        status.write(force=True)
+
+    def what_changed(self, record: Record) -> str:
+        """Name of the crash point that a committed record stands for."""
+        before = self._record
+        if before is None:
+            return "driver.written-back"
+        if record.components != before.components:
+            return "driver.edited"
+        if record.sealed > before.sealed:
+            return "driver.sealed"
+        if len(record.intents) > len(before.intents):
+            return "driver.split" if before.intents else "driver.opened"
+        return "driver.marked"
+
+    def committed(self, record: Record, view: View) -> None:
+        self.taken(record.offsets)
+        now = self._clock.monotonic_s()
+        if self._record is None or record.sealed > self._record.sealed:
+            self._recent.append((now, record.totals.roots))
+        for intent in record.intents:
+            self._opened.setdefault(intent.window, now)
+        self._record = record
+        dead = sum(s.count - len(s.removed) for s in record.dead)
+        self._status.values.update(
+            state="running",
+            uid=record.uid,
+            execution=view.execution,
+            epoch=view.epoch,
+            phase=view.phase.value,
+            members=[m.name for m in view.target],
+            sealed=record.sealed,
+            published=record.published,
+            totals={
+                "roots": record.totals.roots,
+                "windows": record.totals.windows,
+                "replays": record.totals.replays,
+                "dead": record.totals.dead,
+                "dropped": record.totals.dropped,
+            },
+            pendingReplays=len(record.replays),
+            deadLetters=dead,
+            rootsPerS=self._rate(),
+        )
+        self.write()
+
+    def running(self, plan: AttemptPlan) -> None:
+        """A window attempt begins."""
+        a = plan.id
+        self._status.values["window"] = {
+            "number": a.window,
+            "attempt": a.attempt,
+            "roots": plan.intent.roots,
+            "since": self._clock.now_s(),
+        }
+        self.write(force=plan.intent.roots > 1000)
+
+    def observe(self, event: e.Event) -> None:
+        if isinstance(event, e.RunDone | e.RunDied):
+            self._status.values["window"] = None
+        if isinstance(event, e.Published):
+            self._published(event.window)
+
+    def write(self, force: bool = False) -> None:
+        self._status.values["lagRecords"] = self.lag()
+        self._status.write(force)
+
+    def settle(self) -> None:
+        """Write the figures of the last change, which may have come too soon after another."""
+        if self.lag() != self._status.values.get("lagRecords"):
+            self.write()
+        self._status.settle()
+
+    def stopped(self, stop: e.Stop) -> None:
+        self._status.values.update(state=stop.kind, window=None, reason=stop.text)
+        self.write(force=True)
+
+    def _published(self, window: int) -> None:
+        now = self._clock.monotonic_s()
+        opened = self._opened.pop(window, None)
+        if opened is not None:
+            timing = {"window": window, "openToPublishedS": round(now - opened, 6)}
+            self._timings.append(timing)
+            self._status.values["timings"] = list(self._timings)
+        self._opened = {w: at for w, at in self._opened.items() if w > window}
+
+    def _rate(self) -> float:
+        if len(self._recent) < 2:
+            return 0.0
+        (first_s, first), (last_s, last) = self._recent[0], self._recent[-1]
+        return round((last - first) / max(last_s - first_s, 1e-6), 1)

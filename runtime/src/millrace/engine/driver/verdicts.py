@@ -1,0 +1,146 @@
+"""The driver's questions to the ackers: which window attempts are open, and who judged what."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from millrace import crash
+from millrace.engine.driver.stores import Stores
+from millrace.errors import FencedError, MillraceError, StateServerError
+from millrace.protocol import events as e
+from millrace.protocol.types import AttemptId, CloseMarker, Member
+from millrace.tracking.control import AckControl
+from millrace.tracking.log import AckLog, AckLogLostError
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 0.5
+"""How long one look at the verdicts takes before the question is looked at again."""
+
+
+class Verdicts:
+    """Opens and closes window attempts in the ack log and posts the verdicts as events.
+
+    The log lives on the first member of the view. A server that is away costs time, never an
+    answer: the machine asks again.
+    """
+
+    def __init__(
+        self, stores: Stores, edges: Callable[[], Sequence[str]], post: Callable[[e.Event], None]
+    ) -> None:
+        self._stores = stores
+        self._edges = edges
+        self._post = post
+        self._ackers: tuple[str, ...] = ()
+        self._control: AckControl | None = None
+        self._log: AckLog | None = None
+        self._where: tuple[Member, int] | None = None
+        self._asked: AttemptId | None = None
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._waiter = ThreadPoolExecutor(1, thread_name_prefix="verdict")
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._waiter.shutdown(wait=True, cancel_futures=True)
+
+    def members(self, ackers: tuple[str, ...]) -> None:
+        """These ackers are alive."""
+        self._ackers = ackers
+        with self._lock:
+            control = self._control
+        if control is not None and ackers:
+            try:
+                control.set_ackers(ackers)
+            except (FencedError, StateServerError) as error:
+                log.warning("placing the ack log's slices: %s", error)
+
+    def open(self, attempt: AttemptId, roots: int) -> None:
+        """Announce an attempt. Raises ``StateServerError``, ``FencedError``."""
+        self._begun().open(attempt, roots)
+
+    def ask(self, marker: CloseMarker) -> str:
+        """Name the winners and wait for the verdict on another thread.
+
+        Asked again, it does so only if the log has not taken them yet, or nobody waits any more.
+        Returns what holds the verdict up, if that is known.
+        """
+        try:
+            if self._asked == marker.id:
+                return self._held_up()
+            self._begun().close(marker)
+        except FencedError as error:
+            self._post(e.SinkRefused(str(error), fenced=True))
+            return ""
+        except AckLogLostError:
+            self._post(e.VerdictLost(marker.id))
+            return ""
+        except StateServerError as error:
+            return f"the verdict on window {marker.id.window} waits: {error}"
+        crash.reached("driver.closed")
+        self._asked = marker.id
+        self._waiter.submit(self._wait, marker)
+        return ""
+
+    def _held_up(self) -> str:
+        """Why an answer may be late that no acker can say: they write it to a server that is full.
+
+        Raises ``StateServerError``.
+        """
+        with self._lock:
+            reader = self._log
+        if reader is None or not reader.full():
+            return ""
+        return (
+            "the verdict waits: the state server's memory is full, its 'maxmemory' is reached; "
+            "raise it, or have less state"
+        )
+
+    def give_up(self, attempt: AttemptId) -> None:
+        """Nobody waits for this verdict any more."""
+        if self._asked == attempt:
+            self._asked = None
+
+    def forget(self, attempts: Iterable[AttemptId]) -> None:
+        """Delete what is in the log about ended attempts. Raises ``StateServerError``."""
+        if self._control is not None:
+            self._control.forget(attempts)
+
+    def _wait(self, marker: CloseMarker) -> None:
+        while not self._stopped.is_set() and self._asked == marker.id:
+            with self._lock:
+                reader = self._log
+            assert reader is not None
+            try:
+                verdict = reader.wait_verdict(marker.id, PATIENCE_S)
+            except AckLogLostError:
+                self._post(e.VerdictLost(marker.id))
+                return
+            except StateServerError as error:
+                log.warning("waiting for a verdict: %s", error)
+                self._stopped.wait(PATIENCE_S)
+                continue
+            except MillraceError as error:
+                # A verdict in a newer format, say: no further attempt would be judged.
+                self._post(e.RunFailed(marker.id, str(error)))
+                return
+            if verdict is not None:
+                crash.reached("driver.judged")
+                self._post(e.VerdictGiven(verdict))
+                return
+
+    def _begun(self) -> AckControl:
+        """The control stream of this execution on the server that holds the log now."""
+        member, execution = self._stores.log_member()
+        if not self._ackers:
+            raise StateServerError("no acker is alive; windows wait until one is")
+        with self._lock:
+            if self._control is None or self._where != (member, execution):
+                found = AckLog(self._stores.client(member).redis, self._stores.uid)
+                control = AckControl(found, execution, self._edges())
+                control.begin(self._ackers)
+                self._log, self._control, self._where = found, control, (member, execution)
+            return self._control

@@ -1,0 +1,1 @@
+"""Windows as Spark jobs: the session, the jobs, and what their deaths say."""

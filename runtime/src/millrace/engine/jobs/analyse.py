@@ -1,0 +1,155 @@
+"""Asks Spark and the sources what is in a topology: ``python -m millrace.engine.jobs.analyse``.
+
+A process of its own, so that nothing of Spark stays in the command that asks, and nothing of
+what a JVM prints reaches the terminal. It reads one JSON object from standard input and writes
+one to the file that it is told: columns by component, and what Spark refuses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import SparkContext
+
+from millrace.ddl import RESERVED_PREFIX
+from millrace.engine.jobs.session import SessionSettings, build_session
+from millrace.engine.jobs.start import code_path
+from millrace.engine.program.program import SqlStep
+from millrace.engine.program.schema import normal_schema, type_name
+from millrace.engine.program.sql import SqlAnalyser
+from millrace.engine.program.usercode import use_path
+from millrace.errors import MillraceError, TopologyError
+from millrace.sources import SourceSpec, make_source
+from millrace.topology.graph import Role, graph_of
+from millrace.topology.model import Processor, StreamTopology
+
+HEAP = "512m"
+"""Analysing reads no data."""
+
+_JAVA_END_S = 20.0
+
+Analyser = Callable[[], SqlAnalyser]
+
+
+class Findings:
+    """``columns``: names and types by component; ``problems``: (path, value, message, remedy);
+    ``unknown``: sentences about what could not be looked at."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, list[tuple[str, str]]] = {}
+        self.problems: list[tuple[str, Any, str, str]] = []
+        self.unknown: list[str] = []
+
+    def document(self) -> dict[str, Any]:
+        return {"columns": self.columns, "problems": self.problems, "unknown": self.unknown}
+
+
+def analyse(
+    topology: StreamTopology, folder: Path, sources: Collection[str], analyser: Analyser
+) -> Findings:
+    """Columns of ``sources``, and of SQL steps as Spark types them; ``analyser`` is called once
+    if there are any."""
+    findings = Findings()
+    schemas: dict[str, pa.Schema] = {}
+    spec = topology.spec
+    sql: SqlAnalyser | None = None
+    use_path(str(code_path(topology, folder)))
+    for component in graph_of(topology).order():
+        name = component.name
+        schema = None
+        if component.role is Role.SOURCE and name in sources:
+            try:
+                source = make_source(SourceSpec.of(spec.sources[component.index], folder))
+                schema = normal_schema(source.schema())
+            except MillraceError as error:
+                findings.unknown.append(f"the columns of {name!r} are not known: {error}")
+            except Exception as error:  # noqa: BLE001 the boundary to a source of the user's own
+                said = f"{type(error).__name__}: {error}"
+                findings.unknown.append(f"the columns of {name!r} are not known: {said}")
+        elif component.role is Role.PROCESSOR:
+            processor = spec.processors[component.index]
+            incoming = schemas.get(processor.inputs[0].producer)
+            if processor.sql is not None and incoming is not None:
+                sql = sql or analyser()
+                schema = _step(findings, sql, processor, component.index, incoming)
+            elif processor.sql is not None:
+                findings.unknown.append(f"the SQL of {name!r} is not checked: its input is unknown")
+        if schema is not None:
+            schemas[name] = schema
+            findings.columns[name] = [(f.name, type_name(f.type)) for f in schema]
+    return findings
+
+
+def _step(
+    findings: Findings, sql: SqlAnalyser, processor: Processor, index: int, incoming: pa.Schema
+) -> pa.Schema | None:
+    assert processor.sql is not None
+    base = f"spec.processors[{index}].sql"
+    step = SqlStep(tuple(processor.sql.select), processor.sql.where)
+    faults = sql.faults(step, incoming)
+    remedy = f"its input has {', '.join(incoming.names)}"
+    for fault in faults:
+        findings.problems.append((f"{base}.{fault.field}", fault.text, fault.message, remedy))
+    if faults:
+        return None
+    try:
+        schema = normal_schema(sql(processor.name, step, incoming))
+    except TopologyError as error:
+        message, _, remedy = str(error).rpartition("; ")
+        findings.problems.append((base, list(step.select), message or remedy, remedy))
+        return None
+    reserved = [name for name in schema.names if name.startswith(RESERVED_PREFIX)]
+    if reserved:
+        message = "brings in columns that are not those of the input"
+        findings.problems.append(
+            (f"{base}.select", list(step.select), message, 'let "*" stand alone or name columns')
+        )
+        return None
+    return schema
+
+
+def main() -> int:
+    """Answer one question; the exit code is 0 where there is an answer."""
+    question = json.load(sys.stdin)
+    topology = StreamTopology.model_validate(question["topology"])
+    scratch = Path(question["scratch"])
+
+    def analyser() -> SqlAnalyser:
+        settings = SessionSettings(
+            topology.name,
+            scratch,
+            threads=1,
+            driver_memory=HEAP,
+            conf=topology.spec.spark.conf,
+            log_level="OFF",
+        )
+        return SqlAnalyser(build_session(settings))
+
+    findings = analyse(topology, Path(question["folder"]), question["sources"], analyser)
+    (scratch / "answer.json").write_text(json.dumps(findings.document()))
+    _end_java()
+    return 0
+
+
+def _end_java() -> None:
+    """Wait for the JVM's end, so that it does not write into a folder that is being deleted."""
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        if SparkContext._active_spark_context is not None:
+            SparkContext._active_spark_context.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(_JAVA_END_S)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    # The JVM has threads that would hold the interpreter at its end.
+    os._exit(code)

@@ -1,0 +1,282 @@
+"""Runs window attempts as Spark jobs.
+
+A window of few roots is one task that runs every pass; a larger one is one job whose stages are
+the passes, joined by envelopes. Each attempt is a job of its own: nothing is cached, nothing runs
+twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.core.rdd import RDD
+from pyspark.errors import PySparkException
+from pyspark.serializers import NoOpSerializer
+
+from millrace.engine.jobs.evidence import blames_a_row, sql_states, worker_gone
+from millrace.engine.jobs.session import FOLDER
+from millrace.engine.program import kit as kit_files
+from millrace.engine.program.cutting import cut_intent
+from millrace.engine.program.kit import Kit
+from millrace.engine.program.program import Program
+from millrace.engine.program.signing import UnsignedError
+from millrace.engine.program.sql import add_step, frame_schema, jvm_chain
+from millrace.engine.task import blackbox
+from millrace.engine.task.faults import find_error, short_reason
+from millrace.engine.task.sqlstage import RESULT_SCHEMA, FramePass, FrameReader, keyed, values
+from millrace.engine.task.state import Services
+from millrace.engine.task.steps.ends import Piece
+from millrace.engine.task.worker import (
+    FirstPass,
+    Job,
+    NextPass,
+    decode_reports,
+    encode_pieces,
+)
+from millrace.errors import EngineError, MillraceError, StateServerError, UserCodeError
+from millrace.protocol.types import (
+    AttemptId,
+    AttemptPlan,
+    Evidence,
+    Intent,
+    RootRange,
+    TaskReport,
+)
+from millrace.sources.base import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL_WINDOW_ROOTS = 4_096
+"""A window of at most so many roots runs as one task."""
+
+DEATH_NOTICE_S = 1.0
+"""How long to wait for the record of a worker's end after Spark has noticed it."""
+
+
+class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a fault of ours
+    """A window attempt ended without results.
+
+    ``member_lost``: something outside the attempt was away or full (a state server, a sink's
+    disk). ``evidence`` is what the end says about the window's roots.
+    """
+
+    def __init__(
+        self, reason: str, member_lost: bool = False, evidence: Evidence = Evidence.NONE
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.member_lost = member_lost
+        self.evidence = evidence
+
+
+class SparkGone(Exception):  # noqa: N818 the same
+    """Spark itself has ended: this process can run nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptResult:
+    """Reports of all tasks whose output was used; ``shape[k]`` counts the tasks of pass k."""
+
+    shape: tuple[int, ...]
+    reports: tuple[TaskReport, ...]
+
+
+class AttemptRunner:
+    """Runs attempts of one program, one at a time; ``cancel`` may come from another thread.
+
+    ``services`` says how tasks reach the state servers and the ack log, and is asked for each
+    attempt, since the view may have changed.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        sources: Mapping[str, Source],
+        services: Callable[[], Services],
+        small_window_roots: int = SMALL_WINDOW_ROOTS,
+    ) -> None:
+        self._spark = spark
+        self._context = spark.sparkContext
+        self._program = program
+        self._sources = sources
+        self._services = services
+        self._small = small_window_roots
+        self._current: AttemptId | None = None
+        jvm = self._context._jvm
+        assert jvm is not None
+        spark_conf = self._context._jsc.sc().conf()
+        self._serializer = jvm.org.apache.spark.serializer.JavaSerializer(spark_conf)
+        self._cancelled: AttemptId | None = None
+        self._folder = Path(self._context.getConf().get(FOLDER))
+        self._kits: dict[tuple[tuple[str, str], ...], Path] = {}
+        folder = self._context.getConf().get(f"spark.executorEnv.{blackbox.FOLDER_VARIABLE}")
+        self._blackbox = Path(folder) if folder else None
+
+    def run(self, plan: AttemptPlan) -> AttemptResult:
+        """Run one attempt to its end.
+
+        Raises ``AttemptDied``, or another ``MillraceError`` where running again cannot help
+        (a source that lost its data, a sink that refuses).
+        """
+        whole = plan.intent.roots <= self._small
+        tasks = 1 if whole else self._program.parallelism
+        services = self._services()
+        job = Job(str(self._kit(services)), plan, services, whole).encode()
+        if self._blackbox is not None:
+            blackbox.collect(self._blackbox)  # deaths before this attempt are not its own
+        group = self._group(plan.id)
+        self._context.setJobGroup(group, group, interruptOnCancel=True)
+        self._current = plan.id
+        try:
+            pieces = share(plan.intent, tasks, self._sources)
+            reports = self._collect(job, pieces, whole)
+        except UnsignedError as error:
+            raise AttemptDied(str(error)) from error
+        except (Py4JError, PySparkException, OSError) as error:
+            if self._spark_ended():
+                raise SparkGone("Spark's JVM has ended; the driver is started again") from error
+            raise self._reason(plan.id, error) from error
+        shape = (1,) if whole else (tasks,) * len(self._program.passes)
+        return AttemptResult(shape, tuple({r.task: r for r in reports}.values()))
+
+    def cancel(self, attempt: AttemptId) -> None:
+        """End this attempt soon, if it runs or is about to; its ``run`` raises ``AttemptDied``."""
+        self._cancelled = attempt
+        # Jobs that the attempt is about to start count too.
+        self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group(attempt))
+
+    def cancel_all(self) -> None:
+        """End what runs, for this process ends."""
+        if self._current is not None:
+            self.cancel(self._current)
+
+    def _group(self, attempt: AttemptId) -> str:
+        a = attempt
+        return f"millrace-{self._program.uid}-{a.execution}.{a.window}.{a.attempt}"
+
+    def _spark_ended(self) -> bool:
+        """Whether the JVM that this process started is gone, or has stopped its session."""
+        process = getattr(self._context._gateway, "proc", None)
+        if process is not None and process.poll() is not None:
+            return True
+        try:
+            return bool(self._context._jsc.sc().isStopped())
+        except (Py4JError, OSError):
+            return True
+
+    def _kit(self, services: Services) -> Path:
+        passwords = services.passwords
+        key = tuple(sorted(passwords.items()))
+        if key not in self._kits:
+            try:
+                self._kits[key] = kit_files.store(Kit(self._program, passwords), self._folder)
+            except OSError as error:
+                text = f"{self._folder} cannot be written ({error.strerror}); make room there"
+                raise AttemptDied(text, member_lost=True) from error
+        return self._kits[key]
+
+    # -- jobs
+
+    def _collect(
+        self, job: bytes, pieces: Sequence[Sequence[Piece]], whole: bool
+    ) -> list[TaskReport]:
+        payload = [encode_pieces(part) for part in pieces]
+        if self._program.sql_steps:
+            rdd = self._through_jvm(job, payload, whole)
+        else:
+            rdd = self._context.parallelize(payload, len(payload))
+            rdd = rdd.mapPartitionsWithIndex(FirstPass(job))
+        if not whole:
+            for number in range(1, len(self._program.passes)):
+                rdd = self._exchange(rdd, len(payload))
+                rdd = rdd.mapPartitionsWithIndex(NextPass(job, number))
+        return self._results(rdd)
+
+    def _results(self, rdd: RDD[Any]) -> list[TaskReport]:
+        """Run the job. Spark examines the classes of a plain ``collect`` anew each time."""
+        rdd._bypass_serializer = True  # else Spark pickles what is bytes already
+        encoded = rdd._jrdd.collectAsync().get()
+        return [report for data in encoded for report in decode_reports(data)]
+
+    def _through_jvm(self, job: bytes, payload: list[bytes], whole: bool) -> RDD[Any]:
+        """The first pass with SQL steps, which run in the JVM between two Python workers."""
+        count = len(payload)
+        frame = self._spark.range(0, count, 1, count)
+        frame = frame.mapInArrow(FrameReader(job, payload), frame_schema(self._program))
+        for before, step in jvm_chain(self._program):
+            frame = add_step(frame, before, step)
+        frame = frame.mapInArrow(FramePass(job, payload), RESULT_SCHEMA)
+        last = whole or len(self._program.passes) == 1
+        return frame.rdd.mapPartitions(values if last else keyed)
+
+    def _exchange(self, rdd: RDD[Any], partitions: int) -> RDD[Any]:
+        """Move (reader, envelope) pairs; both are bytes already, Spark serialises nothing."""
+        rdd._bypass_serializer = True
+        jvm = self._context._jvm
+        assert jvm is not None
+        pairs = jvm.PairwiseRDD(rdd._jrdd.rdd()).asJavaPairRDD()
+        moved = pairs.partitionBy(jvm.PythonPartitioner(partitions, 0))
+        # Kryo, chosen for arrays of bytes, takes a millisecond to set up for each task and file.
+        moved.rdd().setSerializer(self._serializer)
+        return RDD(jvm.PythonRDD.valueOfPair(moved), self._context, NoOpSerializer())
+
+    def _reason(self, attempt: AttemptId, failure: Exception) -> MillraceError | AttemptDied:
+        """What a failed job means."""
+        if self._cancelled == attempt:
+            return AttemptDied("cancelled")
+        text = str(failure)
+        error = find_error(text, attempt)
+        if isinstance(error, StateServerError) or getattr(error, "retryable", False):
+            return AttemptDied(str(error), member_lost=True)
+        if isinstance(error, UserCodeError):
+            return AttemptDied(str(error), evidence=Evidence.USER_CODE)
+        if isinstance(error, EngineError):
+            return AttemptDied(str(error))
+        if error is not None:
+            return error
+        if self._program.sql_steps and blames_a_row(sql_states(failure)):
+            return AttemptDied(short_reason(text), evidence=Evidence.ROW)
+        death = self._death(attempt) if worker_gone(text) else None
+        if death is None:
+            return AttemptDied(short_reason(text))
+        told = blackbox.describe(death, self._program.tuple_timeout_s)
+        blamed = Evidence.USER_CODE if death.blames(attempt) else Evidence.NONE
+        return AttemptDied(told, evidence=blamed)
+
+    def _death(self, attempt: AttemptId) -> blackbox.Death | None:
+        """The end of a worker that ended the attempt's job."""
+        if self._blackbox is None:
+            return None
+        deaths = blackbox.await_deaths(self._blackbox, DEATH_NOTICE_S)
+        return blackbox.main_cause(deaths, attempt)
+
+
+def share(intent: Intent, tasks: int, sources: Mapping[str, Source]) -> list[list[Piece]]:
+    """Cut a window's roots into consecutive parts of nearly equal size, one for each task."""
+    pieces: list[list[Piece]] = []
+    rest, first, left = intent, 0, intent.roots
+    for number in range(tasks):
+        count = -(-left // (tasks - number))
+        mine, rest = (rest, rest) if number == tasks - 1 else cut_intent(rest, count, sources)
+        pieces.append(_pieces(mine, first))
+        first += count
+        left -= count
+    return pieces
+
+
+def _pieces(intent: Intent, first: int) -> list[Piece]:
+    pieces = []
+    for part in intent.ranges:
+        pieces.append(Piece(first, part))
+        first += part.count
+    for replay in intent.replays:
+        alone = RootRange(replay.source, replay.partition, replay.offset, 1, replay.locator)
+        pieces.append(Piece(first, alone, replay.number))
+        first += 1
+    return pieces

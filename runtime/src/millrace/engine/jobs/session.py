@@ -1,0 +1,230 @@
+"""The Spark session a driver works with, under settings measured for short windows.
+
+User settings win over ours, except for those that a window's layout depends on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millrace.engine.jobs import jvm
+from millrace.engine.task import blackbox
+from millrace.errors import TopologyError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MAX_TASK_FAILURES = 2
+"""Runs of one task before its job is given up; more only delays the split of a window."""
+
+_FIXED = {
+    # A retry must find the partitions that the first run had.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "millrace.engine.task.daemon",
+    "spark.task.maxFailures": str(MAX_TASK_FAILURES),
+    "spark.authenticate": "true",
+}
+
+FOLDER = "spark.millrace.folder"
+"""Setting that names the folder for files of the session that tasks read."""
+
+_REGIONS = "-XX:G1HeapRegionSize=4m"
+"""Task results are serialised into buffers of 1 MiB, too large for the regions of a small heap."""
+
+_MALLOC = {
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+}
+"""glibc gives the memory of large arrays back at once, and each batch pays for its pages again."""
+
+_DEFAULTS = {
+    **_MALLOC,
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.shuffle.partitions": "2",
+    # Envelopes are many small immutable blocks: compressing them costs more than it saves.
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
+    "spark.broadcast.compress": "false",
+    # The binary of each stage is broadcast, in a buffer of this size: 4 MiB by default, which G1
+    # cannot place without collecting.
+    "spark.broadcast.blockSize": "128k",
+    "spark.driver.extraJavaOptions": _REGIONS,
+    "spark.executor.extraJavaOptions": _REGIONS,
+    "spark.eventLog.enabled": "false",
+    "spark.executor.logs.rolling.strategy": "size",
+    "spark.executor.logs.rolling.maxSize": "2000000",
+    "spark.executor.logs.rolling.maxRetainedFiles": "2",
+    "spark.cleaner.periodicGC.interval": "10min",
+    # Every record of Spark's own history of jobs is heap that grows with the windows.
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "5",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What a session is made of. ``instances`` 0 means one process with ``threads`` threads.
+
+    ``memory`` sizes are Spark's texts such as ``1g``; ``worker_memory`` limits one Python worker
+    (address space), ``None`` leaves it unlimited.
+    """
+
+    name: str
+    folder: Path
+    threads: int = 2
+    instances: int = 0
+    cores: int = 1
+    driver_memory: str = "1g"
+    executor_memory: str = "1g"
+    worker_memory: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    log_level: str = "ERROR"
+
+    @property
+    def blackbox(self) -> Path:
+        """Folder of the workers' notes."""
+        return self.folder / "blackbox"
+
+
+def session_conf(settings: SessionSettings) -> dict[str, str]:
+    """The complete Spark configuration.
+
+    Raises ``TopologyError`` where the user's ``spark.conf`` sets what must stay as it is.
+    """
+    for key, value in settings.conf.items():
+        if key in _FIXED and _FIXED[key] != str(value):
+            raise TopologyError(
+                f"spec.spark.conf[{key}]: {value!r} cannot be used, windows need {_FIXED[key]!r}; "
+                "remove it"
+            )
+    source_folder = str(Path(__file__).resolve().parents[2])
+    paths = [source_folder, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    conf = {
+        **_DEFAULTS,
+        **_local_addresses(),
+        **jvm.GUARDED,
+        **jvm.private_conf(),
+        FOLDER: str(settings.folder / "spark"),
+        "spark.app.name": settings.name,
+        "spark.master": _master(settings),
+        "spark.driver.memory": settings.driver_memory,
+        "spark.executor.memory": settings.executor_memory,
+        "spark.local.dir": str(settings.folder / "spark"),
+        "spark.sql.warehouse.dir": str(settings.folder / "warehouse"),
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        f"spark.executorEnv.{blackbox.FOLDER_VARIABLE}": str(settings.blackbox),
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+    }
+    if settings.worker_memory is not None:
+        conf["spark.executor.pyspark.memory"] = settings.worker_memory
+    own_java = {key: conf[key] for key in jvm.JAVA_OPTIONS}
+    conf.update({key: str(value) for key, value in settings.conf.items()})
+    conf.update(_FIXED)
+    for key, options in own_java.items():
+        if conf[key] != options:
+            conf[key] = f"{options} {conf[key]}"
+    if conf["spark.ui.enabled"] == "true" and "spark.ui.filters" not in settings.conf:
+        del conf["spark.ui.filters"]  # who switches the pages on wants to see them
+    return conf
+
+
+def build_session(settings: SessionSettings) -> SparkSession:
+    """Start Spark in this process; there can be only one such session at a time."""
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    home = Path(pyspark.__file__).parent
+    os.environ["SPARK_HOME"] = str(_own_home(home, settings) if settings.instances else home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings.blackbox.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (settings.folder / "spark").mkdir(mode=0o700, parents=True, exist_ok=True)
+    conf = session_conf(settings)
+    jvm.start_jvm(settings.folder / "spark", conf)
+    builder = SparkSession.builder
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel(settings.log_level)
+    _quieten(session)
+    _remember_classes(session)
+    return session
+
+
+_NOISY = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.util.Utils",
+)
+"""Loggers that print the whole traceback of every failed task; the runner tells the cause."""
+
+
+def _quieten(session: SparkSession) -> None:
+    java = session.sparkContext._jvm
+    assert java is not None
+    log4j = java.org.apache.logging.log4j
+    for name in _NOISY:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+
+
+def _own_home(home: Path, settings: SessionSettings) -> Path:
+    """A Spark home of links: local-cluster keeps its executors' files in ``work`` under it."""
+    own = settings.folder / "spark" / "home"
+    own.mkdir(parents=True, exist_ok=True)
+    for part in home.iterdir():
+        link = own / part.name
+        if part.name != "work" and not link.is_symlink():
+            link.symlink_to(part)
+    return own
+
+
+def _remember_classes(session: SparkSession) -> None:
+    """Look JVM classes up once: each look-up searches every jar for several packages."""
+    java = session.sparkContext._jvm
+    assert java is not None
+    for name in _JVM_CLASSES:
+        setattr(java, name, getattr(java, name))
+
+
+_JVM_CLASSES = (
+    "PairwiseRDD",
+    "PythonPartitioner",
+    "PythonRDD",
+    "PythonUtils",
+    "SimplePythonFunction",
+)
+
+
+def _master(settings: SessionSettings) -> str:
+    if settings.instances:
+        megabytes = _megabytes(settings.executor_memory)
+        return f"local-cluster[{settings.instances},{settings.cores},{megabytes}]"
+    return f"local[{settings.threads},{MAX_TASK_FAILURES}]"
+
+
+def _local_addresses() -> dict[str, str]:
+    return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def _megabytes(size: str) -> int:
+    units = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
+    text = size.strip().lower().removesuffix("b")
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "m")
+    try:
+        return max(1, int(float(number) * units[unit]))
+    except ValueError:
+        raise TopologyError(
+            f"spec.spark.executors.memory: {size!r} is no size; write e.g. '1g' or '512m'"
+        ) from None

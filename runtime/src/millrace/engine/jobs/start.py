@@ -1,0 +1,86 @@
+"""Starts Spark and compiles the topology: the slow part of a driver's start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from millrace.engine.jobs.session import SessionSettings, build_session
+from millrace.engine.program.compile import CompileOptions, compile_topology
+from millrace.engine.program.program import Program
+from millrace.engine.program.sql import SqlAnalyser
+from millrace.errors import MillraceError
+from millrace.topology.model import StreamTopology
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class SparkParts:
+    """A session and the program that was compiled for it."""
+
+    spark: SparkSession
+    program: Program
+
+
+class SparkStartError(MillraceError):
+    """Spark does not come up under the settings of the topology."""
+
+
+def session_settings(topology: StreamTopology, workdir: Path) -> SessionSettings:
+    """The session that a topology asks for; without executors, threads of this process."""
+    spec = topology.spec
+    executors = spec.spark.executors
+    return SessionSettings(
+        name=topology.metadata.name,
+        folder=workdir,
+        threads=min(spec.parallelism, os.cpu_count() or 1),
+        instances=executors.instances,
+        cores=executors.cores,
+        driver_memory=spec.spark.driver.memory,
+        executor_memory=executors.memory,
+        conf=spec.spark.conf,
+    )
+
+
+def code_path(topology: StreamTopology, folder: Path) -> Path:
+    """Folder of the user's code."""
+    return (folder / (topology.spec.code.path or ".")).resolve()
+
+
+def start_spark(topology: StreamTopology, uid: str, folder: Path, workdir: Path) -> SparkParts:
+    """Build the session, then compile. Raises ``SparkStartError``, ``TopologyError``."""
+    settings = session_settings(topology, workdir)
+    # What a Spark that was killed left behind serves nobody.
+    for name in ("spark", settings.blackbox.name):
+        shutil.rmtree(workdir / name, ignore_errors=True)
+    try:
+        spark = build_session(settings)
+    except (Py4JError, PySparkException, OSError) as error:
+        raise SparkStartError(
+            f"Spark could not be started: {_java_reason(str(error))}; correct spec.spark.conf, or "
+            f"free what it asks for; {workdir / 'logs' / 'driver.log'} has the details"
+        ) from error
+    options = CompileOptions(
+        uid=uid,
+        base_path=folder,
+        code_path=code_path(topology, folder),
+        sql_schema=SqlAnalyser(spark),
+    )
+    return SparkParts(spark, compile_topology(topology, options))
+
+
+def _java_reason(text: str) -> str:
+    """The Java exception in the text of a failed call, without its stack; else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        if line.startswith(": "):
+            return line.removeprefix(": ").removesuffix(".")[:500]
+    return lines[0][:500] if lines else "without a reason"

@@ -1,0 +1,1 @@
+"""A compiled topology, and what goes with it to workers."""

@@ -1,0 +1,14 @@
+"""The state of a declared aggregate, for those who merge into it and those who ask its types."""
+
+from __future__ import annotations
+
+from millrace.engine.program.program import Component
+from millrace.state.aggregates import Aggregate
+from millrace.state.aggregatestate import AggregateState
+
+
+def state_of(component: Component, groups: int) -> AggregateState:
+    """An empty state of an aggregate whose columns are known."""
+    assert component.rows is not None
+    aggregates = [Aggregate(c.name, c.function, c.of) for c in component.columns]
+    return AggregateState(component.rows, component.key, aggregates, groups)

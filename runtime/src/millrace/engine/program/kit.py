@@ -1,0 +1,46 @@
+"""What workers need and Spark must not carry: the program, with its connectors, and passwords.
+
+The driver writes it into a file of the work folder that its user alone can read; tasks carry the
+file's path. Spark keeps copies of what it ships, in memory and on disk, and hands them out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from millrace.engine.program import signing
+from millrace.engine.program.program import Program
+
+_PURPOSE = "kit"
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """``passwords`` are those of the state servers, by name."""
+
+    program: Program
+    passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def store(kit: Kit, folder: Path) -> Path:
+    """Write a kit into a folder; its name tells its content."""
+    data = signing.signed(_PURPOSE, kit)
+    path = folder / f"kit-{hashlib.blake2b(data, digest_size=16).hexdigest()}"
+    if not path.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+        draft.replace(path)
+    return path
+
+
+def load(path: Path) -> Kit:
+    """Read a kit. Raises ``UnsignedError``, and ``OSError`` where the file is gone."""
+    kit: Kit = signing.verified(_PURPOSE, path.read_bytes())
+    return kit

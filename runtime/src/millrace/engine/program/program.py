@@ -1,0 +1,203 @@
+"""A compiled topology: what the driver sends to workers, small and picklable.
+
+Components carry their place: the *pass* they run in. A pass runs all its components over one
+partition in topological order; edges that cross from one pass to a later one go through the
+envelope exchange, once for each boundary (``relays`` are those on their way further on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from millrace.functions import FunctionKind
+from millrace.ids import DEFAULT_KEY_GROUPS, edge_id
+from millrace.protocol.acklog import edge_name, source_edge
+from millrace.protocol.types import Guarantee
+
+DEFAULT_TRANSPORT = "millrace.engine.task.exchange:Transport"
+
+
+class Kind(str, Enum):
+    """What a component is, as the engine runs it."""
+
+    SOURCE = "source"
+    ROW = "row"
+    VECTORIZED = "vectorized"
+    WHERE = "where"
+    STATEFUL = "stateful"
+    CLASS = "class"
+    SQL = "sql"
+    AGGREGATE = "aggregate"
+    SINK = "sink"
+
+    @staticmethod
+    def of(function: FunctionKind) -> Kind:
+        return Kind(function.value)
+
+
+ONE_TO_MANY = frozenset({Kind.ROW, Kind.VECTORIZED, Kind.STATEFUL, Kind.CLASS})
+"""Kinds whose outputs get an ordinal of their own in the root order."""
+
+
+class Route(str, Enum):
+    """How an edge reaches its consumer."""
+
+    LOCAL = "local"
+    """Within the pass."""
+    FORWARD = "forward"
+    """To the same partition of a later pass."""
+    KEYED = "keyed"
+    """To the partition that has the tuple's key group."""
+    COMBINED = "combined"
+    """Keyed, into an aggregate: combined before it leaves."""
+    BROADCAST = "broadcast"
+    """To every partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One input of a component."""
+
+    producer: str
+    consumer: str
+    route: Route
+    key: tuple[str, ...] = ()
+    ordered: bool = False
+    """Whether something behind this edge depends on the order of tuples."""
+    columns: tuple[tuple[str, str], ...] = ()
+    """(Name at the consumer, name at the producer); empty: all as they are."""
+
+    def seen(self, schema: pa.Schema) -> pa.Schema:
+        """The producer's columns as the consumer sees them."""
+        if not self.columns:
+            return schema
+        return pa.schema([schema.field(of).with_name(name) for name, of in self.columns])
+
+    @property
+    def name(self) -> str:
+        return edge_name(self.producer, self.consumer)
+
+    @property
+    def id(self) -> int:
+        return edge_id(self.producer, self.consumer)
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """One column of a declared aggregate: ``function`` is count, sum, min, max or avg."""
+
+    name: str
+    function: str
+    of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SqlStep:
+    """``select`` expressions and an optional ``where`` that Spark SQL evaluates."""
+
+    select: tuple[str, ...]
+    where: str | None = None
+
+
+@dataclass(frozen=True)
+class Component:
+    """A source, processor or sink in its pass.
+
+    ``output`` is the Arrow schema of what it emits (``None`` for sinks), ``connector`` the
+    topology's own description of a source or sink, ``function`` user code as ``module:name``.
+    """
+
+    name: str
+    kind: Kind
+    pass_no: int
+    inputs: tuple[Edge, ...] = ()
+    outputs: tuple[Edge, ...] = ()
+    output: pa.Schema | None = None
+    state: tuple[tuple[str, str], ...] | None = None
+    function: str | None = None
+    sql: SqlStep | None = None
+    columns: tuple[Accumulation, ...] = ()
+    key: tuple[str, ...] = ()
+    rows: pa.Schema | None = None
+    """Columns that an aggregate looks at, key first."""
+    emit_final: bool = False
+    number: int = 0
+    in_jvm: bool = False
+    connector: Any = None
+
+    @property
+    def order_sensitive(self) -> bool:
+        """Whether the result depends on the order of a key's tuples."""
+        return self.kind is Kind.STATEFUL or (self.kind is Kind.CLASS and bool(self.keyed))
+
+    @property
+    def keyed(self) -> tuple[str, ...]:
+        return self.inputs[0].key if self.inputs else ()
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Components of one depth in topological order, and the edges that only pass through."""
+
+    number: int
+    components: tuple[str, ...]
+    relays: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A topology as the engine runs it."""
+
+    name: str
+    uid: str
+    guarantee: Guarantee
+    tracking: bool
+    parallelism: int
+    tuple_timeout_s: float
+    code_path: str
+    base_path: str
+    components: Mapping[str, Component]
+    passes: tuple[Pass, ...]
+    key_groups: int = DEFAULT_KEY_GROUPS
+    transport: str = DEFAULT_TRANSPORT
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def edges(self) -> dict[str, Edge]:
+        """Every edge by name."""
+        return {e.name: e for c in self.components.values() for e in c.inputs}
+
+    @property
+    def tracked_edges(self) -> tuple[str, ...]:
+        """Edges as ack messages name them, in topological order, sources' own edges first."""
+        own = (source_edge(source.name) for source in self.sources)
+        return (*own, *(e.name for c in self.components.values() for e in c.outputs))
+
+    @property
+    def sources(self) -> list[Component]:
+        return [c for c in self.components.values() if c.kind is Kind.SOURCE]
+
+    @property
+    def sinks(self) -> list[Component]:
+        return [c for c in self.components.values() if c.kind is Kind.SINK]
+
+    @property
+    def sql_steps(self) -> list[Component]:
+        """Steps that the JVM runs, each behind its input."""
+        return [c for c in self.components.values() if c.in_jvm]
+
+    def crossing(self, boundary: int) -> list[Edge]:
+        """Edges that cross from pass ``boundary`` into the next one."""
+        return [
+            e
+            for e in self.edges.values()
+            if e.route is not Route.LOCAL
+            and self.components[e.producer].pass_no <= boundary
+            and self.components[e.consumer].pass_no > boundary
+        ]

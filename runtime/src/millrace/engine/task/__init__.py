@@ -1,0 +1,1 @@
+"""What runs inside a Python worker that Spark forked."""

@@ -1,0 +1,44 @@
+"""What a task attempt tells the ackers, from its books."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from millrace import crash
+from millrace.engine.task import kernels
+from millrace.engine.task.context import Task
+from millrace.engine.task.state import Services
+from millrace.state.client import StateAddress, connect
+from millrace.tracking.collector import AckCollector
+from millrace.tracking.log import AckLog
+
+
+def send_acks(task: Task, services: Services) -> tuple[int, ...]:
+    """Write the task's ack messages to the log; the tracking partitions that got one.
+
+    Nothing is written with tracking off.
+    """
+    if not task.books.tracked or services.log is None:
+        return ()
+    messages = collect(task).messages()
+    _log(services.log, task.program.uid).append(task.plan.id, messages)
+    crash.reached("worker.acked")
+    return tuple(partition for partition, _ in messages)
+
+
+@lru_cache(maxsize=8)
+def _log(address: StateAddress, uid: str) -> AckLog:
+    return AckLog(connect(address, uid).redis, uid)
+
+
+def collect(task: Task) -> AckCollector:
+    """The books of a task as the collector that makes messages of them."""
+    intent = task.plan.intent
+    collector = AckCollector(task.plan.id, task.id, intent.roots, intent.ranges)
+    for edge, net in task.books.nets.items():
+        low, high = kernels.nonzero_span(net.roots)
+        if low < high:
+            collector.add_net(edge, net.roots, low, high - 1)
+        if net.loose[0]:
+            collector.window_emitted(edge, int(net.loose[0]))
+    return collector

@@ -1,0 +1,165 @@
+"""A batch of tuples inside a worker: Arrow data beside the columns of its tracking."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.engine.task import kernels
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+ROOT, ID, ORDER, ANCHORS = "__mr_root", "__mr_id", "__mr_order", "__mr_anchors"
+"""Names of the tracking columns where a batch travels."""
+
+_TRACKING = (ROOT, ID, ORDER, ANCHORS)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Tuples on one edge.
+
+    ``roots`` uint32[n] (see ``kernels``), ``ids`` uint64[n] (``None`` with tracking off),
+    ``order`` uint64[n] the place within the root (``None`` where nothing behind it depends on
+    order). ``anchors`` lists every root of a tuple that has several; ``roots`` then holds the
+    first.
+    """
+
+    data: pa.RecordBatch
+    roots: Array
+    ids: Array | None = None
+    order: Array | None = None
+    anchors: pa.ListArray | None = None
+
+    def __len__(self) -> int:
+        return int(self.data.num_rows)
+
+    def take(self, indices: Array) -> Batch:
+        """Rows at ``indices`` (int64)."""
+        where = pa.array(indices)
+        return Batch(
+            self.data.take(where),
+            self.roots[indices],
+            None if self.ids is None else self.ids[indices],
+            None if self.order is None else self.order[indices],
+            None if self.anchors is None else self.anchors.take(where),
+        )
+
+    def with_data(self, data: pa.RecordBatch) -> Batch:
+        """The same tuples with other columns."""
+        return Batch(data, self.roots, self.ids, self.order, self.anchors)
+
+    def filter(self, keep: Array) -> Batch:
+        """Rows where the boolean mask ``keep`` is true."""
+        return self.take(np.flatnonzero(keep))
+
+    def in_root_order(self) -> Batch:
+        """The same tuples sorted by root, place within the root, and id."""
+        order = self.order if self.order is not None else np.zeros(len(self), np.uint64)
+        if kernels.in_order(self.roots, order):
+            return self
+        ids = self.ids if self.ids is not None else order
+        return self.take(np.lexsort((ids, order, self.roots)))
+
+    def all_anchors(self) -> pa.ListArray:
+        """The roots of each tuple as lists, also where every tuple has one."""
+        if self.anchors is not None:
+            return self.anchors
+        offsets = pa.array(np.arange(len(self) + 1, dtype=np.int32))
+        return pa.ListArray.from_arrays(offsets, pa.array(self.roots, pa.uint32()))
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Data and tracking columns in one record batch."""
+        arrays = [*self.data.columns, pa.array(self.roots)]
+        names = [*self.data.schema.names, ROOT]
+        for name, column in ((ID, self.ids), (ORDER, self.order)):
+            if column is not None:
+                arrays.append(pa.array(column))
+                names.append(name)
+        if self.anchors is not None:
+            arrays.append(self.anchors)
+            names.append(ANCHORS)
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+    @staticmethod
+    def from_arrow(carried: pa.RecordBatch) -> Batch:
+        """What ``to_arrow`` made, without copying."""
+        names = carried.schema.names
+        data = carried.select([n for n in names if n not in _TRACKING])
+        anchors = carried.column(ANCHORS) if ANCHORS in names else None
+        return Batch(
+            data,
+            carried.column(ROOT).to_numpy(),
+            carried.column(ID).to_numpy() if ID in names else None,
+            carried.column(ORDER).to_numpy() if ORDER in names else None,
+            anchors,
+        )
+
+    def roots_at(self, index: int) -> list[int]:
+        """Every root of one tuple."""
+        if self.anchors is not None:
+            return list(self.anchors[index].as_py())
+        return [int(self.roots[index])]
+
+    def span(self) -> tuple[int, int] | None:
+        """First and last root, without the tuples of the window's own tree."""
+        own = self.roots[self.roots < kernels.WINDOW_TREE]
+        return (int(own.min()), int(own.max())) if own.size else None
+
+
+def concat(batches: Sequence[Batch]) -> Batch:
+    """All tuples of several batches of one schema, in the order given."""
+    if len(batches) == 1:
+        return batches[0]
+    if any(b.data.schema != batches[0].data.schema for b in batches):
+        names = batches[0].data.schema.names
+        batches = [b.with_data(dense(b.data).select(names)) for b in batches]
+    data = one_batch(pa.Table.from_batches([b.data for b in batches]))
+    anchors = None
+    if any(b.anchors is not None for b in batches):
+        anchors = pa.concat_arrays([b.all_anchors() for b in batches])
+    return Batch(
+        data,
+        np.concatenate([b.roots for b in batches]),
+        _join([b.ids for b in batches]),
+        _join([b.order for b in batches]),
+        anchors,
+    )
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """A table as a single record batch; dictionaries are unified."""
+    if table.num_rows == 0:
+        return pa.RecordBatch.from_arrays(
+            [pa.array([], f.type) for f in table.schema], schema=table.schema
+        )
+    batches = table.unify_dictionaries().combine_chunks().to_batches()
+    assert len(batches) == 1
+    return batches[0]
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables of the same columns as one, also where only some have a column encoded."""
+    if any(table.schema != tables[0].schema for table in tables):
+        tables = [pa.Table.from_batches([dense(one_batch(table))]) for table in tables]
+    return pa.concat_tables(tables)
+
+
+def dense(data: pa.RecordBatch) -> pa.RecordBatch:
+    """The same data with dictionary columns decoded."""
+    if not any(pa.types.is_dictionary(f.type) for f in data.schema):
+        return data
+    arrays = [
+        pc.cast(c, c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in data.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=data.schema.names)
+
+
+def _join(columns: list[Array | None]) -> Array | None:
+    present = [c for c in columns if c is not None]
+    return np.concatenate(present) if len(present) == len(columns) else None

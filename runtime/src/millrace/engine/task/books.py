@@ -1,0 +1,159 @@
+"""What one task has emitted and processed, and which of its tuples failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from millrace.engine.task import kernels
+from millrace.engine.task.batch import Batch
+from millrace.protocol.types import FailedRoot
+from millrace.tracking.collector import slots
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_ERROR_LENGTH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """Check values of one edge in one task: by root, and of the window's own tree."""
+
+    roots: Array
+    loose: Array
+
+    @property
+    def pair(self) -> tuple[Array, Array]:
+        return self.roots, self.loose
+
+
+class NetPool:
+    """Arrays for nets that stay with the process, one task's after the other's.
+
+    Fresh memory costs a page fault for every 4 KiB, more than the arithmetic done in it.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: list[Array] = []
+        self._used = 0
+
+    def begin(self) -> None:
+        """A task begins; the arrays of the one before are free."""
+        self._used = 0
+
+    def zeros(self, size: int) -> Array:
+        """uint64[size], all 0, for the rest of the task."""
+        if self._used == len(self._arrays):
+            self._arrays.append(np.zeros(size, np.uint64))
+        elif len(self._arrays[self._used]) < size:
+            self._arrays[self._used] = np.zeros(size, np.uint64)
+        else:
+            self._arrays[self._used][:size] = 0
+        found = self._arrays[self._used][:size]
+        self._used += 1
+        return found
+
+
+class Books:
+    """XOR of all ids, for each edge: once where emitted, once where processed.
+
+    With ``tracked`` false every operation does nothing.
+    """
+
+    def __init__(self, roots: int, tracked: bool, pool: NetPool) -> None:
+        self.tracked = tracked
+        self._size = slots(roots)
+        self._pool = pool
+        pool.begin()
+        self._nets: dict[str, Net] = {}
+
+    @property
+    def nets(self) -> dict[str, Net]:
+        """Nets by edge name."""
+        return self._nets
+
+    def net(self, edge: str) -> Net:
+        found = self._nets.get(edge)
+        if found is None:
+            found = Net(self._pool.zeros(self._size), np.zeros(1, np.uint64))
+            self._nets[edge] = found
+        return found
+
+    def absorb(self, edge: str, batch: Batch) -> None:
+        """A batch that came over ``edge`` has been processed."""
+        if not self.tracked or batch.ids is None:
+            return
+        net = self.net(edge)
+        if batch.anchors is None:
+            kernels.absorb(batch.ids, batch.roots, net.pair)
+        else:
+            lists = batch.anchors
+            kernels.absorb_lists(
+                batch.ids, lists.offsets.to_numpy(), lists.values.to_numpy(), net.pair
+            )
+
+
+class Failures:
+    """Failed roots of one task. A root that failed contributes nothing more.
+
+    ``names`` are those of components by number, which the roots of combined tuples carry.
+    """
+
+    def __init__(self, roots: int, names: Mapping[int, str]) -> None:
+        self._size = roots
+        self._names = names
+        self._mask: Array | None = None
+        self._failed: dict[int, FailedRoot] = {}
+        self._combined: dict[str, tuple[int, str]] = {}
+        self.dropped = 0
+
+    def add(self, roots: list[int], processor: str, error: str, trace: str = "") -> None:
+        """A tuple of these roots failed for good."""
+        for root in roots:
+            if root < kernels.WINDOW_TREE:
+                self._add_root(FailedRoot(root, processor, error[:_ERROR_LENGTH], trace))
+            elif root == kernels.UNTRACKED:
+                self.dropped += 1
+            else:
+                number, group = (root - kernels.WINDOW_TREE) >> 16, root & 0xFFFF
+                name = self._names[number]
+                mask, first = self._combined.get(name, (0, f"{processor}: {error}"))
+                self._combined[name] = (mask | 1 << group, first)
+
+    def add_unreadable(self, root: int, source: str, error: str) -> None:
+        """A source could not decode a record, and emits nothing for it."""
+        self._add_root(FailedRoot(root, source, error[:_ERROR_LENGTH], unreadable=True))
+
+    def _add_root(self, failed: FailedRoot) -> None:
+        if failed.sequence in self._failed:
+            return
+        if self._mask is None:
+            self._mask = np.zeros(self._size, bool)
+        self._mask[failed.sequence] = True
+        self._failed[failed.sequence] = failed
+
+    def without_failed(self, batch: Batch) -> Batch:
+        """The batch less tuples of roots that failed in this task."""
+        if self._mask is None or not len(batch):
+            return batch
+        own = batch.roots < kernels.WINDOW_TREE
+        failed = np.zeros(len(batch), bool)
+        failed[own] = self._mask[batch.roots[own]]
+        return batch.filter(~failed) if failed.any() else batch
+
+    @property
+    def failed(self) -> tuple[FailedRoot, ...]:
+        return tuple(self._failed[s] for s in sorted(self._failed))
+
+    @property
+    def combined(self) -> tuple[tuple[str, int, str], ...]:
+        return tuple((n, mask, text) for n, (mask, text) in sorted(self._combined.items()))
+
+
+def error_text(error: BaseException) -> str:
+    """``Type: message`` of an exception, on one line."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

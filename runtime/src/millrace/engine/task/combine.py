@@ -1,0 +1,166 @@
+"""Tuples combined by key within the task that produces them, before they are exchanged.
+
+The trees of the tuples that come in end where they are combined. A combined row, and what the
+aggregate emits, belongs to the window's own tree; its root number says from which aggregate and
+key group it is. For the key groups that the plan names as *uncombined* tuples travel one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.engine.program.aggregates import state_of
+from millrace.engine.program.program import Component, Edge
+from millrace.engine.task import kernels
+from millrace.engine.task.batch import ID, Array, Batch, concat, dense
+from millrace.engine.task.context import Task
+from millrace.engine.task.crossings import Crossing, keyed_parts
+from millrace.state.aggregates import AggregateOverflowError
+from millrace.state.keys import hash_keys, key_groups
+
+_PARTIAL = "+"
+
+
+def lane_of_partials(edge: Edge) -> str:
+    """Name under which an edge's combined rows travel."""
+    return f"{edge.name}{_PARTIAL}"
+
+
+def edge_of_lane(lane: str) -> str:
+    return lane.removesuffix(_PARTIAL)
+
+
+def is_partial(lane: str) -> bool:
+    return lane.endswith(_PARTIAL)
+
+
+def mask_array(mask: int, groups: int) -> Array:
+    """Bit mask of key groups as a boolean array."""
+    return np.array([mask >> group & 1 for group in range(groups)], bool)
+
+
+def tree_roots(component: Component, groups: Array) -> Array:
+    """Root numbers (uint32) of tuples that an aggregate emits for keys of these groups."""
+    base = np.uint32(kernels.WINDOW_TREE | component.number << 16)
+    return groups.astype(np.uint32) | base
+
+
+class Merging(Protocol):
+    """What merges combined rows and single tuples, where that is in the same task."""
+
+    def accept(self, edge: Edge, batch: Batch) -> None: ...
+
+    def accept_partial(self, edge: Edge, rows: pa.RecordBatch) -> None: ...
+
+
+class Combiner:
+    """Combines what one edge brings to an aggregate, within the producing task."""
+
+    def __init__(self, task: Task, edge: Edge, component: Component) -> None:
+        self.task, self.edge, self.component = task, edge, component
+        self._groups = task.program.key_groups
+        self._state = state_of(component, self._groups)
+        self._state.begin()
+        mask = task.plan.uncombined.get(component.name, 0)
+        self._apart = mask_array(mask, self._groups) if mask else None
+        self._singles: list[Batch] = []
+        self._merge: Merging | None = None
+
+    def deliver_to(self, merge: Merging) -> None:
+        """The merging step is in this very task."""
+        self._merge = merge
+
+    def accept(self, batch: Batch) -> None:
+        batch = self.task.failures.without_failed(batch)
+        if self._apart is not None and len(batch):
+            batch = self._set_apart(batch)
+        if not len(batch):
+            return
+        try:
+            self._state.update(aggregate_rows(self.component, self.edge, batch.data))
+        except AggregateOverflowError as overflow:
+            report_overflow(self.task, self.component, overflow)
+        self.task.books.absorb(self.edge.name, batch)
+
+    def finish(self) -> None:
+        """Give everything to the merging step of this task."""
+        assert self._merge is not None
+        for batch in self._singles:
+            self._merge.accept(self.edge, batch)
+        partials = self.partials()
+        if partials.num_rows:
+            self._merge.accept_partial(self.edge, partials)
+
+    def singles(self) -> Batch | None:
+        """The tuples that travel one by one."""
+        left = [self.task.failures.without_failed(b) for b in self._singles]
+        left = [b for b in left if len(b)]
+        return concat(left) if left else None
+
+    def partials(self) -> pa.RecordBatch:
+        """Combined rows with an id each, booked as emitted to the window's own tree."""
+        rows = self._state.partials()
+        books = self.task.books
+        if not books.tracked or not rows.num_rows:
+            return rows
+        hashes = self._state.hashes()
+        ids = kernels.emit_alike(hashes, self.task.id.partition, self.edge.id)
+        books.net(self.edge.name).loose[0] ^= np.uint64(kernels.xor(ids))
+        return rows.append_column(ID, pa.array(ids))
+
+    def groups(self) -> Array:
+        """Key group of each combined row."""
+        return self._state.groups()
+
+    def _set_apart(self, batch: Batch) -> Batch:
+        assert self._apart is not None
+        columns = [batch.data.column(name) for name in self.edge.key]
+        alone = self._apart[key_groups(hash_keys(columns), self._groups)]
+        if not alone.any():
+            return batch
+        self._singles.append(batch.filter(alone))
+        return batch.filter(~alone)
+
+
+class CombineCrossing(Crossing):
+    """A combined edge on its way to the partitions that merge it."""
+
+    def __init__(self, task: Task, edge: Edge, component: Component) -> None:
+        super().__init__(task, edge)
+        self._combiner = Combiner(task, edge, component)
+
+    def deliver(self, batch: Batch) -> None:
+        self._combiner.accept(batch)
+
+    def parts(self) -> dict[str, dict[int, pa.Table]]:
+        lanes: dict[str, dict[int, pa.Table]] = {}
+        partials = self._combiner.partials()
+        if partials.num_rows:
+            readers = self.task.partition_of(self._combiner.groups())
+            lanes[lane_of_partials(self.edge)] = {
+                reader: pa.Table.from_batches([partials.take(pa.array(rows))])
+                for reader in range(self.task.partitions)
+                if (rows := np.flatnonzero(readers == reader)).size
+            }
+        singles = self._combiner.singles()
+        if singles is not None:
+            lanes[self.edge.name] = keyed_parts(self.task, self.edge, singles)
+        return lanes
+
+
+def aggregate_rows(component: Component, edge: Edge, data: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns that an aggregate looks at, under the names that its state has."""
+    assert component.rows is not None
+    renamed = dict(zip(component.key, edge.key, strict=True))
+    arrays = [data.column(renamed.get(f.name, f.name)) for f in component.rows]
+    picked = pa.RecordBatch.from_arrays(arrays, names=component.rows.names)
+    return dense(picked)
+
+
+def report_overflow(task: Task, component: Component, overflow: AggregateOverflowError) -> None:
+    """A combined sum overflowed: its key group has to be run uncombined."""
+    root = int(tree_roots(component, np.array([overflow.group]))[0])
+    task.failures.add([root], component.name, str(overflow))

@@ -1,0 +1,169 @@
+"""The two Python ends of a window that goes through the JVM: reading into it, running behind it.
+
+Both ends of a partition run in one Spark task, in two worker processes. The reader only reads:
+what it read is booked behind the JVM, from the ids that came out of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.serializers import pack_long
+
+from millrace.engine.program.program import Component, Program
+from millrace.engine.program.schema import conform
+from millrace.engine.program.sql import (
+    ERROR,
+    GONE,
+    SEQUENCE,
+    SOURCE,
+    TRACKING,
+    column_of,
+    jvm_sources,
+)
+from millrace.engine.task.blackbox import Note
+from millrace.engine.task.steps.ends import ROWS_PER_BATCH, Piece, read_piece
+from millrace.engine.task.worker import (
+    Job,
+    Running,
+    decode_pieces,
+    encode_reports,
+    load_job,
+    marked_errors,
+    parts_of,
+)
+from millrace.tracking.kernels import range_seeds
+
+
+class FrameReader:
+    """Reads one task's share of the roots of the sources that have SQL steps behind them."""
+
+    def __init__(self, job: bytes, pieces: Sequence[bytes]) -> None:
+        self._job = job
+        self._pieces = pieces
+
+    def __call__(self, _: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        job = load_job(self._job)
+        with marked_errors(job.plan.id):
+            parts = parts_of(job)
+            sources = {s.name: s for s in jvm_sources(parts.program)}
+            partition = _partition()
+            a = job.plan.id
+            parts.box.task(Note(os.getpid(), a.execution, a.window, a.attempt, 0, partition))
+            for piece in decode_pieces(self._pieces[partition]):
+                component = sources.get(piece.range.source)
+                if component is not None:
+                    yield from self._read(job, piece, component)
+            parts.box.idle()
+
+    def _read(self, job: Job, piece: Piece, component: Component) -> Iterator[pa.RecordBatch]:
+        parts = parts_of(job)
+        done = 0
+        span = piece.first, piece.first + piece.range.count - 1
+        parts.box.begin(component.name, span)
+        assert component.output is not None
+        for part in read_piece(parts.source(component), piece, component.output):
+            parts.box.end()
+            texts: list[str | None] = [None] * part.data.num_rows
+            for index, text in part.errors:
+                texts[index] = text
+            for at in range(0, part.data.num_rows, ROWS_PER_BATCH):
+                data = part.data.slice(at, ROWS_PER_BATCH)
+                errors = pa.array(texts[at : at + data.num_rows], pa.string())
+                fates = errors, pa.array([part.gone] * data.num_rows)
+                yield frame_rows(parts.program, component, piece, done, data, fates)
+                done += data.num_rows
+            parts.box.begin(component.name, span)
+        parts.box.end()
+
+
+def frame_rows(
+    program: Program,
+    component: Component,
+    piece: Piece,
+    done: int,
+    data: pa.RecordBatch,
+    fates: tuple[pa.Array, pa.Array],
+) -> pa.RecordBatch:
+    """What the JVM gets of records ``done`` and on of a piece; ``fates`` are their ``ERROR`` and
+    ``GONE``."""
+    rows = data.num_rows
+    assert component.output is not None
+    start = piece.range.start + done
+    ids = range_seeds(component.name, piece.range.partition, start, rows, piece.replay)
+    first = piece.first + done
+    arrays: list[pa.Array] = [
+        pa.array(np.full(rows, component.number, np.int32)),
+        pa.array(np.arange(first, first + rows, dtype=np.int64)),
+        pa.array(ids.view(np.int64)),
+        *fates,
+    ]
+    names = [SOURCE, SEQUENCE, TRACKING, ERROR, GONE]
+    for source in jvm_sources(program):
+        assert source.output is not None
+        kind = pa.struct(list(source.output))
+        if source.name == component.name:
+            columns = conform(data, source.output, source.name).columns
+            arrays.append(pa.StructArray.from_arrays(columns, fields=list(source.output)))
+        else:
+            arrays.append(pa.nulls(rows, kind))
+        names.append(column_of(source))
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+class FramePass:
+    """Runs pass 0, or every pass, over what comes out of the JVM.
+
+    Yields (reader, envelope) rows, or one row of encoded reports where it is the last pass.
+    """
+
+    def __init__(self, job: bytes, pieces: Sequence[bytes]) -> None:
+        self._job = job
+        self._pieces = pieces
+
+    def __call__(self, frames: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        partition = _partition()
+        job = load_job(self._job)
+        pieces = decode_pieces(self._pieces[partition])
+        with marked_errors(job.plan.id):
+            running = Running(job, 0, partition)
+            try:
+                running.run.open()
+                runs = tuple(running.run.feed(frames, pieces) + running.run.read(pieces))
+                made = running.complete(roots_read=runs)
+            finally:
+                running.end()
+        if running.last:
+            made = [(0, encode_reports(made))]
+        for reader, value in made:
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([reader], pa.int32()), pa.array([value], pa.binary())],
+                names=["reader", "value"],
+            )
+
+
+def keyed(rows: Iterable[Any]) -> Iterator[bytes]:
+    """Rows of (reader, envelope) as Spark's shuffle takes them: key, value, key, value, ..."""
+    for reader, envelope in rows:
+        yield pack_long(reader)
+        yield bytes(envelope)
+
+
+def values(rows: Iterable[Any]) -> Iterator[bytes]:
+    """The encoded reports in result rows."""
+    for _, value in rows:
+        yield bytes(value)
+
+
+RESULT_SCHEMA = "reader int, value binary"
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    assert context is not None
+    return int(context.partitionId())

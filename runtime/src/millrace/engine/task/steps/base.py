@@ -1,0 +1,182 @@
+"""What all steps of a task share: outlets and the order of calls."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.engine.program.program import ONE_TO_MANY, Component, Edge, Route
+from millrace.engine.task import kernels
+from millrace.engine.task.batch import Array, Batch
+from millrace.engine.task.context import Task
+
+Deliver = Callable[[Batch], None]
+
+
+class Outlet:
+    """Gives the tuples that a component emits their ids and sends them along each of its edges."""
+
+    def __init__(self, task: Task, component: Component, ways: list[tuple[Edge, Deliver]]) -> None:
+        self._task = task
+        self._ways = ways
+        self._many = component.kind in ONE_TO_MANY
+        self._ordered = any(edge.ordered for edge, _ in ways)
+
+    def emit(self, data: pa.RecordBatch, parent: Batch, parents: Array | None) -> None:
+        """Send rows on; ``parents`` (int64) are indices into ``parent``, ``None`` one to one.
+
+        Called once for each parent batch, so that the ordinals of a parent's children are its own.
+        """
+        if not data.num_rows or not self._ways:
+            return
+        ordinals = None
+        if parents is not None and self._ordered:
+            ordinals = kernels.ordinals_of(parents, len(parent))
+        self.emit_ordered(data, parent, parents, ordinals)
+
+    def emit_ordered(
+        self, data: pa.RecordBatch, parent: Batch, parents: Array | None, ordinals: Array | None
+    ) -> None:
+        """As ``emit``, with the ordinal (uint32) of each row among its parent's children.
+
+        Without ``ordinals`` those of ``emit`` are meant.
+        """
+        roots = parent.roots if parents is None else parent.roots[parents]
+        order = self._order(parent, parents, ordinals)
+        anchors = parent.anchors
+        if anchors is not None and parents is not None:
+            anchors = anchors.take(pa.array(parents))
+        for edge, deliver in self._ways:
+            ids = self._ids(edge, parent, parents, ordinals, roots, anchors)
+            deliver(Batch(data, roots, ids, order if edge.ordered else None, anchors))
+
+    def emit_anchored(
+        self,
+        data: pa.RecordBatch,
+        parent_ids: Array,
+        ordinals: Array,
+        roots: Array,
+        anchors: pa.ListArray | None,
+        order: Array | None,
+    ) -> None:
+        """Rows whose tracking was put together by the caller; all arrays are one a row."""
+        if not data.num_rows:
+            return
+        parents = np.arange(data.num_rows, dtype=np.int64)
+        for edge, deliver in self._ways:
+            ids = None
+            if self._task.books.tracked:
+                ids = kernels.emit_unbooked(parent_ids, parents, ordinals, edge.id, roots.size)
+                if edge.route is not Route.BROADCAST:  # its copies are booked, not itself
+                    self._task.books.absorb(edge.name, Batch(data, roots, ids, None, anchors))
+            deliver(Batch(data, roots, ids, order if edge.ordered else None, anchors))
+
+    def _ids(
+        self,
+        edge: Edge,
+        parent: Batch,
+        parents: Array | None,
+        ordinals: Array | None,
+        roots: Array,
+        anchors: pa.ListArray | None,
+    ) -> Array | None:
+        books = self._task.books
+        if not books.tracked or parent.ids is None:
+            return None
+        net = None
+        if anchors is None and edge.route is not Route.BROADCAST:
+            net = books.net(edge.name).pair
+        if parents is not None and ordinals is None:
+            if net is not None:
+                ids = kernels.emit_families(parent.ids, parent.roots, parents, edge.id, net)
+                if ids is not None:
+                    return ids
+            ordinals = kernels.ordinals_of(parents, len(parent))
+        if net is not None:
+            return kernels.emit(parent.ids, parents, ordinals, roots, edge.id, net)
+        ids = kernels.emit_unbooked(parent.ids, parents, ordinals, edge.id, roots.size)
+        if anchors is None or edge.route is Route.BROADCAST:
+            return ids
+        offsets, values = anchors.offsets.to_numpy(), anchors.values.to_numpy()
+        kernels.absorb_lists(ids, offsets, values, books.net(edge.name).pair)
+        return ids
+
+    def _order(self, parent: Batch, parents: Array | None, ordinals: Array | None) -> Array | None:
+        if not self._ordered:
+            return None
+        order = parent.order
+        if order is None:
+            order = np.zeros(len(parent), np.uint64)
+        if parents is None or ordinals is None:
+            return order
+        return kernels.child_order(order, parents, ordinals) if self._many else order[parents]
+
+
+class Step(ABC):
+    """One component within a task.
+
+    Batches come through ``accept``; ``finish`` is called once, after ``finish`` of every step
+    that feeds it, and ``close`` at the very end, after a failure too.
+    """
+
+    def __init__(self, task: Task, component: Component, outlet: Outlet) -> None:
+        self.task = task
+        self.component = component
+        self.outlet = outlet
+
+    @property
+    def name(self) -> str:
+        return self.component.name
+
+    def open(self) -> None:  # noqa: B027
+        """Before the first batch."""
+
+    @abstractmethod
+    def accept(self, edge: Edge, batch: Batch) -> None:
+        """Take a batch that arrived over ``edge``."""
+
+    def finish(self) -> None:  # noqa: B027 most steps have nothing to do here
+        """No more batches come."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release what the step holds."""
+
+
+class StreamingStep(Step):
+    """A step that deals with each batch when it arrives."""
+
+    def accept(self, edge: Edge, batch: Batch) -> None:
+        batch = self.task.failures.without_failed(batch)
+        if len(batch):
+            self.process(batch)
+            self.task.books.absorb(edge.name, batch)
+
+    @abstractmethod
+    def process(self, batch: Batch) -> None:
+        """Deal with one batch, which is not empty."""
+
+
+class CollectingStep(Step):
+    """A step that needs all tuples of the task's share before it begins."""
+
+    def __init__(self, task: Task, component: Component, outlet: Outlet) -> None:
+        super().__init__(task, component, outlet)
+        self.waiting: list[tuple[Edge, Batch]] = []
+
+    def accept(self, edge: Edge, batch: Batch) -> None:
+        if len(batch):
+            self.waiting.append((edge, batch))
+
+    def take_all(self) -> list[Batch]:
+        """Everything collected, less failed roots, booked as processed."""
+        batches: list[Batch] = []
+        for edge, batch in self.waiting:
+            left = self.task.failures.without_failed(batch)
+            if len(left):
+                batches.append(left)
+                self.task.books.absorb(edge.name, left)
+        self.waiting = []
+        return batches

@@ -1,0 +1,249 @@
+"""Where tuples begin and end: sources and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from millrace import crash
+from millrace.engine.program.program import Component, Edge
+from millrace.engine.program.schema import fitting
+from millrace.engine.program.sql import ERROR, GONE
+from millrace.engine.task.batch import Array, Batch
+from millrace.engine.task.books import error_text
+from millrace.engine.task.context import Task
+from millrace.engine.task.exchange import EnvelopeError
+from millrace.engine.task.steps.base import CollectingStep, Outlet, Step
+from millrace.engine.task.steps.sqlstep import unfold
+from millrace.errors import (
+    EngineError,
+    MillraceError,
+    SinkError,
+    SourceAwayError,
+    SourceError,
+)
+from millrace.protocol.acklog import source_edge
+from millrace.protocol.types import RootRange, Staged
+from millrace.sinks.base import RowsRefusedError, Sink
+from millrace.sources.base import ReadBatch, Source
+from millrace.tracking.kernels import range_seeds
+
+ROWS_PER_BATCH = 8_192
+"""Most roots that go through the steps of a pass at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive roots that one task reads: sequence numbers from ``first`` on."""
+
+    first: int
+    range: RootRange
+    replay: int = 0
+
+
+def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[ReadBatch]:
+    """The records of a piece, in the declared schema.
+
+    A replay whose record cannot be read any more fails, as any root may; records that were never
+    processed, and a source that cannot be read at all, hold the stream up. Raises ``SourceError``
+    for those.
+    """
+    found = 0
+    try:
+        for part in source.read(piece.range):
+            found += part.data.num_rows
+            if found > piece.range.count:
+                raise SourceError(
+                    f"source {source.name!r} gave at least {found} records where "
+                    f"{piece.range.count} were planned; its read() must give those of the range "
+                    "alone, correct it"
+                )
+            yield _fitted(part, schema, source.name)
+    except SourceError as error:
+        away = isinstance(error, SourceAwayError) or getattr(error, "retryable", False)
+        if found or not piece.replay or away:
+            raise
+        nulls = [pa.nulls(1, field.type) for field in schema]
+        row = pa.RecordBatch.from_arrays(nulls, schema=schema)
+        yield ReadBatch(row, ((0, str(error)),), gone=True)
+    except (MillraceError, MemoryError):
+        raise
+    except Exception as error:  # a source's code may raise anything
+        text = f"source {source.name!r}: reading raised {error_text(error)}"
+        raise EngineError(text) from error
+
+
+def _fitted(part: ReadBatch, schema: pa.Schema, source: str) -> ReadBatch:
+    """The records in the declared schema; one with a value beyond its type cannot be decoded."""
+    data, bad = fitting(part.data, schema, source)
+    return ReadBatch(data, tuple({**bad, **dict(part.errors)}.items()), part.gone)
+
+
+class SourceStep(Step):
+    """Reads one task's share of the window's roots and emits a tuple for each."""
+
+    def __init__(self, task: Task, component: Component, outlet: Outlet, source: Source) -> None:
+        super().__init__(task, component, outlet)
+        self._source = source
+        self._fed: list[Array] = []
+        self._excluded = np.array(sorted(task.plan.excluded), np.int64)
+
+    def accept(self, edge: Edge, batch: Batch) -> None:
+        raise AssertionError("a source has no input")
+
+    def read(self, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+        """Read the pieces of this source; the (first, count) runs that were really read."""
+        runs = []
+        for piece in pieces:
+            if piece.range.source == self.name:
+                runs.append((piece.first, self._read_piece(piece)))
+        crash.reached("worker.read")
+        return runs
+
+    def feed(self, batch: Batch) -> None:
+        """Take roots of this source that were read elsewhere and came through the JVM."""
+        self._fed.append(batch.roots)
+        keep = ~np.isin(batch.roots, self._excluded)
+        texts, gone = batch.data.column(ERROR), batch.data.column(GONE)
+        for index in np.flatnonzero(texts.is_valid().to_numpy(zero_copy_only=False)).tolist():
+            if keep[index]:
+                text = texts[index].as_py()
+                self.task.not_read(batch, index, self.name, text, gone[index].as_py())
+        if not keep.all():
+            batch = batch.filter(keep)
+        batch = self.task.failures.without_failed(batch)
+        if len(batch):
+            batch = batch.with_data(unfold(batch.data, self.component))
+            self.outlet.emit(batch.data, batch, None)
+            self.task.books.absorb(source_edge(self.name), batch)
+
+    def fed_runs(self, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+        """The (first, count) runs of roots that really came out of the JVM.
+
+        Raises ``EnvelopeError`` for roots that came twice or out of the pieces' order.
+        """
+        roots = np.concatenate(self._fed) if self._fed else np.zeros(0, np.uint32)
+        mine = [p for p in pieces if p.range.source == self.name]
+        runs = []
+        for piece in mine:
+            low, high = piece.first, piece.first + piece.range.count
+            runs.append((low, int(((roots >= low) & (roots < high)).sum())))
+        if roots.size != sum(count for _, count in runs) or np.unique(roots).size != roots.size:
+            raise EnvelopeError(
+                f"{roots.size} rows of source {self.name!r} came out of the JVM, among them roots "
+                "that were not read or that came twice"
+            )
+        return runs
+
+    def _read_piece(self, piece: Piece) -> int:
+        done = 0
+        self.task.box.begin(self.name, (piece.first, piece.first + piece.range.count - 1))
+        assert self.component.output is not None
+        for part in read_piece(self._source, piece, self.component.output):
+            errors = dict(part.errors)
+            for at in range(0, part.data.num_rows, ROWS_PER_BATCH):
+                data = part.data.slice(at, ROWS_PER_BATCH)
+                self.task.box.end()
+                here = {i - at: text for i, text in errors.items()}
+                self._emit(piece, done, data, here, part.gone)
+                done += data.num_rows
+            self.task.box.begin(self.name)
+        self.task.box.end()
+        return done
+
+    def _emit(
+        self, piece: Piece, done: int, data: pa.RecordBatch, errors: dict[int, str], gone: bool
+    ) -> None:
+        batch = self._tracked(piece, done, data)
+        keep = self._wanted(piece.first + done, data.num_rows)
+        books = self.task.books
+        for index, text in errors.items():
+            if 0 <= index < len(batch) and (keep is None or keep[index]):
+                self.task.not_read(batch, index, self.name, text, gone)
+        if keep is not None:
+            batch = batch.filter(keep)
+        batch = self.task.failures.without_failed(batch)
+        self.outlet.emit(batch.data, batch, None)
+        books.absorb(source_edge(self.name), batch)
+
+    def _tracked(self, piece: Piece, done: int, data: pa.RecordBatch) -> Batch:
+        first, rows = piece.first + done, data.num_rows
+        ids = None
+        if self.task.books.tracked:
+            start = piece.range.start + done
+            ids = range_seeds(self.name, piece.range.partition, start, rows, piece.replay)
+        return Batch(data, np.arange(first, first + rows, dtype=np.uint32), ids)
+
+    def _wanted(self, first: int, rows: int) -> Array | None:
+        """Mask of the roots that are not excluded, or ``None`` where all are wanted."""
+        low, high = np.searchsorted(self._excluded, [first, first + rows])
+        if low == high:
+            return None
+        keep = np.ones(rows, bool)
+        keep[self._excluded[low:high] - first] = False
+        return keep
+
+
+class SinkStep(CollectingStep):
+    """Stages what reaches a sink under this task attempt's name."""
+
+    def __init__(self, task: Task, component: Component, outlet: Outlet, sink: Sink) -> None:
+        super().__init__(task, component, outlet)
+        self._sink = sink
+        self.staged: Staged | None = None
+
+    def finish(self) -> None:
+        if self.waiting:
+            self._stage([self.task.failures.without_failed(b) for _, b in self.waiting])
+            crash.reached("worker.staged")
+        self.take_all()
+
+    def _stage(self, left: list[Batch]) -> None:
+        """Stage rows; those that the sink refuses fail, and the others are staged without them."""
+        name = self.task.object_name("out", self.name)
+        assert self.component.output is not None
+        columns = self.component.output.names
+        while True:
+            try:
+                self.staged = self._staged(name, [b.data.select(columns) for b in left])
+                break
+            except RowsRefusedError as refused:
+                left = self._without(left, refused)
+        given, taken = sum(len(b) for b in left), self.staged.rows if self.staged else 0
+        if given != taken:
+            raise SinkError(
+                f"sink {self.name!r} was given {given} rows and staged {taken}; its stage() "
+                "must take every row, correct it"
+            )
+
+    def _staged(self, name: str, batches: list[pa.RecordBatch]) -> Staged | None:
+        try:
+            return self._sink.stage(name, batches)
+        except (MillraceError, MemoryError):
+            raise
+        except Exception as error:  # a sink's code may raise anything
+            text = f"sink {self.name!r}: staging rows raised {error_text(error)}"
+            raise EngineError(text) from error
+
+    def _without(self, batches: list[Batch], refused: RowsRefusedError) -> list[Batch]:
+        """The batches less the refused rows, whose roots fail, and less those of such roots."""
+        rows = sum(len(b) for b in batches)
+        wrong = [place for place in refused.rows if not 0 <= place < rows]
+        if wrong:
+            raise SinkError(
+                f"sink {self.name!r} refuses row {wrong[0]} of {rows}; RowsRefusedError counts "
+                "the rows of all batches from 0, correct it"
+            )
+        left, first = [], 0
+        for batch in batches:
+            keep = np.ones(len(batch), bool)
+            for place, text in refused.rows.items():
+                if 0 <= place - first < len(batch):
+                    keep[place - first] = False
+                    self.task.fail(batch, place - first, self.name, text)
+            first += len(batch)
+            left.append(batch if keep.all() else batch.filter(keep))
+        return [self.task.failures.without_failed(b) for b in left]

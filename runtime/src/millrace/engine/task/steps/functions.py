@@ -1,0 +1,193 @@
+"""Row functions, vectorised functions and filters.
+
+A tuple on which user code raises has its outputs dropped and is called again at the end of the
+batch; what raises again fails the tuple's roots. A vectorised function that raises is called with
+halves of the batch, down to the tuples that it cannot bear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.engine.program.program import Component
+from millrace.engine.program.schema import OutputError, conform, rows_of
+from millrace.engine.task.batch import Array, Batch
+from millrace.engine.task.context import USER_ERRORS, Task
+from millrace.engine.task.steps.base import Outlet, StreamingStep
+from millrace.engine.task.steps.output import RowBuffer
+
+ROWS_PER_PROGRESS = 256
+"""Calls of user code between two proofs of progress."""
+
+
+class RowStep(StreamingStep):
+    """Calls ``f(row)`` for each tuple."""
+
+    def __init__(
+        self, task: Task, component: Component, outlet: Outlet, function: Callable[..., Any]
+    ) -> None:
+        super().__init__(task, component, outlet)
+        self._function = function
+
+    def process(self, batch: Batch) -> None:
+        assert self.component.output is not None
+        buffer = RowBuffer(self.component.output, self.name)
+        rows = rows_of(batch.data)
+        function, box = self._function, self.task.box
+        again: list[int] = []
+        self.task.worked_on(self.name, batch)
+        for index, row in enumerate(rows):
+            if index % ROWS_PER_PROGRESS == 0:
+                box.progress()
+            try:
+                buffer.add_all(function(row), index)
+            except USER_ERRORS:
+                again.append(index)
+        if again:
+            fresh = rows_of(batch.data)  # the first call may have changed its row
+            for index in again:
+                self._call_again(buffer, batch, fresh[index], index)
+        box.end()
+        self._emit(buffer, batch)
+
+    def _call_again(self, buffer: RowBuffer, batch: Batch, row: dict[str, Any], index: int) -> None:
+        self.task.box.progress()
+        try:
+            buffer.add_all(self._function(row), index)
+        except USER_ERRORS as error:
+            self.task.fail(batch, index, self.name, error)
+
+    def _emit(self, buffer: RowBuffer, batch: Batch) -> None:
+        data, parents, misfits = buffer.build()
+        for index, error in misfits.items():
+            self.task.fail(batch, index, self.name, error)
+        self.outlet.emit(data, batch, parents)
+
+
+class WhereStep(StreamingStep):
+    """Calls ``f(row) -> bool`` for each tuple and lets through those for which it is true."""
+
+    def __init__(
+        self, task: Task, component: Component, outlet: Outlet, function: Callable[..., Any]
+    ) -> None:
+        super().__init__(task, component, outlet)
+        self._function = function
+
+    def process(self, batch: Batch) -> None:
+        function, box = self._function, self.task.box
+        keep = np.zeros(len(batch), bool)
+        again: list[int] = []
+        self.task.worked_on(self.name, batch)
+        for index, row in enumerate(rows_of(batch.data)):
+            if index % ROWS_PER_PROGRESS == 0:
+                box.progress()
+            try:
+                keep[index] = bool(function(row))
+            except USER_ERRORS:
+                again.append(index)
+        fresh = rows_of(batch.data) if again else []
+        for index in again:
+            box.progress()
+            try:
+                keep[index] = bool(function(fresh[index]))
+            except USER_ERRORS as error:
+                self.task.fail(batch, index, self.name, error)
+        box.end()
+        if keep.all():
+            self.outlet.emit(batch.data, batch, None)
+        else:
+            kept = np.flatnonzero(keep)
+            self.outlet.emit(batch.data.take(pa.array(kept)), batch, kept)
+
+
+class VectorStep(StreamingStep):
+    """Calls ``f(record batch) -> (columns, parents)`` for whole batches."""
+
+    def __init__(
+        self, task: Task, component: Component, outlet: Outlet, function: Callable[..., Any]
+    ) -> None:
+        super().__init__(task, component, outlet)
+        self._function = function
+
+    def process(self, batch: Batch) -> None:
+        parts: list[tuple[pa.RecordBatch, Array]] = []
+        again: list[int] = []
+        self.task.worked_on(self.name, batch)
+        self._bisect(batch.data, 0, len(batch), parts, again)
+        for index in again:
+            self.task.box.progress()
+            try:
+                parts.append(self._call(batch.data, index, 1))
+            except USER_ERRORS as error:
+                self.task.fail(batch, index, self.name, error)
+        self.task.box.end()
+        if not parts:
+            return
+        if len(parts) == 1:
+            data, parents = parts[0]
+        else:
+            table = pa.Table.from_batches([p[0] for p in parts]).combine_chunks()
+            data = (table.to_batches() or [parts[0][0]])[0]
+            parents = np.concatenate([p[1] for p in parts])
+        self.outlet.emit(data, batch, parents)
+
+    def _bisect(
+        self,
+        data: pa.RecordBatch,
+        start: int,
+        count: int,
+        parts: list[tuple[pa.RecordBatch, Array]],
+        again: list[int],
+    ) -> None:
+        self.task.box.progress()
+        try:
+            parts.append(self._call(data, start, count))
+            return
+        except USER_ERRORS:
+            if count == 1:
+                again.append(start)
+                return
+        half = count // 2
+        self._bisect(data, start, half, parts, again)
+        self._bisect(data, start + half, count - half, parts, again)
+
+    def _call(self, data: pa.RecordBatch, start: int, count: int) -> tuple[pa.RecordBatch, Array]:
+        part = data if count == data.num_rows else data.slice(start, count)
+        result = self._function(part)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise OutputError(
+                f"processor {self.name!r} returned {type(result).__name__}; return "
+                "(columns, parents), parents being the index of each output row's input row"
+            )
+        assert self.component.output is not None
+        columns = conform(result[0], self.component.output, self.name)
+        return columns, self._parents(result[1], columns.num_rows, count) + start
+
+    def _parents(self, given: Any, rows: int, count: int) -> Array:
+        if isinstance(given, pa.ChunkedArray):
+            given = given.combine_chunks()
+        if isinstance(given, pa.Array):
+            given = given.to_numpy(zero_copy_only=False)
+        parents = np.asarray(given)
+        if parents.size == 0:
+            parents = parents.astype(np.int64)
+        if parents.ndim != 1 or parents.dtype.kind not in "iu":
+            raise OutputError(
+                f"processor {self.name!r} returned parents of type {parents.dtype} with "
+                f"{parents.ndim} dimensions; return one integer for each output row"
+            )
+        if parents.size != rows:
+            raise OutputError(
+                f"processor {self.name!r} returned {parents.size} parents for {rows} output rows; "
+                "return one for each"
+            )
+        if rows and (int(parents.min()) < 0 or int(parents.max()) >= count):
+            raise OutputError(
+                f"processor {self.name!r} returned parents from {parents.min()} to "
+                f"{parents.max()} for a batch of {count} rows; they must lie in 0..{count - 1}"
+            )
+        return parents.astype(np.int64, copy=False)

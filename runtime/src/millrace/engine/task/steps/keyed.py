@@ -1,0 +1,249 @@
+"""Stateful functions and keyed classes: each key's tuples in root order, with typed state.
+
+A call that raises is repeated at once, with the key's state as it was before; when that raises
+too, the tuple's roots fail and the state stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.ddl import Column
+from millrace.engine.program.program import Component, Edge
+from millrace.engine.program.schema import arrow_schema, rows_of
+from millrace.engine.task.batch import Array, Batch, concat
+from millrace.engine.task.context import USER_ERRORS, Task
+from millrace.engine.task.exchange import EnvelopeError
+from millrace.engine.task.keys import Keys, encode_keys
+from millrace.engine.task.state import TaskState
+from millrace.engine.task.steps.base import CollectingStep, Outlet
+from millrace.engine.task.steps.classes import ClassStep, TupleFailedError, numbered_rows
+from millrace.engine.task.steps.functions import ROWS_PER_PROGRESS
+from millrace.engine.task.steps.output import RowBuffer
+from millrace.functions import Processor, Row
+from millrace.state.dictstate import DictState
+
+
+class StateError(ValueError):
+    """A function left a value in its state that the declared type cannot hold."""
+
+
+class KeyedInput:
+    """Everything that reached a keyed step, in root order, with the state of each tuple's key.
+
+    ``shards`` of the state are opened as the keys need them.
+    """
+
+    def __init__(self, task: Task, component: Component, state: TaskState) -> None:
+        self._task = task
+        self._component = component
+        self._state = state
+        self._states: dict[int, DictState] = {}
+
+    def order(self, waiting: list[tuple[Edge, Batch]]) -> Batch | None:
+        """All tuples as one batch in root order; ``None`` where there are none."""
+        batches = [batch for _, batch in waiting]
+        return concat(batches).in_root_order() if batches else None
+
+    def keys(self, batch: Batch) -> Keys:
+        """Keys of the batch, all of which belong here.
+
+        Raises ``EnvelopeError`` where one belongs to another partition.
+        """
+        program = self._task.program
+        keys = encode_keys(batch.data, self._component.key, program.key_groups)
+        if self._task.partitions > 1:
+            strangers = keys.groups % program.parallelism != self._task.id.partition
+            if strangers.any():
+                raise EnvelopeError(
+                    f"partition {self._task.id.partition} of {self._component.name!r} got tuples "
+                    f"of {int(strangers.sum())} keys that belong to another partition"
+                )
+        return keys
+
+    def states(self, keys: Keys) -> list[tuple[DictState, int]]:
+        """State and its row for each distinct key."""
+        found: list[tuple[DictState, int] | None] = [None] * len(keys)
+        shard_of = keys.groups % self._task.program.parallelism
+        for shard in np.unique(shard_of).tolist():
+            chosen = np.flatnonzero(shard_of == shard)
+            state = self._open(shard, keys)
+            rows = state.find([column.take(pa.array(chosen)) for column in keys.values])
+            for at, row in zip(chosen.tolist(), rows.tolist(), strict=True):
+                found[at] = (state, row)
+        return [one for one in found if one is not None]
+
+    def _open(self, shard: int, keys: Keys) -> DictState:
+        if shard not in self._states:
+            component = self._component
+            names = zip(component.key, keys.values, strict=True)
+            schema = pa.schema([pa.field(name, column.type) for name, column in names])
+            columns: tuple[Column, ...] = component.state or ()
+            groups = self._task.program.key_groups
+            self._states[shard] = self._state.open(
+                component, shard, lambda: DictState(schema, arrow_schema(columns), groups)
+            )
+        return self._states[shard]
+
+
+class StatefulStep(CollectingStep):
+    """Calls ``f(row, state)`` for each tuple."""
+
+    def __init__(
+        self,
+        task: Task,
+        component: Component,
+        outlet: Outlet,
+        function: Callable[..., Any],
+        state: TaskState,
+    ) -> None:
+        super().__init__(task, component, outlet)
+        self._function = function
+        self._input = KeyedInput(task, component, state)
+
+    def finish(self) -> None:
+        waiting = take_waiting(self)
+        batch = self._input.order(waiting)
+        if batch is None:
+            return
+        keys = self._input.keys(batch)
+        states = self._input.states(keys)
+        assert self.component.output is not None
+        buffer = RowBuffer(self.component.output, self.name)
+        self.task.worked_on(self.name, batch)
+        self._call_all(batch, keys.codes, states, buffer)
+        self.task.box.end()
+        data, parents, misfits = buffer.build()
+        for index, error in misfits.items():
+            self.task.fail(batch, index, self.name, error)
+        self.outlet.emit(data, batch, parents)
+        book(self, waiting)
+
+    def _call_all(
+        self,
+        batch: Batch,
+        codes: Array,
+        states: list[tuple[DictState, int]],
+        buffer: RowBuffer,
+    ) -> None:
+        function, progress = self._function, self.task.box.progress
+        rows = rows_of(batch.data)
+        add = buffer.add_all
+        for index, (row, code) in enumerate(zip(rows, codes.tolist(), strict=True)):
+            if not index % ROWS_PER_PROGRESS:
+                progress()
+            state, place = states[code]
+            before = state.copy(state.values[place])
+            try:
+                add(function(row, state.values[place]), index)
+                settle(state, place)
+            except USER_ERRORS:
+                buffer.cut_parent(index)
+                state.values[place] = before
+                self._call_again(batch, index, states[code], buffer)
+
+    def _call_again(
+        self, batch: Batch, index: int, where: tuple[DictState, int], buffer: RowBuffer
+    ) -> None:
+        state, place = where
+        before = state.copy(state.values[place])
+        row = rows_of(batch.data.slice(index, 1))[0]
+        try:
+            buffer.add_all(self._function(row, state.values[place]), index)
+            settle(state, place)
+        except USER_ERRORS as error:
+            buffer.cut_parent(index)
+            state.values[place] = before
+            self.task.fail(batch, index, self.name, error)
+
+
+class KeyedClassStep(ClassStep):
+    """One instance of a class whose inputs are keyed, with state where it declares some."""
+
+    def __init__(
+        self,
+        task: Task,
+        component: Component,
+        outlet: Outlet,
+        instance: Processor,
+        state: TaskState,
+    ) -> None:
+        super().__init__(task, component, outlet, instance)
+        self._input = KeyedInput(task, component, state)
+        self.waiting: list[tuple[Edge, Batch]] = []
+
+    def accept(self, edge: Edge, batch: Batch) -> None:
+        if len(batch):
+            self.waiting.append((edge, batch))
+
+    def finish(self) -> None:
+        waiting = take_waiting(self)
+        batch = self._input.order(waiting)
+        if batch is not None:
+            self._process_all(batch)
+            book(self, waiting)
+        super().finish()
+
+    def _process_all(self, batch: Batch) -> None:
+        keys = self._input.keys(batch)
+        states = self._input.states(keys) if self.component.state is not None else None
+        rows = numbered_rows(batch, self.seen.add(batch))
+        self.task.worked_on(self.name, batch)
+        for index, (row, code) in enumerate(zip(rows, keys.codes.tolist(), strict=True)):
+            if not index % ROWS_PER_PROGRESS:
+                self.task.box.progress()
+            where = states[code] if states is not None else None
+            error = self._call_with(row, where)
+            if error is None:
+                continue
+            if not isinstance(error, TupleFailedError):
+                alone = Batch(batch.data.slice(index, 1), batch.roots[index : index + 1])
+                error = self._call_with(numbered_rows(alone, row.at)[0], where)
+            if error is not None:
+                self.fail(batch, index, error)
+        self.task.box.end()
+        self.send()
+
+    def _call_with(self, row: Row, where: tuple[DictState, int] | None) -> BaseException | None:
+        """Call once; after an error the outputs are gone and the state is as it was."""
+        if where is None:
+            return self.call(row, None)
+        state, place = where
+        before = state.copy(state.values[place])
+        mark = self.out.begin(row)
+        error = self.call(row, state.values[place])
+        if error is None:
+            try:
+                settle(state, place)
+            except StateError as wrong:
+                self.out.back_to(mark)
+                error = wrong
+        if error is not None:
+            state.values[place] = before
+        return error
+
+
+def settle(state: DictState, place: int) -> None:
+    """Bring the dict that a function left behind into form. Raises ``StateError``."""
+    if len(state.values[place]) < len(state.empty):
+        state.revive(place)
+    problem = state.check(place)
+    if problem is not None:
+        raise StateError(f"state: {problem}")
+
+
+def take_waiting(step: StatefulStep | KeyedClassStep) -> list[tuple[Edge, Batch]]:
+    """What has been collected, less tuples of roots that failed in this task."""
+    waiting = [(edge, step.task.failures.without_failed(b)) for edge, b in step.waiting]
+    step.waiting = []
+    return [(edge, batch) for edge, batch in waiting if len(batch)]
+
+
+def book(step: StatefulStep | KeyedClassStep, batches: list[tuple[Edge, Batch]]) -> None:
+    """Everything that was collected has been processed."""
+    for edge, batch in batches:
+        step.task.books.absorb(edge.name, batch)

@@ -1,0 +1,296 @@
+"""What runs inside a Python worker: the entry points of tasks and what a process keeps.
+
+A task is an importable callable with a few bytes; everything that takes time to make (the
+program, user functions, sources, sinks, connections, state) stays with the process and is found
+by the path of its kit.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.serializers import pack_long
+
+from millrace.engine.program import signing
+from millrace.engine.program.kit import Kit
+from millrace.engine.program.kit import load as load_kit
+from millrace.engine.program.program import Component
+from millrace.engine.program.usercode import load_function, load_object, use_path
+from millrace.engine.task import blackbox
+from millrace.engine.task.acks import send_acks
+from millrace.engine.task.blackbox import Box, Note
+from millrace.engine.task.books import Books, Failures, NetPool
+from millrace.engine.task.context import Task
+from millrace.engine.task.exchange import Transport, verify
+from millrace.engine.task.faults import TaskError
+from millrace.engine.task.memory import Memory, WorkerExhaustedError, has_room
+from millrace.engine.task.passes import Effects, PassRun, headed
+from millrace.engine.task.state import Services, StateHost, TaskState
+from millrace.engine.task.steps.ends import Piece
+from millrace.errors import MillraceError
+from millrace.functions import FunctionSpec
+from millrace.protocol.types import AttemptId, AttemptPlan, TaskId, TaskReport
+from millrace.sinks import Sink, open_sink
+from millrace.sources import Source, open_source
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One window attempt as every task of it gets it.
+
+    ``kit`` is the path of the file with the program; ``whole`` says that one task runs every pass.
+    """
+
+    kit: str
+    plan: AttemptPlan
+    services: Services
+    whole: bool
+
+    def encode(self) -> bytes:
+        return signing.signed("job", self)
+
+
+class ProcessParts:
+    """User code, sources, sinks and state caches of this process, for one program."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.program = program = kit.program
+        self.passwords = kit.passwords
+        use_path(program.code_path)
+        self.box = Box(blackbox.folder(), program.tuple_timeout_s)
+        self.memory = Memory()
+        self.transport: Transport = load_object(program.transport, program.code_path)()
+        self.states = StateHost()
+        self.nets = NetPool()
+        self._functions: dict[str, FunctionSpec] = {}
+        self._tasks = 0
+
+    def tidy(self) -> None:
+        """Keep what stays with the process out of the collection that follows every task.
+
+        Spark's daemon collects after each task, which takes as long as all state that is kept
+        as Python objects is large. Cyclic garbage waits for one of the rare full collections.
+        """
+        self._tasks += 1
+        if self._tasks % _TASKS_PER_COLLECTION == 0:
+            gc.unfreeze()
+            gc.collect()
+        gc.freeze()
+
+    def function(self, component: Component) -> FunctionSpec:
+        if component.name not in self._functions:
+            assert component.function is not None
+            found = load_function(component.function, self.program.code_path)
+            self._functions[component.name] = found
+        return self._functions[component.name]
+
+    def source(self, component: Component) -> Source:
+        return open_source(component.connector)
+
+    def sink(self, component: Component) -> Sink:
+        return open_sink(component.connector)
+
+
+_TASKS_PER_COLLECTION = 200
+
+_PROCESS: dict[str, ProcessParts] = {}
+_JOBS: dict[str, Job] = {}
+
+
+def load_job(data: bytes) -> Job:
+    key = hashlib.blake2b(data, digest_size=16).hexdigest()
+    job = _JOBS.get(key)
+    if job is None:
+        job = signing.verified("job", data)
+        _JOBS.clear()
+        _JOBS[key] = job
+    return job
+
+
+def encode_pieces(pieces: Sequence[Piece]) -> bytes:
+    """One task's share of a window's roots."""
+    return signing.signed("share", list(pieces))
+
+
+def decode_pieces(data: bytes) -> list[Piece]:
+    """Raises ``UnsignedError``."""
+    return list(signing.verified("share", data))
+
+
+def encode_reports(reports: Sequence[TaskReport]) -> bytes:
+    """What a task of the last pass returns to the driver."""
+    return signing.signed("report", list(reports))
+
+
+def decode_reports(data: bytes) -> list[TaskReport]:
+    """Raises ``UnsignedError``."""
+    return list(signing.verified("report", data))
+
+
+def parts_of(job: Job) -> ProcessParts:
+    parts = _PROCESS.get(job.kit)
+    if parts is None:
+        parts = ProcessParts(load_kit(Path(job.kit)))
+        _PROCESS.clear()
+        _PROCESS[job.kit] = parts
+    return parts
+
+
+class Running:
+    """One task attempt from its first to its last line."""
+
+    def __init__(self, job: Job, pass_no: int, partition: int) -> None:
+        self.job = job
+        self.parts = parts_of(job)
+        program, plan = self.parts.program, job.plan
+        context = TaskContext.get()
+        if context is not None:
+            self.parts.memory.check()
+        task_attempt = context.taskAttemptId() if context is not None else 0
+        passes = program.passes if job.whole else program.passes[pass_no : pass_no + 1]
+        self.partitions = 1 if job.whole else program.parallelism
+        self.last = job.whole or pass_no == len(program.passes) - 1
+        roots = plan.intent.roots
+        self.task = Task(
+            program=program,
+            plan=plan,
+            id=TaskId(pass_no, partition, task_attempt),
+            partitions=self.partitions,
+            books=Books(roots, program.tracking, self.parts.nets),
+            failures=Failures(roots, {c.number: c.name for c in program.components.values()}),
+            box=self.parts.box,
+            memory=self.parts.memory,
+        )
+        a = plan.id
+        self.parts.box.task(Note(os.getpid(), a.execution, a.window, a.attempt, pass_no, partition))
+        self.services = job.services.known(self.parts.passwords)
+        self.state = TaskState(self.task, self.services.access, self.parts.states)
+        self.run = PassRun(self.task, passes, self.parts, self.state)
+
+    def complete(
+        self,
+        read: tuple[TaskId, ...] = (),
+        roots_read: tuple[tuple[int, int], ...] = (),
+        relayed: Iterable[TaskReport] = (),
+    ) -> list[Any]:
+        """Bring the task to its end, when all input is in.
+
+        Returns the reports for the driver, or (reader, envelope) pairs for the next pass. What
+        leaves is booked before the ack message is written, and the report says that it was.
+        """
+        effects = self.run.finish()
+        tables = {} if self.last else self.run.parcels(self.partitions)
+        reports = (self._report(effects, read, roots_read), *relayed)
+        if self.last:
+            return list(reports)
+        return list(self.parts.transport.send(headed(self.task.id, tables, reports)))
+
+    def _report(
+        self,
+        effects: Effects,
+        read: tuple[TaskId, ...],
+        roots_read: tuple[tuple[int, int], ...],
+    ) -> TaskReport:
+        report = TaskReport(
+            task=self.task.id,
+            read=read,
+            roots_read=roots_read,
+            segments=effects.segments,
+            staged=effects.staged,
+            failed=self.task.failures.failed,
+            combined_failures=self.task.failures.combined,
+        )
+        return replace(report, partitions=send_acks(self.task, self.services))
+
+    def end(self) -> None:
+        """The task is over, whichever way."""
+        try:
+            self.run.close()
+        finally:
+            self.parts.box.idle()
+            self.parts.tidy()
+
+
+class FirstPass:
+    """Reads the sources and runs pass 0; yields keys and envelopes, or the encoded reports."""
+
+    def __init__(self, job: bytes) -> None:
+        self._job = job
+
+    def __call__(self, partition: int, payload: Iterable[bytes]) -> Iterator[Any]:
+        job = load_job(self._job)
+        pieces = [piece for data in payload for piece in decode_pieces(data)]
+        with marked_errors(job.plan.id):
+            running = Running(job, 0, partition)
+            try:
+                running.run.open()
+                runs = tuple(running.run.read(pieces))
+                made = running.complete(roots_read=runs)
+            finally:
+                running.end()
+        yield from shuffled(running, made)
+
+
+class NextPass:
+    """Runs a later pass over the envelopes of the one before."""
+
+    def __init__(self, job: bytes, pass_no: int) -> None:
+        self._job = job
+        self._pass_no = pass_no
+
+    def __call__(self, partition: int, envelopes: Iterable[bytes]) -> Iterator[Any]:
+        job = load_job(self._job)
+        data = list(envelopes)
+        with marked_errors(job.plan.id):
+            running = Running(job, self._pass_no, partition)
+            try:
+                run = running.run
+                parcels = running.parts.transport.receive(data)
+                del data
+                tracked = running.parts.program.tracking
+                verify(parcels, running.partitions, partition, tracked)
+                read = tuple(sorted(p.header.task for p in parcels))
+                relayed = {r.task: r for p in parcels for r in p.header.reports}
+                run.open()
+                run.receive(parcels)
+                del parcels
+                made = running.complete(read, relayed=relayed.values())
+            finally:
+                running.end()
+        yield from shuffled(running, made)
+
+
+def shuffled(running: Running, made: list[Any]) -> Iterator[Any]:
+    """Results as Spark's shuffle takes them: key, value, key, value, ..., or the reports."""
+    if running.last:
+        yield encode_reports(made)
+        return
+    for reader, envelope in made:
+        yield pack_long(reader)
+        yield envelope
+
+
+@contextmanager
+def marked_errors(attempt: AttemptId) -> Iterator[None]:
+    """Marks deliberate errors, so that the driver finds them in Spark's text.
+
+    Whatever else went wrong in a process without memory, that is what it is about.
+    """
+    try:
+        yield
+    except MillraceError as error:
+        raise TaskError(error, attempt) from error
+    except WorkerExhaustedError:
+        raise
+    except Exception as error:
+        if isinstance(error, MemoryError) or not has_room():
+            raise TaskError(Memory().exhausted(), attempt) from error
+        raise
