@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from engine_support import CODE
 
+from millrace.engine.program.schema import fitting
 from millrace.engine.task.traces import FRAMES, Traces
 
 SPEC = """
@@ -83,3 +85,22 @@ def test_traces_end_at_the_innermost_frames_and_leave_libraries_out():
     assert len(lines) == 2 * FRAMES
     assert lines[-1].strip() == 'json.loads("{")'
     assert "decoder.py" not in text
+
+
+def test_what_does_not_fit_a_columns_type_is_said_in_the_words_of_the_topology_file():
+    at, array = pa.array([1_000, 1], pa.timestamp("ns")), pa.array([[1_000], [1]])
+    for given, kind, told in (
+        (at, pa.timestamp("us", "UTC"), "column 'a': 1970-01-01 00:00:00.000000001 does not fit "),
+        (pa.array([1, 1 << 63], pa.uint64()), pa.int64(), "column 'a': 9223372036854775808 does "),
+        (
+            array.cast(pa.list_(pa.timestamp("ns"))),
+            pa.list_(pa.timestamp("us", "UTC")),
+            "column 'a': its value does not fit into array<timestamp>",
+        ),
+    ):
+        data = pa.record_batch({"b": ["x", "y"], "a": given})
+        schema = pa.schema([("a", kind), ("b", pa.string())])
+        whole, bad = fitting(data, schema, "s")
+        assert whole.num_rows == 2
+        assert bad.keys() == {1}
+        assert bad[1].startswith(told)

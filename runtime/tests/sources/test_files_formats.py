@@ -108,8 +108,12 @@ class TestJsonLines:
             ("not json", "the line is no JSON object"),
             ("[1]", "the line is no JSON object"),
             ('{"n":1} {"n":2}', "more than one JSON value"),
-            ('{"n":"x"}', "changed from number to string"),
-            ('{"n":1.5}', "couldn't parse:1.5"),
+            ('{"n":"x"}', "column 'n': 'x' is no long"),
+            ('{"n":1.5}', "column 'n': 1.5 is no long"),
+            ('{"n":{"a":1}}', "column 'n': {'a': 1} is no long"),
+            ('{"n":5,"t":["p",1]}', "column 't': ['p', 1] is no array<string>"),
+            ('{"n":5,"ok":1}', "column 'ok': 1 is no boolean"),
+            ('{"n":5,"n":6}', "column 'n' stands twice in it"),
             ('{"n":1,}', "Missing a name"),
             ('{"n":1', "no JSON object"),
             ('{"day":"soon"}', "column 'day': 'soon' is no date"),
@@ -187,6 +191,37 @@ class TestCsv:
         rows, errors = read_all(path, format="csv", schema=self.SCHEMA)
         assert [r["n"] for r in rows] == [None, 2]
         assert errors == {0: "column 'name': 'b\\\\xffad' is no string"}
+
+    def test_rows_that_are_not_utf8_with_a_wrong_field_count(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """Each fails alone, and nothing is written to the log by the way."""
+        path = tmp_path / "a.csv"
+        bad = [b"\xff", b"x,1,\xff", b'"\xff,1', b"\xff,1,2,3"]
+        good = [b"gr\xc3\xb6\xc3\x9fer,%d" % n for n in range(20)]
+        path.write_bytes(b"\n".join([b"name,n", *good[:9], *bad, *good[9:], b""]))
+        rows, errors = read_all(path, parts=2, format="csv", schema=self.SCHEMA)
+        assert [r["n"] for r in rows] == [*range(9), None, None, None, None, *range(9, 20)]
+        assert [text.split(";")[0] for text in errors.values()] == [
+            f"the line has {count} fields, the header 2" for count in (1, 3, 1, 4)
+        ]
+        assert capfd.readouterr().err == ""
+
+    def test_a_schema_that_names_a_column_which_a_planned_file_lacks(self, tmp_path: Path) -> None:
+        """The schema was edited between the plan and the read: the header is what is wrong."""
+        (tmp_path / "a.csv").write_text("name,n\nx,1\n")
+        options = {"path": "a.csv", "watch": False, "format": "csv"}
+        before = FileSource("s", {**options, "schema": self.SCHEMA}, tmp_path)
+        (piece,) = before.plan(None, 10).ranges
+        edited = FileSource("s", {**options, "schema": "name string, amount long"}, tmp_path)
+        with pytest.raises(
+            SourceError,
+            match=r"source 's': file .*/a\.csv has the declared column 'amount' not in its header "
+            r"\('name,n'\), and records of it are still to be read; correct files\.schema",
+        ):
+            list(edited.read(piece))
+        fewer = FileSource("s", {**options, "schema": "n long"}, tmp_path)
+        assert [b.data.to_pylist() for b in fewer.read(piece)] == [[{"n": 1}]]
 
     def test_dates_and_times(self, tmp_path: Path) -> None:
         path = tmp_path / "a.csv"

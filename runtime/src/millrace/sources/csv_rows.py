@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,15 @@ from millrace.sources.decode import (
     BYTE_ORDER_MARK,
     Decoder,
     Errors,
+    HeaderError,
     batch_with_errors,
     convert,
     shown,
 )
 from millrace.sources.json_lines import arrays_from_text
 from millrace.sources.lines import Lines
+
+_EXPECTED = re.compile(r"Expected (\d+) columns, got (\d+)")
 
 
 class CsvDecoder(Decoder):
@@ -49,23 +53,28 @@ class CsvDecoder(Decoder):
         try:
             names = next(csv.reader([line.decode()]), [])
         except (UnicodeDecodeError, csv.Error) as error:
-            raise ValueError(f"has a header that cannot be read ({error})") from None
+            raise HeaderError(f"has a header that cannot be read ({error})") from None
         if not head.strip():
             return (len(head), None) if complete else None
-        for field in self.schema:
-            if names.count(field.name) != 1:
-                how = "twice" if field.name in names else "not"
-                raise ValueError(
-                    f"has the declared column {field.name!r} {how} in its header "
-                    f"({shown(','.join(names))})"
-                )
+        self._check(names)
         # Also where they are those of the schema, which may be edited before they are read.
         return end, names
 
+    def _check(self, names: list[str]) -> None:
+        for field in self.schema:
+            if names.count(field.name) != 1:
+                how = "twice" if field.name in names else "not"
+                raise HeaderError(
+                    f"has the declared column {field.name!r} {how} in its header "
+                    f"({shown(','.join(names))})"
+                )
+
     def decode(self, lines: Lines, kept: Any) -> ReadBatch:
         names = kept or self.schema.names
+        # Its header was checked when it was planned, maybe against another schema than today's.
+        self._check(names)
         errors: Errors = {}
-        odd = _odd_lines(lines)
+        odd = _odd_lines(lines) | _foreign_lines(lines)
         columns = self._columns(lines, 0, names, odd, errors)
         finished = []
         for field, column in zip(self.schema, columns, strict=True):
@@ -94,7 +103,10 @@ class CsvDecoder(Decoder):
                 errors.update({first + row: text for row, text in bad.items()})
                 return _with_gaps(table, sorted(bad), wanted)
         except pa.ArrowInvalid as error:
-            message = str(error)
+            counts = _EXPECTED.search(str(error))
+            message = str(error).removeprefix("CSV parse error: ")
+            if counts is not None:
+                message = f"the line has {counts[2]} fields, the header {counts[1]}"
         if wanted == 1:
             errors[first] = f"{message}; the line is {shown(lines.record(0))}"
             return [pa.nulls(1, pa.binary()) for _ in self.schema]
@@ -102,6 +114,10 @@ class CsvDecoder(Decoder):
         return self._columns(lines, first, names, odd | {first + wanted // 2}, errors)
 
     def _split(self, lines: Lines, names: list[str], bad: Errors) -> pa.Table:
+        data = lines.joined()
+        # Arrow shows a row to the handler as text, which one that is not UTF-8 cannot become.
+        text = len(lines) > 1 or _is_text(data)
+
         def note(row: pcsv.InvalidRow) -> str:
             bad[row.number - 1] = (
                 f"the line has {row.actual_columns} fields, the header {row.expected_columns}"
@@ -110,17 +126,31 @@ class CsvDecoder(Decoder):
 
         unique = [f"{i}" for i in range(len(names))]
         wanted = [unique[names.index(field.name)] for field in self.schema]
-        data = lines.joined()
         return pcsv.read_csv(
             io.BytesIO(data),
             pcsv.ReadOptions(column_names=unique, use_threads=False, block_size=len(data) + 1),
-            pcsv.ParseOptions(invalid_row_handler=note),
+            pcsv.ParseOptions(invalid_row_handler=note if text else None),
             pcsv.ConvertOptions(
                 include_columns=wanted,
                 column_types={name: pa.binary() for name in wanted},
                 strings_can_be_null=False,
             ),
         )
+
+
+def _foreign_lines(lines: Lines) -> set[int]:
+    """Rows that are not valid UTF-8."""
+    if not len(lines) or lines.data.isascii() or _is_text(lines.joined()):
+        return set()
+    return {row for row in range(len(lines)) if not _is_text(lines.record(row))}
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _odd_lines(lines: Lines) -> set[int]:

@@ -20,6 +20,10 @@ SHOWN_CHARACTERS = 80
 Errors = dict[int, str]
 
 
+class HeaderError(ValueError):
+    """The preamble of a file does not fit what is declared; the text goes on behind its name."""
+
+
 class Decoder(ABC):
     """Rows of one line format; ``blanks`` says whether an empty line is a record, ``keeps``
     whether what the preamble says is needed for every record.
@@ -33,13 +37,16 @@ class Decoder(ABC):
         """Bytes at the start of a file that are no record, and what of them the locator keeps.
 
         ``head`` is the file's beginning, ``complete`` whether more may come behind it. ``None``:
-        the preamble is not complete yet. Raises ``ValueError`` for a file that cannot be read.
+        the preamble is not complete yet. Raises ``HeaderError`` for a file that cannot be read.
         """
         return len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0, None
 
     @abstractmethod
     def decode(self, lines: Lines, kept: Any) -> ReadBatch:
-        """One row for each line; ``kept`` is what ``preamble`` gave the locator."""
+        """One row for each line; ``kept`` is what ``preamble`` gave the locator.
+
+        Raises ``HeaderError`` where that does not fit the schema of today.
+        """
 
 
 def batch_with_errors(schema: pa.Schema, columns: list[pa.Array], errors: Errors) -> ReadBatch:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from millrace.protocol.types import RootRange
 from millrace.sources.base import ReadBatch
 from millrace.sources.content import BLOCK_BYTES, Mark, beginnings, begins_with, read_mark
-from millrace.sources.decode import Decoder
+from millrace.sources.decode import Decoder, HeaderError
 from millrace.sources.lines import (
     BadFileError,
     Lines,
@@ -180,7 +180,13 @@ class LineFormat(FileFormat):
             # Older releases left it out where it was what the schema said at that time.
             kept = (self._preamble(file, final=True) or (0, None))[1]
         for lines in self._lines(file, piece):
-            yield self._decoder.decode(lines, kept)
+            try:
+                batch = self._decoder.decode(lines, kept)
+            except HeaderError as error:
+                raise BadFileError(
+                    f"{error}, and records of it are still to be read", "correct files.schema"
+                ) from None
+            yield batch
 
     def raw(self, file: Opened, piece: RootRange) -> bytes:
         return next(self._lines(file, piece)).record(0)
@@ -224,7 +230,7 @@ class LineFormat(FileFormat):
         complete = final or len(head) == BLOCK_BYTES
         try:
             return self._decoder.preamble(head, complete)
-        except ValueError as error:
+        except HeaderError as error:
             raise BadFileError(
                 str(error), "correct its header, or files.schema, and give it another name"
             ) from None

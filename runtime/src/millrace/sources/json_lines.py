@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from millrace.sources.arrow_types import type_label
 from millrace.sources.base import ReadBatch
 from millrace.sources.decode import Decoder, Errors, batch_with_errors, convert, shown
 from millrace.sources.lines import Lines, find_lines
@@ -62,6 +64,7 @@ class JsonDecoder(Decoder):
             except UnicodeDecodeError as error:
                 message = f"the line is not valid UTF-8: {error.reason}"
         if len(lines) == 1:
+            message = self._misfit(lines) or message
             errors[first] = f"{message}; the line is {shown(lines.record(0))}"
             return [pa.table([pa.nulls(1, f.type) for f in self._parsed], schema=self._parsed)]
         half = len(lines) // 2
@@ -69,6 +72,23 @@ class JsonDecoder(Decoder):
             *self._parts(lines.take(0, half), first, errors),
             *self._parts(lines.take(half, len(lines)), first + half, errors),
         ]
+
+    def _misfit(self, lines: Lines) -> str | None:
+        """The column of one line that is not of its type, in the words of the topology file."""
+        try:
+            found = json.loads(lines.record(0))
+        except (ValueError, RecursionError):
+            return None
+        for field in self.schema if isinstance(found, dict) else ():
+            try:
+                JsonDecoder(pa.schema([field])).parse(lines)
+            except pa.ArrowInvalid as error:
+                if "was specified twice" in str(error):
+                    return f"column {field.name!r} stands twice in it"
+                value = found.get(field.name)
+                if value is not None:
+                    return f"column {field.name!r}: {shown(value)} is no {type_label(field.type)}"
+        return None
 
     def parse(self, lines: Lines) -> pa.Table:
         """The lines as Arrow reads them. Raises ``ValueError`` if it refuses one of them."""

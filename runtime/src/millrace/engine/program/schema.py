@@ -196,12 +196,30 @@ def fitting(
     except pa.ArrowInvalid as error:
         if data.num_rows == 1:
             nothing = [pa.nulls(1, field.type) for field in schema]
-            return pa.RecordBatch.from_arrays(nothing, schema=schema), {0: str(error)}
+            text = _misfit(data, schema, source) or str(error)
+            return pa.RecordBatch.from_arrays(nothing, schema=schema), {0: text}
     half = data.num_rows // 2
-    low, bad = fitting(data.slice(0, half), schema, source)
-    high, more = fitting(data.slice(half), schema, source)
+    # Copies: a cast of a slice of lists looks at the values of the other rows too.
+    low, bad = fitting(data.take(pa.array(range(half))), schema, source)
+    high, more = fitting(data.take(pa.array(range(half, data.num_rows))), schema, source)
     whole = pa.Table.from_batches([low, high]).combine_chunks().to_batches()[0]
     return whole, {**bad, **{half + row: text for row, text in more.items()}}
+
+
+def _misfit(row: pa.RecordBatch, schema: pa.Schema, source: str) -> str | None:
+    """The column of one record that does not fit, in the words of the topology file."""
+    for field in schema:
+        column = row.column(field.name)
+        try:
+            _conform_array(column, field, source)
+        except pa.ArrowInvalid:
+            given = column.cast(pa.string())[0].as_py() if _has_text(column.type) else "its value"
+            return f"column {field.name!r}: {given} does not fit into {type_name(field.type)}"
+    return None
+
+
+def _has_text(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(arrow))
 
 
 def pylist(column: pa.Array) -> list[Any]:
