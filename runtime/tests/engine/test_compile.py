@@ -5,14 +5,18 @@ from __future__ import annotations
 import pytest
 from engine_support import CODE, HEAD, compiled, write_lines
 
+from millrace.ddl import SIMPLE_TYPES
 from millrace.engine.program.compile import CompileOptions, compile_topology
 from millrace.engine.program.kit import Kit, load, store
 from millrace.engine.program.program import Kind, Route
-from millrace.engine.program.schema import type_name
+from millrace.engine.program.schema import arrow_schema, type_name
 from millrace.errors import TopologyError
+from millrace.state.aggregates import Aggregate, parts_of
+from millrace.state.aggregatestate import AggregateState
+from millrace.topology.columns import computable_types, result_type
 from millrace.topology.graph import graph_of
 from millrace.topology.load import parse
-from millrace.topology.model import StreamTopology
+from millrace.topology.model import AggregateFunction, StreamTopology
 
 DEEP = """
 sources:
@@ -190,3 +194,16 @@ def unchecked(text):
     import yaml
 
     return StreamTopology.model_validate(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize("function", list(AggregateFunction))
+@pytest.mark.parametrize("kind", [*SIMPLE_TYPES, "array<int>"])
+def test_what_a_check_says_of_aggregates_is_what_workers_do(function, kind):
+    inputs = arrow_schema([("v", kind)])
+    if function is not AggregateFunction.COUNT and kind not in computable_types(function):
+        with pytest.raises(TopologyError, match="cannot be taken"):
+            parts_of(Aggregate("a", function.value, "v"), inputs)
+        return
+    key = arrow_schema([("k", "long"), ("v", kind)])
+    state = AggregateState(key, ["k"], [Aggregate("a", function.value, "v")], 8)
+    assert type_name(state.output_schema.field("a").type) == result_type(function, kind)

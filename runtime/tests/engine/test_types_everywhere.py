@@ -36,6 +36,7 @@ STEPS = {
     "keyed": ("ByKeyedClass", ", key: [b, i, l, d, s, x, t, y]"),
     **{f"by_{key}": ("ByKeyedClass", f", key: [{key}]") for key in "bildsxty"},
 }
+EXTREMES = ("i", "l", "s", "t", "y", "id")
 SOURCES = ("rows", "lines", "table", "own")
 
 
@@ -49,7 +50,16 @@ def spec() -> str:
         "{columns: [{name: n, function: count}, {name: top, function: max, of: id}]}}\n"
         for key in "bildsxty"
     )
-    shown = [*SOURCES, *STEPS, *(f"count_{key}" for key in "bildsxty"), "merged"]
+    counts += (
+        "  - {name: extremes, inputs: [{from: rows, key: [b]}], aggregate: {columns: ["
+        + ", ".join(
+            f"{{name: {function}_{of}, function: {function}, of: {of}}}"
+            for of in EXTREMES
+            for function in ("min", "max")
+        )
+        + "]}}\n"
+    )
+    shown = [*SOURCES, *STEPS, *(f"count_{key}" for key in "bildsxty"), "extremes", "merged"]
     sinks = "".join(
         f"  - {{name: out_{name}, inputs: [{{from: {name}}}], files: {{path: out/{name}}}}}\n"
         for name in shown
@@ -119,6 +129,8 @@ def test_every_value_comes_out_of_every_step_as_it_went_in(tmp_path, state_serve
     }
     for key in "bildsxty":
         assert groups(outcome.rows[f"out_count_{key}"], key) == expected_groups(want, key), key
+    rows = [json.loads(line) for line in b"".join(outcome.rows["out_extremes"]).splitlines()]
+    assert {row["b"]: row for row in rows} == expected_extremes(want.values())
     table = from_parquet(outcome.rows["as_parquet"])
     assert table.schema.equals(tv.SCHEMA)
     # As texts, since what is not a number differs from itself.
@@ -149,6 +161,19 @@ def expected_groups(want, key):
         value = 0.0 if row[key] == 0 and isinstance(row[key], float) else row[key]
         found.setdefault(json.dumps(value), []).append(number)
     return {value: (len(numbers), max(numbers)) for value, numbers in found.items()}
+
+
+def expected_extremes(want):
+    """Instants and dates in ISO 8601 and texts have the order of their code points."""
+    found = {}
+    for flag in {row["b"] for row in want}:
+        mine = [row for row in want if row["b"] is flag]
+        found[flag] = {"b": flag}
+        for of in EXTREMES:
+            values = [row[of] for row in mine if row[of] is not None]
+            found[flag][f"min_{of}"] = min(values, default=None)
+            found[flag][f"max_{of}"] = max(values, default=None)
+    return found
 
 
 def from_parquet(parts):

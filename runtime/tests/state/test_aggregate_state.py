@@ -19,7 +19,13 @@ from millrace.state.keys import hash_keys, key_groups
 
 K = 8
 INPUTS = pa.schema(
-    [("word", pa.string()), ("part", pa.int32()), ("n", pa.int64()), ("x", pa.float64())]
+    [
+        ("word", pa.string()),
+        ("part", pa.int32()),
+        ("n", pa.int64()),
+        ("x", pa.float64()),
+        ("text", pa.string()),
+    ]
 )
 KEYS = ["word", "part"]
 AGGREGATES = [
@@ -29,22 +35,25 @@ AGGREGATES = [
     Aggregate("low", "min", "x"),
     Aggregate("high", "max", "n"),
     Aggregate("mean", "avg", "n"),
+    Aggregate("first", "min", "text"),
+    Aggregate("last", "max", "text"),
 ]
 
-Input = tuple[str | None, int | None, int | None, float | None]
+Input = tuple[str | None, int | None, int | None, float | None, str | None]
 _ROWS = st.lists(
     st.tuples(
         st.none() | st.text("ab", max_size=2),
         st.none() | st.integers(0, 2),
         st.none() | st.integers(-1000, 1000),
         st.none() | st.floats(-10, 10, width=16),
+        st.none() | st.text(max_size=2),
     ),
     max_size=15,
 )
 
 
 def batch(rows: list[Input]) -> pa.RecordBatch:
-    columns = list(zip(*rows, strict=True)) or [()] * 4
+    columns = list(zip(*rows, strict=True)) or [()] * 5
     arrays = [pa.array(c, f.type) for c, f in zip(columns, INPUTS, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=INPUTS)
 
@@ -65,6 +74,7 @@ class Plain:
     def _result(self, rows: list[Input]) -> dict[str, Any]:
         numbers = [row[2] for row in rows if row[2] is not None]
         floats = [row[3] for row in rows if row[3] is not None]
+        texts = [row[4] for row in rows if row[4] is not None]
         return {
             "rows": len(rows),
             "some": len(numbers),
@@ -72,6 +82,8 @@ class Plain:
             "low": min(floats, default=None),
             "high": max(numbers, default=None),
             "mean": sum(numbers) / len(numbers) if numbers else None,
+            "first": min(texts, default=None),
+            "last": max(texts, default=None),
         }
 
 
@@ -191,7 +203,7 @@ def test_tables_grow_within_an_attempt_and_go_back() -> None:
 def test_blobs_are_sorted_by_key_group() -> None:
     state = make()
     state.begin()
-    state.update(batch([(f"w{n}", n, n, None) for n in range(100)]))
+    state.update(batch([(f"w{n}", n, n, None, None) for n in range(100)]))
     read = blobs.read(state.base().data)
     groups = key_groups(hash_keys([read.column(k) for k in KEYS]), K)
     assert groups.tolist() == sorted(groups.tolist())
@@ -206,6 +218,8 @@ def test_blobs_are_sorted_by_key_group() -> None:
         (pa.bool_(), [True, False]),
         (pa.int16(), [300, -300]),
         (pa.float32(), [1.5, -2.5]),
+        (pa.string(), ["\U0001d11e", "\ue000"]),
+        (pa.string(), ["a", ""]),
     ],
 )
 def test_extremes_keep_their_type(kind: pa.DataType, values: list[Any]) -> None:
@@ -273,7 +287,7 @@ def test_sums_up_to_the_limit_are_exact() -> None:
     [
         (Aggregate("a", "median", "n"), "median cannot be taken of column n of type int64"),
         (Aggregate("a", "sum", "word"), "sum cannot be taken of column word of type string"),
-        (Aggregate("a", "max", "word"), "max cannot be taken"),
+        (Aggregate("a", "avg", "word"), "avg cannot be taken"),
         (Aggregate("a", "sum"), "is of column None, which its input has not"),
         (Aggregate("a", "count", "nope"), "column 'nope', which its input has not; it has word"),
     ],
@@ -292,7 +306,7 @@ def test_keys_that_cannot_be_are_refused() -> None:
 def test_stored_totals_of_other_columns_are_refused() -> None:
     state = make()
     state.begin()
-    state.update(batch([("a", 1, 2, 3.0)]))
+    state.update(batch([("a", 1, 2, 3.0, "t")]))
     other = AggregateState(INPUTS, KEYS, AGGREGATES[:2], K)
     with pytest.raises(StateSchemaError, match=r"stored totals have columns .*total.*--fresh"):
         other.apply(blobs.read(state.base().data))
@@ -307,5 +321,5 @@ def test_a_change_that_is_interrupted_is_known(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(state._accumulators[2], "merge", stop)
     with pytest.raises(KeyboardInterrupt):
-        state.update(batch([("a", 1, 2, 3.0)]))
+        state.update(batch([("a", 1, 2, 3.0, "t")]))
     assert state.broken

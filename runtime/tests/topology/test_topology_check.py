@@ -372,7 +372,7 @@ def test_sql_stands_behind_a_source_or_sql():
         (total("sum"), "of", "is missing"),
         (total("count", "n"), "of", "count counts"),
         (total("avg", "m"), "of", "no column of 'events'"),
-        (total("max", "user", "m"), "of", "max needs numbers"),
+        (total("sum", "user", "m"), "of", "sum needs numbers"),
         (total("count", name="user"), "name", "is a column of the output already"),
     ],
 )

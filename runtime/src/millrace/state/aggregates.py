@@ -7,7 +7,7 @@ double; min, max: the input's type; null: nothing yet), and for avg two: ``name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +73,7 @@ def parts_of(aggregate: Aggregate, inputs: pa.Schema) -> list[Part]:
         return [Part(name, "sum", pa.int64(), False)]
     kind = _input_type(aggregate, inputs)
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    ordered = number or pa.types.is_temporal(kind) or pa.types.is_boolean(kind)
+    ordered = number or pa.types.is_temporal(kind) or kind in (pa.bool_(), pa.string())
     if aggregate.function == "sum" and number and kind != pa.uint64():
         total = pa.int64() if pa.types.is_integer(kind) else pa.float64()
         return [Part(name, "sum", total, True)]
@@ -85,7 +85,7 @@ def parts_of(aggregate: Aggregate, inputs: pa.Schema) -> list[Part]:
     raise TopologyError(
         f"aggregate {name}: {aggregate.function} cannot be taken of column {aggregate.of} of type "
         f"{kind}; functions are count (anything), sum and avg (numbers), min and max (numbers, "
-        "booleans, dates, timestamps)"
+        "booleans, dates, timestamps, strings)"
     )
 
 
@@ -111,6 +111,11 @@ def final(aggregate: Aggregate, columns: Sequence[pa.Array]) -> pa.Array:
         return columns[0]
     total, count = columns
     return pc.if_else(pc.greater(count, 0), pc.divide(total, count.cast(pa.float64())), None)
+
+
+def accumulator_of(part: Part) -> Accumulator | TextAccumulator:
+    """An empty accumulator for one partial column."""
+    return TextAccumulator(part) if part.kind == pa.string() else Accumulator(part)
 
 
 class Accumulator:
@@ -160,16 +165,16 @@ class Accumulator:
         self._held[rows] = values
         self._seen[rows] = valid if len(valid) else 1
 
-    def save(self, rows: Array) -> tuple[Array, Array]:
+    def save(self, rows: Array) -> tuple[Array, ...]:
         """What rows hold now, for ``restore``."""
         return self._held[rows], self._seen[rows]
 
-    def restore(self, rows: Array, saved: tuple[Array, Array]) -> None:
+    def restore(self, rows: Array, saved: tuple[Array, ...]) -> None:
         self._held[rows], self._seen[rows] = saved
 
     def column(self, rows: Array) -> pa.Array:
         """Partial column of rows."""
-        held, seen = self.save(rows)
+        held, seen = self._held[rows], self._seen[rows]
         mask = None if not self.part.nullable or seen.all() else seen == 0
         kind = self.part.kind
         if self._dtype is np.float64:
@@ -199,6 +204,65 @@ class Accumulator:
         values.setflags(write=False)
         valid.setflags(write=False)
         return values, valid
+
+
+class TextAccumulator:
+    """The first or last text of each row, in the order of code points, as an ``Accumulator``."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self._held: Array = np.full(16, None, object)
+        self._size_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._held.nbytes + self._size_bytes
+
+    def reserve(self, first: int, rows: int) -> None:
+        """Have room for ``rows`` rows; those from ``first`` on start anew."""
+        if rows > len(self._held):
+            held = np.full(max(rows, 2 * len(self._held)), None, object)
+            held[:first] = self._held[:first]
+            self._held = held
+        self._set(slice(first, rows), [None] * (rows - first))
+
+    def merge(self, rows: Array, column: pa.Array) -> int:
+        """Merge partial values into rows; there is none that overflows."""
+        table = pa.table({"row": rows, "text": column})
+        found = table.group_by("row", use_threads=False).aggregate([("text", self.part.merge)])
+        first = self.part.merge == "min"
+        merged, texts = found["row"].to_numpy(), found[f"text_{self.part.merge}"].to_pylist()
+        held = self._held[merged].tolist()
+        for at, text in enumerate(texts):
+            if text is not None and (held[at] is None or (text < held[at]) == first):
+                held[at] = text
+        self._set(merged, held)
+        return -1
+
+    def replace(self, rows: Array, column: pa.Array) -> None:
+        """Set rows to partial values."""
+        self._set(rows, column.to_pylist())
+
+    def save(self, rows: Array) -> tuple[Array, ...]:
+        """What rows hold now, for ``restore``."""
+        return (self._held[rows],)
+
+    def restore(self, rows: Array, saved: tuple[Array, ...]) -> None:
+        self._set(rows, saved[0].tolist())
+
+    def column(self, rows: Array) -> pa.Array:
+        """Partial column of rows."""
+        return pa.array(self._held[rows].tolist(), pa.string())
+
+    def _set(self, rows: Array | slice, texts: list[str | None]) -> None:
+        self._size_bytes -= _bytes_in(self._held[rows].tolist())
+        self._size_bytes += _bytes_in(texts)
+        self._held[rows] = np.array([*texts, ""], object)[:-1]
+
+
+def _bytes_in(texts: Iterable[str | None]) -> int:
+    """Memory of texts, as CPython has it for ASCII ones."""
+    return sum(49 + len(text) for text in texts if text is not None)
 
 
 def _input_type(aggregate: Aggregate, inputs: pa.Schema) -> pa.DataType:

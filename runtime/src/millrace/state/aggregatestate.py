@@ -17,6 +17,8 @@ from millrace.state.aggregates import (
     Accumulator,
     Aggregate,
     AggregateOverflowError,
+    TextAccumulator,
+    accumulator_of,
     final,
     partials,
     parts_of,
@@ -50,10 +52,10 @@ class AggregateState:
         for field in self._keys:
             check_key_type(field.name, field.type)
         self._parts = [parts_of(aggregate, inputs) for aggregate in aggregates]
-        self._accumulators = [Accumulator(part) for parts in self._parts for part in parts]
+        self._accumulators = [accumulator_of(part) for parts in self._parts for part in parts]
         self._table = KeyTable([field.type for field in self._keys])
         self._kept_rows = 0
-        self._undo: list[tuple[Array, list[tuple[Array, Array]]]] = []
+        self._undo: list[tuple[Array, list[tuple[Array, ...]]]] = []
         self._changing = False
 
     # -- schemas
@@ -202,9 +204,10 @@ class AggregateState:
             accumulator.reserve(before, self._table.rows)
         if len(known):
             self._undo.append((known, [a.save(known) for a in self._accumulators]))
-        overflow: tuple[Accumulator, int] | None = None
+        overflow: tuple[Accumulator | TextAccumulator, int] | None = None
         for at, accumulator in enumerate(self._accumulators):
             if columns is None:
+                assert isinstance(accumulator, Accumulator)
                 accumulator.count(found)
                 continue
             item = accumulator.merge(found, columns[at])
@@ -214,7 +217,9 @@ class AggregateState:
             raise self._overflow(*overflow, found)
         return found
 
-    def _overflow(self, at: Accumulator, item: int, found: Array) -> AggregateOverflowError:
+    def _overflow(
+        self, at: Accumulator | TextAccumulator, item: int, found: Array
+    ) -> AggregateOverflowError:
         row = found[item : item + 1]
         key = ", ".join(str(column[0].as_py()) for column in self._table.keys(row))
         return AggregateOverflowError(at.part.name, key, int(self.groups(row)[0]))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from millrace.ddl import RESERVED_PREFIX, SIMPLE_TYPES
 from millrace.topology.check_graph import from_path
 from millrace.topology.check_parts import PLACEHOLDER
-from millrace.topology.columns import NUMERIC_TYPES, Columns
+from millrace.topology.columns import NUMERIC_TYPES, Columns, computable_types
 from millrace.topology.facts import Facts
 from millrace.topology.graph import Component, Edge, Role
 from millrace.topology.model import AggregateFunction, Processor
@@ -216,12 +216,14 @@ def aggregate_columns(facts: Facts) -> Iterator[Problem]:
                 message = f"is missing; {name} is computed over a column"
                 yield Problem(f"{path}.of", NOTHING, message, "add it, e.g. of: amount")
             else:
-                yield from _fitting(facts, edges, f"{path}.of", column.of, name)
+                yield from _fitting(facts, edges, f"{path}.of", column.of, column.function)
 
 
 def _fitting(
-    facts: Facts, edges: tuple[Edge, ...], path: str, column: str, function: str
+    facts: Facts, edges: tuple[Edge, ...], path: str, column: str, function: AggregateFunction
 ) -> Iterator[Problem]:
+    fitting = computable_types(function)
+    needed = "numbers" if fitting == NUMERIC_TYPES else "what has an order"
     for edge in edges:
         columns = facts.columns_on(edge)
         if columns is None:
@@ -229,12 +231,13 @@ def _fitting(
         kind = dict(columns).get(column, NOTHING)
         if kind is NOTHING:
             yield _no_column(path, column, edge.producer, columns)
-        elif kind is not None and kind not in NUMERIC_TYPES:
+        elif kind is not None and kind not in fitting:
             yield Problem(
                 path,
                 column,
-                f"is {kind} in what comes from {edge.producer!r}, and {function} needs numbers",
-                f"use a column of type {', '.join(NUMERIC_TYPES)}",
+                f"is {kind} in what comes from {edge.producer!r}, and {function.value} needs "
+                f"{needed}",
+                f"use a column of type {', '.join(fitting)}",
             )
 
 

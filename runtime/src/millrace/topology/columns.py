@@ -11,7 +11,6 @@ from millrace.functions import FunctionKind, FunctionSpec
 from millrace.topology.graph import Edge, Graph, Role
 from millrace.topology.model import (
     Aggregate,
-    AggregateColumn,
     AggregateFunction,
     FilesSource,
     Processor,
@@ -27,6 +26,7 @@ Columns = tuple[tuple[str, str | None], ...]
 TEXT_COLUMNS: Columns = (("value", "string"),)
 GENERATOR_COLUMNS: Columns = (("id", "long"), ("key", "string"), ("value", "double"))
 NUMERIC_TYPES = ("long", "int", "double", "float")
+ORDERED_TYPES = (*NUMERIC_TYPES, "string", "date", "timestamp", "boolean")
 
 _PLAIN = re.compile(r"^`?([A-Za-z_]\w*)`?$")
 _RENAMED = re.compile(r"^.+\sas\s+`?([A-Za-z_]\w*)`?$", re.IGNORECASE | re.DOTALL)
@@ -126,16 +126,27 @@ def _aggregate_columns(
     types = dict(incoming or ())
     return (
         *((name, types.get(name)) for name in key),
-        *((column.name, _aggregate_type(column, types)) for column in aggregate.columns),
+        *(
+            (column.name, result_type(column.function, types.get(column.of or "")))
+            for column in aggregate.columns
+        ),
     )
 
 
-def _aggregate_type(column: AggregateColumn, types: Mapping[str, str | None]) -> str | None:
-    if column.function is AggregateFunction.COUNT:
-        return "long"
-    if column.function is AggregateFunction.AVG:
-        return "double"
-    of = types.get(column.of or "")
-    if of is None:
-        return None
-    return "double" if of in ("double", "float") else "long"
+def result_type(function: AggregateFunction, of: str | None) -> str | None:
+    """Type of what a function computes over a column of a type; ``None`` is not known."""
+    match function:
+        case AggregateFunction.COUNT:
+            return "long"
+        case AggregateFunction.AVG:
+            return "double"
+        case AggregateFunction.MIN | AggregateFunction.MAX:
+            return of
+        case AggregateFunction.SUM:
+            return {"double": "double", "float": "double", None: None}.get(of, "long")
+
+
+def computable_types(function: AggregateFunction) -> tuple[str, ...]:
+    """Types of the columns that a function other than count is computed over."""
+    extremes = function in (AggregateFunction.MIN, AggregateFunction.MAX)
+    return ORDERED_TYPES if extremes else NUMERIC_TYPES

@@ -303,7 +303,9 @@ class AggregateColumn(Part):
     name: Text = Field(description="Name of the computed column.")
     function: AggregateFunction = Field(description="count, sum, min, max or avg.")
     of: Text | None = Field(
-        None, description="Column of numbers that it is computed over; not for count."
+        None,
+        description="Column that it is computed over: numbers; for min and max also strings, "
+        "dates, timestamps and booleans; not for count.",
     )
 
 
