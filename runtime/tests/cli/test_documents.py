@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import json
 import os
@@ -211,3 +212,37 @@ def test_what_is_said_of_failures_of_the_engine() -> None:
     assert f"the run ends with exit code {ExitCode.ENGINE:d}." in text
     operations = (ROOT / "docs" / "operations.md").read_text()
     assert f"the second driver ends the run with exit code {ExitCode.ENGINE:d}." in operations
+
+
+KIND = re.compile(r"(?:[A-Z][a-z]+){2,}|Fenced")
+
+
+def kinds_in(module: Path) -> set[str]:
+    """The kinds of events that a module tells of; of one that it looks up, all that it names."""
+    tree = ast.parse(module.read_text())
+    calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and one.args]
+    told = {"Notify", "_tell", "_warn"}
+    firsts = [
+        call.args[0]
+        for call in calls
+        if (getattr(call.func, "attr", None) or getattr(call.func, "id", None)) in told
+    ]
+    found = {one.value for one in firsts if isinstance(one, ast.Constant)}
+    if any(isinstance(one, ast.Name | ast.Subscript) for one in firsts):
+        texts = [one.value for one in ast.walk(tree) if isinstance(one, ast.Constant)]
+        found |= {text for text in texts if isinstance(text, str) and KIND.fullmatch(text)}
+    assert not any(isinstance(one, ast.JoinedStr) for one in firsts), module
+    return {kind for kind in found if isinstance(kind, str) and KIND.fullmatch(kind)}
+
+
+def test_every_event_is_explained() -> None:
+    source = ROOT / "runtime" / "src" / "millrace"
+    modules = [
+        path for room in ("protocol", "engine", "local") for path in (source / room).rglob("*.py")
+    ]
+    table = (
+        (ROOT / "docs" / "operations.md").read_text().partition("## Events")[2].partition("## ")[0]
+    )
+    explained = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|$", table, re.M)
+    assert len({kind for kind, _, _ in explained}) == len(explained)
+    assert {kind for kind, _, _ in explained} == set().union(*map(kinds_in, modules))

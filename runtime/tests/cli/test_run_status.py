@@ -13,13 +13,13 @@ import pytest
 
 from millrace.cli.status import STATES
 from millrace.clock import SystemClock
-from millrace.engine.driver.process import STOP_CODES
 from millrace.errors import ExitCode
 from millrace.local.files import write_json
 from millrace.local.processes import ProcessId
 from millrace.local.table import Seen, roles_of
 from millrace.local.takeover import take_over
 from millrace.local.workdir import open_folder
+from millrace.protocol.events import STOP_CODES, StopKind
 
 FIGURES = {
     "state": "running",
@@ -137,4 +137,12 @@ def test_what_spark_starts_is_known_by_its_command_and_parent() -> None:
 
 
 def test_every_end_of_a_driver_is_told_in_words() -> None:
-    assert set(STOP_CODES) <= set(STATES)
+    assert set(StopKind) <= set(STATES)
+
+
+def test_every_end_of_a_driver_has_one_exit_code() -> None:
+    assert set(STOP_CODES) == set(StopKind)
+    codes = {kind: code for kind, code in STOP_CODES.items() if code is not None}
+    assert set(StopKind) - set(codes) == {StopKind.FAILED}, "which has the code of its error"
+    wrong = [code for code in codes.values() if code is not ExitCode.OK]
+    assert len(set(wrong)) == len(wrong)

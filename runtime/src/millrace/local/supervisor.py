@@ -73,6 +73,9 @@ class Listener(Protocol):
         ...
 
 
+_ENDED = {"driver": "DriverEnded", "acker": "AckerEnded"}
+
+
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """The processes of a run.
@@ -256,7 +259,7 @@ class Supervisor:
         why = f": {death.cause}" if death.cause and death.code > 0 else ""
         wait = f" in {decision.delay_s:g} s" if decision.delay_s else ""
         self._warn(
-            f"{death.role.capitalize()}Ended",
+            _ENDED[death.role],
             f"{death.name} (process {death.pid}) ended with {death.how}{why}; it is started "
             f"again{wait}",
         )

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from millrace.protocol.causes import causes, counted, told
+from millrace.protocol.events import StopKind
 from millrace.protocol.types import Evidence, FailedRoot, Guarantee, Intent
 
 MAX_RUNS = 3
@@ -114,7 +115,7 @@ class GiveUp:
     """
 
     progress: Progress
-    kind: str
+    kind: StopKind
     reason: str
 
 
@@ -172,7 +173,7 @@ def _after_breakage(progress: Progress, reason: str) -> Decision:
     """The roots are the same next time, so that a failure that lasts stops before any is blamed."""
     done = progress.breakages
     if done >= len(BREAKAGE_PAUSES_S):
-        return GiveUp(progress, "engine", f"{reason} ({done + 1} attempts in a row)")
+        return GiveUp(progress, StopKind.ENGINE, f"{reason} ({done + 1} attempts in a row)")
     again = replace(progress, breakages=done + 1)
     return RunAgain(again, reason, BREAKAGE_PAUSES_S[done])
 
@@ -212,7 +213,7 @@ def _narrow_others(progress: Progress, reason: str) -> Decision:
 def narrow(progress: Progress, reason: str) -> Decision:
     """Get closer to the root to blame: split, or blame the only one that is left."""
     if progress.intent.final:
-        return GiveUp(progress, "failed", f"the final window cannot be run: {reason}")
+        return GiveUp(progress, StopKind.FAILED, f"the final window cannot be run: {reason}")
     suspects = [s for s in range(progress.intent.roots) if s not in progress.failed]
     if len(suspects) > 1:
         return SplitIt(progress, suspects[len(suspects) // 2], reason)

@@ -198,7 +198,7 @@ class Driver:
             # A successor may have shown more: only a look at the view from now on can tell.
             self._behind = event.text
             return [e.ReadView(LOOK_AGAIN)]
-        kind = "fenced" if event.fenced else "failed"
+        kind = e.StopKind.FENCED if event.fenced else e.StopKind.FAILED
         return [e.Stop(kind, event.text)]
 
     def _view_read(self, event: e.ViewRead) -> list[e.Action]:
@@ -207,13 +207,13 @@ class Driver:
             return actions
         if view.execution != self.membership.execution:
             return []
-        return [e.Stop("behind", self._behind)]
+        return [e.Stop(e.StopKind.BEHIND, self._behind)]
 
     def _tick(self, _: e.Tick) -> list[e.Action]:
         if self.windows.draining and self.presence.away:
             # What the next driver finds is as good as it gets: it goes on from the record.
             away = ", ".join(self.presence.away)
-            return [e.Stop("asked", f"stopped while {away} is away; the next run goes on")]
+            return [e.Stop(e.StopKind.ASKED, f"stopped while {away} is away; the next run goes on")]
         if self.membership.step is not Step.RECOVERED:
             return [*self.membership.tick(), *self._watch()]
         again = self._signs_of_life()
@@ -221,7 +221,7 @@ class Driver:
         if not self._fenced_sinks:
             if self.windows.draining:
                 text = "stopped before all sinks have answered; the next run goes on"
-                return [e.Stop("asked", text)]
+                return [e.Stop(e.StopKind.ASKED, text)]
             assert self.windows.record is not None
             again.append(e.FenceSinks(self.membership.execution, self.windows.record))
         if self._behind is not None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
+from millrace.errors import ExitCode
 from millrace.protocol.types import (
     AttemptId,
     AttemptPlan,
@@ -204,16 +206,44 @@ class Committed:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """End this driver. ``kind`` is drained, fenced, asked, failed, engine, behind or deadLetters.
+class StopKind(StrEnum):
+    """Why a driver ends; the values are what ``status`` shows as its state.
 
-    ``engine``: the engine, a connector or Spark fails again and again, and nothing is sealed.
-    ``behind``: what this driver knows is older than what was committed.
-    ``deadLetters``: more roots fail for good than the user allows, and they are not sealed.
+    ``ENGINE``: the engine, a connector or Spark fails again and again, and nothing is sealed.
+    ``BEHIND``: what this driver knows is older than what was committed.
+    ``DEAD_LETTERS``: more roots fail for good than the user allows, and they are not sealed.
+    ``FAILED``: anything else that waiting does not mend.
     """
 
-    kind: str
+    DRAINED = "drained"
+    ASKED = "asked"
+    FENCED = "fenced"
+    FAILED = "failed"
+    ENGINE = "engine"
+    BEHIND = "behind"
+    DEAD_LETTERS = "deadLetters"
+
+
+STOP_CODES: Mapping[StopKind, ExitCode | None] = {
+    StopKind.DRAINED: ExitCode.OK,
+    StopKind.ASKED: ExitCode.OK,
+    StopKind.FENCED: ExitCode.FENCED,
+    StopKind.FAILED: None,
+    StopKind.ENGINE: ExitCode.ENGINE,
+    StopKind.BEHIND: ExitCode.SINK,
+    StopKind.DEAD_LETTERS: ExitCode.TOO_MANY_DEAD,
+}
+"""What a driver exits with; None: with the code of the error that made it fail."""
+
+ORDERLY = (StopKind.DRAINED, StopKind.ASKED, StopKind.FENCED)
+"""Ends with which nothing is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End this driver."""
+
+    kind: StopKind
     text: str
 
 

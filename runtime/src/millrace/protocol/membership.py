@@ -175,7 +175,7 @@ class Membership:
         self._missing += 1
         if self._missing < MAX_MISSING:
             return [e.ReadView()]
-        return [e.Stop("failed", "the view document is gone; restore it or start afresh")]
+        return [e.Stop(e.StopKind.FAILED, "the view document is gone; restore it or start afresh")]
 
     def cas_done(self, event: e.CasDone) -> list[e.Action]:
         if event.view != self._cas:
@@ -324,12 +324,12 @@ class Membership:
             return self._write_back()
         sources = self._sources()
         if not sources and self.copies == 1:
-            return [e.Stop("behind", _STALE)]
+            return [e.Stop(e.StopKind.BEHIND, _STALE)]
         if not sources:
             return []
         held = [self._answers[m] for m in sources]
         if any(record is None for record in held):
-            return [e.Stop("failed", _EMPTY)]
+            return [e.Stop(e.StopKind.FAILED, _EMPTY)]
         self.record = self._choose([record for record in held if record is not None])
         self.step = Step.COPYING
         return self._copy()
@@ -376,4 +376,4 @@ class Membership:
 
     def _fenced(self, execution: int) -> list[e.Action]:
         text = f"execution {execution} of this topology has taken over from {self.execution}"
-        return [e.Stop("fenced", text)]
+        return [e.Stop(e.StopKind.FENCED, text)]

@@ -249,7 +249,7 @@ class Windows:
                 f"run knows {components.edit}: a newer run has taken over, or the work folder was "
                 "put back from an older copy"
             )
-            return [e.Stop("fenced", text)]
+            return [e.Stop(e.StopKind.FENCED, text)]
         if any(one.window > self._confirmed for one in record.unpublished):
             return []
         text, loses = edits.told(record, components, self.settings.drop_removed)
@@ -324,7 +324,7 @@ class Windows:
         return []
 
     def _plan_failed(self, event: e.PlanFailed) -> list[e.Action]:
-        return [e.Stop("failed", event.text)] if event.token == self._ahead.token else []
+        return [e.Stop(e.StopKind.FAILED, event.text)] if event.token == self._ahead.token else []
 
     def _opening(self, record: Record) -> Opening | None:
         """The next window: due replays in a window of their own, else what was planned.
@@ -361,7 +361,7 @@ class Windows:
         if record.unpublished:
             return []
         if self.draining:
-            return [e.Stop("asked", _stopped_at(record))]
+            return [e.Stop(e.StopKind.ASKED, _stopped_at(record))]
         due_s = self._waiting.next_s()
         if due_s is not None:
             return self._wake_at(due_s)
@@ -370,7 +370,7 @@ class Windows:
         if self.settings.emits_final and not record.finished:
             opening = Opening((), (), record.offsets, final=True)
             return self._change(lambda current: records.open_next(current, opening))
-        return [e.Stop("drained", f"all input is processed, last window {record.sealed}")]
+        return [e.Stop(e.StopKind.DRAINED, f"all input is processed, last window {record.sealed}")]
 
     def _wake_at(self, at_s: float) -> list[e.Action]:
         if self._woken_s == at_s:
@@ -410,7 +410,7 @@ class Windows:
             return self._change(lambda current: current)
         if self.record.unpublished:
             return []
-        return [e.Stop("asked", _stopped_at(self.record))]
+        return [e.Stop(e.StopKind.ASKED, _stopped_at(self.record))]
 
     def _run_done(self, event: e.RunDone) -> list[e.Action]:
         attempt = self._current(event.id)
@@ -451,7 +451,7 @@ class Windows:
         return self._judge(Died(event.reason, event.evidence))
 
     def _run_failed(self, event: e.RunFailed) -> list[e.Action]:
-        return [e.Stop("failed", event.text)] if self._current(event.id) else []
+        return [e.Stop(e.StopKind.FAILED, event.text)] if self._current(event.id) else []
 
     def _verdict_given(self, event: e.VerdictGiven) -> list[e.Action]:
         verdict = event.verdict
@@ -609,7 +609,7 @@ class Windows:
             f"allows: {told(causes(letters))}. Nothing is lost; mend the cause and run again, or "
             'raise spec.deadLetters.maxShare ("100%" makes a dead letter of each)'
         )
-        return [e.Stop("deadLetters", text)]
+        return [e.Stop(e.StopKind.DEAD_LETTERS, text)]
 
     def _write_letters(self, ending: Ending) -> list[e.Action]:
         """Write them under a name that no ending of this window under another view had: only an

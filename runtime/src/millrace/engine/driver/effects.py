@@ -275,7 +275,7 @@ class RealEffects:
         return self._parts.mailbox.look() if first else []
 
     def _stop(self, action: e.Stop) -> list[e.Event]:
-        failed = action.kind not in ("drained", "asked", "fenced")
+        failed = action.kind not in e.ORDERLY
         log.log(logging.ERROR if failed else logging.INFO, action.text)
         self._parts.events.add(e.Notify("DriverStopped", action.text, warning=failed))
         return []

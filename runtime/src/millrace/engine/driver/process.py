@@ -46,16 +46,6 @@ log = logging.getLogger("millrace.driver")
 RETRY_S = 1.0
 """Pause before a sink that was away is looked at again."""
 
-STOP_CODES: Mapping[str, int] = {
-    "drained": ExitCode.OK,
-    "asked": ExitCode.OK,
-    "fenced": ExitCode.FENCED,
-    "engine": ExitCode.ENGINE,
-    "behind": ExitCode.SINK,
-    "deadLetters": ExitCode.TOO_MANY_DEAD,
-}
-"""What a driver exits with, by the kind of its ``Stop``; other kinds have the code of an error."""
-
 Start = Callable[[StreamTopology, str, Path, Path], SparkParts]
 """Gives (topology, uid, folder of its file, work folder) a session and the program."""
 
@@ -303,4 +293,5 @@ class DriverProcess:
         return self._statistics.what_changed(record)
 
     def _code(self, stop: e.Stop) -> int:
-        return STOP_CODES.get(stop.kind, self._exit_code)
+        code = e.STOP_CODES[stop.kind]
+        return self._exit_code if code is None else code

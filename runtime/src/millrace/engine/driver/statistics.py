@@ -107,7 +107,7 @@ class Statistics:
         self._status.settle()
 
     def stopped(self, stop: e.Stop) -> None:
-        self._status.values.update(state=stop.kind, window=None, reason=stop.text)
+        self._status.values.update(state=stop.kind.value, window=None, reason=stop.text)
         self.write(force=True)
 
     def _published(self, window: int) -> None:
