@@ -21,7 +21,7 @@ import typer
 import yaml
 from typer.core import TyperGroup
 
-from millrace import spec_of
+from millrace import ddl, spec_of
 from millrace.cli.app import build_app
 from millrace.errors import ExitCode
 from millrace.functions import FunctionKind
@@ -246,3 +246,14 @@ def test_every_event_is_explained() -> None:
     explained = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|$", table, re.M)
     assert len({kind for kind, _, _ in explained}) == len(explained)
     assert {kind for kind, _, _ in explained} == set().union(*map(kinds_in, modules))
+
+
+def test_every_other_name_of_a_type_is_documented() -> None:
+    text = " ".join((ROOT / "docs" / "code.md").read_text().split())
+    others, names = list(ddl._ALIASES), list(ddl._ALIASES.values())
+    told = re.search(
+        r"((?:`\w+`(?:, | and )?)+) are other names of ((?:`\w+`(?:, | and )?)+)", text
+    )
+    assert told is not None
+    listed = [re.findall(r"`(\w+)`", part) for part in told.groups()]
+    assert dict(zip(*listed, strict=True)) == dict(zip(others, names, strict=True))

@@ -23,3 +23,24 @@ def test_a_label_of_any_length_stands_apart_from_what_it_says():
         (line,) = [line for line in lines if place in line]
         assert line.split() == ["sink", name, place]
     assert len({line.rindex("/out") for line in lines if "/out" in line}) == 1
+
+
+def test_the_command_that_lists_dead_letters_can_be_typed_as_it_is(tmp_path, monkeypatch):
+    counts = {"roots": 1, "windows": 1, "replays": 0, "dead": 1, "dropped": 0}
+    file = tmp_path / "a b" / "t.yaml"
+    file.parent.mkdir()
+
+    def hint(place: Path, named: Path | None) -> str:
+        folder: Any = SimpleNamespace(path=place)
+        result = RunResult(0, "drained")
+        rest = (1.0, counts, counts, {"deadLetters": 1}, {}, None, named)
+        return Report("orders", folder, result, *rest).dead_letters.partition(": ")[2]
+
+    default = file.parent / ".millrace" / "orders"
+    monkeypatch.chdir(file.parent)
+    assert hint(default, file) == "millrace dead-letters list t.yaml"
+    assert hint(default, None) == f"millrace dead-letters list --workdir '{default}'"
+    monkeypatch.chdir(tmp_path)
+    assert hint(default, file) == "millrace dead-letters list 'a b/t.yaml'"
+    other = tmp_path / "other"
+    assert hint(other, file) == f"millrace dead-letters list --workdir {other}"

@@ -13,7 +13,10 @@ import pytest
 
 from millrace.cli.status import STATES
 from millrace.clock import SystemClock
+from millrace.engine.driver.journal import StatusFile
+from millrace.engine.driver.statistics import Statistics
 from millrace.errors import ExitCode
+from millrace.local.figures import read_figures
 from millrace.local.files import write_json
 from millrace.local.processes import ProcessId
 from millrace.local.table import Seen, roles_of
@@ -81,6 +84,29 @@ def test_a_living_run_shows_figures_and_processes(work: Path, tmp_path: Path) ->
         assert str(me.pid) in text
     finally:
         lease.release()
+
+
+def test_while_spark_is_starting_the_state_says_so(work: Path, tmp_path: Path) -> None:
+    lease = take_over(work, lambda _: None)
+    me = ProcessId.me()
+    row = {"name": "driver", "pid": me.pid, "ticks": me.ticks, "guard": 0, "restarts": 0}
+    write_json(work / "processes.json", [{"role": "driver", **row}])
+    try:
+        for spark, told in (("starting", "Spark is starting"), ("running", "is running (running)")):
+            write_json(work / "status.json", {**FIGURES, "pid": me.pid, "spark": spark})
+            assert document(cwd=tmp_path)["spark"] == spark
+            assert told in status(cwd=tmp_path).splitlines()[0]
+    finally:
+        lease.release()
+
+
+def test_the_driver_tells_when_spark_has_started(tmp_path: Path) -> None:
+    file = tmp_path / "status.json"
+    told = Statistics(StatusFile(file, SystemClock()), SystemClock())
+    assert read_figures(file)["spark"] == "starting"
+    told.spark_runs = lambda: True
+    told.write(force=True)
+    assert read_figures(file)["spark"] == "running"
 
 
 def test_a_run_that_was_killed_says_so(work: Path, tmp_path: Path) -> None:

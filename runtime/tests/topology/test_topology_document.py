@@ -197,3 +197,18 @@ def test_what_to_write_for_a_bare_number_is_right_when_it_is_done(override, reme
     assert str(refused.value).endswith(f"; {remedy}")
     path = override.partition("=")[0]
     parse(TEXT, [f"{path}={remedy.partition(': ')[2]}"])
+
+
+def test_an_override_with_null_takes_the_field_away():
+    spec = read_document(TEXT, ["spec.sinks[shown].console=null"]).data["spec"]
+    assert spec["sinks"][1] == {"name": "shown", "inputs": [{"from": "made"}]}
+    switched = ["spec.sources[made].generator=~", "spec.sources[made].files={path: x}"]
+    assert parse(TEXT, switched).spec.sources[1].generator is None
+    assert (
+        parse(TEXT, ["spec.ackers.replicas=null", "spec.tracking=null"]).spec.ackers.replicas == 1
+    )
+    untouched = read_document(TEXT, ["spec.sources[lines].generator.seed=null"]).data
+    assert untouched == read_document(TEXT).data, "what is not there is not made to be taken away"
+    custom = "spec:\n  sinks:\n    - {name: s, custom: {options: {a: 1}}}\n"
+    kept = read_document(custom, ["spec.sinks[s].custom.options.a=null"]).data["spec"]["sinks"][0]
+    assert kept["custom"]["options"] == {"a": None}, "options belong to the user's code"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from millrace.cli.output import counted
 from millrace.errors import ExitCode
 from millrace.local.figures import read_figures
 from millrace.local.supervisor import RunResult
-from millrace.local.workdir import WorkFolder
+from millrace.local.workdir import WorkFolder, default_place
 from millrace.topology.load import LoadedTopology
 from millrace.topology.model import Sink
 
@@ -33,7 +35,10 @@ def totals_in(folder: Path, uid: str | None = None) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a run ended. ``totals`` are those of the topology's life, ``here`` those of this run."""
+    """How a run ended. ``totals`` are those of the topology's life, ``here`` those of this run.
+
+    ``file`` is the topology file, where it lies somewhere.
+    """
 
     name: str
     folder: WorkFolder
@@ -44,6 +49,7 @@ class Report:
     status: Mapping[str, Any]
     sinks: Mapping[str, str]
     bytes_per_root: float | None = None
+    file: Path | None = None
 
     def document(self) -> dict[str, Any]:
         """The report as JSON; ``run`` counts this run alone, ``totals`` all since ``--fresh``."""
@@ -81,7 +87,15 @@ class Report:
         what = "1 root failed for good and is a dead letter"
         if dead > 1:
             what = f"{dead:,} roots failed for good and are dead letters"
-        return f"{what}: millrace dead-letters list --workdir {self.folder.path}"
+        return f"{what}: {self.hint}"
+
+    @property
+    def hint(self) -> str:
+        """The command that lists them, as it can be typed in the current folder."""
+        where = f"--workdir {shlex.quote(str(self.folder.path))}"
+        if self.file is not None and self.folder.path == default_place(self.name, self.file):
+            where = shlex.quote(os.path.relpath(self.file))
+        return f"millrace dead-letters list {where}"
 
     def show(self, console: Console) -> None:
         """Print it for people."""
@@ -100,8 +114,7 @@ class Report:
             yield "dropped", f"{self.here['dropped']:,}"
         dead = int(self.status.get("deadLetters") or 0)
         if dead:
-            hint = f"millrace dead-letters list --workdir {self.folder.path}"
-            yield "dead letters", f"{dead:,}: {hint}"
+            yield "dead letters", f"{dead:,}: {self.hint}"
         for name, count in self.result.restarts.items():
             yield "started again", f"{name}, {count} times" if count > 1 else f"{name}, once"
         for name, place in self.sinks.items():

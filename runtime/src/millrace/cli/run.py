@@ -135,6 +135,7 @@ def _run(
         figures,
         sink_places(loaded),
         bytes_per_root(folder),
+        loaded.file if loaded.file.is_file() else None,
     )
     if result.message:
         print_error(MillraceError(result.message))

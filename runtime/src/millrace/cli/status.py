@@ -115,6 +115,9 @@ STATES = {
 
 def _state(document: Mapping[str, Any]) -> str:
     state = document["state"]
+    if state == "running" and document["spark"] == "starting":
+        # Windows wait for it; what the record says is known already.
+        return f"is running, Spark is starting ({state})"
     return f"{STATES.get(state, '')} ({state})".lstrip()
 
 

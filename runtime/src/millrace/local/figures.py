@@ -15,6 +15,7 @@ from millrace import checked
 _ALWAYS: Mapping[str, type | tuple[type, ...]] = {
     "pid": int,
     "state": str,
+    "spark": str,
     "uid": str,
     "reason": str,
     "members": list,

@@ -19,6 +19,7 @@ _FIGURES = (
     "sealed",
     "published",
     "window",
+    "spark",
     "totals",
     "pendingReplays",
     "deadLetters",

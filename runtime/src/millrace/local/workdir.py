@@ -124,7 +124,7 @@ def default_path(name: str, file: Path, folder: Path) -> Path:
     Raises ``WorkFolderError`` where one that an earlier release made lies in the current folder:
     starting anew beside it would show everything twice.
     """
-    path = folder / DEFAULT_PARENT / name
+    path = default_place(name, folder / file.name)
     try:
         former = Path.cwd() / DEFAULT_PARENT / name
     except FileNotFoundError:
@@ -132,6 +132,11 @@ def default_path(name: str, file: Path, folder: Path) -> Path:
     if former != path and _is_left(former, name, file):
         raise _misplaced(former, path, name)
     return path
+
+
+def default_place(name: str, file: Path) -> Path:
+    """Where the work folder of a topology file lies if none is named."""
+    return file.parent / DEFAULT_PARENT / name
 
 
 def _is_left(former: Path, name: str, file: Path) -> bool:

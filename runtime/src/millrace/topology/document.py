@@ -213,6 +213,10 @@ def _without_nulls(data: Any, path: FieldPath) -> Any:
     return kept
 
 
+_NOTHING = object()
+"""The value of ``--set path=null``: the field is taken away, and its default counts."""
+
+
 def _override(document: Document, text: str) -> Problem | None:
     """Puts one override into the data, in place; answers what is wrong with it."""
     path_text, equals, value_text = text.partition("=")
@@ -239,6 +243,8 @@ def _override(document: Document, text: str) -> Problem | None:
             return Problem(shown, value_text, what, "put the value in quotes")
         return Problem(shown, value_text, problem.message, problem.remedy)
     value = value_document.data
+    if value is None and value_text.strip() and "options" not in path[:-1]:
+        value = _NOTHING  # in options it is a value of the user's own
     return _put(document, path, value, shown)
 
 
@@ -258,8 +264,12 @@ def _put(document: Document, path: list[str], value: Any, shown: str) -> Problem
             message = f"stands in {format_path(above) or 'the file'} and holds no fields"
             return Problem(shown, at, message, "shorten the path")
         above = (*above, place)
-        if position == len(path) - 1:
-            at[place] = value
+        if position == len(path) - 1 and value is _NOTHING and isinstance(at, dict):
+            at.pop(step, None)
+        elif position == len(path) - 1:
+            at[place] = None if value is _NOTHING else value
+        elif isinstance(at, dict) and at.get(step) is None and value is _NOTHING:
+            return None  # nothing stands there that could be taken away
         elif isinstance(at, dict) and at.get(step) is None:
             at[step] = {}
             at = at[step]

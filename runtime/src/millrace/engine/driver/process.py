@@ -174,6 +174,7 @@ class DriverProcess:
         self._spark = starter.submit(
             self._start, config.topology, config.uid, config.folder, config.workdir
         )
+        self._statistics.spark_runs = self._spark.done
         effects = self._effects()
         try:
             stop = self._loop.run(effects, self._observe)

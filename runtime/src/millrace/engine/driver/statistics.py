@@ -20,19 +20,21 @@ TIMINGS_KEPT = 50
 class Statistics:
     """Numbers for people; everything exact in them is copied from the committed record.
 
-    ``lag`` tells how many records wait in the sources, ``taken`` is told the record's offsets.
+    ``lag`` tells how many records wait in the sources, ``taken`` is told the record's offsets,
+    ``spark_runs`` whether Spark has started.
     """
 
     def __init__(self, status: StatusFile, clock: Clock) -> None:
         self.lag: Callable[[], int] = lambda: 0
         self.taken: Callable[[Mapping[str, Json]], None] = lambda _: None
+        self.spark_runs: Callable[[], bool] = lambda: False
         self._status = status
         self._clock = clock
         self._record: Record | None = None
         self._recent: deque[tuple[float, int]] = deque(maxlen=RATE_WINDOWS)
         self._opened: dict[int, float] = {}
         self._timings: deque[dict[str, float]] = deque(maxlen=TIMINGS_KEPT)
-        status.values.update(pid=os.getpid(), state="starting", window=None)
+        status.values.update(pid=os.getpid(), state="starting", window=None, spark="starting")
         status.write(force=True)
 
     def what_changed(self, record: Record) -> str:
@@ -98,17 +100,22 @@ class Statistics:
 
     def write(self, force: bool = False) -> None:
         self._status.values["lagRecords"] = self.lag()
+        self._status.values["spark"] = self._spark()
         self._status.write(force)
 
     def settle(self) -> None:
         """Write the figures of the last change, which may have come too soon after another."""
-        if self.lag() != self._status.values.get("lagRecords"):
+        values = self._status.values
+        if (self.lag(), self._spark()) != (values.get("lagRecords"), values.get("spark")):
             self.write()
         self._status.settle()
 
     def stopped(self, stop: e.Stop) -> None:
         self._status.values.update(state=stop.kind.value, window=None, reason=stop.text)
         self.write(force=True)
+
+    def _spark(self) -> str:
+        return "running" if self.spark_runs() else "starting"
 
     def _published(self, window: int) -> None:
         now = self._clock.monotonic_s()
