@@ -9,10 +9,12 @@ import pytest
 from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.protocol import events as e
+from millrace.protocol.acklog import TRACKING_PARTITIONS, Members
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Phase, Verdict, View
+from millrace.ring import assign
 from millrace.state.client import connect
 from millrace.state.embedded import EmbeddedServer
-from millrace.tracking.log import AckLog
+from millrace.tracking.log import AckLog, decode_control
 
 UID = "judged"
 ATTEMPT = AttemptId(1, 1, 1)
@@ -32,9 +34,27 @@ def verdicts(server):
     members = (server.address.member(),)
     stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("state-0",),)))
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
-    made = Verdicts(stores, lambda: (">lines",), events.put)
+    made = Verdicts(stores, lambda: (">lines",), events.put, virtual_nodes=64)
     made.members(("acker-0",))
     yield made, events
+    made.stop()
+
+
+@pytest.mark.parametrize("virtual_nodes", [1, 64])
+def test_slices_are_placed_by_as_many_virtual_nodes_as_were_declared(server, virtual_nodes):
+    stores = Stores(UID, server.address.password)
+    members = (server.address.member(),)
+    stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("state-0",),)))
+    names = ("acker-0", "acker-1", "acker-2")
+    made = Verdicts(stores, lambda: (">lines",), lambda _: None, virtual_nodes)
+    made.members(names)
+    made.open(ATTEMPT, 10)
+    log = AckLog(connect(server.address, UID).redis, UID)
+    entries = log.read({log.control_key: "0-0"})[log.control_key]
+    told = [decode_control(fields) for _, fields in entries]
+    placed = [entry.owners for entry in told if isinstance(entry, Members)]
+    assert placed == [assign(TRACKING_PARTITIONS, names, None, virtual_nodes)]
+    assert assign(TRACKING_PARTITIONS, names, None, 1) != assign(TRACKING_PARTITIONS, names)
     made.stop()
 
 

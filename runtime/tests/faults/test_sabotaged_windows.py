@@ -6,6 +6,7 @@ product has no switch for them. What comes out is judged from the bytes fed and 
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -14,6 +15,7 @@ from faults_driver import CODE, sealed_attempts
 
 from millrace_e2e import feed
 from millrace_e2e.checker import Promise
+from millrace_e2e.harness import Place
 from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
@@ -125,6 +127,7 @@ def test_a_short_read_is_noticed(lab, live, place, tracking):
     run(lab, live, orders, acker=acker(tracking))
     assert_never_sealed(lab, place, 3)
     assert judge(place, Promise.EXACTLY_ONCE) == []
+    assert_closed_once(place, ["lines"])
 
 
 @pytest.mark.parametrize("tracking", [True, False], ids=["tracked", "untracked"])
@@ -139,6 +142,13 @@ def test_a_staged_file_that_was_cut_is_noticed(lab, live, place, tracking):
     run(lab, live, orders, acker=acker(tracking))
     assert_never_sealed(lab, place, 3)
     assert judge(place, Promise.EXACTLY_ONCE) == []
+    assert_closed_once(place, [sink["name"] for sink in document["spec"]["sinks"]])
+
+
+def assert_closed_once(place: Place, names: list[str]) -> None:
+    """On the driver, which is this very process."""
+    told = {n: (place.topology.parent / f"{n}.closed").read_text().split() for n in names}
+    assert told == {name: [str(os.getpid())] for name in names}
 
 
 @pytest.mark.parametrize("seed", [1, 2])

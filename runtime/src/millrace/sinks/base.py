@@ -174,7 +174,10 @@ class Sink(ABC):
         """Drop staged rows whose names ``covers`` accepts. They belong to nothing any more."""
 
     def close(self) -> None:  # noqa: B027
-        """Called once at the end of a process that ends cleanly."""
+        """Called once on the driver at the end of a run that was not killed.
+
+        Workers are ended without; what an exception says is logged and changes nothing.
+        """
 
     # -- for sinks that keep staged rows in the staging area
 

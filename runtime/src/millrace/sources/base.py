@@ -187,7 +187,10 @@ class Source(ABC):
         """Called on the driver with roots that became dead letters, at least once for each."""
 
     def close(self) -> None:  # noqa: B027
-        """Called once at the end of a process that ends cleanly."""
+        """Called once on the driver at the end of a run that was not killed.
+
+        Workers are ended without; what an exception says is logged and changes nothing.
+        """
 
     def range_of(self, partition: str, start: int, count: int, locator: Json = None) -> RootRange:
         """A range of this source; a partition's name and its offsets identify records for ever."""

@@ -27,6 +27,10 @@ class ShortLines(FileSource):
                 part = self._shortened(part, random.Random(f"{order['seed']}/{attempt()[1]}"))
             yield part
 
+    def close(self) -> None:
+        with (self.folder / f"{self.name}.closed").open("a") as told:
+            told.write(f"{os.getpid()}\n")
+
     def _shortened(self, part: ReadBatch, chance: random.Random) -> ReadBatch:
         rows = part.data.num_rows
         # The last one, which nothing follows, is as likely as all others together.
@@ -49,6 +53,11 @@ class CutFiles(FileSink):
             if strike(f"cutFile-{attempt()[1]}", staged=name):
                 os.truncate(self._staged_path(name), chance.randrange(staged.size_bytes))
         return staged
+
+    def close(self) -> None:
+        with (self.folder / f"{self.name}.closed").open("a") as told:
+            told.write(f"{os.getpid()}\n")
+        raise RuntimeError("what a sink says when it is closed changes nothing")
 
 
 class CrampedFiles(FileSink):

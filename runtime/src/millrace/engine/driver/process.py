@@ -38,6 +38,7 @@ from millrace.protocol.record import Backoff
 from millrace.protocol.types import Components, Guarantee, Json, Record, RootRange
 from millrace.ring import owners
 from millrace.sinks.base import Sink
+from millrace.sources.base import Source
 from millrace.state.viewfile import ViewFile
 from millrace.topology.model import StreamTopology
 
@@ -181,6 +182,7 @@ class DriverProcess:
         finally:
             effects.close()
             starter.shutdown(wait=False, cancel_futures=True)
+            self._close_connectors()
         self._statistics.stopped(stop)
         return self._code(stop)
 
@@ -197,11 +199,26 @@ class DriverProcess:
                     log.warning("%s", error)
             self._stop_asked.wait(RETRY_S)
 
+    def _close_connectors(self) -> None:
+        """Nothing runs any more that would use a source or sink."""
+        connectors: list[Source | Sink] = [*self._sources, *self._sinks]
+        for one in connectors:
+            try:
+                one.close()
+            except Exception:
+                # The boundary of a connector's code: the run has ended as it has.
+                log.exception("closing %r", one.name)
+
     # -- parts
 
     def _effects(self) -> RealEffects:
         config, spec, post = self.config, self.config.topology.spec, self._loop.post
-        verdicts = Verdicts(self._stores, lambda: self._started().program.tracked_edges, post)
+        verdicts = Verdicts(
+            self._stores,
+            lambda: self._started().program.tracked_edges,
+            post,
+            spec.ackers.virtual_nodes,
+        )
         planner = Planner(
             self._sources,
             spec.window.max_records,

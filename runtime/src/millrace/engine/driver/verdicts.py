@@ -29,9 +29,14 @@ class Verdicts:
     """
 
     def __init__(
-        self, stores: Stores, edges: Callable[[], Sequence[str]], post: Callable[[e.Event], None]
+        self,
+        stores: Stores,
+        edges: Callable[[], Sequence[str]],
+        post: Callable[[e.Event], None],
+        virtual_nodes: int,
     ) -> None:
         self._stores = stores
+        self._virtual_nodes = virtual_nodes
         self._edges = edges
         self._post = post
         self._ackers: tuple[str, ...] = ()
@@ -140,7 +145,7 @@ class Verdicts:
         with self._lock:
             if self._control is None or self._where != (member, execution):
                 found = AckLog(self._stores.client(member).redis, self._stores.uid)
-                control = AckControl(found, execution, self._edges())
+                control = AckControl(found, execution, self._edges(), self._virtual_nodes)
                 control.begin(self._ackers)
                 self._log, self._control, self._where = found, control, (member, execution)
             return self._control
