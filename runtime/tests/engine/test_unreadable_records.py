@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from engine_support import CODE
+from engine_support import CODE, HEAD
 
+from millrace.clock import SystemClock
+from millrace.engine.driver.process import DriverConfig, read_driver_file
 from millrace.engine.program.schema import fitting
+from millrace.engine.task.faults import TaskError
 from millrace.engine.task.traces import FRAMES, Traces
+from millrace.errors import ExitCode, SourceError
+from millrace.local.launch import LaunchOptions, _write_driver_file
+from millrace.local.workdir import open_folder
+from millrace.protocol.types import Intent, Replay
+from millrace.topology.load import load
 
 SPEC = """
 sources: [{{name: lines, files: {{path: texts, format: {format}{schema}}}}}]
@@ -104,3 +112,56 @@ def test_what_does_not_fit_a_columns_type_is_said_in_the_words_of_the_topology_f
         assert whole.num_rows == 2
         assert bad.keys() == {1}
         assert bad[1].startswith(told)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("kind", ["text", "csv"])
+def test_a_replay_whose_record_is_gone_stops_and_blames_nobody_until_it_is_given_up(
+    windows, tmp_path, kind, whole
+):
+    """That a file is gone is no evidence about a root, so its source says so and nothing is
+    sealed; what the user gives up fails, as a root whose replay may still be worth it."""
+    feed(tmp_path, kind, set())
+    schema = "" if kind == "text" else ', schema: "value string"'
+    spec = SPEC.format(format=kind, schema=schema, function="in_where", key="")
+    run = windows(spec, whole)
+    (piece,) = run.plan().ranges
+    locator = run.sources["lines"].locate(piece, 5)
+    replay = Replay("lines", piece.partition, 5, 1, 0.0, locator)
+    again = Intent(1, (), (replay,))
+    assert run.attempt(again).rows["rows"] == [{"value": "good"}]
+
+    file = tmp_path / "texts" / "a"
+    content = file.read_bytes()
+    file.unlink()
+    with pytest.raises(TaskError) as caught:
+        run.attempt(again)
+    error = run.error_in(caught.value)
+    assert isinstance(error, SourceError)
+    assert error.exit_code == ExitCode.SOURCE
+    assert f"file {file} is gone, but records of it are still to be read; " in str(error)
+    assert "Put the file back as it was" in str(error)
+    assert "--drop-gone gives up" in str(error)
+    file.write_bytes(content)
+    assert run.attempt(again).rows["rows"] == [{"value": "good"}]
+
+    file.unlink()
+    outcome = windows(spec, whole, drop_gone=True).attempt(again)
+    (failed,) = [f for report in outcome.reports.values() for f in report.failed]
+    assert (failed.sequence, failed.processor, failed.unreadable) == (0, "lines", False)
+    assert "is gone" in failed.error
+    assert outcome.rows["rows"] == []
+
+
+def test_what_the_command_is_told_to_give_up_reaches_the_driver(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "t.yaml").write_text(
+        HEAD + "  sources: [{name: lines, files: {path: texts}}]\n"
+        "  sinks: [{name: out, inputs: [{from: lines}], files: {path: out}}]\n"
+    )
+    loaded = load(tmp_path / "t.yaml")
+    folder = open_folder(tmp_path / "work", "test", loaded.file, SystemClock())
+    for wanted in (True, False):
+        _write_driver_file(folder, loaded, LaunchOptions(drop_gone=wanted))
+        told = DriverConfig.load(folder.path, read_driver_file(folder.path))
+        assert told.drop_gone is wanted

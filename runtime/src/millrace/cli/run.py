@@ -24,6 +24,14 @@ DropRemoved = Annotated[
         help="Give up rows that a sink which the file no longer has could not be shown.",
     ),
 ]
+DropGone = Annotated[
+    bool,
+    typer.Option(
+        "--drop-gone",
+        help="Give up records that are to be replayed, but cannot be read any more: they become "
+        "dead letters without their payload.",
+    ),
+]
 Overwrite = Annotated[
     bool,
     typer.Option("--overwrite", help="With --fresh: empty sinks that hold something from before."),
@@ -56,6 +64,7 @@ def register(app: typer.Typer) -> None:
         fresh: Fresh = False,
         overwrite: Overwrite = False,
         drop_removed: DropRemoved = False,
+        drop_gone: DropGone = False,
         quiet: QuietFlag = False,
         no_progress: NoProgress = False,
         as_json: AsJson = False,
@@ -75,7 +84,7 @@ def register(app: typer.Typer) -> None:
         loaded = load(needed_file(file, topology), override or ())
         _look_ahead(loaded)
         try:
-            start = (fresh, overwrite, drop_removed)
+            start = (fresh, overwrite, drop_removed, drop_gone)
             code = _run(loaded, workdir, start, (quiet, not no_progress, as_json))
         except KeyboardInterrupt:
             # Before the driver was started: there is nothing to be drained.
@@ -101,7 +110,7 @@ def _look_ahead(loaded: LoadedTopology) -> None:
 def _run(
     loaded: LoadedTopology,
     workdir: Path | None,
-    start: tuple[bool, bool, bool],
+    start: tuple[bool, bool, bool, bool],
     display: tuple[bool, bool, bool],
 ) -> int:
     """Run to the end; ``DEAD_LETTERS`` for one that went well, but has some."""

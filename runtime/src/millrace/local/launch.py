@@ -52,13 +52,15 @@ class LaunchOptions:
     """How to run. ``workdir`` None: ``.millrace/<name>`` beside the topology file.
 
     ``fresh`` forgets the state, ``overwrite`` lets the driver empty sinks that hold something,
-    ``drop_removed`` gives up what sinks that were removed had still to show.
+    ``drop_removed`` gives up what sinks that were removed had still to show, ``drop_gone`` records
+    that are to be replayed and cannot be read any more.
     """
 
     workdir: Path | None = None
     fresh: bool = False
     overwrite: bool = False
     drop_removed: bool = False
+    drop_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ def _write_driver_file(folder: WorkFolder, loaded: LoadedTopology, options: Laun
                 "components": asdict(accepted.components),
                 "retired": [asdict(one) for one in accepted.retired],
                 "dropRemoved": options.drop_removed,
+                "dropGone": options.drop_gone,
             }
         ),
     )

@@ -69,6 +69,7 @@ class DriverConfig:
     components: Components | None = None
     retired: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
     drop_removed: bool = False
+    drop_gone: bool = False
 
     @classmethod
     def load(cls, workdir: Path, document: Mapping[str, Any]) -> DriverConfig:
@@ -86,6 +87,7 @@ class DriverConfig:
                 Components(**document["components"]),
                 {(one["name"], one["number"]): one["sink"] for one in document["retired"]},
                 bool(document.get("dropRemoved")),
+                bool(document.get("dropGone")),
             )
         except ValidationError as error:
             raise WorkFolderError(
@@ -267,7 +269,8 @@ class DriverProcess:
         if self._runner is None:
             started = self._started()
             named = {source.name: source for source in self._sources}
-            self._runner = AttemptRunner(started.spark, started.program, named, self._services)
+            program = replace(started.program, drop_gone=self.config.drop_gone)
+            self._runner = AttemptRunner(started.spark, program, named, self._services)
         return self._runner
 
     def _services(self) -> Services:

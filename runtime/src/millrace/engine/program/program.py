@@ -167,6 +167,7 @@ class Program:
     key_groups: int = DEFAULT_KEY_GROUPS
     transport: str = DEFAULT_TRANSPORT
     options: Mapping[str, Any] = field(default_factory=dict)
+    drop_gone: bool = False
 
     @cached_property
     def edges(self) -> dict[str, Edge]:

@@ -67,7 +67,8 @@ class FrameReader:
         span = piece.first, piece.first + piece.range.count - 1
         parts.box.begin(component.name, span)
         assert component.output is not None
-        for part in read_piece(parts.source(component), piece, component.output):
+        source, drop_gone = parts.source(component), parts.program.drop_gone
+        for part in read_piece(source, piece, component.output, drop_gone):
             parts.box.end()
             texts: list[str | None] = [None] * part.data.num_rows
             for index, text in part.errors:

@@ -44,12 +44,14 @@ class Piece:
     replay: int = 0
 
 
-def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[ReadBatch]:
+def read_piece(
+    source: Source, piece: Piece, schema: pa.Schema, drop_gone: bool
+) -> Iterator[ReadBatch]:
     """The records of a piece, in the declared schema.
 
-    A replay whose record cannot be read any more fails, as any root may; records that were never
-    processed, and a source that cannot be read at all, hold the stream up. Raises ``SourceError``
-    for those.
+    Raises ``SourceError`` where they cannot be read. That says nothing about a root, so it holds
+    the stream up also for a replay, unless the user gives up with ``drop_gone`` what is gone: its
+    root then fails.
     """
     found = 0
     try:
@@ -66,6 +68,11 @@ def read_piece(source: Source, piece: Piece, schema: pa.Schema) -> Iterator[Read
         away = isinstance(error, SourceAwayError) or getattr(error, "retryable", False)
         if found or not piece.replay or away:
             raise
+        if not drop_gone:
+            raise SourceError(
+                f"{error}. It is a record that is to be replayed: --drop-gone gives up those that "
+                "cannot be read any more"
+            ) from error
         nulls = [pa.nulls(1, field.type) for field in schema]
         row = pa.RecordBatch.from_arrays(nulls, schema=schema)
         yield ReadBatch(row, ((0, str(error)),), gone=True)
@@ -142,7 +149,9 @@ class SourceStep(Step):
         done = 0
         self.task.box.begin(self.name, (piece.first, piece.first + piece.range.count - 1))
         assert self.component.output is not None
-        for part in read_piece(self._source, piece, self.component.output):
+        for part in read_piece(
+            self._source, piece, self.component.output, self.task.program.drop_gone
+        ):
             errors = dict(part.errors)
             for at in range(0, part.data.num_rows, ROWS_PER_BATCH):
                 data = part.data.slice(at, ROWS_PER_BATCH)
