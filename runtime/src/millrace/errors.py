@@ -29,9 +29,13 @@ class ExitCode(IntEnum):
 
 
 class MillraceError(Exception):
-    """Root of all errors raised on purpose; ``exit_code`` is what the command exits with."""
+    """Root of all errors raised on purpose; ``exit_code`` is what the command exits with.
+
+    ``retryable``: what failed may succeed later as it is, so that it is tried again.
+    """
 
     exit_code: ExitCode = ExitCode.FAILED
+    retryable: bool = False
 
 
 class TopologyError(MillraceError):

@@ -57,7 +57,7 @@ def _noted(found: list[Obstacle], what: str) -> Iterator[None]:
     try:
         yield
     except MillraceError as error:
-        found.append(Obstacle(error, bool(getattr(error, "retryable", False))))
+        found.append(Obstacle(error, error.retryable))
     except Exception as error:  # noqa: BLE001
         # The boundary to user code: a check may raise anything.
         said = f"{type(error).__name__}: {error}"

@@ -129,9 +129,13 @@ class RealEffects:
 
     def _copy(self, action: e.CopyObjects) -> None:
         try:
-            self._post(self._parts.stores.copy(action))
-        finally:
-            self._copying = None
+            event = self._parts.stores.copy(action)
+        except Exception as error:
+            # The boundary of a thread: the machine asks for the copy again, and tells of it.
+            log.exception("copying objects for %s", action.stamp)
+            event = e.CopyFailed(action.stamp, _described(error))
+        self._copying = None
+        self._post(event)
 
     # -- windows
 
@@ -153,6 +157,11 @@ class RealEffects:
         except StateServerError as error:
             self._over.add(action.id)
             self._post(e.RunDied(action.id, str(error), member_lost=True))
+        except Exception as error:
+            # The boundary of a thread: an attempt that the ackers do not know of has no verdict.
+            log.exception("opening the ack log for %s", action.id)
+            self._over.add(action.id)
+            self._post(e.RunDied(action.id, _described(error)))
 
     def _run(self, action: e.Run) -> list[e.Event]:
         crash.reached("driver.started")
@@ -177,7 +186,7 @@ class RealEffects:
         except AttemptDied as died:
             self._post(e.RunDied(plan.id, died.reason, died.member_lost, died.evidence))
         except MillraceError as error:
-            if getattr(error, "retryable", False):
+            if error.retryable:
                 self._post(e.RunDied(plan.id, str(error), member_lost=True))
             else:
                 self._parts.failed(error)
@@ -188,7 +197,7 @@ class RealEffects:
         except Exception as error:
             # The boundary of an attempt: whatever went wrong, the machine must hear of it.
             log.exception("window attempt %s", plan.id)
-            self._post(e.RunDied(plan.id, f"{type(error).__name__}: {error}"))
+            self._post(e.RunDied(plan.id, _described(error)))
         else:
             crash.reached("driver.ran")
             self._post(e.RunDone(plan.id, result.shape, result.reports))
@@ -197,7 +206,7 @@ class RealEffects:
         try:
             self._parts.publisher.verify(result.reports)
         except SinkError as error:
-            raise AttemptDied(str(error), getattr(error, "retryable", False)) from error
+            raise AttemptDied(str(error), error.retryable) from error
 
     def _cancel(self, action: e.Cancel) -> list[e.Event]:
         self._parts.verdicts.give_up(action.id)
@@ -246,6 +255,16 @@ class RealEffects:
         return []
 
     def _delete(self, action: e.Forget) -> None:
+        try:
+            self._delete_now(action)
+        except Exception as error:
+            # The boundary of a thread: what is left is found by the next sweep.
+            log.exception("deleting what is superseded")
+            text = f"superseded data stays for now: {_described(error)}"
+            self._notify(e.Notify("LeftoversKept", text, warning=True))
+        crash.reached("driver.forgotten")
+
+    def _delete_now(self, action: e.Forget) -> None:
         self._unforgotten |= set(action.attempts)
         try:
             self._parts.verdicts.forget(sorted(self._unforgotten))
@@ -259,7 +278,6 @@ class RealEffects:
         except MillraceError as error:
             # What is left is found by the next sweep.
             log.warning("deleting superseded objects: %s", error)
-        crash.reached("driver.forgotten")
 
     # -- telling
 
@@ -279,3 +297,7 @@ class RealEffects:
         log.log(logging.ERROR if failed else logging.INFO, action.text)
         self._parts.events.add(e.Notify("DriverStopped", action.text, warning=failed))
         return []
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -195,7 +195,7 @@ class DriverProcess:
                 sink.prepare(self.config.uid, self.config.fresh, self.config.overwrite)
                 return
             except SinkError as error:
-                if not getattr(error, "retryable", False) or self._stop_asked.is_set():
+                if not error.retryable or self._stop_asked.is_set():
                     raise
                 if self._events.add(e.Notify("SinkAway", str(error), warning=True)):
                     log.warning("%s", error)

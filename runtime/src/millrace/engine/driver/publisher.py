@@ -107,7 +107,7 @@ class Publisher:
         except FencedError as error:
             self._post(e.SinkRefused(str(error), fenced=True))
         except SinkError as error:
-            if getattr(error, "retryable", False):
+            if error.retryable:
                 self._post(e.PublishFailed(window, str(error)))
             else:
                 self._post(e.SinkRefused(str(error), fenced=False))

@@ -51,7 +51,7 @@ class RetiredSinks:
         try:
             yield
         except SinkError as error:
-            kind = SinkUnavailableError if getattr(error, "retryable", False) else SinkError
+            kind = SinkUnavailableError if error.retryable else SinkError
             raise kind(
                 f"{error}. Sink {name!r} is no longer in the file, but {self._what[name]} wait to "
                 "be shown there: mend it and run again, or give these rows up with --drop-removed"

@@ -115,6 +115,14 @@ class Verdicts:
             self._control.forget(attempts)
 
     def _wait(self, marker: CloseMarker) -> None:
+        try:
+            self._wait_for(marker)
+        except Exception as error:
+            # The boundary of a thread: a verdict that nobody waits for would hold windows up.
+            log.exception("waiting for the verdict on %s", marker.id)
+            self._post(e.RunFailed(marker.id, f"{type(error).__name__}: {error}"))
+
+    def _wait_for(self, marker: CloseMarker) -> None:
         while not self._stopped.is_set() and self._asked == marker.id:
             with self._lock:
                 reader = self._log

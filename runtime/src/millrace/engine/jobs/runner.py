@@ -232,7 +232,7 @@ class AttemptRunner:
             return AttemptDied("cancelled")
         text = str(failure)
         error = find_error(text, attempt)
-        if isinstance(error, StateServerError) or getattr(error, "retryable", False):
+        if isinstance(error, StateServerError) or (error is not None and error.retryable):
             return AttemptDied(str(error), member_lost=True)
         if isinstance(error, UserCodeError):
             return AttemptDied(str(error), evidence=Evidence.USER_CODE)

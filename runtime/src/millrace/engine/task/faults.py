@@ -90,8 +90,8 @@ def find_error(text: str, attempt: AttemptId) -> MillraceError | None:
             kind = _CLASSES[document["class"]]
             error = kind.__new__(kind)  # its own arguments stayed behind, its message did not
             error.args = (document["message"],)
-            if document["retryable"] != getattr(error, "retryable", False):
-                error.retryable = document["retryable"]  # type: ignore[attr-defined]
+            if document["retryable"] != error.retryable:
+                error.retryable = document["retryable"]
             return error
     return None
 
@@ -102,7 +102,7 @@ def _marked(error: MillraceError, attempt: AttemptId) -> str:
         "attempt": _numbers(attempt),
         "class": known.__name__,
         "message": str(error),
-        "retryable": bool(getattr(error, "retryable", False)),
+        "retryable": error.retryable,
     }
     data = json.dumps(document).encode()
     tag = signing.tag_of(_PURPOSE, data).hex()

@@ -65,7 +65,7 @@ def read_piece(
                 )
             yield _fitted(part, schema, source.name)
     except SourceError as error:
-        away = isinstance(error, SourceAwayError) or getattr(error, "retryable", False)
+        away = isinstance(error, SourceAwayError) or error.retryable
         if found or not piece.replay or away:
             raise
         if not drop_gone:

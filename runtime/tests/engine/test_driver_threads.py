@@ -1,0 +1,93 @@
+"""What goes wrong on a thread of the driver in a way that nobody thought of is told, each time."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millrace.clock import SystemClock
+from millrace.engine.driver.effects import Parts, RealEffects
+from millrace.engine.driver.journal import EventFile
+from millrace.engine.driver.verdicts import Verdicts
+from millrace.protocol import events as e
+from millrace.protocol.types import AttemptId, CloseMarker, Intent, Stamp
+
+STAMP = Stamp(1, 1)
+ATTEMPT = AttemptId(1, 1, 1)
+WAIT_S = 30.0
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise ZeroDivisionError("nobody thought of this")
+
+
+def quiet(*_: Any, **__: Any) -> None:
+    return None
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """Effects all of whose parts are broken, and what they post."""
+    events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+    part = SimpleNamespace(copy=broken, open=broken, forget=broken, delete=broken, stop=quiet)
+    names = ("view", "stores", "verdicts", "planner", "publisher", "mailbox")
+    parts = Parts(
+        **dict.fromkeys(names, part),  # type: ignore[arg-type]
+        events=EventFile(tmp_path / "events.jsonl", SystemClock()),
+        sources={},
+        runner=broken,
+        committed=quiet,
+        running=quiet,
+        failed=quiet,
+        settle=quiet,
+    )
+    effects = RealEffects(parts, events.put)
+    yield effects, events, tmp_path / "events.jsonl"
+    effects.close()
+
+
+def test_a_copy_is_asked_for_again(driver, caplog):
+    effects, events, _ = driver
+    for _ in range(2):
+        effects.perform(e.CopyObjects(STAMP, None, None, ()))
+        told = events.get(timeout=WAIT_S)
+        assert told == e.CopyFailed(STAMP, "ZeroDivisionError: nobody thought of this")
+    assert [r.exc_info is not None for r in caplog.records if r.levelno == logging.ERROR] == [
+        True,
+        True,
+    ]
+
+
+def test_an_attempt_that_cannot_be_announced_dies(driver):
+    effects, events, _ = driver
+    effects.perform(e.OpenLog(ATTEMPT, 10))
+    assert events.get(timeout=WAIT_S) == e.RunDied(
+        ATTEMPT, "ZeroDivisionError: nobody thought of this"
+    )
+
+
+def test_a_deletion_that_fails_becomes_an_event(driver):
+    effects, _, file = driver
+    effects.perform(e.Forget(STAMP, 0, (), (ATTEMPT,)))
+    deadline_s = time.monotonic() + WAIT_S
+    while "LeftoversKept" not in (file.read_text() if file.exists() else ""):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    assert "nobody thought of this" in file.read_text()
+
+
+def test_a_wait_for_a_verdict_that_breaks_stops_the_driver(monkeypatch):
+    events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+    control = SimpleNamespace(close=quiet)
+    asking = Verdicts(SimpleNamespace(), lambda: (), events.put, 64)  # type: ignore[arg-type]
+    monkeypatch.setattr(asking, "_begun", lambda: control)
+    monkeypatch.setattr(asking, "_log", SimpleNamespace(wait_verdict=broken))
+    asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
+    told = events.get(timeout=WAIT_S)
+    assert told == e.RunFailed(ATTEMPT, "ZeroDivisionError: nobody thought of this")
+    asking.stop()
