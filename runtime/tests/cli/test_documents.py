@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib.util
 import json
 import os
 import re
@@ -257,3 +258,16 @@ def test_every_other_name_of_a_type_is_documented() -> None:
     assert told is not None
     listed = [re.findall(r"`(\w+)`", part) for part in told.groups()]
     assert dict(zip(*listed, strict=True)) == dict(zip(others, names, strict=True))
+
+
+def test_the_way_of_a_line_names_modules_that_are_there() -> None:
+    text = (ROOT / "docs" / "development.md").read_text()
+    way = text.partition("## A window through the code")[2].partition("\n## ")[0]
+    window, _, recovery = way.partition("And of one recovery")
+    for part, most in ((window, 15), (recovery, 15)):
+        steps = re.findall(r"^\d+\. ", part, re.MULTILINE)
+        assert 5 <= len(steps) <= most
+        modules = re.findall(r"`([a-z_.]+)`", part)
+        assert len(modules) > 5
+        missing = [m for m in modules if importlib.util.find_spec(f"millrace.{m}") is None]
+        assert missing == []
