@@ -141,3 +141,24 @@ def test_a_run_stops_before_it_seals_most_of_its_input_as_dead_letters(place: Pa
     assert done.stderr.splitlines()[-1].startswith("warning: 200 roots failed for good")
     assert shown(place) == sorted(f"line {n}" for n in range(0, 300, 3))
     assert len(letters(place)) == 200
+
+
+def test_a_letter_whose_record_is_gone_stops_its_replay_until_it_is_given_up(place: Path) -> None:
+    """Nothing of it is lost as long as nobody says so."""
+    feed(place, [b"boom 1"])
+    (place / "texts" / "b.txt").write_bytes(b"".join(b"line %d\n" % n for n in range(20)))
+    assert millrace(place, "run", "t.yaml", "-q").returncode == 0
+    (place / "steps.py").write_text(CODE.replace('startswith("boom")', 'startswith("never")'))
+    assert millrace(place, "dead-letters", "replay", "--all", "-t", "t.yaml").returncode == 0
+    file = place / "texts" / "a.txt"
+    file.unlink()
+    done = millrace(place, "run", "t.yaml", "-q")
+    assert done.returncode == ExitCode.SOURCE, done.stderr
+    assert f"file {file} is gone, but records of it are still to be read" in done.stderr
+    assert "--drop-gone gives up" in done.stderr
+    assert letters(place) == [], "it waits for its replay, and no letter stands for it"
+
+    feed(place, [b"boom 1"])
+    done = millrace(place, "run", "t.yaml", "-q")
+    assert done.returncode == 0, done.stderr
+    assert shown(place) == sorted(["boom 1", *(f"line {n}" for n in range(20))])

@@ -143,6 +143,37 @@ def test_hashes_are_upserted(server: Server, area: Area | None) -> None:
     assert counts(server) == {**expected, "wc:a": {"n": "5"}, "wc:b": {"x": "7"}}
 
 
+@pytest.mark.parametrize("options", [STREAM, {"mode": "hash", "key": "wc:{at}"}])
+def test_texts_are_made_once_by_the_worker(server: Server, options: dict[str, str]) -> None:
+    """What was staged by an earlier release, without texts, is shown all the same."""
+    rows = {
+        "at": pa.array([1_700_000_000_000_001, 5], pa.timestamp("us", "UTC")),
+        "day": pa.array([19_000, None], pa.date32()),
+        "tags": pa.array([["a", None], []], pa.list_(pa.string())),
+        "raw": pa.array([b"\xc3\xa4", None]),
+        "n": pa.array([1, 2]),
+    }
+    found = []
+    for window, older in ((1, False), (2, True)):
+        sink = make(server, options)
+        batch = pa.record_batch(rows)
+        keep = sink.stage_rows if older else sink.stage
+        staged = keep(f"1.{window}.0.0.0.0/out/out", [batch])
+        assert staged is not None
+        assert sink.staged_rows(staged).schema.field("at").type == (
+            batch.schema.field("at").type if older else pa.string()
+        )
+        assert sink.staged_rows(staged).schema.field("raw").type == pa.binary()
+        sink.publish(Sealed(window, staged.digest, (staged,)), [staged], 1)
+        shown = counts(server) if options["mode"] == "hash" else entries(server)
+        found.append(shown if isinstance(shown, dict) else [values for _, values in shown[-2:]])
+    assert found[0] == found[1]
+    first = found[0]["wc:2023-11-14T22:13:20.000001Z"] if options["mode"] == "hash" else found[0][0]
+    assert first["day"] == "2022-01-08"
+    assert first["tags"] == '["a",null]'
+    assert first["raw"] == "ä"
+
+
 def test_streams_get_ids_of_window_and_row(server: Server) -> None:
     sink = make(server, STREAM)
     sealed = stage(

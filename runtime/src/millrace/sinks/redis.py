@@ -187,14 +187,22 @@ class RedisSink(Sink):
     # -- in workers
 
     def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
-        self._check_rows(batches)
+        rows = self._checked_rows(batches)
         with self._server():
-            return self.stage_rows(name, batches)
+            return self.stage_rows(name, rows)
 
-    def _check_rows(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Raises ``RowsRefusedError`` for rows that could not be published: by then it is too late,
-        since they are sealed."""
-        bad = misfits(self._as_texts, batches)
+    def _checked_rows(self, batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+        """The rows with texts where making them can fail, so that they are made once.
+
+        Raises ``RowsRefusedError`` for rows that could not be published: by then it is too late,
+        since they are sealed.
+        """
+        made: list[pa.RecordBatch] = []
+
+        def encode(batch: pa.RecordBatch) -> None:
+            made.append(_with_texts(batch))
+
+        bad = misfits(encode, batches)
         bad = {
             place: f"sink {self.name!r}: the row cannot be written: {text}; mend the value before "
             "it reaches the sink"
@@ -213,12 +221,8 @@ class RedisSink(Sink):
             first += batch.num_rows
         if bad:
             raise RowsRefusedError(dict(sorted(bad.items())))
-
-    def _as_texts(self, batch: pa.RecordBatch) -> None:
-        """What ``publish`` will do, for columns where that can fail."""
-        for column in batch.columns:
-            if not is_number(column.type) and not pa.types.is_string(column.type):
-                as_text(plain(column))
+        # Of a batch that failed as a whole rows are missing.
+        return made if sum(part.num_rows for part in made) == first else batches
 
     # -- on the driver
 
@@ -458,6 +462,19 @@ def _marked(column: pa.Array) -> list[Any]:
     text = pc.binary_join_element_wise("=", as_text(column), "")
     marked: list[Any] = pc.fill_null(text, "-").to_pylist()
     return marked
+
+
+def _with_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch with texts in place of values that may have none; ``publish`` makes the others.
+
+    Binary values stay, since they are shown as they are.
+    """
+    columns = []
+    for column in map(plain, batch.columns):
+        kind = column.type
+        sure = is_number(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)
+        columns.append(column if sure else as_text(column))
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _text(value: Any) -> str | None:

@@ -16,7 +16,6 @@ from pyspark import TaskContext
 from pyspark.serializers import pack_long
 
 from millrace.engine.program.program import Component, Program
-from millrace.engine.program.schema import conform
 from millrace.engine.program.sql import (
     ERROR,
     GONE,
@@ -76,7 +75,7 @@ class FrameReader:
             for at in range(0, part.data.num_rows, ROWS_PER_BATCH):
                 data = part.data.slice(at, ROWS_PER_BATCH)
                 errors = pa.array(texts[at : at + data.num_rows], pa.string())
-                fates = errors, pa.array([part.gone] * data.num_rows)
+                fates = errors, pa.repeat(part.gone, data.num_rows)
                 yield frame_rows(parts.program, component, piece, done, data, fates)
                 done += data.num_rows
             parts.box.begin(component.name, span)
@@ -109,8 +108,8 @@ def frame_rows(
         assert source.output is not None
         kind = pa.struct(list(source.output))
         if source.name == component.name:
-            columns = conform(data, source.output, source.name).columns
-            arrays.append(pa.StructArray.from_arrays(columns, fields=list(source.output)))
+            # Read in this very schema (``read_piece``).
+            arrays.append(pa.StructArray.from_arrays(data.columns, fields=list(source.output)))
         else:
             arrays.append(pa.nulls(rows, kind))
         names.append(column_of(source))
