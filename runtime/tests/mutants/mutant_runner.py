@@ -237,7 +237,7 @@ class Runner:
 
     def _begin(self, fault: Fault) -> None:
         mutant = fault.mutant
-        steps = [s for s in self._steps if _calls(s, fault)]
+        steps = [s for s in self._steps if calls(s, fault)]
         # Those that have killed most in this module for their cost; each has a chance.
         steps.sort(
             key=lambda s: (self._kills[mutant.module, s.name] + 0.2) / s.cost_s, reverse=True
@@ -275,9 +275,15 @@ class Runner:
             _say(f"{self._done} of {total}")
 
 
-def _calls(step: Step, fault: Fault) -> bool:
+def calls(step: Step, fault: Fault) -> bool:
+    """Whether a step may notice a fault: it calls the function, or any in a module that has the
+    constant."""
     if not isinstance(fault.scope.node, ast.FunctionDef):
-        return any(name.startswith(f"{fault.mutant.module}.") for name in step.calls)
+        modules = {m: importlib.import_module(f"millrace.protocol.{m}") for m in MODULES}
+        users = tuple(
+            f"{m}." for m, found in modules.items() if fault.mutant.function in vars(found)
+        )
+        return any(name.startswith(users) for name in step.calls)
     function = f"{fault.mutant.module}.{fault.mutant.function}"
     return any(name == function or name.startswith(f"{function}.<locals>") for name in step.calls)
 

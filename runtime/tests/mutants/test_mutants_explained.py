@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from mutant_runner import live_function, put_in
+from mutant_runner import Step, calls, live_function, put_in
 from mutations import MODULES, Fault, faults
 from survivors import explained
 
@@ -57,6 +57,12 @@ def test_a_fault_is_in_the_program_for_as_long_as_it_is_asked_for() -> None:
     with put_in(fault):
         assert isinstance(verify((1,), reports, 4), Winners)
     assert isinstance(verify((1,), reports, 4), Inconsistent)
+
+
+def test_whoever_has_imported_a_constant_may_notice_that_it_is_another() -> None:
+    fault = find("types", "types `FORMAT`")
+    for called, notices in (("codec.decode", True), ("types.View.stamp", True), ("ring.f", False)):
+        assert calls(Step("a test", lambda: False, calls={called}), fault) is notices
 
 
 def test_a_constant_is_changed_wherever_it_was_imported_to() -> None:

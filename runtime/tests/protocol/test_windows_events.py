@@ -667,6 +667,15 @@ def test_what_was_planned_before_members_changed_is_planned_again() -> None:
     assert [intent.roots for intent in write.record.intents] == [3]
 
 
+def test_an_answer_to_a_plan_of_long_ago_is_never_taken_for_one_of_now() -> None:
+    """Its roots were read since."""
+    found = script(OPEN)
+    early = planned(found, 4)
+    found.tell("planned 4", "ack a1", "done", "ack a1", "published 4", "ack a1")
+    found.tell("record R 1.2.1.4 sealed 4", *MOVED)
+    assert told(found, early) == []
+
+
 def test_a_plan_that_fails_while_members_change_is_asked_for_again() -> None:
     found = script(OPEN)
     failed = e.PlanFailed(planned(found, 1).token, "shrunk")
