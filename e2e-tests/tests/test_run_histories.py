@@ -52,14 +52,14 @@ def test_a_growing_folder_through_ctrl_c_edits_and_a_second_run(place: Place) ->
     assert judge(place, Promise.EXACTLY_ONCE) == []
     sealed = run.status()["sealed"]
 
-    # Input that comes while nothing runs is found, and the edits of the file are explained: one
-    # is applied in place, one by the restart.
+    # Input that comes while nothing runs is found, and the edits of the file are explained, one
+    # and the other by a restart.
     feed.append(grown, feed.text(range(160, 200), SEED))
     place.write(history(Shape(max_records=20, parallelism=3, watch=True)))
     with running(place) as older:
         await_rows(older, 240)
         said = older.output()
-        assert "spec.window.maxRecords: 50 → 20: inPlace" in said
+        assert "spec.window.maxRecords: 50 → 20: restart" in said
         assert "spec.parallelism: 2 → 3: restart" in said
         assert f"behind window {sealed}, the last sealed one" in said
 

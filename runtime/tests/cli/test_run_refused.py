@@ -87,7 +87,7 @@ def test_other_edits_are_said_before_the_start(file: Path) -> None:
     done = run(file)
     assert done.returncode == ExitCode.STATE_SERVER
     assert "spec.parallelism: 7 → 2: restart" in done.stdout
-    assert "spec.window.maxRecords: 10 → 200000: inPlace" in done.stdout
+    assert "spec.window.maxRecords: 10 → 200000: restart" in done.stdout
     assert "behind window 41" in done.stdout
 
 

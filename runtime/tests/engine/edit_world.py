@@ -23,8 +23,9 @@ from millrace.local.accepted import Accepted, accept
 from millrace.protocol import events as e
 from millrace.protocol import server as s
 from millrace.protocol.codec import decode_record, encode_record
-from millrace.protocol.driver import Driver, Settings
+from millrace.protocol.driver import Driver
 from millrace.protocol.record import Backoff
+from millrace.protocol.settings import Settings
 from millrace.protocol.types import (
     AttemptPlan,
     FailedRoot,

@@ -19,8 +19,9 @@ from dataclasses import replace
 
 from millrace.protocol import events as e
 from millrace.protocol.cohorts import NO_LIMIT, DeadLimit
-from millrace.protocol.driver import Driver, Settings
+from millrace.protocol.driver import Driver
 from millrace.protocol.record import Backoff, first_record
+from millrace.protocol.settings import Settings
 from millrace.protocol.types import (
     Components,
     Evidence,

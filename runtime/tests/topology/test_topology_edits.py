@@ -28,13 +28,13 @@ def test_equal_topologies_have_no_edits():
     ("override", "effect"),
     [
         ("metadata.labels={a: b}", Effect.NONE),
-        ("spec.window.maxRecords=5", Effect.IN_PLACE),
-        ("spec.window.maxInterval=1s", Effect.IN_PLACE),
-        ("spec.ackers.replicas=3", Effect.IN_PLACE),
-        ("spec.ackers.backoff=5s", Effect.IN_PLACE),
-        ("spec.ackers.maxReplays=9", Effect.IN_PLACE),
-        ("spec.deadLetters.maxShare=9%", Effect.IN_PLACE),
-        ("spec.tupleTimeout=1m", Effect.IN_PLACE),
+        ("spec.window.maxRecords=5", Effect.RESTART),
+        ("spec.window.maxInterval=1s", Effect.RESTART),
+        ("spec.ackers.replicas=3", Effect.RESTART),
+        ("spec.ackers.backoff=5s", Effect.RESTART),
+        ("spec.ackers.maxReplays=9", Effect.RESTART),
+        ("spec.deadLetters.maxShare=9%", Effect.RESTART),
+        ("spec.tupleTimeout=1m", Effect.RESTART),
         ("spec.guarantee=AtLeastOnce", Effect.RESTART),
         ("spec.tracking=Off", Effect.RESTART),
         ("spec.parallelism=4", Effect.RESTART),
@@ -183,6 +183,6 @@ def test_options_of_custom_parts_may_hold_anything():
 
 def test_the_worst_effect_counts():
     assert worst([]) is Effect.NONE
-    assert worst(edits("spec.window.maxRecords=5")) is Effect.IN_PLACE
+    assert worst(edits("spec.window.maxRecords=5")) is Effect.RESTART
     assert worst(edits("spec.window.maxRecords=5", "spec.parallelism=4")) is Effect.RESTART
     assert worst(edits("spec.keyGroups=5", "spec.parallelism=4")) is Effect.REFUSED

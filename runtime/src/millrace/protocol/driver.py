@@ -22,14 +22,12 @@ forget         the next sweep finds what is left
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from millrace.protocol import events as e
-from millrace.protocol.cohorts import NO_LIMIT, DeadLimit
 from millrace.protocol.membership import Membership, Owners, Step
 from millrace.protocol.presence import Presence
-from millrace.protocol.record import Backoff, Locate
-from millrace.protocol.types import Components, Guarantee
+from millrace.protocol.record import Locate
+from millrace.protocol.settings import Settings
 from millrace.protocol.windows import Windows
 
 RESEND_S = 1.0
@@ -43,28 +41,6 @@ LOOK_AGAIN = 1
 
 _ALWAYS = (e.Published, e.PublishFailed, e.DeadLetterRequest, e.StopAsked)
 """Events about windows that count while members change, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the machine needs to know of a topology."""
-
-    uid: str
-    guarantee: Guarantee
-    tracking: bool
-    backoff: Backoff
-    max_records: int
-    copies: int = 1
-    key_groups: int = 128
-    max_unpublished: int = 4
-    max_waiting: int = 200_000
-    emits_final: bool = False
-    callbacks: bool = False
-    dead_limit: DeadLimit = NO_LIMIT
-    components: Components | None = None
-    """What the topology consists of; None where it is never edited."""
-    drop_removed: bool = False
-    """Give up what sealed windows still have to show on sinks that were removed."""
 
 
 class Driver:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from millrace.protocol import cohorts, edits
 from millrace.protocol import events as e
@@ -29,6 +28,7 @@ from millrace.protocol.decide import (
 )
 from millrace.protocol.membership import Membership, RecordWrite
 from millrace.protocol.record import Opening, Outcome
+from millrace.protocol.settings import Settings
 from millrace.protocol.types import (
     AttemptId,
     AttemptPlan,
@@ -47,9 +47,6 @@ from millrace.protocol.types import (
 )
 from millrace.protocol.verify import Inconsistent, Winners, verify
 from millrace.protocol.waiting import Waiting
-
-if TYPE_CHECKING:
-    from millrace.protocol.driver import Settings
 
 Change = Callable[[Record], Record]
 

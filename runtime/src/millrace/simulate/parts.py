@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace.protocol.acker import AckerMachine
-from millrace.protocol.driver import Driver, Settings
+from millrace.protocol.driver import Driver
 from millrace.protocol.membership import Owners
 from millrace.protocol.plainfold import PlainMessage
 from millrace.protocol.record import Locate
 from millrace.protocol.server import ServerModel
+from millrace.protocol.settings import Settings
 from millrace.simulate.acklog import make_machine
 from millrace.simulate.engine import Attempt
 from millrace.simulate.flow import Ids

@@ -11,8 +11,9 @@ from millrace import ids
 from millrace.protocol import acker as ak
 from millrace.protocol import acklog as al
 from millrace.protocol.cohorts import NO_LIMIT, DeadLimit
-from millrace.protocol.driver import Driver, Settings
+from millrace.protocol.driver import Driver
 from millrace.protocol.record import Backoff
+from millrace.protocol.settings import Settings
 from millrace.protocol.types import Components, Member
 from millrace.simulate import history as h
 from millrace.simulate.acklog import AckerProcess, AckLog

@@ -1,8 +1,8 @@
 """What an edit of a topology means for one that has run already.
 
-A change is applied *in place* (read before the next window), by a *restart* from the last sealed
-window, or it is *refused*, because the state or the read positions would no longer fit. Each edit
-says why, and a refused one what to do instead.
+A change is applied by a *restart* of the driver from the last sealed window, or it is *refused*,
+because the state or the read positions would no longer fit. Each edit says why, and a refused one
+what to do instead.
 
 Components are compared by name: their order in the file means nothing. What is not in the file,
 the text of user code above all, is not compared.
@@ -29,7 +29,6 @@ class Effect(str, Enum):
     """What happens when an edit is applied, from nothing to impossible."""
 
     NONE = "none"
-    IN_PLACE = "inPlace"
     RESTART = "restart"
     REFUSED = "refused"
 
@@ -99,11 +98,11 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
         Effect.RESTART,
         "what is not sealed yet runs under it; AtMostOnce drops what was open and counts it",
     ),
-    ("spec.window", Effect.IN_PLACE, "the next window is planned with it"),
-    ("spec.ackers", Effect.IN_PLACE, "it is read before each window"),
-    ("spec.deadLetters", Effect.IN_PLACE, "it is read before each window"),
+    ("spec.window", Effect.RESTART, "the next window is planned with it"),
+    ("spec.ackers", Effect.RESTART, "the driver reads it at its start"),
+    ("spec.deadLetters", Effect.RESTART, "the driver reads it at its start"),
     ("spec.tracking", Effect.RESTART, "passes are built with or without tracking"),
-    ("spec.tupleTimeout", Effect.IN_PLACE, "it is read before each window"),
+    ("spec.tupleTimeout", Effect.RESTART, "the driver reads it at its start"),
     (
         "spec.stateServers.url",
         Effect.REFUSED,

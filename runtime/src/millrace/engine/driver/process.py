@@ -33,8 +33,9 @@ from millrace.engine.task.state import Services
 from millrace.errors import ExitCode, MillraceError, SinkError, WorkFolderError
 from millrace.protocol import events as e
 from millrace.protocol.cohorts import DeadLimit
-from millrace.protocol.driver import Driver, Settings
+from millrace.protocol.driver import Driver
 from millrace.protocol.record import Backoff
+from millrace.protocol.settings import Settings
 from millrace.protocol.types import Components, Guarantee, Json, Record, RootRange
 from millrace.ring import owners
 from millrace.sinks.base import Sink

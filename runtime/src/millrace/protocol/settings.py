@@ -1,0 +1,31 @@
+"""What the driver's state machine needs to know of a topology."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace.protocol.cohorts import NO_LIMIT, DeadLimit
+from millrace.protocol.record import Backoff
+from millrace.protocol.types import Components, Guarantee
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The same for the whole life of a driver."""
+
+    uid: str
+    guarantee: Guarantee
+    tracking: bool
+    backoff: Backoff
+    max_records: int
+    copies: int = 1
+    key_groups: int = 128
+    max_unpublished: int = 4
+    max_waiting: int = 200_000
+    emits_final: bool = False
+    callbacks: bool = False
+    dead_limit: DeadLimit = NO_LIMIT
+    components: Components | None = None
+    """What the topology consists of; None where it is never edited."""
+    drop_removed: bool = False
+    """Give up what sealed windows still have to show on sinks that were removed."""
