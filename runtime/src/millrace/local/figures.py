@@ -52,7 +52,7 @@ def read_figures(file: Path) -> dict[str, Any]:
 
 def _known(figures: Mapping[str, Any]) -> bool:
     kinds = {**_ALWAYS, **_COMMITTED}
-    if figures.get("state") is None or not all(
+    if not figures.keys() & kinds.keys() or not all(
         _is(value, kinds[name]) for name, value in figures.items() if name in kinds
     ):
         return False
