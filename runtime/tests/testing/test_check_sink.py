@@ -74,7 +74,9 @@ def test_options_that_no_file_can_say_and_unknown_rules_are_refused() -> None:
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_MEMORY", tmp_path)
+    # Other tests of this process may have a JVM.
+    before = set(psutil.Process().children(recursive=True))
     with pytest.raises(ConformanceError):
         check_sink(ledger(kitsinks.LosesATask), ledger_rows)
     assert list(tmp_path.iterdir()) == []
-    assert psutil.Process().children(recursive=True) == []
+    assert set(psutil.Process().children(recursive=True)) <= before
