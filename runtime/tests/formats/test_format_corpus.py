@@ -1,0 +1,115 @@
+"""Documents that the first release wrote and users have: every later one reads them as they are.
+
+The files are never written again; a format that changes gets a folder of its own beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+
+from millrace.engine.driver.letters import decode_letters, payload_of, replay_of
+from millrace.protocol import codec
+from millrace.protocol.types import (
+    DeadSegment,
+    Intent,
+    Member,
+    Phase,
+    Record,
+    Replay,
+    RootRange,
+    Roots,
+    Sealed,
+    Segment,
+    Staged,
+    Tag,
+    Totals,
+    View,
+)
+from millrace.sinks.files import FileSink
+from millrace.state import blobs
+from millrace.state.keyed import Aggregate, AggregateState
+
+FIRST = Path(__file__).with_name("corpus") / "format-1"
+
+PIECE = RootRange("lines", 2**64 - 1, 5, 40, {"f": "a.txt", "at": [1, 2]})
+# It was to be run at a time of a wall clock; now it waits no longer.
+WAITS = Replay("lines", 7, 3, 2, 0.0, {"f": "b.txt"}, "split", "ValueError: no", True)
+STATE_0 = Member("state-0", "run1", "redis://127.0.0.1:1")
+
+
+def test_a_record() -> None:
+    staged = Staged("out", "1.5.1.1.0.0/out/out", "cd" * 8, 2, 64, {"x": 1})
+    roots = Roots(Intent(5, (PIECE,)), (WAITS,), ())
+    assert codec.decode_record((FIRST / "record.json").read_bytes()) == Record(
+        uid="uid",
+        tag=Tag(1, 2, 3, 4),
+        sealed=5,
+        offsets={"lines": {"next": 45}},
+        intents=(Intent(6, (PIECE,), (WAITS,)), Intent(7, (), (), final=True)),
+        chains={
+            "counts": (Segment("1.4.1.0.0.0/state/counts", 4, 0b1011, True, 3, 120, "ab" * 8),)
+        },
+        replays=(WAITS,),
+        dead=(DeadSegment("1.3.1.1/dead", 3, 2, (0,)),),
+        unpublished=(Sealed(5, "ef" * 8, (staged,), roots),),
+        published=4,
+        totals=Totals(100, 5, 3, 2, 1),
+    )
+
+
+def test_a_view() -> None:
+    found = codec.decode_view((FIRST / "view.json").read_bytes())
+    target = (STATE_0, Member("state-1", "run2"))
+    owners = (("state-0",), ("state-0", "state-1"))
+    assert found == View("uid", 1, 3, Phase.MOVING, 2, (STATE_0,), target, 2, owners)
+    assert found.source[0].url == STATE_0.url
+
+
+def test_dead_letters() -> None:
+    (letter,) = decode_letters((FIRST / "letters.json").read_bytes())
+    assert payload_of(letter) is None
+    again = replay_of(letter)
+    assert (again.source, again.partition, again.offset) == ("lines", 7, 3)
+    assert (again.number, again.locator, again.alone) == (3, {"f": "b.txt"}, True)
+
+
+def test_the_folder_of_a_sink(tmp_path: Path) -> None:
+    shutil.copytree(FIRST / "sink", tmp_path / "sink")
+    shown = sorted((tmp_path / "sink").glob("part-*"))
+    before = [path.read_bytes() for path in shown]
+    sink = FileSink("out", {"path": "sink"}, tmp_path)
+    sink.prepare("uid", False, False)
+    sealed = codec.decode(Sealed, (FIRST / "sealed.json").read_bytes())
+    assert sink.last_shown() == (sealed.window, sealed.digest)
+    sink.fence(3)
+    # A window that a driver of the first release showed, confirmed to one of this release.
+    sink.publish(sealed, list(sealed.staged), 3)
+    assert [path.read_bytes() for path in shown] == before
+    assert sorted((tmp_path / "sink").glob("part-*")) == shown
+    rows = pa.record_batch({"word": ["c"], "n": [3]})
+    (more,) = [sink.stage("3.6.1.1.0.0/out/out", [rows])]
+    assert more is not None
+    sink.publish(Sealed(6, "d", (more,)), [more], 3)
+    lines = [line for path in sorted((tmp_path / "sink").glob("part-*")) for line in path.open()]
+    assert [json.loads(line)["word"] for line in lines] == ["a", "b", "c"]
+
+
+def test_the_state_of_an_aggregate() -> None:
+    inputs = pa.schema([("k", pa.string()), ("n", pa.int64())])
+    declared = [
+        Aggregate("rows", "count"),
+        Aggregate("total", "sum", "n"),
+        Aggregate("mean", "avg", "n"),
+    ]
+    state = AggregateState(inputs, ["k"], declared, 8)
+    state.apply(blobs.read((FIRST / "aggregate.blob").read_bytes()))
+    found = {row.pop("k"): row for row in state.rows().to_pylist()}
+    assert found == {
+        "a": {"rows": 2, "total": 4, "mean": 2.0},
+        "b": {"rows": 1, "total": 2, "mean": 2.0},
+        None: {"rows": 1, "total": None, "mean": None},
+    }
