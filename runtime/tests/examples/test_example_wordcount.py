@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.topology.usercode import code_on_path, find_object
@@ -16,6 +16,7 @@ with code_on_path(FOLDER):
 LINES = st.lists(st.text(st.sampled_from("ab é\u00a0 \t\f\v\r,."), max_size=12), max_size=8)
 
 
+@settings(deadline=None)
 @given(LINES)
 def test_words_and_parents_agree_with_a_plain_split(lines):
     batch = pa.record_batch({"value": pa.array(lines, pa.string())})

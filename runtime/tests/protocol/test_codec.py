@@ -85,13 +85,14 @@ def _instances(kind: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@settings(suppress_health_check=[HealthCheck.too_slow])  # records are large
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # records are large
 @given(data=st.data())
 def test_what_is_written_is_read_back(kind: type, data: st.DataObject) -> None:
     value = data.draw(_instances(kind))
     assert codec.decode(kind, codec.encode(value)) == value
 
 
+@settings(deadline=None)
 @given(_instances(Record), st.data())
 def test_no_damaged_byte_passes_for_another_record(record: Record, data: st.DataObject) -> None:
     text = codec.encode_record(record)
@@ -102,6 +103,7 @@ def test_no_damaged_byte_passes_for_another_record(record: Record, data: st.Data
         codec.decode_record(damaged)
 
 
+@settings(deadline=None)
 @given(_instances(Intent), st.data())
 def test_truncated_text_is_refused(intent: Intent, data: st.DataObject) -> None:
     text = codec.encode_intent(intent)

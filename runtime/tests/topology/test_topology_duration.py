@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.topology.duration import Duration
@@ -32,6 +32,7 @@ def test_what_is_no_duration_is_refused(text):
         Duration.parse(text)
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=1, max_value=10**12))
 def test_the_canonical_form_reads_back_to_the_same_length(milliseconds):
     assert Duration.parse(str(Duration(milliseconds))) == Duration(milliseconds)

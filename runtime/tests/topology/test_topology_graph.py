@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from topology_texts import WORDCOUNT, model
 
@@ -124,6 +124,7 @@ def any_graph(draw):
     return Graph(tuple(Component(n, Role.PROCESSOR, "x", i) for i, n in enumerate(names)), edges)
 
 
+@settings(deadline=None)
 @given(any_graph())
 def test_a_graph_has_an_order_exactly_where_it_has_no_cycle(g):
     if g.cycles():
