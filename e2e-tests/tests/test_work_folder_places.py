@@ -6,7 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from millrace_e2e import feed, ledger
 from millrace_e2e.checker import Promise
@@ -34,13 +38,19 @@ def run_in(cwd: Path, place: Place, *arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.fixture
+def moved() -> Iterator[Path]:
+    """A work folder whose path has the length at which Spark refuses folders for its sockets."""
+    with tempfile.TemporaryDirectory() as short:
+        yield Path(short) / ("m" * (61 - len(f"{short}//tmp")))
+
+
 def test_every_line_is_shown_once_whatever_folder_it_is_run_from(
-    place: Place, tmp_path: Path
+    place: Place, tmp_path: Path, moved: Path
 ) -> None:
     place.write(history(Shape(max_records=30)))
     place.gate.touch()
     default = place.base / ".millrace" / "history"
-    moved = tmp_path / "moved"
 
     feed.add_file(place.texts / "a.txt", feed.text(range(60), SEED))
     run_in(tmp_path / "one", place)

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,17 @@ def test_a_short_folder_holds_its_temporary_files_itself(tmp_path, monkeypatch):
         assert mode(made) == 0o700
         scratch.remove_temporary(type(tmp_path)(short))
         assert os.listdir(short) == []
+
+
+@pytest.mark.parametrize("length", [60, 61])
+def test_no_folder_is_longer_than_spark_takes(length):
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        work = Path(short) / ("x" * (length - len(f"{short}//tmp")))
+        work.mkdir()
+        made = scratch.make(work)
+        assert (made == work / "tmp") == (length == 60)
+        assert len(os.fsencode(made)) <= 60
+        scratch.remove_temporary(work)
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])

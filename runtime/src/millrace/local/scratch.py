@@ -2,9 +2,9 @@
 
 Temporary files of all its processes lie in ``tmp`` of the work folder, which is deleted at the
 end; the rest is left for people to look at until the next start. Unix sockets go there too,
-whose paths are limited to 107 bytes: where ``tmp`` is too deep for that, a folder with a random
-name in the machine's own temporary folder takes its place, and ``tmp.json`` says which one, so
-that the next run deletes it after a crash.
+whose paths are limited: where ``tmp`` is too deep for that, a folder with a random name in the
+machine's own temporary folder takes its place, and ``tmp.json`` says which one, so that the next
+run deletes it after a crash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from millrace.local.files import read_json, write_json
 
 _FOLDERS = ("spark", "blackbox", "warehouse", "artifacts")
 
-_LONGEST = 107 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
+_LONGEST_BYTES = 60
+"""Spark takes no longer folder for its sockets; the system limits their whole path to 107 bytes."""
+
 _OUTSIDE = re.compile(r"millrace-[0-9a-f]{16}")
 
 
@@ -30,7 +32,7 @@ def make(folder: Path) -> Path:
     """A new folder for the temporary files of a run in the work folder ``folder``."""
     clear(folder)
     path = folder / "tmp"
-    if len(os.fsencode(path)) > _LONGEST:
+    if len(os.fsencode(path)) > _LONGEST_BYTES:
         path = Path(tempfile.gettempdir()).absolute() / f"millrace-{secrets.token_hex(8)}"
         write_json(folder / "tmp.json", {"path": str(path)})
     path.mkdir(mode=0o700)
