@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from millrace.errors import StateServerError
 from millrace.protocol import events as e
@@ -75,12 +75,20 @@ class Stores:
         return e.RecordAck(member, stamp, record.tag.seq)
 
     def copy(self, action: e.CopyObjects) -> e.Event:
-        """Bring every object that the record names to its owners, from any source that has it."""
+        """Bring every object that the record names to its owners, from any source that has it.
+
+        Names are listed once for each member; only what an owner lacks is read and written.
+        """
         try:
+            held = {m: self._names(m, action.stamp) for m in action.view.target}
             outputs = _outputs(action.record)
-            for name, groups in _named(action.record):
-                found = self._copy_one(action, name, groups)
-                if not found and name not in outputs:
+            for name, lacking in missing(_named(action.record), action.view, held):
+                having = [m for m in held if name in held[m]]
+                data = self._find([*having, *action.sources], action.stamp, name)
+                if data is not None:
+                    for member in lacking:
+                        self._store(member, action.stamp, name, data)
+                elif name not in outputs:
                     raise StateServerError(
                         f"object {name} is on no state server any more; bring back the "
                         "append-only file that holds it, or start over with --fresh"
@@ -92,24 +100,19 @@ class Stores:
             return e.CopyFailed(action.stamp, str(error))
         return e.Copied(action.stamp)
 
-    def _copy_one(self, action: e.CopyObjects, name: str, groups: int) -> bool:
-        members = {m.name: m for m in action.view.target}
-        lacking = []
-        data: bytes | None = None
-        for owner in owners_of(action.view.owners, name, groups):
-            held = self._read(members[owner], action.stamp, name)
-            if held is None:
-                lacking.append(members[owner])
-            else:
-                data = held
-        for source in action.sources:
-            if data is None and lacking:
-                data = self._read(source, action.stamp, name)
-        if data is None:
-            return False
-        for member in lacking:
-            self._store(member, action.stamp, name, data)
-        return True
+    def _names(self, member: Member, stamp: Stamp) -> frozenset[str]:
+        reply = self.client(member).list_objects(stamp)
+        if isinstance(reply, NotOwner):
+            raise StateServerError(f"{member.name} refused to list objects ({reply.reason.value})")
+        return frozenset(reply.names)
+
+    def _find(self, places: Iterable[Member], stamp: Stamp, name: str) -> bytes | None:
+        """An object from the first of some members that has it."""
+        for member in places:
+            data = self._read(member, stamp, name)
+            if data is not None:
+                return data
+        return None
 
     def _read(self, member: Member, stamp: Stamp, name: str) -> bytes | None:
         reply = self.client(member).get(stamp, [name])
@@ -158,6 +161,18 @@ class Stores:
     def _required(self) -> View:
         assert self._view is not None
         return self._view
+
+
+def missing(
+    named: Iterable[tuple[str, int]], view: View, held: Mapping[Member, Collection[str]]
+) -> Iterator[tuple[str, list[Member]]]:
+    """Objects, of (name, groups), that not all of their owners hold, with those that lack each."""
+    members = {m.name: m for m in view.target}
+    for name, groups in named:
+        owners = [members[owner] for owner in owners_of(view.owners, name, groups)]
+        lacking = [owner for owner in owners if name not in held[owner]]
+        if lacking:
+            yield name, lacking
 
 
 def _named(record: Record) -> list[tuple[str, int]]:

@@ -1,0 +1,135 @@
+"""What a driver copies when it starts: what an owner lacks, and nothing that is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millrace.engine.driver.stores import Stores
+from millrace.protocol import events as e
+from millrace.protocol.record import first_record
+from millrace.protocol.server import Found, Stamped
+from millrace.protocol.types import Phase, Record, Sealed, Segment, Staged, Stamp, Tag, View
+from millrace.state.client import StateClient
+from millrace.state.embedded import EmbeddedServer
+
+UID = "copied"
+STAMP = Stamp(2, 1)
+# Group 0 belongs to the first two members, group 1 to the last two.
+OWNERS = (("m0", "m1"), ("m1", "m2"))
+NAMES = {"a": 0b01, "b": 0b10, "c": 0b11}
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[EmbeddedServer]]:
+    started = [EmbeddedServer.start(tmp_path_factory.mktemp(f"m{n}")) for n in range(4)]
+    yield started
+    for server in started:
+        server.stop()
+
+
+class World:
+    """Three members of a view and an older one, all stamped; ``reads`` is what was read."""
+
+    def __init__(self, servers: list[EmbeddedServer], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.members = [
+            replace(server.address, name=f"m{n}").member() for n, server in enumerate(servers)
+        ]
+        password = servers[0].address.password
+        assert password is not None
+        self.stores = Stores(UID, None)
+        addresses = [replace(s.address, name=f"m{n}") for n, s in enumerate(servers)]
+        self.clients = [StateClient(address, UID) for address in addresses]
+        by_name = {m.name: c for m, c in zip(self.members, self.clients, strict=True)}
+        monkeypatch.setattr(self.stores, "client", lambda member: by_name[member.name])
+        self.reads: list[str] = []
+        for client in self.clients:
+            client.wipe()
+            assert isinstance(client.stamp(STAMP), Stamped)
+            monkeypatch.setattr(client, "get", self._counted(client.get))
+
+    def _counted(self, get):
+        def counting(stamp, names):
+            self.reads += names
+            return get(stamp, names)
+
+        return counting
+
+    def put(self, member: int, *names: str) -> None:
+        self.clients[member].put(STAMP, [(name, f"bytes of {name}".encode()) for name in names])
+
+    def copy(self, record: Record, stamp: Stamp = STAMP) -> e.Event:
+        target = tuple(self.members[:3])
+        view = View(UID, 1, 2, Phase.MOVING, 1, (self.members[3],), target, 1, OWNERS)
+        return self.stores.copy(e.CopyObjects(stamp, record, view, tuple(self.members)))
+
+    def held(self, member: int) -> set[str]:
+        listed = self.clients[member].list_objects(STAMP).names
+        for reply in self.clients[member].get(STAMP, listed):
+            assert isinstance(reply, Found)
+        return set(listed)
+
+
+@pytest.fixture
+def world(servers: list[EmbeddedServer], monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(servers, monkeypatch)
+
+
+def record(*names: str) -> Record:
+    chain = tuple(Segment(name, 1, NAMES[name], True) for name in names)
+    return replace(first_record(UID, Tag(1, 1, 1, 1)), chains={"counts": chain})
+
+
+def test_what_is_there_is_not_read(world: World) -> None:
+    world.put(0, "a", "c")
+    world.put(1, "a", "b", "c")
+    world.put(2, "b", "c")
+    assert world.copy(record("a", "b", "c")) == e.Copied(STAMP)
+    assert world.reads == []
+
+
+def test_only_what_an_owner_lacks_is_read_once_and_written(world: World) -> None:
+    world.put(0, "a", "c")
+    world.put(1, "a")
+    world.put(3, "b")
+    assert world.copy(record("a", "b", "c")) == e.Copied(STAMP)
+    # "b" is on no owner, so all members may be asked for it; "c" is on one of them.
+    assert world.reads.count("c") == 1
+    assert "a" not in world.reads
+    assert [world.held(n) for n in range(3)] == [{"a", "c"}, {"a", "b", "c"}, {"b", "c"}]
+    world.reads.clear()
+    assert world.copy(record("a", "b", "c")) == e.Copied(STAMP)
+    assert world.reads == []
+
+
+def test_what_is_nowhere_is_named(world: World) -> None:
+    world.put(1, "a")
+    told = world.copy(record("a", "b"))
+    assert isinstance(told, e.CopyFailed)
+    assert "object b is on no state server any more" in told.reason
+
+
+def test_outputs_of_sinks_with_files_of_their_own_are_no_objects(world: World) -> None:
+    staged = Staged("out", "1.1.1.0.0.0/out/out", "d", 1, 1)
+    waiting = replace(record(), unpublished=(Sealed(1, "d", (staged,)),))
+    assert world.copy(waiting) == e.Copied(STAMP)
+
+
+def test_an_older_driver_copies_nothing(world: World) -> None:
+    world.put(1, "a")
+    told = world.copy(record("a"), Stamp(1, 1))
+    assert isinstance(told, e.CopyFailed)
+    assert "refused to list objects (stamp)" in told.reason
+    assert world.held(0) == set()
+
+
+def test_a_member_that_is_away_is_told(
+    servers: list[EmbeddedServer], tmp_path: Path, monkeypatch
+) -> None:
+    gone = EmbeddedServer.start(tmp_path)
+    world = World([*servers[:2], gone, servers[3]], monkeypatch)
+    gone.stop()
+    assert isinstance(world.copy(record("a")), e.Unreachable)
