@@ -118,6 +118,19 @@ def test_outputs_of_sinks_with_files_of_their_own_are_no_objects(world: World) -
     assert world.copy(waiting) == e.Copied(STAMP)
 
 
+def test_staged_rows_of_which_no_copy_is_left_are_missed_and_others_are_copied(
+    world: World,
+) -> None:
+    staged = Staged("out", "c", "d", 1, 1, stored=True)
+    waiting = replace(record(), unpublished=(Sealed(1, "d", (staged,)),))
+    told = world.copy(waiting)
+    assert isinstance(told, e.CopyFailed)
+    assert "object c is on no state server any more" in told.reason
+    world.put(3, "c")
+    assert world.copy(waiting) == e.Copied(STAMP)
+    assert "c" in world.held(0) | world.held(1)
+
+
 def test_an_older_driver_copies_nothing(world: World) -> None:
     world.put(1, "a")
     told = world.copy(record("a"), Stamp(1, 1))

@@ -161,7 +161,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Output of one task for one sink, invisible until it is published."""
+    """Output of one task for one sink, invisible until it is published.
+
+    ``stored``: it is an object, of which every owner must hold a copy until then.
+    """
 
     sink: str
     name: str
@@ -169,6 +172,7 @@ class Staged:
     rows: int
     size_bytes: int
     locator: Json = None
+    stored: bool = False
 
 
 @dataclass(frozen=True, slots=True)

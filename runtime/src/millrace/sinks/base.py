@@ -195,7 +195,7 @@ class Sink(ABC):
     def stage_bytes(self, name: str, data: bytes, rows: int) -> Staged:
         """Keep bytes in the staging area."""
         self._area().put(name, data)
-        return Staged(self.name, name, digest_of(data), rows, len(data))
+        return Staged(self.name, name, digest_of(data), rows, len(data), stored=True)
 
     def staged_bytes(self, staged: Staged) -> bytes:
         """The staged bytes. Raises ``SinkError`` where they are not those that were staged."""

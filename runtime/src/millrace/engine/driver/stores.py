@@ -81,14 +81,14 @@ class Stores:
         """
         try:
             held = {m: self._names(m, action.stamp) for m in action.view.target}
-            outputs = _outputs(action.record)
+            elsewhere = _elsewhere(action.record)
             for name, lacking in missing(_named(action.record), action.view, held):
                 having = [m for m in held if name in held[m]]
                 data = self._find([*having, *action.sources], action.stamp, name)
                 if data is not None:
                     for member in lacking:
                         self._store(member, action.stamp, name, data)
-                elif name not in outputs:
+                elif name not in elsewhere:
                     raise StateServerError(
                         f"object {name} is on no state server any more; bring back the "
                         "append-only file that holds it, or start over with --fresh"
@@ -181,6 +181,7 @@ def _named(record: Record) -> list[tuple[str, int]]:
     return [(name, groups.get(name, 0)) for name in sorted(needed_objects(record))]
 
 
-def _outputs(record: Record) -> set[str]:
-    """Staged outputs; those of sinks with files of their own are no objects."""
-    return {staged.name for sealed in record.unpublished for staged in sealed.staged}
+def _elsewhere(record: Record) -> set[str]:
+    """Staged outputs that are no objects: those of sinks with files of their own."""
+    staged = (one for sealed in record.unpublished for one in sealed.staged)
+    return {one.name for one in staged if not one.stored}
