@@ -304,7 +304,7 @@ def test_a_replay_is_not_to_blame_for_a_folder_that_is_away_nor_for_a_new_name(w
     assert isinstance(run.error_in(failure.value), SourceAwayError)
 
 
-def test_a_replay_of_a_record_that_is_gone_fails_alone(windows, tmp_path):
+def test_a_replay_of_a_record_that_is_gone_fails_alone_where_it_is_given_up(windows, tmp_path):
     """Records that were never processed are another matter: then the stream must stop."""
     write_lines(tmp_path, ["gone"], "a.txt")
     run = windows(spec("in_row"))
@@ -314,6 +314,11 @@ def test_a_replay_of_a_record_that_is_gone_fails_alone(windows, tmp_path):
     replay = Replay("lines", first.partition, first.start, 1, 0.0, locator)
     intent = run.plan(replays=(replay,))
     (tmp_path / "texts" / "a.txt").unlink()
+    with pytest.raises(TaskError) as failure:
+        run.attempt(intent)
+    assert "a.txt is gone" in str(run.error_in(failure.value))
+    assert "--drop-gone" in str(run.error_in(failure.value))
+    run = windows(spec("in_row"), drop_gone=True)
     outcome = run.attempt(intent)
     assert outcome.failed.keys() == {2}
     processor, error = outcome.failed[2]

@@ -240,7 +240,6 @@ SOME_SEGMENT = Segment("s1", 1, 5, True)
         (OPEN_VIEW, {"phase": "ajar"}),
         (OPEN_VIEW, {"owners": {"a": 1}}),
         (OPEN_VIEW, {"epoch": "2"}),
-        (OPEN_VIEW, {"colour": 2}),
         (SOME_RECORD, {"offsets": [1]}),
         (SOME_RECORD, {"chains": [1]}),
         (SOME_RECORD, {"tag": 7}),
@@ -341,8 +340,13 @@ def test_lists_of_a_known_length_have_that_length() -> None:
             codec.decode(TaskReport, garbled(report, roots_read=runs))
 
 
+def test_a_field_that_is_not_known_yet_asks_for_the_release_that_wrote_it() -> None:
+    with pytest.raises(NewerFormatError, match="View has the field 'colour' in a View, which"):
+        codec.decode_view(garbled(OPEN_VIEW, colour=2))
+
+
 def test_until_when_is_only_read_where_a_replay_said_so() -> None:
-    with pytest.raises(ProtocolError, match="unknown field 'due_s'"):
+    with pytest.raises(NewerFormatError, match="Tag has the field 'due_s' in a Tag"):
         codec.decode(Tag, garbled(Tag(1, 1, 1, 1), due_s=4.0))
 
 

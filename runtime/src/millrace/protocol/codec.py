@@ -42,6 +42,10 @@ _MASKS = {(Segment, "groups"), (AttemptPlan, "uncombined")}
 _ENCODE_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
 
 
+class _UnknownFieldError(Exception):
+    """A part of an undamaged document says more than this release knows of."""
+
+
 class _GarbledError(Exception):
     """A part of a document does not have its declared type; becomes a ``ProtocolError``."""
 
@@ -91,6 +95,12 @@ def decode(kind: type[T], data: bytes) -> T:
         raise _damaged(name, data, "its checksum differs from its content")
     try:
         return cast("T", _decoder(target)(document["value"]))
+    except _UnknownFieldError as error:
+        # Its checksum is right, so that it was written as it is.
+        raise NewerFormatError(
+            f"{name} has {error}, which this release of millrace does not know: install the "
+            "release that wrote it, or a later one"
+        ) from error
     except (_GarbledError, RecursionError) as error:
         raise _damaged(name, data, str(error)) from error
 
@@ -267,7 +277,7 @@ def _decoder(kind: type[Any]) -> _Transform:
         try:
             parts = {name: plan[name](part) for name, part in plain.items()}
         except KeyError as error:
-            raise _GarbledError(f"a {kind.__name__} has an unknown field {error}") from error
+            raise _UnknownFieldError(f"the field {error} in a {kind.__name__}") from error
         if not required <= parts.keys():
             missing = ", ".join(sorted(required - parts.keys()))
             raise _GarbledError(f"a {kind.__name__} lacks {missing}")
