@@ -11,34 +11,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-from millrace_e2e import checker, feed, harness, ledger, quickjvm
+from millrace_e2e import checker, feed, harness, ledger
 from millrace_e2e.checker import Promise
-from millrace_e2e.harness import APPS, Place
+from millrace_e2e.harness import Place
+from millrace_e2e.topologies import measured
 
 WORK_FOLDER, SINK = 4, 6
 
 
 def document() -> dict[str, Any]:
-    quick = {"spark.driver.extraJavaOptions": quickjvm.options()}
-    return {
-        "apiVersion": "millrace.dev/v1alpha1",
-        "kind": "StreamTopology",
-        "metadata": {"name": "damages"},
-        "spec": {
-            "window": {"maxRecords": 10, "maxInterval": "50ms"},
-            "code": {"path": str(APPS)},
-            "parallelism": 1,
-            "spark": {"conf": quick, "driver": {"memory": "512m"}},
-            "sources": [
-                {"name": "lines", "files": {"path": "texts", "format": "text", "watch": False}}
-            ],
-            "processors": [
-                {"name": "parse", "inputs": [{"from": "lines"}], "function": "history:parse"},
-                {"name": "measure", "inputs": [{"from": "parse"}], "function": "history:measure"},
-            ],
-            "sinks": [{"name": "rows", "inputs": [{"from": "measure"}], "files": {"path": "rows"}}],
-        },
-    }
+    rows = {"name": "rows", "inputs": [{"from": "measure"}], "files": {"path": "rows"}}
+    return measured("damages", [rows])
 
 
 def grow_and_run(place: Place, first: int, last: int) -> str:

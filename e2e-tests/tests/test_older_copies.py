@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from millrace_e2e import feed, harness, ledger, quickjvm, valkey
-from millrace_e2e.harness import APPS, Place, running
+from millrace_e2e import feed, harness, ledger, valkey
+from millrace_e2e.harness import Place, running
+from millrace_e2e.topologies import measured
 
 SINK = 6
 
@@ -16,35 +17,19 @@ SINK = 6
 def document(redis: str) -> dict[str, Any]:
     """One source and a sink of each kind, all showing the same rows."""
     inputs = [{"from": "measure"}]
-    quick = {"spark.driver.extraJavaOptions": quickjvm.options()}
-    return {
-        "apiVersion": "millrace.dev/v1alpha1",
-        "kind": "StreamTopology",
-        "metadata": {"name": "copies"},
-        "spec": {
-            "window": {"maxRecords": 10, "maxInterval": "50ms"},
-            "code": {"path": str(APPS)},
-            "parallelism": 1,
-            "spark": {"conf": quick, "driver": {"memory": "512m"}},
-            "sources": [
-                {"name": "lines", "files": {"path": "texts", "format": "text", "watch": False}}
-            ],
-            "processors": [
-                {"name": "parse", "inputs": [{"from": "lines"}], "function": "history:parse"},
-                {"name": "measure", "inputs": [{"from": "parse"}], "function": "history:measure"},
-            ],
-            "sinks": [
-                {"name": "rows", "inputs": inputs, "files": {"path": "rows"}},
-                {
-                    "name": "entries",
-                    "inputs": inputs,
-                    "redis": {"url": redis, "mode": "stream", "stream": "entries"},
-                },
-                custom("telling", "Telling"),
-                custom("mute", "Mute"),
-            ],
-        },
-    }
+    return measured(
+        "copies",
+        [
+            {"name": "rows", "inputs": inputs, "files": {"path": "rows"}},
+            {
+                "name": "entries",
+                "inputs": inputs,
+                "redis": {"url": redis, "mode": "stream", "stream": "entries"},
+            },
+            custom("telling", "Telling"),
+            custom("mute", "Mute"),
+        ],
+    )
 
 
 def custom(name: str, kind: str) -> dict[str, Any]:

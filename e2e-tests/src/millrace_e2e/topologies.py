@@ -114,3 +114,30 @@ def _processors() -> list[dict[str, Any]]:
 def _files(name: str, producer: str) -> dict[str, Any]:
     files = {"path": name, "format": "jsonLines"}
     return {"name": name, "inputs": [{"from": producer}], "files": files}
+
+
+def measured(name: str, sinks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Two steps of the history behind one folder that is read to its end, in small windows.
+
+    ``sinks`` have ``measure`` as their input.
+    """
+    quick = {"spark.driver.extraJavaOptions": quickjvm.options()}
+    return {
+        "apiVersion": "millrace.dev/v1alpha1",
+        "kind": "StreamTopology",
+        "metadata": {"name": name},
+        "spec": {
+            "window": {"maxRecords": 10, "maxInterval": "50ms"},
+            "code": {"path": str(APPS)},
+            "parallelism": 1,
+            "spark": {"conf": quick, "driver": {"memory": "512m"}},
+            "sources": [
+                {"name": "lines", "files": {"path": "texts", "format": "text", "watch": False}}
+            ],
+            "processors": [
+                {"name": "parse", "inputs": [{"from": "lines"}], "function": "history:parse"},
+                {"name": "measure", "inputs": [{"from": "parse"}], "function": "history:measure"},
+            ],
+            "sinks": sinks,
+        },
+    }

@@ -9,8 +9,8 @@ from millrace.ddl import SIMPLE_TYPES
 from millrace.engine.program.compile import CompileOptions, compile_topology
 from millrace.engine.program.kit import Kit, load, store
 from millrace.engine.program.program import Kind, Route
-from millrace.engine.program.schema import arrow_schema, type_name
 from millrace.errors import TopologyError
+from millrace.sources.arrow_types import arrow_schema, type_name
 from millrace.state.aggregates import Aggregate, parts_of
 from millrace.state.aggregatestate import AggregateState
 from millrace.topology.columns import computable_types, result_type

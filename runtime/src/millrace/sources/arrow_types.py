@@ -1,12 +1,13 @@
-"""Declared columns as Arrow types."""
+"""Types of columns: those that a topology file names, as Arrow's and back."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pyarrow as pa
 
-from millrace.ddl import parse_schema
+from millrace.ddl import Column
 
 _SIMPLE = {
     "string": pa.string(),
@@ -19,23 +20,25 @@ _SIMPLE = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "date": pa.date32(),
 }
+SIMPLE_NAMES = {arrow: name for name, arrow in _SIMPLE.items()}
+"""Canonical name of each Arrow type that has one and is no array."""
 
 
-def arrow_schema(ddl: str) -> pa.Schema:
-    """Arrow schema of ``"word string, n long"``; every column may be null.
-
-    Raises ``TopologyError`` for what ``millrace.ddl`` does not understand.
-    """
-    return pa.schema([pa.field(name, _arrow_type(kind)) for name, kind in parse_schema(ddl)])
-
-
-def _arrow_type(kind: str) -> pa.DataType:
-    array = re.fullmatch(r"array<(.*)>", kind)
-    return pa.list_(_arrow_type(array[1])) if array else _SIMPLE[kind]
+def arrow_type(name: str) -> pa.DataType:
+    """Arrow type of a canonical type name."""
+    array = re.fullmatch(r"array<(.*)>", name)
+    if array:
+        return pa.list_(arrow_type(array[1]))
+    return _SIMPLE[name]
 
 
-def type_label(arrow: pa.DataType) -> str:
-    """Name of a type as a topology file writes it, for messages."""
+def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+    """Arrow schema of declared columns; every column may be null."""
+    return pa.schema([pa.field(name, arrow_type(kind)) for name, kind in columns])
+
+
+def type_name(arrow: pa.DataType) -> str:
+    """Canonical name of an Arrow type, or Arrow's own where it has none."""
     if pa.types.is_list(arrow):
-        return f"array<{type_label(arrow.value_type)}>"
-    return next((name for name, known in _SIMPLE.items() if known == arrow), str(arrow))
+        return f"array<{type_name(arrow.value_type)}>"
+    return SIMPLE_NAMES.get(arrow, str(arrow))

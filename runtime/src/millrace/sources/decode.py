@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.sources.arrow_types import type_label
+from millrace.sources.arrow_types import type_name
 from millrace.sources.base import ReadBatch
 from millrace.sources.lines import Lines
 
@@ -81,7 +81,7 @@ def convert(
             return [convert_all(values.slice(low, high - low))]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
             if high - low == 1:
-                errors[low] = f"column {column!r}: {shown(values[low])} is no {type_label(to)}"
+                errors[low] = f"column {column!r}: {shown(values[low])} is no {type_name(to)}"
                 return [pa.nulls(1, to)]
         middle = (low + high) // 2
         return [*part(low, middle), *part(middle, high)]

@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.clock import Clock, SystemClock
+from millrace.ddl import parse_schema
 from millrace.errors import SourceError, TopologyError
 from millrace.protocol.types import Json, Replay, RootRange
 from millrace.sources.arrow_types import arrow_schema
@@ -364,7 +365,7 @@ class FileSource(Source):
                 'schema: "user string, n long"'
             )
         try:
-            return LineFormat(decoders[self.kind](arrow_schema(str(declared))))
+            return LineFormat(decoders[self.kind](arrow_schema(parse_schema(str(declared)))))
         except TopologyError as error:
             raise SourceError(f"source {self.name!r}: files.{error}") from None
 

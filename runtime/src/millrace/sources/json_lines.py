@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from millrace.sources.arrow_types import type_label
+from millrace.sources.arrow_types import type_name
 from millrace.sources.base import ReadBatch
 from millrace.sources.decode import Decoder, Errors, batch_with_errors, convert, shown
 from millrace.sources.lines import Lines, find_lines
@@ -87,7 +87,7 @@ class JsonDecoder(Decoder):
                     return f"column {field.name!r} stands twice in it"
                 value = found.get(field.name)
                 if value is not None:
-                    return f"column {field.name!r}: {shown(value)} is no {type_label(field.type)}"
+                    return f"column {field.name!r}: {shown(value)} is no {type_name(field.type)}"
         return None
 
     def parse(self, lines: Lines) -> pa.Table:

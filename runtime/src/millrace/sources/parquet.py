@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from millrace.protocol.types import RootRange
-from millrace.sources.arrow_types import type_label
+from millrace.sources.arrow_types import type_name
 from millrace.sources.base import ReadBatch
 from millrace.sources.content import Mark
 from millrace.sources.formats import FileFormat, Found, Opened
@@ -164,7 +164,7 @@ def _check_schema(found: pa.Schema, wanted: pa.Schema) -> None:
             )
         if found.field(field.name).type != field.type:
             raise BadFileError(
-                f"has {type_label(found.field(field.name).type)} in the column {field.name!r}, "
-                f"the first file has {type_label(field.type)}",
+                f"has {type_name(found.field(field.name).type)} in the column {field.name!r}, "
+                f"the first file has {type_name(field.type)}",
                 ONE_SCHEMA,
             )

@@ -21,11 +21,12 @@ from millrace.ddl import RESERVED_PREFIX
 from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.jobs.start import code_path
 from millrace.engine.program.program import SqlStep
-from millrace.engine.program.schema import normal_schema, type_name
+from millrace.engine.program.schema import normal_schema
 from millrace.engine.program.sql import SqlAnalyser
 from millrace.engine.program.usercode import use_path
 from millrace.errors import MillraceError, TopologyError
 from millrace.sources import SourceSpec, make_source
+from millrace.sources.arrow_types import type_name
 from millrace.topology.graph import Role, graph_of
 from millrace.topology.model import Processor, StreamTopology
 

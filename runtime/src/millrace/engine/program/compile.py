@@ -26,17 +26,13 @@ from millrace.engine.program.program import (
     Route,
     SqlStep,
 )
-from millrace.engine.program.schema import (
-    arrow_schema,
-    is_carried,
-    normal_schema,
-    type_name,
-)
+from millrace.engine.program.schema import is_carried, normal_schema
 from millrace.engine.program.usercode import load_function, use_path
 from millrace.errors import TopologyError
 from millrace.protocol.types import Guarantee
 from millrace.sinks import SinkSpec
 from millrace.sources import SourceSpec, open_source
+from millrace.sources.arrow_types import arrow_schema, type_name
 from millrace.state.errors import KeyTypeError
 from millrace.state.keybytes import check_key_type
 from millrace.topology.graph import graph_of

@@ -2,53 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.ddl import Column
 from millrace.errors import MillraceError
-
-_SIMPLE = {
-    "string": pa.string(),
-    "long": pa.int64(),
-    "int": pa.int32(),
-    "double": pa.float64(),
-    "float": pa.float32(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "date": pa.date32(),
-}
-_NAMES = {arrow: name for name, arrow in _SIMPLE.items()}
+from millrace.sources.arrow_types import SIMPLE_NAMES, type_name
 
 
 class OutputError(MillraceError):
     """A processor put out what it did not declare; the message names it and the column."""
-
-
-def arrow_type(name: str) -> pa.DataType:
-    """Arrow type of a canonical type name."""
-    array = re.fullmatch(r"array<(.*)>", name)
-    if array:
-        return pa.list_(arrow_type(array[1]))
-    return _SIMPLE[name]
-
-
-def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """Arrow schema of declared columns; every column may be null."""
-    return pa.schema([pa.field(name, arrow_type(kind)) for name, kind in columns])
-
-
-def type_name(arrow: pa.DataType) -> str:
-    """Canonical name of an Arrow type, or Arrow's own where it has none."""
-    if pa.types.is_list(arrow):
-        return f"array<{type_name(arrow.value_type)}>"
-    return _NAMES.get(arrow, str(arrow))
 
 
 def normal_type(arrow: pa.DataType) -> pa.DataType:
@@ -89,7 +54,7 @@ def is_carried(arrow: pa.DataType) -> bool:
     if pa.types.is_map(arrow):
         return is_carried(arrow.key_type) and is_carried(arrow.item_type)
     return bool(
-        arrow in _NAMES
+        arrow in SIMPLE_NAMES
         or pa.types.is_decimal(arrow)
         or pa.types.is_time(arrow)
         or pa.types.is_null(arrow)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millrace.ddl import Column
 from millrace.engine.program.program import Component, Edge
-from millrace.engine.program.schema import arrow_schema, rows_of
+from millrace.engine.program.schema import rows_of
 from millrace.engine.task.batch import Array, Batch, concat
 from millrace.engine.task.context import USER_ERRORS, Task
 from millrace.engine.task.exchange import EnvelopeError
@@ -25,6 +25,7 @@ from millrace.engine.task.steps.classes import ClassStep, TupleFailedError, numb
 from millrace.engine.task.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.task.steps.output import RowBuffer
 from millrace.functions import Processor, Row
+from millrace.sources.arrow_types import arrow_schema
 from millrace.state.dictstate import DictState
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.program.schema import OutputError, type_name
+from millrace.engine.program.schema import OutputError
 from millrace.engine.task.batch import Array
+from millrace.sources.arrow_types import type_name
 
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
