@@ -30,7 +30,7 @@ from millrace.engine.task.worker import (
 )
 from millrace.errors import MillraceError
 from millrace.ids import name_id, root_id, tracking_id
-from millrace.protocol.acklog import Members, Open, sequences
+from millrace.protocol.acklog import Open, SliceOwners, sequences
 from millrace.protocol.types import (
     AttemptId,
     AttemptPlan,
@@ -125,7 +125,7 @@ class Windows:
         client = connect(self.address, self.program.uid)
         client.stamp(STAMP)
         self.log = AckLog(client.redis, self.program.uid)
-        self.log.append_control(1, Members.of(1, ["acker-0"]))
+        self.log.append_control(1, SliceOwners.of(1, ["acker-0"]))
         owners = ((self.address.name,),) * self.program.key_groups
         access = StateAccess(self.program.uid, STAMP, (self.address,), owners)
         self.services = Services(access, self.address)
@@ -160,7 +160,7 @@ class Windows:
 
     def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
         job = Job(str(self.kit), plan, self.services, self.whole)
-        worker.parts_of(job).box = Box(None, None)  # pytest's own time-out uses the timer
+        worker.toolbox_of(job).box = Box(None, None)  # pytest's own time-out uses the timer
         count = 1 if self.whole else self.program.parallelism
         data = job.encode()
         parts = [encode_pieces(p) for p in share(plan.intent, count, self.sources)]

@@ -11,7 +11,7 @@ from millrace.engine.program.kit import Kit, load, store
 from millrace.engine.program.program import Kind, Route
 from millrace.errors import TopologyError
 from millrace.sources.arrow_types import arrow_schema, type_name
-from millrace.state.aggregates import Aggregate, parts_of
+from millrace.state.aggregates import Aggregate, partial_columns
 from millrace.state.aggregatestate import AggregateState
 from millrace.topology.columns import computable_types, result_type
 from millrace.topology.graph import graph_of
@@ -202,7 +202,7 @@ def test_what_a_check_says_of_aggregates_is_what_workers_do(function, kind):
     inputs = arrow_schema([("v", kind)])
     if function is not AggregateFunction.COUNT and kind not in computable_types(function):
         with pytest.raises(TopologyError, match="cannot be taken"):
-            parts_of(Aggregate("a", function.value, "v"), inputs)
+            partial_columns(Aggregate("a", function.value, "v"), inputs)
         return
     key = arrow_schema([("k", "long"), ("v", kind)])
     state = AggregateState(key, ["k"], [Aggregate("a", function.value, "v")], 8)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from millrace.clock import SystemClock
-from millrace.engine.driver.effects import Parts, RealEffects
+from millrace.engine.driver.effects import Equipment, RealPerformer
 from millrace.engine.driver.journal import EventFile
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.protocol import events as e
@@ -36,7 +36,7 @@ def driver(tmp_path):
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
     part = SimpleNamespace(copy=broken, open=broken, forget=broken, delete=broken, stop=quiet)
     names = ("view", "stores", "verdicts", "planner", "publisher", "mailbox")
-    parts = Parts(
+    parts = Equipment(
         **dict.fromkeys(names, part),  # type: ignore[arg-type]
         events=EventFile(tmp_path / "events.jsonl", SystemClock()),
         sources={},
@@ -46,7 +46,7 @@ def driver(tmp_path):
         failed=quiet,
         settle=quiet,
     )
-    effects = RealEffects(parts, events.put)
+    effects = RealPerformer(parts, events.put)
     yield effects, events, tmp_path / "events.jsonl"
     effects.close()
 

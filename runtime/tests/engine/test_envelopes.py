@@ -40,25 +40,25 @@ def test_a_parcel_survives_its_envelope():
     found = carried(parcel)
     assert found.header == parcel.header
     assert found.tables["split>counts"].to_pydict() == parcel.tables["split>counts"].to_pydict()
-    exchange.verify([found], 1, 0, tracked=True)
+    exchange.check_envelopes([found], 1, 0, tracked=True)
 
 
 def test_an_envelope_without_edges_counts_too():
     found = carried(Parcel(Header(TaskId(0, 0, 1), 0, {}), {}))
-    exchange.verify([found], 1, 0, tracked=True)
+    exchange.check_envelopes([found], 1, 0, tracked=True)
 
 
 def test_exactly_one_envelope_from_each_partition_is_taken():
     parcels = [carried(a_parcel(writer)) for writer in (0, 1)]
-    exchange.verify(parcels, 2, 0, tracked=True)
+    exchange.check_envelopes(parcels, 2, 0, tracked=True)
     for wrong in (parcels[:1], [*parcels, parcels[0]], [parcels[0], parcels[0]]):
         with pytest.raises(EnvelopeError, match="expected one of each of 2"):
-            exchange.verify(wrong, 2, 0, tracked=True)
+            exchange.check_envelopes(wrong, 2, 0, tracked=True)
 
 
 def test_an_envelope_for_another_reader_is_refused():
     with pytest.raises(EnvelopeError, match="for partition 1"):
-        exchange.verify([carried(a_parcel(reader=1))], 1, 0, tracked=True)
+        exchange.check_envelopes([carried(a_parcel(reader=1))], 1, 0, tracked=True)
 
 
 def test_what_the_content_lost_or_gained_shows():
@@ -74,13 +74,13 @@ def test_what_the_content_lost_or_gained_shows():
     for content in changed:
         damaged = carried(Parcel(sent.header, {"split>counts": content}))
         with pytest.raises(EnvelopeError, match=r"split>counts"):
-            exchange.verify([damaged], 1, 0, tracked=True)
-        exchange.verify([damaged], 1, 0, tracked=False)
+            exchange.check_envelopes([damaged], 1, 0, tracked=True)
+        exchange.check_envelopes([damaged], 1, 0, tracked=False)
     with pytest.raises(EnvelopeError):
-        exchange.verify([Parcel(sent.header, {})], 1, 0, tracked=True)
+        exchange.check_envelopes([Parcel(sent.header, {})], 1, 0, tracked=True)
     extra = Parcel(sent.header, {**sent.tables, "a>b": table})
     with pytest.raises(EnvelopeError, match="not sent"):
-        exchange.verify([extra], 1, 0, tracked=True)
+        exchange.check_envelopes([extra], 1, 0, tracked=True)
 
 
 def test_damaged_bytes_are_no_envelope():
@@ -98,9 +98,9 @@ def test_a_newer_envelope_is_refused():
 
 
 def test_a_root_that_the_window_lacks_is_refused_before_it_is_used():
-    exchange.verify_roots(a_table(5), 5, "split>counts")
+    exchange.check_roots(a_table(5), 5, "split>counts")
     with pytest.raises(EnvelopeError, match="roots"):
-        exchange.verify_roots(a_table(6), 5, "split>counts")
+        exchange.check_roots(a_table(6), 5, "split>counts")
 
 
 def test_the_check_covers_count_and_ids():

@@ -11,7 +11,7 @@ from engine_support import CODE, write_lines
 from millrace.engine.program.usercode import use_path
 from millrace.engine.task.exchange import EnvelopeError
 from millrace.engine.task.faults import TaskError
-from millrace.protocol.verify import Inconsistent, Winners, verify
+from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
 use_path(str(CODE))
 import saboteurs  # noqa: E402
@@ -96,7 +96,7 @@ def test_mixed_attempts_are_visible_in_the_reports(windows, tmp_path, tracking):
     ]:
         run = windows(spec, transport=transport)
         outcome = run.attempt(run.plan())
-        found = verify((2, 2), outcome.reports.values(), len(LINES))
+        found = find_winners((2, 2), outcome.reports.values(), len(LINES))
         assert isinstance(found, expected)
 
 
@@ -115,7 +115,7 @@ def test_a_short_read_leaves_its_roots_unread(windows, tmp_path):
     ).replace("wordsteps:split", "shortreads:spell")
     run = windows(spec)
     outcome = run.attempt(run.plan())
-    assert isinstance(verify((2, 2), outcome.reports.values(), 50), Inconsistent)
+    assert isinstance(find_winners((2, 2), outcome.reports.values(), 50), Inconsistent)
     assert outcome.verdict.incomplete == {49}
 
 

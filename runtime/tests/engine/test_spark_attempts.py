@@ -16,7 +16,7 @@ from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.program.sql import SqlAnalyser
 from millrace.errors import TopologyError
 from millrace.protocol.types import Evidence
-from millrace.protocol.verify import Winners, verify
+from millrace.protocol.winners import Winners, find_winners
 
 LINES = [f"alpha beta w{i % 7} w{i % 13}" for i in range(300)]
 WORDS = Counter(word for line in LINES for word in line.split())
@@ -74,7 +74,7 @@ def test_a_window_runs_as_a_job_of_passes_or_as_one_task(windows, tmp_path, smal
     assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == WORDS
     assert outcome.verdict.complete
     assert run.shape == ((1,) if small else (2, 2, 2))
-    found = verify(run.shape, outcome.reports.values(), len(LINES))
+    found = find_winners(run.shape, outcome.reports.values(), len(LINES))
     assert isinstance(found, Winners)
     assert len(found.reports) == len(outcome.reports)
 
@@ -97,7 +97,7 @@ def test_a_worker_that_is_killed_is_run_again_within_the_attempt(windows, tmp_pa
     outcome = windows(one_step("deadlysteps:killed_once")).go()
     assert Counter(r["word"] for r in outcome.rows["rows"]) == Counter(["a", "b", "kill", "c"])
     assert outcome.verdict.complete
-    assert isinstance(verify((2,), outcome.reports.values(), 4), Winners)
+    assert isinstance(find_winners((2,), outcome.reports.values(), 4), Winners)
     assert (tmp_path / "mark").exists()
 
 

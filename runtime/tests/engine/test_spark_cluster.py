@@ -13,7 +13,7 @@ from engine_support import SparkWindows, compiled, write_lines
 
 from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
-from millrace.protocol.verify import Inconsistent, Winners, verify
+from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
 LINES = [f"alpha beta w{i % 7} w{i % 13}" for i in range(200)]
 WORDS = Counter(word for line in LINES for word in line.split())
@@ -93,7 +93,7 @@ def test_an_executor_lost_with_its_envelopes_costs_time_only(windows, tmp_path):
     run = windows(spec("gates:split", "{name: n, function: count}"))
     outcome = run_and_kill(run, gate)
     assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == WORDS
-    found = verify(run.shape, outcome.reports.values(), len(LINES))
+    found = find_winners(run.shape, outcome.reports.values(), len(LINES))
     if isinstance(found, Winners):
         assert outcome.verdict.complete
     else:
@@ -108,7 +108,7 @@ def test_output_that_depends_on_the_attempt_is_never_mixed_unseen(windows, tmp_p
     outcome = run_and_kill(run, gate)
     if isinstance(outcome, AttemptDied):
         return
-    found = verify(run.shape, outcome.reports.values(), len(LINES))
+    found = find_winners(run.shape, outcome.reports.values(), len(LINES))
     if isinstance(found, Winners):
         assert outcome.verdict.complete
         assert sum(r["n"] for r in outcome.rows["rows"]) == sum(WORDS.values())

@@ -21,7 +21,7 @@ from typing import Any
 
 from millrace.engine.driver.process import DriverConfig, DriverProcess
 from millrace.engine.jobs.session import SessionSettings, build_session
-from millrace.engine.jobs.start import SparkParts, code_path
+from millrace.engine.jobs.start import StartedSpark, code_path
 from millrace.engine.program.compile import CompileOptions, compile_topology
 from millrace.engine.program.program import DEFAULT_TRANSPORT
 from millrace.engine.program.sql import SqlAnalyser
@@ -185,11 +185,11 @@ class Life:
         except BaseException as error:  # noqa: BLE001 the boundary of a thread
             self.error = error
 
-    def _program(self, topology: Any, uid: str, folder: Path, _: Path) -> SparkParts:
+    def _program(self, topology: Any, uid: str, folder: Path, _: Path) -> StartedSpark:
         code = code_path(topology, folder)
         options = CompileOptions(uid, folder, code, SqlAnalyser(self.lab.spark))
         program = compile_topology(topology, options)
-        return SparkParts(self.lab.spark, replace(program, transport=self.transport))
+        return StartedSpark(self.lab.spark, replace(program, transport=self.transport))
 
     def _start_acker(self) -> subprocess.Popen[bytes] | None:
         if self.acker is None:

@@ -13,7 +13,9 @@ import pyarrow as pa
 
 from millrace.engine.driver.letters import decode_letters, payload_of, replay_of
 from millrace.protocol import codec
+from millrace.protocol.acklog import SliceOwners
 from millrace.protocol.types import (
+    AttemptId,
     DeadSegment,
     Intent,
     Member,
@@ -66,7 +68,20 @@ def test_a_view() -> None:
     target = (STATE_0, Member("state-1", "run2"))
     owners = (("state-0",), ("state-0", "state-1"))
     assert found == View("uid", 1, 3, Phase.MOVING, 2, (STATE_0,), target, 2, owners)
-    assert found.source[0].url == STATE_0.url
+    assert found.last_open[0].url == STATE_0.url
+
+
+def test_a_name_in_the_code_may_change_and_none_in_a_document() -> None:
+    view = View("u", 1, 3, Phase.MOVING, 2, (STATE_0,), (), 2, ())
+    owners = SliceOwners(3, ("a",), (AttemptId(1, 2, 3),))
+    assert codec.encode(view).endswith(
+        b'"value":{"uid":"u","timeline":1,"epoch":3,"phase":"moving","execution":2,"source":[{"name":'
+        b'"state-0","run_id":"run1","url":"redis://127.0.0.1:1"}],"target":[],"open_epoch":2,"owners":[]}}'
+    )
+    assert codec.encode(owners) == (
+        b'{"format":2,"kind":"Members","crc":"03d42362","value":{"execution":3,"owners":["a"],'
+        b'"live":[{"execution":1,"window":2,"attempt":3}]}}'
+    )
 
 
 def test_dead_letters() -> None:

@@ -54,7 +54,7 @@ SURVIVED, HUNG = "survived", "hung"
 
 
 @dataclass(slots=True)
-class Step:
+class Trial:
     """A test or a simulated run: ``fails`` takes it."""
 
     name: str
@@ -132,20 +132,20 @@ def _constant(module: str, name: str, code: CodeType) -> Iterator[None]:
 # --- steps
 
 
-def _test_step(item: pytest.Item) -> Step:
+def _test_step(item: pytest.Item) -> Trial:
     def fails() -> bool:
         # Any step may be the next one, so nothing is left set up for a neighbour.
         reports = runtestprotocol(item, log=False, nextitem=None)
         return any(report.failed for report in reports)
 
-    return Step(item.nodeid.rpartition("/")[2], fails)
+    return Trial(item.nodeid.rpartition("/")[2], fails)
 
 
-def _run_step(seed: int) -> Step:
-    return Step(f"simulated run {seed}", lambda: run_one(seed).violation is not None)
+def _run_step(seed: int) -> Trial:
+    return Trial(f"simulated run {seed}", lambda: run_one(seed).violation is not None)
 
 
-def _measure(step: Step) -> None:
+def _measure(step: Trial) -> None:
     """Take a step once on sound code: it must pass, and shows what it calls."""
     called: set[CodeType] = set()
     folder = str(PROTOCOL)
@@ -194,7 +194,7 @@ class Runner:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._steps: list[Step] = []
+        self._steps: list[Trial] = []
         self._kills: Counter[tuple[str, str]] = Counter()
         self._known = read_results(options.results)
         if options.again:
@@ -245,7 +245,7 @@ class Runner:
         pid, reading = self._fork(fault, steps)
         self._running[pid] = fault, reading
 
-    def _fork(self, fault: Fault | None, steps: Sequence[Step]) -> tuple[int, int]:
+    def _fork(self, fault: Fault | None, steps: Sequence[Trial]) -> tuple[int, int]:
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -275,7 +275,7 @@ class Runner:
             _say(f"{self._done} of {total}")
 
 
-def calls(step: Step, fault: Fault) -> bool:
+def calls(step: Trial, fault: Fault) -> bool:
     """Whether a step may notice a fault: it calls the function, or any in a module that has the
     constant."""
     if not isinstance(fault.scope.node, ast.FunctionDef):
@@ -288,7 +288,7 @@ def calls(step: Step, fault: Fault) -> bool:
     return any(name == function or name.startswith(f"{function}.<locals>") for name in step.calls)
 
 
-def _child(fault: Fault | None, steps: Sequence[Step], writing: int) -> None:
+def _child(fault: Fault | None, steps: Sequence[Trial], writing: int) -> None:
     """Take the steps in a process that has the fault, if there is one; never comes back."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
@@ -306,7 +306,7 @@ def _child(fault: Fault | None, steps: Sequence[Step], writing: int) -> None:
     os._exit(0)
 
 
-def _fails(step: Step) -> bool:
+def _fails(step: Trial) -> bool:
     try:
         return step.fails()
     except BaseException:  # noqa: BLE001

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 
 import pytest
-from mutant_runner import Step, calls, live_function, put_in
+from mutant_runner import Trial, calls, live_function, put_in
 from mutations import MODULES, Fault, faults
 from survivors import explained
 
 from millrace.protocol.types import TaskId, TaskReport
-from millrace.protocol.verify import Inconsistent, Winners, verify
+from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
 
 def test_every_explained_survivor_is_a_mutant_of_the_code() -> None:
@@ -52,17 +52,17 @@ def find(module: str, text: str) -> Fault:
 
 def test_a_fault_is_in_the_program_for_as_long_as_it_is_asked_for() -> None:
     reports = [TaskReport(TaskId(0, 0, 0), roots_read=((0, 3),))]
-    fault = find("verify", "verify `_covers`: `if position != roots` → `never`")
-    assert isinstance(verify((1,), reports, 4), Inconsistent)
+    fault = find("winners", "winners `_covers`: `if position != roots` → `never`")
+    assert isinstance(find_winners((1,), reports, 4), Inconsistent)
     with put_in(fault):
-        assert isinstance(verify((1,), reports, 4), Winners)
-    assert isinstance(verify((1,), reports, 4), Inconsistent)
+        assert isinstance(find_winners((1,), reports, 4), Winners)
+    assert isinstance(find_winners((1,), reports, 4), Inconsistent)
 
 
 def test_whoever_has_imported_a_constant_may_notice_that_it_is_another() -> None:
     fault = find("types", "types `FORMAT`")
     for called, notices in (("codec.decode", True), ("types.View.stamp", True), ("ring.f", False)):
-        assert calls(Step("a test", lambda: False, calls={called}), fault) is notices
+        assert calls(Trial("a test", lambda: False, calls={called}), fault) is notices
 
 
 def test_a_constant_is_changed_wherever_it_was_imported_to() -> None:

@@ -326,7 +326,7 @@ def describe(action: e.Action) -> str:
 
 
 def _view(view: View) -> str:
-    source = " ".join(f"{m.name}{m.run_id}" for m in view.source)
+    source = " ".join(f"{m.name}{m.run_id}" for m in view.last_open)
     target = " ".join(f"{m.name}{m.run_id}" for m in view.target)
     names = source if source == target else f"{source} to {target}"
     return f"e{view.epoch} {view.phase.value} x{view.execution} {names}"

@@ -16,8 +16,8 @@ from millrace.protocol import acker, codec
 from millrace.protocol.acklog import (
     ControlEntry,
     ForgetAttempt,
-    Members,
     Open,
+    SliceOwners,
     check_partition,
     consumer_of,
     edge_name,
@@ -218,7 +218,7 @@ def judge(what: History, rng: random.Random, log: Log | None = None) -> Verdict:
     """The verdict of a single acker that reads everything, in an order that ``rng`` says."""
     log = log or Log()
     one = Acker("a", log)
-    log.control += [Members.of(2, ["a"]), what.opened()]
+    log.control += [SliceOwners.of(2, ["a"]), what.opened()]
     messages = what.messages()
     rng.shuffle(messages)
     for message in messages:
@@ -352,7 +352,7 @@ def test_a_lost_message_blames_nobody(
     lost = messages.pop(data.draw(st.integers(0, len(messages) - 1)))
     for message in messages:
         log.append(message)
-    log.control += [Members.of(2, ["a"]), what.opened(), what.marker()]
+    log.control += [SliceOwners.of(2, ["a"]), what.opened(), what.marker()]
     settle(rng, one)
     verdict = acker.merge_verdicts(log.answers)
     assert verdict is not None
@@ -410,7 +410,7 @@ def test_changes_and_crashes_give_the_same_verdict(
     log = Log()
     names = ["a", "b", "c"]
     ackers = [Acker(name, log) for name in [*names, "a"]]
-    log.control += [(members := Members.of(2, names[:1])), what.opened()]
+    log.control += [(members := SliceOwners.of(2, names[:1])), what.opened()]
     todo: list[PlainMessage | CloseMarker] = [*what.messages()]
     rng.shuffle(todo)
     todo.append(what.marker())
@@ -418,7 +418,7 @@ def test_changes_and_crashes_give_the_same_verdict(
         match rng.randrange(10):
             case 0:
                 alive = rng.sample(names, rng.randint(1, 3))
-                members = Members.of(2, alive, [what.attempt], members)
+                members = SliceOwners.of(2, alive, [what.attempt], members)
                 log.control.append(members)
             case 1:
                 rng.choice(ackers).restart()
@@ -432,7 +432,7 @@ def test_changes_and_crashes_give_the_same_verdict(
                 rng.choice(ackers).step(rng)
     settle(rng, *ackers)
     if rng.random() < 0.5:
-        log.control.append(Members.of(2, names[1:], [what.attempt], members))
+        log.control.append(SliceOwners.of(2, names[1:], [what.attempt], members))
         settle(rng, *ackers)
     assert acker.merge_verdicts(log.answers) == expected
     by_slice: dict[tuple[int, ...], Verdict] = {}
@@ -444,7 +444,7 @@ def test_an_acker_without_a_share_answers_nothing() -> None:
     log = Log()
     one = Acker("b", log)
     what = history(1, 5)
-    log.control += [Members.of(2, ["a"]), what.opened(), what.marker()]
+    log.control += [SliceOwners.of(2, ["a"]), what.opened(), what.marker()]
     settle(random.Random(0), one)
     assert log.answers == []
     assert one.machine.owned == frozenset()
@@ -454,12 +454,12 @@ def test_who_takes_over_after_the_close_answers_for_all() -> None:
     what = history(3, 300)
     log = Log()
     heir = Acker("b", log)
-    log.control += [Members.of(2, ["a"]), what.opened(), what.marker()]
+    log.control += [SliceOwners.of(2, ["a"]), what.opened(), what.marker()]
     for message in what.messages():
         log.append(message)
     settle(random.Random(0), heir)
     assert log.answers == []
-    log.control.append(Members.of(2, ["b"], [what.attempt]))
+    log.control.append(SliceOwners.of(2, ["b"], [what.attempt]))
     settle(random.Random(0), heir)
     verdict = acker.merge_verdicts(log.answers)
     assert verdict is not None
@@ -469,10 +469,10 @@ def test_who_takes_over_after_the_close_answers_for_all() -> None:
 def test_what_is_not_held_has_no_phase_and_takes_no_message() -> None:
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
     what = history(1, 5)
-    assert machine.phase(what.attempt, 0) is None
+    assert machine.reading(what.attempt, 0) is None
     for message in what.messages():
         machine.message(message.partition, "1", message)
-    assert machine.control(Members.of(0, ["a"])) == []
+    assert machine.control(SliceOwners.of(0, ["a"])) == []
     assert machine.owned == frozenset(range(TRACKING_PARTITIONS)), "execution 0 is not too old"
 
 
@@ -480,7 +480,7 @@ def test_a_slice_without_roots_is_followed_only_for_the_windows_own_tree() -> No
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
     opened = history(1, 5).opened()
     machine.control(opened)
-    followed = machine.control(Members.of(2, ["a"], [opened.id]))
+    followed = machine.control(SliceOwners.of(2, ["a"], [opened.id]))
     assert followed == [acker.Follow(opened.id, check_partition(opened.id.window))]
 
 
@@ -488,7 +488,7 @@ def closed(what: History, *messages: PlainMessage) -> tuple[acker.AckerMachine[P
     """A machine that has been handed these messages of a small window, and its close marker."""
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
     home = check_partition(what.attempt.window)
-    machine.control(Members.of(2, ["a"]))
+    machine.control(SliceOwners.of(2, ["a"]))
     machine.control(what.opened())
     for number, message in enumerate(messages):
         machine.message(home, str(number), message)
@@ -513,7 +513,7 @@ def test_steps_that_nobody_waits_for_change_nothing() -> None:
         assert machine.drained(attempt, partition) == []
         assert machine.reread(attempt, partition, what.messages()) == []
     assert machine.reread(what.attempt, home, what.messages()) == [], "it is being drained"
-    assert machine.phase(what.attempt, home) is acker.Phase.DRAINING
+    assert machine.reading(what.attempt, home) is acker.Reading.DRAINING
     (_, answer) = machine.drained(what.attempt, home)
     assert isinstance(answer, acker.Answer)
     assert (answer.verdict.complete, answer.verdict.window_complete) == (5, True)
@@ -537,7 +537,7 @@ def test_a_winners_message_that_is_gone_from_the_log_loses_the_verdict() -> None
     machine, home = closed(what, *what.messages())
     (again,) = machine.drained(what.attempt, home)
     assert isinstance(again, acker.Reread)
-    assert machine.phase(what.attempt, home) is acker.Phase.LOCATING
+    assert machine.reading(what.attempt, home) is acker.Reading.LOCATING
     late = replace(what.messages()[0], task=LOSER)
     machine.message(home, "9", late)
     assert machine.reread(what.attempt, home, [None]) == lost(what)
@@ -560,7 +560,7 @@ def test_nothing_is_folded_any_more_while_losers_are_undone() -> None:
     silent = TaskId(2, 0, 1)
     loser = PlainMessage(what.attempt, LOSER, home, {LINES: {0: 7}})
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
-    machine.control(Members.of(2, ["a"]))
+    machine.control(SliceOwners.of(2, ["a"]))
     machine.control(what.opened())
     for number, message in enumerate((loser, *what.messages())):
         machine.message(home, str(number), message)
@@ -591,11 +591,11 @@ def test_a_task_whose_first_message_made_no_sense_is_not_believed_later() -> Non
 
 def test_who_loses_a_slice_stops_reading_it() -> None:
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
-    machine.control(Members.of(2, ["a"]))
+    machine.control(SliceOwners.of(2, ["a"]))
     opened = history(1, 300).opened()
     slices = [check_partition(5), check_partition(5) + 1]
     assert machine.control(opened) == [acker.Follow(opened.id, p) for p in slices]
-    gone = machine.control(Members.of(2, ["b"], [opened.id]))
+    gone = machine.control(SliceOwners.of(2, ["b"], [opened.id]))
     assert gone == [acker.Unfollow(opened.id, p) for p in slices]
     assert machine.owned == frozenset()
     assert machine.drained(opened.id, slices[0]) == []
@@ -614,7 +614,7 @@ def test_a_winner_that_was_refused_where_none_was_expected_counts_as_lost() -> N
     log.slices[what.attempt, elsewhere][:0] = [
         PlainMessage(what.attempt, task, elsewhere, {"lines>nobody": {256: 1}})
     ]
-    log.control += [Members.of(2, ["a"]), what.opened(), replace(marker, winners=unlisted)]
+    log.control += [SliceOwners.of(2, ["a"]), what.opened(), replace(marker, winners=unlisted)]
     settle(random.Random(0), one)
     verdict = acker.merge_verdicts(log.answers)
     assert verdict is not None
@@ -623,16 +623,16 @@ def test_a_winner_that_was_refused_where_none_was_expected_counts_as_lost() -> N
 
 def test_only_slices_with_roots_are_followed() -> None:
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
-    machine.control(Members.of(2, ["a"]))
+    machine.control(SliceOwners.of(2, ["a"]))
     opened = history(1, 100).opened()
     assert machine.control(opened) == [acker.Follow(opened.id, check_partition(5))]
-    assert machine.phase(opened.id, check_partition(5)) is acker.Phase.FOLLOWING
-    assert machine.phase(opened.id, check_partition(6)) is None
+    assert machine.reading(opened.id, check_partition(5)) is acker.Reading.FOLLOWING
+    assert machine.reading(opened.id, check_partition(6)) is None
 
 
 def test_forget_lets_go() -> None:
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
-    machine.control(Members.of(2, ["a"]))
+    machine.control(SliceOwners.of(2, ["a"]))
     opened = history(1, 100).opened()
     machine.control(opened)
     assert machine.control(opened) == []
@@ -645,24 +645,24 @@ def test_forget_lets_go() -> None:
 def test_members_name_what_is_alive() -> None:
     """What was trimmed out of the control stream unseen is forgotten all the same."""
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
-    machine.control(Members.of(2, ["a"]))
+    machine.control(SliceOwners.of(2, ["a"]))
     old, new = history(1, 9).opened(), replace(history(1, 9).opened(), id=AttemptId(2, 6, 1))
     machine.control(old)
     machine.control(new)
-    machine.control(Members.of(2, ["a"], live=[new.id]))
+    machine.control(SliceOwners.of(2, ["a"], live=[new.id]))
     assert machine.attempts == (new.id,)
 
 
 def test_a_new_execution_ends_the_older_ones_attempts() -> None:
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
-    machine.control(Members.of(2, ["a"]))
+    machine.control(SliceOwners.of(2, ["a"]))
     old = history(1, 9).opened()
     machine.control(old)
-    machine.control(Members.of(3, ["a"], live=[old.id]))
+    machine.control(SliceOwners.of(3, ["a"], live=[old.id]))
     assert machine.attempts == ()
     # What the fenced driver still appends is not listened to.
     assert machine.control(old) == []
-    assert machine.control(Members.of(2, ["b"])) == []
+    assert machine.control(SliceOwners.of(2, ["b"])) == []
     assert len(machine.owned) == TRACKING_PARTITIONS
 
 
@@ -670,7 +670,7 @@ def test_a_second_close_and_late_messages_change_nothing() -> None:
     what = history(2, 5)
     log = Log()
     one = Acker("a", log)
-    log.control += [Members.of(2, ["a"]), what.opened()]
+    log.control += [SliceOwners.of(2, ["a"]), what.opened()]
     for message in what.messages():
         log.append(message)
     other = replace(what.marker(), winners=())
@@ -705,7 +705,7 @@ def test_slices_partition_the_roots(window: int, roots: int) -> None:
     "entry",
     [
         Open(AttemptId(1, 2, 3), 10, EDGES),
-        Members.of(4, ["a", "b"], [AttemptId(4, 2, 3)]),
+        SliceOwners.of(4, ["a", "b"], [AttemptId(4, 2, 3)]),
         ForgetAttempt(AttemptId(1, 2, 3)),
         history(1, 5).marker(),
     ],
@@ -715,12 +715,12 @@ def test_control_entries_survive_json(entry: ControlEntry) -> None:
 
 
 def test_a_change_of_members_moves_few_slices() -> None:
-    before = Members.of(1, ["a", "b"])
-    after = Members.of(1, ["a", "b", "c"], previous=before)
+    before = SliceOwners.of(1, ["a", "b"])
+    after = SliceOwners.of(1, ["a", "b", "c"], previous=before)
     moved = sum(x != y for x, y in zip(before.owners, after.owners, strict=True))
     assert moved == TRACKING_PARTITIONS // 3
-    five = Members.of(1, [f"acker-{n}" for n in range(5)])
-    six = Members.of(1, [f"acker-{n}" for n in range(6)], previous=five)
+    five = SliceOwners.of(1, [f"acker-{n}" for n in range(5)])
+    six = SliceOwners.of(1, [f"acker-{n}" for n in range(6)], previous=five)
     assert sum(x != y for x, y in zip(five.owners, six.owners, strict=True)) == 2
 
 

@@ -116,7 +116,7 @@ def test_refusals_and_silence_of_another_round_are_nothing() -> None:
     for event in (e.Unreachable(member("b1"), older), e.Refused(member("b1"), older, "runId")):
         assert told(found, event) == []
     found.play("stamped a1 R\nunreachable b1\n-> Notify StateServerAway")
-    assert found.machine.membership.step.value == "stamping"
+    assert found.machine.membership.standing.value == "stamping"
 
 
 @pytest.mark.parametrize("steps", [(STAMPING,), (STAMPING, COPYING), (STAMPING, COPYING, WRITING)])
@@ -125,7 +125,7 @@ def test_other_servers_than_those_of_the_view_make_a_new_one_at_every_step(
 ) -> None:
     found = script(CLAIM, *steps)
     found.play(SERVERS_CHANGED)
-    assert found.machine.membership.step.value == "moving"
+    assert found.machine.membership.standing.value == "moving"
 
 
 @pytest.mark.parametrize("event", ["unreachable b1", "refused b1 runId"])
@@ -195,7 +195,7 @@ def test_a_view_that_was_installed_is_not_installed_again() -> None:
     found.play(SERVERS_CHANGED)
     assert told(found, done) == []
     assert told(found, e.CasLost(claim.view)) == []
-    assert found.machine.membership.step.value == "moving"
+    assert found.machine.membership.standing.value == "moving"
 
 
 def test_answers_of_another_round_are_not_counted() -> None:
@@ -225,7 +225,9 @@ def test_who_was_silent_in_an_older_round_is_asked_again() -> None:
     found = script(CLAIM, STAMPING, "unreachable a1\n-> Notify StateServerAway", MOVE_TO_B)
     assert told(found, e.Unreachable(member("a1"), Stamp(1, 2))) == []
     found.play("stamped b1 R")
-    assert found.machine.membership.step.value == "stamping", "a1 has neither answered nor failed"
+    assert found.machine.membership.standing.value == "stamping", (
+        "a1 has neither answered nor failed"
+    )
     found.play("stamped a1 R\n-> CopyObjects 1.1.1.5 from a1 b1")
 
 
@@ -258,7 +260,7 @@ def test_without_any_former_owner_it_waits() -> None:
             isinstance(action, e.Stop | e.CopyObjects)
             for action in told(found, e.Unreachable(member(name), Stamp(2, 2)))
         )
-    assert found.machine.membership.step.value == "stamping"
+    assert found.machine.membership.standing.value == "stamping"
 
 
 def test_one_member_without_a_record_is_enough_to_stop() -> None:
@@ -387,7 +389,7 @@ def test_a_record_that_is_acknowledged_when_members_have_changed_opens_nothing()
     found = script(CLAIM, STAMPING, COPYING, WRITING, SERVERS_CHANGED)
     for name in ("a1", "b1"):
         assert told(found, e.RecordAck(member(name), Stamp(1, 2), 1)) == []
-    assert found.machine.membership.step.value == "moving"
+    assert found.machine.membership.standing.value == "moving"
 
 
 def test_a_view_is_opened_once_however_often_its_record_is_acknowledged() -> None:

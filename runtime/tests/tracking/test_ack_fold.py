@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millrace.ids import TRACKING_PARTITIONS
 from millrace.protocol.acker import AckerMachine, Answer, Drain, Follow, Reread, Unfollow
-from millrace.protocol.acklog import Members, Open, check_partition, roots_of, source_edge
+from millrace.protocol.acklog import Open, SliceOwners, check_partition, roots_of, source_edge
 from millrace.protocol.plainfold import PlainFold, PlainMessage, seeds
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Replay, RootRange, TaskId
 from millrace.tracking.collector import AckCollector
@@ -221,7 +221,7 @@ def test_a_machine_over_arrays_finds_the_broken_roots() -> None:
     close = CloseMarker(ATTEMPT, close.intent, close.excluded, tuple(wrote.items()), ())
 
     machine = AckerMachine[AckMessage]("a", ArrayFold)
-    actions = machine.control(Members.of(1, ["a"]))
+    actions = machine.control(SliceOwners.of(1, ["a"]))
     actions += machine.control(Open(ATTEMPT, roots, EDGES))
     actions += machine.control(close)
     found, complete = [], 0

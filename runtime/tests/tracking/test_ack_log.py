@@ -7,7 +7,7 @@ import redis
 
 from millrace.errors import FencedError, NewerFormatError, ProtocolError, StateServerError
 from millrace.ids import TRACKING_PARTITIONS
-from millrace.protocol.acklog import ControlEntry, ForgetAttempt, Members, Open
+from millrace.protocol.acklog import ControlEntry, ForgetAttempt, Open, SliceOwners
 from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, Intent, Verdict
 from millrace.tracking.control import RENEW_AFTER_OPENS, AckControl
 from millrace.tracking.log import AckLog, AckLogLostError, decode_control
@@ -82,7 +82,7 @@ def test_an_older_execution_may_not_write_control(log: AckLog, control: AckContr
     newer = AckControl(log, 4, EDGES)
     newer.begin(["a", "b"])
     before = entries(log)
-    assert [type(entry) for entry in before] == [Members]
+    assert [type(entry) for entry in before] == [SliceOwners]
     for write in (
         lambda: control.open(attempt(2), 5),
         lambda: control.close(CloseMarker(attempt(1), Intent(1, ()), frozenset(), (), ())),
@@ -125,7 +125,7 @@ def test_the_control_stream_stays_short_and_complete(log: AckLog, control: AckCo
     opened = {e.id for e in found if isinstance(e, Open)}
     opened -= {e.id for e in found if isinstance(e, ForgetAttempt)}
     assert opened == {attempt(1000)}
-    *_, members = (e for e in found if isinstance(e, Members))
+    *_, members = (e for e in found if isinstance(e, SliceOwners))
     assert members.owners == ("a",) * TRACKING_PARTITIONS
     assert attempt(1000) in members.live
 
@@ -135,8 +135,8 @@ def test_changed_ackers_are_told_once(log: AckLog, control: AckControl) -> None:
     control.set_ackers(["a", "b"])
     control.set_ackers(["b", "a"])
     *_, members = entries(log)
-    assert [type(entry) for entry in entries(log)] == [Open, Members]
-    assert isinstance(members, Members)
+    assert [type(entry) for entry in entries(log)] == [Open, SliceOwners]
+    assert isinstance(members, SliceOwners)
     assert members.live == (attempt(1),)
     assert sorted(set(members.owners)) == ["a", "b"]
     with pytest.raises(ProtocolError, match="none is alive"):
@@ -181,7 +181,7 @@ def test_a_log_that_was_lost_is_begun_again(
     assert keys(client, uid) == {"execution"}
     control.open(attempt(2), 5)
     members, opened = entries(log)
-    assert isinstance(members, Members)
+    assert isinstance(members, SliceOwners)
     assert (members.owners, members.live) == (("a",) * TRACKING_PARTITIONS, ())
     assert opened == Open(attempt(2), 5, EDGES)
 

@@ -12,11 +12,11 @@ from millrace.ids import TRACKING_PARTITIONS, tuple_id
 from millrace.protocol.acklog import check_partition, local_index, partition_of, source_edge
 from millrace.protocol.types import FORMAT, AttemptId, RootRange, TaskId
 from millrace.tracking import message as codec
-from millrace.tracking.collector import AckCollector, Edge
+from millrace.tracking.collector import AckCollector, TrackedEdge
 from millrace.tracking.kernels import range_seeds
 
 ATTEMPT, TASK = AttemptId(1 << 40, 7, 3), TaskId(2, 9, 1 << 35)
-SPLIT, WORDS = Edge.between("lines", "split"), Edge.between("split", "zähler")
+SPLIT, WORDS = TrackedEdge.between("lines", "split"), TrackedEdge.between("split", "zähler")
 U64S = st.integers(0, (1 << 64) - 1)
 
 Touch = tuple[str, int, int]

@@ -9,10 +9,10 @@ import numpy as np
 from millrace.protocol.acklog import edge_name, source_edge
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, RootRange, TaskId
 from millrace.tracking import kernels
-from millrace.tracking.collector import AckCollector, Edge
+from millrace.tracking.collector import AckCollector, TrackedEdge
 
-SPLIT, WORDS = Edge.between("lines", "split"), Edge.between("split", "counts")
-TOTALS = Edge.between("counts", "out")
+SPLIT, WORDS = TrackedEdge.between("lines", "split"), TrackedEdge.between("split", "counts")
+TOTALS = TrackedEdge.between("counts", "out")
 EDGES = (source_edge("lines"), SPLIT.name, WORDS.name, TOTALS.name)
 assert edge_name("lines", "split") == SPLIT.name
 

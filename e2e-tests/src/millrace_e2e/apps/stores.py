@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from millrace.errors import FencedError, SinkError
 from millrace.protocol.types import Sealed, Staged
-from millrace.sinks.base import Sink, Step
+from millrace.sinks.base import Sink, StepHook
 
 
 class Mute(Sink):
@@ -37,7 +37,11 @@ class Mute(Sink):
         return self.stage_rows(name, batches)
 
     def publish(
-        self, sealed: Sealed, mine: Sequence[Staged], execution: int, step: Step | None = None
+        self,
+        sealed: Sealed,
+        mine: Sequence[Staged],
+        execution: int,
+        step: StepHook | None = None,
     ) -> None:
         held = self.checked(execution)
         digest = held["shown"].get(str(sealed.window))

@@ -33,8 +33,8 @@ from millrace.protocol.acklog import (
     ForgetAttempt,
     M,
     MakeFold,
-    Members,
     Open,
+    SliceOwners,
     Trace,
     check_partition,
     consumer_of,
@@ -92,20 +92,20 @@ AckerAction = Follow | Unfollow | Drain | Reread | Answer
 # --- the machine
 
 
-class Phase(Enum):
+class Reading(Enum):
     FOLLOWING = auto()
     DRAINING = auto()
     UNDOING = auto()
     LOCATING = auto()
 
 
-_TAKING = (Phase.FOLLOWING, Phase.DRAINING)
+_TAKING = (Reading.FOLLOWING, Reading.DRAINING)
 
 
 @dataclass(slots=True)
 class _Slice(Generic[M]):
     fold: Fold[M]
-    phase: Phase = Phase.FOLLOWING
+    reading: Reading = Reading.FOLLOWING
     folded: dict[TaskId, str] = field(default_factory=dict)
     refused: set[TaskId] = field(default_factory=set)
     checks: dict[str, int] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class _Attempt(Generic[M]):
 
 
 class AckerMachine(Generic[M]):
-    """One acker, known by its name in the members entries."""
+    """One acker, known by its name in the entries of slice owners."""
 
     def __init__(self, name: str, make_fold: MakeFold[M]) -> None:
         self.name = name
@@ -145,11 +145,11 @@ class AckerMachine(Generic[M]):
         """Tracking partitions of this acker."""
         return self._owned
 
-    def phase(self, attempt: AttemptId, partition: int) -> Phase | None:
+    def reading(self, attempt: AttemptId, partition: int) -> Reading | None:
         """State of a slice; ``None`` where it is not held, or answered."""
         held = self._attempts.get(attempt)
         part = held.slices.get(partition) if held is not None else None
-        return part.phase if part is not None else None
+        return part.reading if part is not None else None
 
     # -- control
 
@@ -159,8 +159,8 @@ class AckerMachine(Generic[M]):
             return self._open(entry)
         if isinstance(entry, CloseMarker):
             return self._close(entry)
-        if isinstance(entry, Members):
-            return self._members(entry)
+        if isinstance(entry, SliceOwners):
+            return self._slice_owners(entry)
         assert isinstance(entry, ForgetAttempt)
         return self._forget(entry.id)
 
@@ -183,13 +183,13 @@ class AckerMachine(Generic[M]):
         actions: list[AckerAction] = []
         for partition in sorted(self._owned):
             if partition in held.slices:
-                held.slices[partition].phase = Phase.DRAINING
+                held.slices[partition].reading = Reading.DRAINING
                 actions.append(Drain(marker.id, partition))
             else:
                 actions.append(_nothing_to_judge(marker.id, partition))
         return actions
 
-    def _members(self, entry: Members) -> list[AckerAction]:
+    def _slice_owners(self, entry: SliceOwners) -> list[AckerAction]:
         if entry.execution < self._execution:
             return []
         actions = self._begin_execution(entry.execution)
@@ -229,7 +229,7 @@ class AckerMachine(Generic[M]):
         part = held.slices[partition] = _Slice(self._make_fold(held.opened, partition))
         if not closed:
             return [Follow(attempt, partition)]
-        part.phase = Phase.DRAINING
+        part.reading = Reading.DRAINING
         return [Follow(attempt, partition), Drain(attempt, partition)]
 
     # -- messages
@@ -243,7 +243,7 @@ class AckerMachine(Generic[M]):
         part = held.slices.get(partition) if held is not None else None
         if held is None or part is None or message.partition != partition:
             return
-        if part.phase not in _TAKING:
+        if part.reading not in _TAKING:
             return
         loser = held.marker is not None and message.task not in held.winners
         if loser or message.task in part.folded or message.task in part.refused:
@@ -256,27 +256,27 @@ class AckerMachine(Generic[M]):
 
     def drained(self, attempt: AttemptId, partition: int) -> list[AckerAction]:
         """All that was in the slice when its ``Drain`` was carried out has been handed in."""
-        held, part = self._waiting(attempt, partition, Phase.DRAINING)
+        held, part = self._waiting(attempt, partition, Reading.DRAINING)
         if held is None or part is None:
             return []
         losers = [task for task in part.folded if task not in held.winners]
         if not losers:
             return self._judge(held, partition, part)
-        part.phase = Phase.UNDOING
+        part.reading = Reading.UNDOING
         return [Reread(attempt, partition, tuple(part.folded.pop(task) for task in losers))]
 
     def reread(
         self, attempt: AttemptId, partition: int, messages: Iterable[M | None]
     ) -> list[AckerAction]:
         """Take the messages of a ``Reread``; ``None`` stands for an entry that is gone."""
-        held, part = self._waiting(attempt, partition, Phase.UNDOING)
+        held, part = self._waiting(attempt, partition, Reading.UNDOING)
         if held is not None and part is not None:
             for message in messages:
                 if message is None:
                     return self._answer_lost(held, partition, part)
                 part.apply(message)
             return self._judge(held, partition, part)
-        held, part = self._waiting(attempt, partition, Phase.LOCATING)
+        held, part = self._waiting(attempt, partition, Reading.LOCATING)
         if held is None or part is None or part.trace is None:
             return []
         for message in messages:
@@ -287,11 +287,11 @@ class AckerMachine(Generic[M]):
         return self._answer(held, partition, part, blamed)
 
     def _waiting(
-        self, attempt: AttemptId, partition: int, phase: Phase
+        self, attempt: AttemptId, partition: int, reading: Reading
     ) -> tuple[_Attempt[M] | None, _Slice[M] | None]:
         held = self._attempts.get(attempt)
         part = held.slices.get(partition) if held is not None else None
-        return (held, part) if part is not None and part.phase is phase else (None, None)
+        return (held, part) if part is not None and part.reading is reading else (None, None)
 
     # -- judging
 
@@ -303,7 +303,7 @@ class AckerMachine(Generic[M]):
         part.fold.seed(held.marker)
         if not part.fold.incomplete():
             return self._answer(held, partition, part, ())
-        part.phase = Phase.LOCATING
+        part.reading = Reading.LOCATING
         part.trace = part.fold.trace(held.marker)
         return [Reread(held.opened.id, partition, tuple(part.folded.values()))]
 

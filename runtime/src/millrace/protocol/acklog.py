@@ -2,7 +2,7 @@
 
 The log of a topology is one control stream and, for each window attempt, one stream for each of
 the ``TRACKING_PARTITIONS`` slices that the window's roots are striped over in blocks. The
-control stream says in this order: who owns which slice (``Members``), that an attempt begins
+control stream says in this order: who owns which slice (``SliceOwners``), that an attempt begins
 (``Open``), who won (``CloseMarker``), that it is over (``ForgetAttempt``).
 
 What keeps edges apart: a check value is the XOR of every edge's net, each turned by its own number
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS, block_of, tracking_partition
 from millrace.protocol.types import AttemptId, CloseMarker, TaskId
@@ -98,11 +98,13 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class SliceOwners:
     """Owner of each tracking partition from now on, said by the driver of ``execution``.
 
     Attempts that are not in ``live`` are over, as are all of older executions.
     """
+
+    DOCUMENT: ClassVar = "Members"
 
     execution: int
     owners: tuple[str, ...]
@@ -114,9 +116,9 @@ class Members:
         execution: int,
         names: Iterable[str],
         live: Iterable[AttemptId] = (),
-        previous: Members | None = None,
+        previous: SliceOwners | None = None,
         virtual_nodes: int = DEFAULT_VIRTUAL_NODES,
-    ) -> Members:
+    ) -> SliceOwners:
         """Place the partitions on the ackers alive, moving as few as possible."""
         before = previous.owners if previous is not None else None
         owners = assign(TRACKING_PARTITIONS, names, before, virtual_nodes)
@@ -130,7 +132,7 @@ class ForgetAttempt:
     id: AttemptId
 
 
-ControlEntry = Open | CloseMarker | Members | ForgetAttempt
+ControlEntry = Open | CloseMarker | SliceOwners | ForgetAttempt
 
 # --- what the array work is behind
 

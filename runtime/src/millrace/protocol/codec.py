@@ -1,6 +1,7 @@
 """JSON form of the protocol's values, one line of text for each.
 
-A document is ``{"format": 2, "kind": "Record", "crc": "8 hex digits", "value": {...}}``; the CRC-32
+A document is ``{"format": 2, "kind": "Record", "crc": "8 hex digits", "value": {...}}``. The kind
+is the name of the class or its ``DOCUMENT``, a key the name of the field or its ``key``. The CRC-32
 is over the bytes of ``value`` as written, so that a damaged document never passes for another
 truth. Fields that hold their default are left out, bit masks of key groups are hex strings, and
 what a source or a sink calls ``Json`` is kept as it is (it must consist of JSON's own types).
@@ -182,7 +183,8 @@ _VALUE = b'","value":'
 
 @cache
 def _head(kind: type[Any], number: int = FORMAT) -> bytes:
-    return f'{{"format":{number},"kind":"{kind.__name__}","crc":"'.encode()
+    name = getattr(kind, "DOCUMENT", kind.__name__)
+    return f'{{"format":{number},"kind":"{name}","crc":"'.encode()
 
 
 def _damaged(name: str, data: bytes, why: str) -> ProtocolError:
@@ -201,15 +203,15 @@ def _encoder(kind: type[Any]) -> _Transform:
     plan = []
     for field, hint in _fields(kind):
         transform = _hex_encoder(hint) if (kind, field.name) in _MASKS else _encode_as(hint)
-        plan.append((field.name, transform, _default(field)))
+        plan.append((field.name, _key(field), transform, _default(field)))
 
     def run(value: Any) -> dict[str, Any]:
         plain = {}
-        for name, transform, default in plan:
+        for name, key, transform, default in plan:
             part = getattr(value, name)
             if part is default or (part == default and type(part) is type(default)):
                 continue
-            plain[name] = part if transform is None else transform(part)
+            plain[key] = part if transform is None else transform(part)
         return plain
 
     return run
@@ -264,7 +266,8 @@ def _decoder(kind: type[Any]) -> _Transform:
     plan = {}
     required = set()
     for field, hint in _fields(kind):
-        plan[field.name] = _hex_decoder(hint) if (kind, field.name) in _MASKS else _decode_as(hint)
+        decode = _hex_decoder(hint) if (kind, field.name) in _MASKS else _decode_as(hint)
+        plan[_key(field)] = field.name, decode
         if _default(field) is dataclasses.MISSING:
             required.add(field.name)
 
@@ -275,9 +278,10 @@ def _decoder(kind: type[Any]) -> _Transform:
             # Format 1 said until when, by a clock that may have jumped since: due at once.
             plain = {**{k: v for k, v in plain.items() if k != "due_s"}, "delay_s": 0.0}
         try:
-            parts = {name: plan[name](part) for name, part in plain.items()}
+            known = [(*plan[key], part) for key, part in plain.items()]
         except KeyError as error:
             raise _UnknownFieldError(f"the field {error} in a {kind.__name__}") from error
+        parts = {name: decode(part) for name, decode, part in known}
         if not required <= parts.keys():
             missing = ", ".join(sorted(required - parts.keys()))
             raise _GarbledError(f"a {kind.__name__} lacks {missing}")
@@ -368,6 +372,11 @@ def _mapped(plain: Any) -> dict[str, Any]:
 def _fields(kind: type) -> list[tuple[dataclasses.Field[Any], Any]]:
     hints = get_type_hints(kind)
     return [(field, hints[field.name]) for field in dataclasses.fields(kind)]
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    """What a document calls a field: its name, or the one it had when it was first written."""
+    return str(field.metadata.get("key", field.name))
 
 
 def _optional(hint: Any) -> Any:

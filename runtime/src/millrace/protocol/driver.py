@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millrace.protocol import events as e
-from millrace.protocol.membership import Membership, Owners, Step
+from millrace.protocol.membership import Membership, Owners, Standing
 from millrace.protocol.presence import Presence
 from millrace.protocol.record import Locate
 from millrace.protocol.settings import Settings
@@ -88,14 +88,14 @@ class Driver:
         """React to one event at ``now_s``, seconds of a clock that never jumps."""
         if self.stopped is not None:
             return []
-        before = self.membership.step
+        before = self.membership.standing
         handler = self._handlers.get(type(event))
         actions = self.presence.observe(event, self.membership.view)
         if isinstance(event, e.Tick) and now_s < self._resend_s:
             pass
         elif handler is not None:
             actions += handler(event)
-        elif before is Step.RECOVERED or isinstance(event, _ALWAYS):
+        elif before is Standing.RECOVERED or isinstance(event, _ALWAYS):
             actions += self.windows.handle(event, now_s)
         if not any(isinstance(action, e.Stop) for action in actions):
             actions += self._after(before, now_s)
@@ -109,14 +109,14 @@ class Driver:
 
     # -- between membership and windows
 
-    def _after(self, before: Step, now_s: float) -> list[e.Action]:
-        step = self.membership.step
+    def _after(self, before: Standing, now_s: float) -> list[e.Action]:
+        standing = self.membership.standing
         actions: list[e.Action] = []
-        if step is Step.RECOVERED and before is not Step.RECOVERED:
+        if standing is Standing.RECOVERED and before is not Standing.RECOVERED:
             actions += self._recovered()
-        if step is Step.RECOVERED and self._must_move():
+        if standing is Standing.RECOVERED and self._must_move():
             return [*actions, *self.windows.suspend(), *self.membership.move()]
-        if step is Step.RECOVERED:
+        if standing is Standing.RECOVERED:
             actions += self.windows.advance(now_s)
         return actions
 
@@ -147,7 +147,7 @@ class Driver:
         return self.membership.unreachable(event)
 
     def _acknowledged(self, event: e.RecordAck) -> list[e.Action]:
-        if self.membership.step is Step.RECOVERED:
+        if self.membership.standing is Standing.RECOVERED:
             return self.windows.acknowledged(event)
         return self.membership.acknowledged(event)
 
@@ -190,7 +190,7 @@ class Driver:
             # What the next driver finds is as good as it gets: it goes on from the record.
             away = ", ".join(self.presence.away)
             return [e.Stop(e.StopKind.ASKED, f"stopped while {away} is away; the next run goes on")]
-        if self.membership.step is not Step.RECOVERED:
+        if self.membership.standing is not Standing.RECOVERED:
             return [*self.membership.tick(), *self._watch()]
         again = self._signs_of_life()
         again += self.windows.resend()

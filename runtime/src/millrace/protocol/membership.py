@@ -12,11 +12,11 @@ What recovery does if the driver dies right after a step:
 
 - claim: the next driver claims the next number; this one's stamp is never valid again;
 - stamp: nothing was written; the next driver stamps higher;
-- CAS to ``moving``: the next driver finds ``moving`` with the original ``source`` and goes on
+- CAS to ``moving``: the next driver finds ``moving`` with the original ``last_open`` and goes on
   from there, perhaps with another ``target`` (rules 11 and 12);
 - copy, write-back: in an open view the copied record has the highest tag or it does not, either
   way the next driver picks one version and writes it everywhere (rule 9); in a moving view only
-  members of ``source`` are read again, so a half-written target is never believed (rule 14);
+  members of ``last_open`` are read again, so a half-written target is never believed (rule 14);
 - CAS to ``open``: done; if the answer was lost the next driver sees the open view.
 
 A view in phase ``creating`` is the topology's birth: until its CAS to ``open`` succeeds nothing
@@ -49,7 +49,7 @@ MAX_MISSING = 5
 """How often in a row the view must be missing to be gone."""
 
 
-class Step(str, Enum):
+class Standing(str, Enum):
     IDLE = "idle"
     CLAIMING = "claiming"
     STAMPING = "stamping"
@@ -85,7 +85,7 @@ class RecordWrite:
 
 
 class Membership:
-    """The machine of this module; the driver machine feeds it and asks ``step``.
+    """The machine of this module; the driver machine feeds it and asks ``standing``.
 
     ``copies`` is the number of copies of an object (R); ``owners`` places key groups.
     """
@@ -94,7 +94,7 @@ class Membership:
         self.uid = uid
         self.copies = copies
         self.owners = owners
-        self.step = Step.IDLE
+        self.standing = Standing.IDLE
         self.view: View | None = None
         self.version = 0
         self.execution = 0
@@ -141,20 +141,23 @@ class Membership:
     # -- events
 
     def start(self) -> list[e.Action]:
-        self.step = Step.CLAIMING
+        self.standing = Standing.CLAIMING
         return [e.ReadView()]
 
     def propose(self, members: tuple[Member, ...]) -> list[e.Action]:
         self._proposed = members
-        if self.step is Step.CLAIMING and self._cas is None:
+        if self.standing is Standing.CLAIMING and self._cas is None:
             return [e.ReadView()]
-        if self.step in (Step.STAMPING, Step.COPYING, Step.WRITING) and self.members_changed():
+        if (
+            self.standing in (Standing.STAMPING, Standing.COPYING, Standing.WRITING)
+            and self.members_changed()
+        ):
             return self.move()
         return []
 
     def view_read(self, event: e.ViewRead) -> list[e.Action]:
         view = event.view
-        if self.step is Step.CLAIMING:
+        if self.standing is Standing.CLAIMING:
             self.version = event.version
             return self._create() if view is None else self._claim(view)
         if view is None:
@@ -162,7 +165,10 @@ class Membership:
         self._missing = 0
         if view.execution > self.execution:
             return self._fenced(view.execution)
-        if view.execution < self.execution or self.step not in (Step.MOVING, Step.OPENING):
+        if view.execution < self.execution or self.standing not in (
+            Standing.MOVING,
+            Standing.OPENING,
+        ):
             return []
         self.version = event.version
         if view == self._cas:
@@ -187,12 +193,12 @@ class Membership:
         """Somebody else changed the view, or the answer was lost: only the view itself tells."""
         if event.view != self._cas:
             return []
-        if self.step is Step.CLAIMING:
+        if self.standing is Standing.CLAIMING:
             self._cas = None
         return [e.ReadView()]
 
     def stamped(self, event: e.Stamped) -> list[e.Action]:
-        if self.step is not Step.STAMPING or event.stamp != self.stamp:
+        if self.standing is not Standing.STAMPING or event.stamp != self.stamp:
             return []
         self._answers[event.member] = event.record
         return self._when_stamped()
@@ -216,21 +222,21 @@ class Membership:
         self._write = None
         assert self.view is not None
         if self.view.phase is Phase.OPEN:
-            self.step = Step.RECOVERED
+            self.standing = Standing.RECOVERED
             return []
-        self.step = Step.OPENING
+        self.standing = Standing.OPENING
         opened = replace(
-            self.view, phase=Phase.OPEN, source=self.view.target, open_epoch=self.view.epoch
+            self.view, phase=Phase.OPEN, last_open=self.view.target, open_epoch=self.view.epoch
         )
         return self._swap(opened)
 
     def copied(self, event: e.Copied) -> list[e.Action]:
-        if self.step is not Step.COPYING or event.stamp != self.stamp:
+        if self.standing is not Standing.COPYING or event.stamp != self.stamp:
             return []
         return self._write_back()
 
     def copy_failed(self, event: e.CopyFailed) -> list[e.Action]:
-        if self.step is not Step.COPYING or event.stamp != self.stamp:
+        if self.standing is not Standing.COPYING or event.stamp != self.stamp:
             return []
         # What is missing may be in the file of a server that is still starting: ``tick`` tries
         # again, and a proposal with that server makes a new view.
@@ -242,13 +248,13 @@ class Membership:
 
     def tick(self) -> list[e.Action]:
         """Send again what is unanswered."""
-        if self.step in (Step.CLAIMING, Step.MOVING, Step.OPENING):
+        if self.standing in (Standing.CLAIMING, Standing.MOVING, Standing.OPENING):
             return [e.ReadView()]
-        if self.step is Step.STAMPING:
+        if self.standing is Standing.STAMPING:
             return [e.SendStamp(m, self.stamp) for m in self._to_stamp() if m not in self._answers]
-        if self.step is Step.COPYING:
+        if self.standing is Standing.COPYING:
             return self._copy()
-        if self.step is Step.WRITING:
+        if self.standing is Standing.WRITING:
             assert self._write is not None
             return self._write.send()
         return []
@@ -272,16 +278,16 @@ class Membership:
     def move(self) -> list[e.Action]:
         """CAS to ``moving`` (rule 12): from the last open members to the proposed ones."""
         assert self.view is not None
-        self.step = Step.MOVING
+        self.standing = Standing.MOVING
         self._write = None
         owners = self.owners(self._proposed, self.view.owners)
         phase = Phase.CREATING if self.view.phase is Phase.CREATING else Phase.MOVING
-        source = self._proposed if phase is Phase.CREATING else self.view.source
+        last_open = self._proposed if phase is Phase.CREATING else self.view.last_open
         moving = replace(
             self.view,
             epoch=self.view.epoch + 1,
             phase=phase,
-            source=source,
+            last_open=last_open,
             target=self._proposed,
             owners=owners,
         )
@@ -295,13 +301,13 @@ class Membership:
         self._cas = None
         self.view = view
         self.execution = view.execution
-        if self.step is Step.OPENING:
-            self.step = Step.RECOVERED
+        if self.standing is Standing.OPENING:
+            self.standing = Standing.RECOVERED
             return []
         return self._stamp_all()
 
     def _stamp_all(self) -> list[e.Action]:
-        self.step = Step.STAMPING
+        self.standing = Standing.STAMPING
         self._answers = {}
         self._lost = set()
         actions: list[e.Action] = [e.SendStamp(m, self.stamp) for m in self._to_stamp()]
@@ -312,13 +318,13 @@ class Membership:
 
     def _to_stamp(self) -> list[Member]:
         assert self.view is not None
-        return list(dict.fromkeys((*self.view.source, *self.view.target)))
+        return list(dict.fromkeys((*self.view.last_open, *self.view.target)))
 
     def _when_stamped(self) -> list[e.Action]:
         assert self.view is not None
         if not all(m in self._answers for m in self.view.target):
             return []
-        if not all(m in self._answers or m in self._lost for m in self.view.source):
+        if not all(m in self._answers or m in self._lost for m in self.view.last_open):
             return []
         if self.view.phase is Phase.CREATING:
             return self._write_back()
@@ -331,20 +337,20 @@ class Membership:
         if any(record is None for record in held):
             return [e.Stop(e.StopKind.FAILED, _EMPTY)]
         self.record = self._choose([record for record in held if record is not None])
-        self.step = Step.COPYING
+        self.standing = Standing.COPYING
         return self._copy()
 
     def _choose(self, records: list[Record]) -> Record:
         return max(records, key=lambda record: record.tag)
 
     def _sources(self) -> list[Member]:
-        """Whose record and objects count: members of ``source`` (rules 13, 14), and with a single
-        copy restarted servers of the same names whose record is recent enough (rule 24)."""
+        """Whose record and objects count: members of ``last_open`` (rules 13, 14), and with a
+        single copy restarted servers of those names whose record is recent enough (rule 24)."""
         assert self.view is not None
-        answered = [m for m in self.view.source if m in self._answers]
+        answered = [m for m in self.view.last_open if m in self._answers]
         if self.copies > 1:
             return answered
-        gone = {m.name for m in self.view.source} - {m.name for m in answered}
+        gone = {m.name for m in self.view.last_open} - {m.name for m in answered}
         back = [m for m in self.view.target if m.name in gone]
         return answered + [m for m in back if self._recent(self._answers[m])]
 
@@ -359,7 +365,7 @@ class Membership:
 
     def _write_back(self) -> list[e.Action]:
         assert self.view is not None
-        self.step = Step.WRITING
+        self.standing = Standing.WRITING
         tag = self.next_tag()
         record = self.record
         written = first_record(self.uid, tag) if record is None else replace(record, tag=tag)
@@ -369,7 +375,7 @@ class Membership:
     def _lose(self, member: Member) -> list[e.Action]:
         """A member does not answer: never go on with a subset (rule 10), but a former owner
         that is not in ``target`` may stay silent (rule 13)."""
-        if self.step is Step.STAMPING:
+        if self.standing is Standing.STAMPING:
             self._lost.add(member)
             return self._when_stamped()
         return []

@@ -66,8 +66,8 @@ class Phase(str, Enum):
 class View:
     """The membership document (rule 1).
 
-    ``source`` holds the members of the last *open* view (``from`` in the rules), ``target`` those
-    the view moves to; in an open view both are equal. ``owners[g]`` names the owners of key
+    ``last_open`` holds the members of the last *open* view (``from`` in the rules), ``target``
+    those the view moves to; in an open view both are equal. ``owners[g]`` names the owners of key
     group ``g``.
     """
 
@@ -76,7 +76,7 @@ class View:
     epoch: int
     phase: Phase
     execution: int
-    source: tuple[Member, ...]
+    last_open: tuple[Member, ...] = field(metadata={"key": "source"})
     target: tuple[Member, ...]
     open_epoch: int
     owners: tuple[tuple[str, ...], ...]

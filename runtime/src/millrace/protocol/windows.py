@@ -1,4 +1,4 @@
-"""One window after the other: plan, run, verify, decide, seal, publish, forget.
+"""One window after the other: plan, run, find_winners, decide, seal, publish, forget.
 
 The machine holds three things: the last committed record, at most one record write on its way,
 and at most one window attempt. ``advance`` is called after every event and starts whatever the
@@ -45,8 +45,8 @@ from millrace.protocol.types import (
     TaskReport,
     Verdict,
 )
-from millrace.protocol.verify import Inconsistent, Winners, verify
 from millrace.protocol.waiting import Waiting
+from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
 Change = Callable[[Record], Record]
 
@@ -67,7 +67,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Ending:
+class SealDraft:
     """A window that may be sealed, and what it still waits for."""
 
     winners: Winners | None
@@ -90,7 +90,7 @@ class Ahead:
 
 
 @dataclass(slots=True)
-class Ended:
+class Forgettable:
     """What can be forgotten once the next record is committed."""
 
     attempts: list[AttemptId] = field(default_factory=list)
@@ -110,11 +110,11 @@ class Windows:
         self._write: RecordWrite | None = None
         self._progress: dict[int, Progress] = {}
         self._attempt: Attempt | None = None
-        self._ending: Ending | None = None
+        self._ending: SealDraft | None = None
         self._splitting: SplitIt | None = None
         self._numbers: dict[int, int] = {}
         self._ahead = Ahead()
-        self._ended = Ended()
+        self._ended = Forgettable()
         self._publishing: int | None = None
         self._retry_publish = False
         self._confirmed = 0
@@ -299,7 +299,7 @@ class Windows:
         if not (names or attempts or self._ended.sweep):
             return []
         keep = needed if self._ended.sweep else None
-        self._ended = Ended(sweep=False)
+        self._ended = Forgettable(sweep=False)
         return [e.Forget(self.membership.stamp, now.sealed, names, attempts, keep)]
 
     # -- planning
@@ -380,7 +380,7 @@ class Windows:
     def _begin(self, intent: Intent) -> list[e.Action]:
         progress = self._progress.setdefault(intent.window, Progress(intent))
         if progress.remaining == 0 and not intent.final:
-            return self._end_window(Ending(None, progress, 0))
+            return self._end_window(SealDraft(None, progress, 0))
         if self.draining:
             return self._finish_draining()
         if self._now_s < self._hold_until_s:
@@ -414,7 +414,7 @@ class Windows:
         if attempt is None or attempt.winners is not None:
             return []
         progress = self._progress[event.id.window]
-        found = verify(event.shape, event.reports, progress.intent.roots)
+        found = find_winners(event.shape, event.reports, progress.intent.roots)
         if isinstance(found, Inconsistent):
             return self._judge(Died(found.reason, Evidence.NONE))
         attempt.winners = found
@@ -524,13 +524,13 @@ class Windows:
         if isinstance(decision, SealIt):
             self._ended.attempts.append(attempt.id)
             self._attempt = None
-            return self._end_window(Ending(attempt.winners, decision.progress, decision.dropped))
+            return self._end_window(SealDraft(attempt.winners, decision.progress, decision.dropped))
         actions = self._end_attempt(cancel=isinstance(outcome, Died))
         if isinstance(decision, DropIt):
             text = f"window {window} is dropped (AtMostOnce): {decision.reason}"
             actions.append(e.Notify("RootsDropped", text, window, warning=True))
             dropped = decision.progress.intent.roots
-            return actions + self._end_window(Ending(None, decision.progress, dropped))
+            return actions + self._end_window(SealDraft(None, decision.progress, dropped))
         text = f"attempt {attempt.id.attempt} of window {window}: {decision.reason}"
         if isinstance(decision, RunAgain):
             return [*actions, *self._run_again(text, window, decision.pause_s)]
@@ -576,7 +576,7 @@ class Windows:
     def split_record(self, record: Record, first: Intent, second: Intent) -> Record:
         return records.split(record, first, second)
 
-    def _end_window(self, ending: Ending) -> list[e.Action]:
+    def _end_window(self, ending: SealDraft) -> list[e.Action]:
         """All that failed is known: write dead letters first, if there are any, then seal."""
         self._ending = ending
         progress = ending.progress
@@ -591,7 +591,7 @@ class Windows:
             return self._too_many(ending) or self._write_letters(ending)
         return self._seal(ending)
 
-    def _too_many(self, ending: Ending) -> list[e.Action]:
+    def _too_many(self, ending: SealDraft) -> list[e.Action]:
         """Stop before letters are sealed of which there are more than the user allows."""
         assert self.record is not None
         intent, letters, limit = ending.progress.intent, ending.letters, self.settings.dead_limit
@@ -608,7 +608,7 @@ class Windows:
         )
         return [e.Stop(e.StopKind.DEAD_LETTERS, text)]
 
-    def _write_letters(self, ending: Ending) -> list[e.Action]:
+    def _write_letters(self, ending: SealDraft) -> list[e.Action]:
         """Write them under a name that no ending of this window under another view had: only an
         answer that is about the owners of today may seal."""
         stamp, window = self.membership.stamp, ending.progress.intent.window
@@ -626,7 +626,7 @@ class Windows:
         text = f"window {window} is sealed with {dead}: {told(causes(ending.letters))}"
         return [e.Notify("DeadLetters", text, window, warning=True), *self._seal(ending)]
 
-    def _seal(self, ending: Ending) -> list[e.Action]:
+    def _seal(self, ending: SealDraft) -> list[e.Action]:
         segments, staged = _outputs(ending.winners)
         roots = None
         if self.settings.callbacks:

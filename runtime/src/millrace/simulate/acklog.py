@@ -183,8 +183,8 @@ class Verdicts:
         self._post = post
         self._short = short
         self._cases: dict[AttemptId, _Case] = {}
-        self._members: al.Members | None = None
-        self._members_life = -1
+        self._owners: al.SliceOwners | None = None
+        self._owners_life = -1
         self._queue: deque[tuple[int, al.ControlEntry]] = deque()
         self._sending = False
         self._looking = False
@@ -193,19 +193,19 @@ class Verdicts:
 
     def open(self, opened: al.Open) -> None:
         self._cases[opened.id] = _Case(opened, self._log.life)
-        if self._members_life != self._log.life:
-            self.members(opened.id.execution)
+        if self._owners_life != self._log.life:
+            self.place(opened.id.execution)
         self._append(opened)
 
-    def members(self, execution: int) -> None:
+    def place(self, execution: int) -> None:
         """Say who owns which slice; called again when an acker comes or goes."""
         names = self._ackers()
         if not names:
             return
-        self._members_life = self._log.life
+        self._owners_life = self._log.life
         live = tuple(case.opened.id for case in self._cases.values())
-        self._members = al.Members.of(execution, names, live, self._members, virtual_nodes=4)
-        self._append(self._members)
+        self._owners = al.SliceOwners.of(execution, names, live, self._owners, virtual_nodes=4)
+        self._append(self._owners)
 
     def ask(self, marker: CloseMarker) -> None:
         case = self._cases.get(marker.id)
@@ -242,7 +242,7 @@ class Verdicts:
             self._log.append_control(entry)
             if isinstance(entry, al.ForgetAttempt):
                 self._log.forget(entry.id)
-        elif isinstance(entry, al.Members):
+        elif isinstance(entry, al.SliceOwners):
             self._log.append_control(entry)
         if not self._world.chance(0.05):
             self._queue.popleft()

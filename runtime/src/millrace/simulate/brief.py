@@ -38,7 +38,7 @@ def _record(r: t.Record) -> str:
 def _view(v: t.View) -> str:
     return (
         f"<view epoch {v.epoch} {v.phase.value} execution {v.execution} "
-        f"{brief(v.source)} to {brief(v.target)} open at {v.open_epoch}>"
+        f"{brief(v.last_open)} to {brief(v.target)} open at {v.open_epoch}>"
     )
 
 

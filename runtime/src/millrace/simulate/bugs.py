@@ -16,7 +16,7 @@ from millrace.protocol import record as records
 from millrace.protocol.acklog import Open
 from millrace.protocol.decide import Died, Judged, Progress
 from millrace.protocol.driver import Driver
-from millrace.protocol.membership import Membership, Owners, Step
+from millrace.protocol.membership import Membership, Owners, Standing
 from millrace.protocol.plainfold import PlainFold, PlainMessage
 from millrace.protocol.record import Locate
 from millrace.protocol.server import NotOwner, Reason, ServerModel, StampReply
@@ -32,23 +32,25 @@ from millrace.protocol.types import (
     Stamp,
     TaskId,
 )
-from millrace.protocol.windows import Change, Ending, Windows
+from millrace.protocol.windows import Change, SealDraft, Windows
 from millrace.simulate.engine import Attempt, Task
 from millrace.simulate.flow import Ids
-from millrace.simulate.parts import Parts
+from millrace.simulate.machines import Machines
 from millrace.simulate.world import World
 
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """``parts`` makes what a run with the bug consists of."""
+    """``machines`` makes what a run with the bug consists of."""
 
     name: str
     breaks: str
-    parts: Callable[[], Parts]
+    machines: Callable[[], Machines]
 
 
-def _driver(windows: type[Windows] = Windows, membership: type[Membership] = Membership) -> Parts:
+def _driver(
+    windows: type[Windows] = Windows, membership: type[Membership] = Membership
+) -> Machines:
     class Broken(Driver):
         def make_membership(self, owners: Owners) -> Membership:
             s = self.settings
@@ -57,7 +59,7 @@ def _driver(windows: type[Windows] = Windows, membership: type[Membership] = Mem
         def make_windows(self, locate: Locate) -> Windows:
             return windows(self.settings, self.membership, locate)
 
-    return Parts(driver=Broken)
+    return Machines(driver=Broken)
 
 
 # --- state servers
@@ -92,9 +94,9 @@ class NoWriteBack(Membership):
 
     def copied(self, event: e.Copied) -> list[e.Action]:
         assert self.view is not None
-        due = self.step is Step.COPYING and event.stamp == self.stamp
+        due = self.standing is Standing.COPYING and event.stamp == self.stamp
         if due and self.view.phase is Phase.OPEN:
-            self.step = Step.RECOVERED
+            self.standing = Standing.RECOVERED
             return []
         return super().copied(event)
 
@@ -103,7 +105,7 @@ class ClaimWithoutCas(Membership):
     """Believes in a claim that the view store has not confirmed."""
 
     def cas_lost(self, event: e.CasLost) -> list[e.Action]:
-        if self.step is Step.CLAIMING and event.view == self._cas:
+        if self.standing is Standing.CLAIMING and event.view == self._cas:
             return self._installed(event.view)
         return super().cas_lost(event)
 
@@ -120,8 +122,8 @@ class ActsBeforeOpening(Membership):
 
     def acknowledged(self, event: e.RecordAck) -> list[e.Action]:
         actions = super().acknowledged(event)
-        if self.step is Step.OPENING:
-            self.step = Step.RECOVERED
+        if self.standing is Standing.OPENING:
+            self.standing = Standing.RECOVERED
         return actions
 
 
@@ -159,7 +161,7 @@ class AckOfOtherRoundCounts(Windows):
 class PublishBeforeSeal(Windows):
     """Shows a window as soon as its verdict is good."""
 
-    def _seal(self, ending: Ending) -> list[e.Action]:
+    def _seal(self, ending: SealDraft) -> list[e.Action]:
         actions = super()._seal(ending)
         assert self._write is not None
         sealed: Sealed = self._write.record.unpublished[-1]
@@ -233,7 +235,7 @@ class LossesBlameRoots(Windows):
 class UnreadableReplayed(Windows):
     """Replays what no replay can decode."""
 
-    def _end_window(self, ending: Ending) -> list[e.Action]:
+    def _end_window(self, ending: SealDraft) -> list[e.Action]:
         ending.progress = _readable(ending.progress)
         return super()._end_window(ending)
 
@@ -265,7 +267,7 @@ class ForgetsWhoDied(Windows):
 class AllowsAllToDie(Windows):
     """Seals dead letters whatever the limit."""
 
-    def _too_many(self, ending: Ending) -> list[e.Action]:
+    def _too_many(self, ending: SealDraft) -> list[e.Action]:
         return []
 
 
@@ -416,7 +418,7 @@ class LosersApplied(a.AckerMachine[PlainMessage]):
     """Judges by whatever messages there are."""
 
     def drained(self, attempt: AttemptId, partition: int) -> list[a.AckerAction]:
-        held, part = self._waiting(attempt, partition, a.Phase.DRAINING)
+        held, part = self._waiting(attempt, partition, a.Reading.DRAINING)
         if held is None or part is None:
             return []
         return self._judge(held, partition, part)
@@ -426,7 +428,7 @@ class RefusedMessageCounts(a.AckerMachine[PlainMessage]):
     """Judges a slice although a winner's message to it makes no sense."""
 
     def drained(self, attempt: AttemptId, partition: int) -> list[a.AckerAction]:
-        _, part = self._waiting(attempt, partition, a.Phase.DRAINING)
+        _, part = self._waiting(attempt, partition, a.Reading.DRAINING)
         if part is not None:
             part.refused.clear()
         return super().drained(attempt, partition)
@@ -489,9 +491,9 @@ class SealBeforeObjects(Attempt):
 BUGS: dict[str, Bug] = {
     bug.name: bug
     for bug in (
-        Bug("no_stamp_check", "rule 7", lambda: Parts(server=NoStampCheck)),
-        Bug("no_run_id_check", "rule 5", lambda: Parts(server=NoRunIdCheck)),
-        Bug("no_fsync", "rule 23", lambda: Parts(server=_without_fsync)),
+        Bug("no_stamp_check", "rule 7", lambda: Machines(server=NoStampCheck)),
+        Bug("no_run_id_check", "rule 5", lambda: Machines(server=NoRunIdCheck)),
+        Bug("no_fsync", "rule 23", lambda: Machines(server=_without_fsync)),
         Bug("no_write_back", "rule 9", lambda: _driver(membership=NoWriteBack)),
         Bug("claim_without_cas", "rule 8", lambda: _driver(membership=ClaimWithoutCas)),
         Bug("stale_member_is_source", "rule 14", lambda: _driver(membership=StaleMemberIsSource)),
@@ -514,7 +516,7 @@ BUGS: dict[str, Bug] = {
         Bug("edit_applied_again", "edit", lambda: _driver(EditAppliedAgain)),
         Bug("edit_before_shown", "edit", lambda: _driver(EditBeforeShown)),
         Bug("plans_before_edit", "edit", lambda: _driver(PlansBeforeEdit)),
-        Bug("ignores_further_sinks", "older copy", lambda: Parts(driver=IgnoresFurtherSinks)),
+        Bug("ignores_further_sinks", "older copy", lambda: Machines(driver=IgnoresFurtherSinks)),
         Bug("stale_file_is_source", "rule 24", lambda: _driver(membership=StaleFileIsSource)),
         Bug("suspend_keeps_split", "rule 19", lambda: _driver(SuspendKeepsSplit)),
         Bug("any_letters_believed", "I4", lambda: _driver(AnyLettersBelieved)),
@@ -525,23 +527,23 @@ BUGS: dict[str, Bug] = {
         Bug(
             "refused_message_counts",
             "I3",
-            lambda: Parts(acker=lambda n: RefusedMessageCounts(n, PlainFold)),
+            lambda: Machines(acker=lambda n: RefusedMessageCounts(n, PlainFold)),
         ),
-        Bug("timers_by_wall_clock", "pauses", lambda: Parts(clock=World.wall_clock)),
-        Bug("never_looks_up", "liveness", lambda: Parts(driver=NeverLooksUp)),
-        Bug("losers_applied", "I3", lambda: Parts(acker=lambda n: LosersApplied(n, PlainFold))),
-        Bug("id_without_edge", "I3", lambda: Parts(acker=_acker(_FlatFold), ids=_FlatIds)),
+        Bug("timers_by_wall_clock", "pauses", lambda: Machines(clock=World.wall_clock)),
+        Bug("never_looks_up", "liveness", lambda: Machines(driver=NeverLooksUp)),
+        Bug("losers_applied", "I3", lambda: Machines(acker=lambda n: LosersApplied(n, PlainFold))),
+        Bug("id_without_edge", "I3", lambda: Machines(acker=_acker(_FlatFold), ids=_FlatIds)),
         Bug(
             "unseeded_roots",
             "I3",
-            lambda: Parts(acker=_acker(_UnseededFold), attempt=_UnseededAttempt),
+            lambda: Machines(acker=_acker(_UnseededFold), attempt=_UnseededAttempt),
         ),
         Bug(
             "replay_keeps_tracking_id",
             "I3",
-            lambda: Parts(acker=_acker(_SameTreeFold), ids=_SameTreeIds),
+            lambda: Machines(acker=_acker(_SameTreeFold), ids=_SameTreeIds),
         ),
-        Bug("seal_before_objects", "rule 18", lambda: Parts(attempt=SealBeforeObjects)),
+        Bug("seal_before_objects", "rule 18", lambda: Machines(attempt=SealBeforeObjects)),
     )
 }
 """All deliberate bugs by name, with what each breaks."""

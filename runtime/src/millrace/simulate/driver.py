@@ -111,7 +111,7 @@ class DriverProcess:
     def acker_change(self) -> None:
         """The ackers alive have changed."""
         if self.alive and self._claimed:
-            self._verdicts.members(self._claimed)
+            self._verdicts.place(self._claimed)
 
     def _wake_up(self) -> None:
         if not self.alive:

@@ -41,7 +41,7 @@ KILLS_BEFORE_JOB_DIES = 2
 OUTAGE_CALM_S = 40.0
 """How long an outage of the engine lasts behind the storm: longer than a driver waits."""
 
-Step = Callable[["Task"], None]
+Act = Callable[["Task"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,9 +300,9 @@ class Attempt:
         if task.waiting == 0:
             self._next(self._acknowledge, task)
 
-    def _next(self, step: Step, task: Task) -> None:
+    def _next(self, act: Act, task: Task) -> None:
         if not self._dies(task):
-            self.plant.world.soon(step, task)
+            self.plant.world.soon(act, task)
 
     def _acknowledge(self, task: Task) -> None:
         if self._gone:
@@ -391,7 +391,7 @@ class Attempt:
             self._die("an assertion in the engine")
             return
         self._over = True
-        self.plant.history.add(h.Ended(self.plan))
+        self.plant.history.add(h.Telling(self.plan))
         last = self.plant.options.passes - 1
         reports = []
         for (pass_no, _), tasks in sorted(self._finished.items()):
@@ -449,7 +449,7 @@ class Attempt:
         if not self._over:
             self._over = True
             if evidence is not Evidence.NONE:
-                self.plant.history.add(h.Ended(self.plan))
+                self.plant.history.add(h.Telling(self.plan))
             self._say(e.RunDied(self.plan.id, reason, member_lost, evidence))
 
     def _say(self, event: e.Event) -> None:

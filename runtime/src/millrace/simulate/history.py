@@ -230,7 +230,7 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class Telling:
     """An attempt has ended in a way that says something about its roots."""
 
     plan: AttemptPlan

@@ -129,7 +129,7 @@ class Nemesis:
         view = self._to.store.view
         if view is None:
             return False
-        last_open = view.source
+        last_open = view.last_open
         if member not in last_open:
             return True
         lost = sum(1 for one in last_open if not self._to.cluster.is_alive(one))

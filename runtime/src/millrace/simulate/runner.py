@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from millrace.simulate.bugs import BUGS
-from millrace.simulate.parts import Parts
+from millrace.simulate.machines import Machines
 from millrace.simulate.simulation import Outcome, Simulation
 
 CHUNK = 25
@@ -50,8 +50,8 @@ def run_one(
     seed: int, bug: str | None = None, trace: Callable[[str], None] | None = None
 ) -> Outcome:
     """One run; the same seed and bug give the same run, in every process."""
-    parts = BUGS[bug].parts() if bug is not None else Parts()
-    return Simulation(seed, parts, trace=trace).run()
+    machines = BUGS[bug].machines() if bug is not None else Machines()
+    return Simulation(seed, machines, trace=trace).run()
 
 
 def run_many(seeds: Iterable[int], bug: str | None, jobs: int) -> Iterator[Outcome]:

@@ -24,10 +24,10 @@ from millrace.simulate.cluster import Cluster, ViewStore, place
 from millrace.simulate.driver import DriverProcess, Surroundings
 from millrace.simulate.engine import Plant
 from millrace.simulate.flow import OUT_SINK, SIDE_SINK, Flow
+from millrace.simulate.machines import Machines
 from millrace.simulate.nemesis import Nemesis, Targets
 from millrace.simulate.older import OlderCopy
 from millrace.simulate.options import Options, draw
-from millrace.simulate.parts import Parts
 from millrace.simulate.sinks import FilesSink, Sink, TransactionSink
 from millrace.simulate.supervisor import Supervisor
 from millrace.simulate.workload import Workload, locate
@@ -64,12 +64,12 @@ class Simulation:
     def __init__(
         self,
         seed: int,
-        parts: Parts | None = None,
+        machines: Machines | None = None,
         options: Options | None = None,
         trace: Callable[[str], None] | None = None,
     ) -> None:
         self.options = options or draw(seed)
-        self.parts = parts or Parts()
+        self.machines = machines or Machines()
         rng = Random(seed)
         self.world = World(rng, self.options.network, self.options.storm_s)
         self.history = h.History(self._tracer(trace))
@@ -77,11 +77,11 @@ class Simulation:
         names = [f"s{n}" for n in range(self.options.servers)]
         self.store = ViewStore(self.history, self.options.codec)
         self.cluster = Cluster(
-            self.world, self.history, self.parts.server, names, self.options.codec
+            self.world, self.history, self.machines.server, names, self.options.codec
         )
         self.log = AckLog(self.history)
         self.sinks = self._sinks(rng)
-        flow = Flow(self.options, self.workload, self.parts.ids())
+        flow = Flow(self.options, self.workload, self.machines.ids())
         self._plant = Plant(
             self.world,
             self.history,
@@ -90,10 +90,10 @@ class Simulation:
             self.log,
             self.sinks,
             flow,
-            self.parts.attempt,
+            self.machines.attempt,
         )
         self.ackers = [
-            AckerProcess(f"acker-{n}", self.world, self.history, self.log, self.parts.acker)
+            AckerProcess(f"acker-{n}", self.world, self.history, self.log, self.machines.acker)
             for n in range(self.options.ackers)
         ]
         self.supervisor = Supervisor(self.world, self.cluster, self.ackers, self._make_driver)
@@ -189,7 +189,7 @@ class Simulation:
         failures = "; ".join(self.supervisor.failures[-2:])
         return (
             f"not drained after {self.world.steps} steps and {self.world.now_s:.0f} s: "
-            f"last driver {driver.number} in step {driver.machine.membership.step.value} "
+            f"last driver {driver.number} {driver.machine.membership.standing.value} "
             f"(alive {driver.alive}), view {self.store.view}, record {record}, "
             f"failures [{failures}]"
         )
@@ -214,14 +214,14 @@ class Simulation:
             components=self._components(),
             dead_limit=self._dead_limit(),
         )
-        machine: Driver = self.parts.driver(settings, self._owners, locate)
+        machine: Driver = self.machines.driver(settings, self._owners, locate)
         around = Surroundings(
             self._plant,
             self.store,
             self.workload,
             self.supervisor.alive_ackers,
             gone,
-            self.parts.clock,
+            self.machines.clock,
         )
         return DriverProcess(around, machine, number)
 

@@ -6,7 +6,7 @@ from millrace.sinks.base import (
     SinkFullError,
     SinkUnavailableError,
     StagingArea,
-    Step,
+    StepHook,
 )
 from millrace.sinks.loader import SinkSpec, make_sink, open_sink
 
@@ -17,7 +17,7 @@ __all__ = [
     "SinkSpec",
     "SinkUnavailableError",
     "StagingArea",
-    "Step",
+    "StepHook",
     "make_sink",
     "open_sink",
 ]

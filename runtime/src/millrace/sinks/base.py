@@ -40,7 +40,7 @@ from millrace import crash
 from millrace.errors import SinkError
 from millrace.protocol.types import Guarantee, Sealed, Staged
 
-Step = Callable[[str], None]
+StepHook = Callable[[str], None]
 """Told the name of each step of a publication right after it, so that tests can stop there."""
 
 
@@ -154,7 +154,11 @@ class Sink(ABC):
 
     @abstractmethod
     def publish(
-        self, sealed: Sealed, mine: Sequence[Staged], execution: int, step: Step | None = None
+        self,
+        sealed: Sealed,
+        mine: Sequence[Staged],
+        execution: int,
+        step: StepHook | None = None,
     ) -> None:
         """Show a sealed window: ``mine`` is this sink's part of what it staged, in order.
 
@@ -231,7 +235,7 @@ def damaged(sink: str, staged: Staged, what: str) -> SinkError:
     )
 
 
-def passed(step: Step | None, name: str) -> None:
+def passed(step: StepHook | None, name: str) -> None:
     """A step of a publication is done: the place of the crash point ``publish.<name>``."""
     crash.reached(f"publish.{name.partition(':')[0]}")
     if step is not None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millrace.errors import FencedError
 from millrace.protocol.types import Guarantee, Sealed, Staged
-from millrace.sinks.base import RowsRefusedError, Sink, Step, digest_of, passed
+from millrace.sinks.base import RowsRefusedError, Sink, StepHook, digest_of, passed
 from millrace.sinks.encode import ENCODING_ERRORS, encode_json_lines, misfits
 
 INLINE_BYTES = 16 << 10
@@ -73,7 +73,11 @@ class ConsoleSink(Sink):
             raise RowsRefusedError({n: told + text for n, text in bad.items()}) from None
 
     def publish(
-        self, sealed: Sealed, mine: Sequence[Staged], execution: int, step: Step | None = None
+        self,
+        sealed: Sealed,
+        mine: Sequence[Staged],
+        execution: int,
+        step: StepHook | None = None,
     ) -> None:
         self.fence(execution)
         if sealed.window <= self._shown:

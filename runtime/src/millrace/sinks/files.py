@@ -35,7 +35,7 @@ from millrace.sinks.base import (
     Sink,
     SinkFullError,
     SinkUnavailableError,
-    Step,
+    StepHook,
     damaged,
     passed,
 )
@@ -200,7 +200,11 @@ class FileSink(Sink):
                 self._verify(staged, self._staged_path(staged.name))
 
     def publish(
-        self, sealed: Sealed, mine: Sequence[Staged], execution: int, step: Step | None = None
+        self,
+        sealed: Sealed,
+        mine: Sequence[Staged],
+        execution: int,
+        step: StepHook | None = None,
     ) -> None:
         window = sealed.window
         with self._disk(f"publishing window {window}"):

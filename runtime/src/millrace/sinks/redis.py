@@ -34,7 +34,7 @@ from millrace.sinks.base import (
     Sink,
     SinkFullError,
     SinkUnavailableError,
-    Step,
+    StepHook,
     passed,
 )
 from millrace.sinks.encode import misfits
@@ -232,7 +232,11 @@ class RedisSink(Sink):
                 self.staged_bytes(staged)
 
     def publish(
-        self, sealed: Sealed, mine: Sequence[Staged], execution: int, step: Step | None = None
+        self,
+        sealed: Sealed,
+        mine: Sequence[Staged],
+        execution: int,
+        step: StepHook | None = None,
     ) -> None:
         with self._server():
             marker = [self._uid, execution, sealed.window, sealed.digest, KEPT_WINDOWS]

@@ -63,7 +63,7 @@ def open_regular(path: Path) -> tuple[int, os.stat_result]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Scan:
     """Records that a scan found behind a mark.
 
     ``more``: the limit ended the scan. ``unread``: bytes (Parquet: rows) behind ``mark``.
@@ -82,7 +82,7 @@ class FileFormat(ABC):
     schema: pa.Schema
 
     @abstractmethod
-    def scan(self, file: Opened, mark: Mark, limit: int, final: bool) -> Found:
+    def scan(self, file: Opened, mark: Mark, limit: int, final: bool) -> Scan:
         """At most ``limit`` records behind ``mark``; ``final``: nothing will be appended."""
 
     @abstractmethod
@@ -127,12 +127,12 @@ class LineFormat(FileFormat):
         self._counted = (0, 0), 0, 0
         """A file's device and inode, a position in it and the line ends before that."""
 
-    def scan(self, file: Opened, mark: Mark, limit: int, final: bool) -> Found:
+    def scan(self, file: Opened, mark: Mark, limit: int, final: bool) -> Scan:
         preamble: tuple[int, Any] | None = (0, None)
         if mark.position == 0 or self._decoder.keeps:
             preamble = self._preamble(file, final)
         if preamble is None:
-            return Found(mark, 0, {}, more=False, unread=file.size - mark.position)
+            return Scan(mark, 0, {}, more=False, unread=file.size - mark.position)
         first = max(mark.position, preamble[0]) + self._line_end(file, mark)
         start = Start(mark, first, final, self._decoder.blanks)
         index = scan(file.descriptor, file.size, start, limit)
@@ -150,7 +150,7 @@ class LineFormat(FileFormat):
         end = replace(end, open=index.unterminated if index.count else still)
         # Of a file that will not grow nothing is left once the scan came to its end.
         unread = 0 if final and not index.more else file.size - end.position
-        return Found(end, index.count, locator, index.more, unread)
+        return Scan(end, index.count, locator, index.more, unread)
 
     def begins(self, file: Opened, marks: Sequence[tuple[Mark, bool]]) -> list[bool]:
         return begins_with(file.descriptor, file.size, marks)

@@ -20,7 +20,7 @@ from millrace.protocol.types import RootRange
 from millrace.sources.arrow_types import type_name
 from millrace.sources.base import ReadBatch
 from millrace.sources.content import Mark
-from millrace.sources.formats import FileFormat, Found, Opened
+from millrace.sources.formats import FileFormat, Opened, Scan
 from millrace.sources.lines import BadFileError
 
 BATCH_ROWS = 1 << 16
@@ -41,7 +41,7 @@ class ParquetFormat(FileFormat):
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
 
-    def scan(self, file: Opened, mark: Mark, limit: int, final: bool) -> Found:
+    def scan(self, file: Opened, mark: Mark, limit: int, final: bool) -> Scan:
         footer = _footer(file.descriptor, file.size)
         if mark.position and footer != mark.digest:
             raise BadFileError(f"was replaced after {mark.position} of its rows were read")
@@ -51,7 +51,7 @@ class ParquetFormat(FileFormat):
         count = min(limit, rows - mark.position)
         locator = {"row": mark.position, "size": file.size, "d": footer.hex()}
         end = mark.position + count
-        return Found(Mark(end, footer, b""), count, locator, more=end < rows, unread=rows - end)
+        return Scan(Mark(end, footer, b""), count, locator, more=end < rows, unread=rows - end)
 
     def begins(self, file: Opened, marks: Sequence[tuple[Mark, bool]]) -> list[bool]:
         try:

@@ -52,7 +52,7 @@ class AggregateOverflowError(MillraceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartialColumn:
     """One partial column: how it merges (sum, min or max) and its Arrow type."""
 
     name: str
@@ -61,7 +61,7 @@ class Part:
     nullable: bool
 
 
-def parts_of(aggregate: Aggregate, inputs: pa.Schema) -> list[Part]:
+def partial_columns(aggregate: Aggregate, inputs: pa.Schema) -> list[PartialColumn]:
     """The partial columns of an aggregate over rows of a schema.
 
     Raises ``TopologyError`` for an unknown function or column, or a type it cannot take.
@@ -70,18 +70,18 @@ def parts_of(aggregate: Aggregate, inputs: pa.Schema) -> list[Part]:
     if aggregate.function == "count":
         if aggregate.of is not None:
             _input_type(aggregate, inputs)
-        return [Part(name, "sum", pa.int64(), False)]
+        return [PartialColumn(name, "sum", pa.int64(), False)]
     kind = _input_type(aggregate, inputs)
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     ordered = number or pa.types.is_temporal(kind) or kind in (pa.bool_(), pa.string())
     if aggregate.function == "sum" and number and kind != pa.uint64():
         total = pa.int64() if pa.types.is_integer(kind) else pa.float64()
-        return [Part(name, "sum", total, True)]
+        return [PartialColumn(name, "sum", total, True)]
     if aggregate.function in ("min", "max") and ordered and kind != pa.uint64():
-        return [Part(name, aggregate.function, kind, True)]
+        return [PartialColumn(name, aggregate.function, kind, True)]
     if aggregate.function == "avg" and number:
-        total = Part(f"{name}.sum", "sum", pa.float64(), False)
-        return [total, Part(f"{name}.count", "sum", pa.int64(), False)]
+        total = PartialColumn(f"{name}.sum", "sum", pa.float64(), False)
+        return [total, PartialColumn(f"{name}.count", "sum", pa.int64(), False)]
     raise TopologyError(
         f"aggregate {name}: {aggregate.function} cannot be taken of column {aggregate.of} of type "
         f"{kind}; functions are count (anything), sum and avg (numbers), min and max (numbers, "
@@ -90,7 +90,7 @@ def parts_of(aggregate: Aggregate, inputs: pa.Schema) -> list[Part]:
 
 
 def partials(aggregate: Aggregate, rows: pa.RecordBatch) -> list[pa.Array]:
-    """Partial columns of single rows, one for each of ``parts_of``."""
+    """Partial columns of single rows, one for each of ``partial_columns``."""
     if aggregate.of is None:
         return [pa.array(np.ones(rows.num_rows, np.int64))]
     column = rows.column(aggregate.of)
@@ -113,7 +113,7 @@ def final(aggregate: Aggregate, columns: Sequence[pa.Array]) -> pa.Array:
     return pc.if_else(pc.greater(count, 0), pc.divide(total, count.cast(pa.float64())), None)
 
 
-def accumulator_of(part: Part) -> Accumulator | TextAccumulator:
+def accumulator_of(part: PartialColumn) -> Accumulator | TextAccumulator:
     """An empty accumulator for one partial column."""
     return TextAccumulator(part) if part.kind == pa.string() else Accumulator(part)
 
@@ -121,7 +121,7 @@ def accumulator_of(part: Part) -> Accumulator | TextAccumulator:
 class Accumulator:
     """Growing arrays behind one partial column: the value of each row, and whether it has one."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: PartialColumn) -> None:
         self.part = part
         self._dtype: Any = np.float64 if pa.types.is_floating(part.kind) else np.int64
         self._held: Array = np.zeros(16, self._dtype)
@@ -209,7 +209,7 @@ class Accumulator:
 class TextAccumulator:
     """The first or last text of each row, in the order of code points, as an ``Accumulator``."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: PartialColumn) -> None:
         self.part = part
         self._held: Array = np.full(16, None, object)
         self._size_bytes = 0

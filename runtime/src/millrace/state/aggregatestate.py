@@ -20,8 +20,8 @@ from millrace.state.aggregates import (
     TextAccumulator,
     accumulator_of,
     final,
+    partial_columns,
     partials,
-    parts_of,
 )
 from millrace.state.blobs import Blob
 from millrace.state.errors import StateSchemaError
@@ -51,7 +51,7 @@ class AggregateState:
         self._keys = [inputs.field(name).remove_metadata() for name in keys]
         for field in self._keys:
             check_key_type(field.name, field.type)
-        self._parts = [parts_of(aggregate, inputs) for aggregate in aggregates]
+        self._parts = [partial_columns(aggregate, inputs) for aggregate in aggregates]
         self._accumulators = [accumulator_of(part) for parts in self._parts for part in parts]
         self._table = KeyTable([field.type for field in self._keys])
         self._kept_rows = 0

@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from millrace.state.memory import load8, load32, load64, pointer, store32, store64
+from millrace.state.pointers import load8, load32, load64, pointer, store32, store64
 
 NULL_HASH = np.uint64(0x9AE16A3B2F90404F)
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from millrace.protocol.types import Sealed
 from millrace.testing.findings import BrokenError, Check
+from millrace.testing.lines import chosen
 from millrace.testing.processes import Copy, Outcome
-from millrace.testing.steps import chosen
 from millrace.testing.targets import (
     FIRST,
     SECOND,

@@ -10,8 +10,8 @@ from typing import Any
 from millrace.protocol.types import RootRange
 from millrace.testing import wire
 from millrace.testing.findings import BrokenError, Check
+from millrace.testing.lines import chosen
 from millrace.testing.processes import Outcome
-from millrace.testing.steps import chosen
 from millrace.testing.walks import Feed, SourceCopy, Walk
 
 LOOKS = 10

@@ -27,7 +27,7 @@ import pyarrow as pa
 from millrace.errors import FencedError, SinkError, SourceError
 from millrace.testing import wire
 from millrace.testing.acts import SINK_ACTS, SOURCE_ACTS, FolderArea
-from millrace.testing.steps import Place, Steps
+from millrace.testing.lines import Lines, Place
 
 _PR_SET_PDEATHSIG = 1
 
@@ -73,13 +73,13 @@ def main() -> None:
     wire.write(answers, {})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()  # what is here now stays shared with the copies
-    steps = Steps(root_of(asked["file"]))
+    lines = Lines(root_of(asked["file"]))
     while (asked := wire.read(sys.stdin.buffer)) is not None:
         if os.fork() == 0:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             try:
-                _Copy(kind, asked, steps).serve()
+                _Copy(kind, asked, lines).serve()
             finally:
                 os._exit(0)
 
@@ -87,10 +87,10 @@ def main() -> None:
 class _Copy:
     """One copy of the source or sink, in this process alone."""
 
-    def __init__(self, kind: type[Any], asked: dict[str, Any], steps: Steps) -> None:
+    def __init__(self, kind: type[Any], asked: dict[str, Any], lines: Lines) -> None:
         self._kind = kind
         self._asked = asked
-        self._steps = steps
+        self._lines = lines
         self._object: Any = None
         link = socket.socket(socket.AF_UNIX)
         link.connect(asked["socket"])
@@ -113,11 +113,11 @@ class _Copy:
 
         try:
             if asked["step"] == "count":
-                value, places = self._steps.places(work)
+                value, places = self._lines.places(work)
                 return {"value": value, "places": places}
             if asked["step"] is not None:
                 act = self._act(asked["step"])
-                return {"value": self._steps.run(work, asked["at"], act)}
+                return {"value": self._lines.run(work, asked["at"], act)}
             return {"value": work()}
         except Exception as error:  # noqa: BLE001 the boundary of the code under test
             return {"error": _described(error)}

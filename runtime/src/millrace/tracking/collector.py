@@ -30,14 +30,14 @@ Nets = dict[int, list[Net | Seeds]]
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class TrackedEdge:
     """An edge's name in messages and its id in tuple ids."""
 
     name: str
     id: int
 
     @classmethod
-    def between(cls, producer: str, consumer: str) -> Edge:
+    def between(cls, producer: str, consumer: str) -> TrackedEdge:
         return cls(edge_name(producer, consumer), scalar.edge_id(producer, consumer))
 
 
@@ -93,11 +93,11 @@ class AckCollector:
         """A source task has read these roots: closes the seed that the acker sets."""
         self._fold(source_edge(source), roots, tracking_ids)
 
-    def emitted(self, edge: Edge | str, roots: U32, ids: U64) -> None:
+    def emitted(self, edge: TrackedEdge | str, roots: U32, ids: U64) -> None:
         """Tuples were handed to an edge."""
         self._fold(edge, roots, ids)
 
-    def processed(self, edge: Edge | str, roots: U32, ids: U64) -> None:
+    def processed(self, edge: TrackedEdge | str, roots: U32, ids: U64) -> None:
         """Tuples that came over an edge have been processed completely."""
         self._fold(edge, roots, ids)
 
@@ -114,7 +114,11 @@ class AckCollector:
         self._nets[edge] = _NetSoFar(acc, low, high)
 
     def emitted_children(
-        self, edge: Edge, parent_roots: U32, parent_ids: U64, parents: npt.NDArray[np.integer]
+        self,
+        edge: TrackedEdge,
+        parent_roots: U32,
+        parent_ids: U64,
+        parents: npt.NDArray[np.integer],
     ) -> U64:
         """Make the ids of children, each of its parent's root, and count them as emitted.
 
@@ -124,20 +128,20 @@ class AckCollector:
         net = self._net(edge.name)
         return kernels.children_xor(net.acc, net.span, parent_roots, parent_ids, parents, edge.id)
 
-    def window_emitted(self, edge: Edge | str, xor_value: int) -> None:
+    def window_emitted(self, edge: TrackedEdge | str, xor_value: int) -> None:
         """Combined tuples, of the window's own tree, were handed to an edge."""
         name = edge if isinstance(edge, str) else edge.name
         self._window_checks[name] = self._window_checks.get(name, 0) ^ int(xor_value)
 
-    def window_processed(self, edge: Edge | str, xor_value: int) -> None:
+    def window_processed(self, edge: TrackedEdge | str, xor_value: int) -> None:
         """Combined tuples that came over an edge have been processed."""
         self.window_emitted(edge, xor_value)
 
-    def window_emitted_ids(self, edge: Edge | str, ids: U64) -> None:
+    def window_emitted_ids(self, edge: TrackedEdge | str, ids: U64) -> None:
         """``window_emitted`` with the XOR over an array of ids."""
         self.window_emitted(edge, xor_all(ids))
 
-    def window_processed_ids(self, edge: Edge | str, ids: U64) -> None:
+    def window_processed_ids(self, edge: TrackedEdge | str, ids: U64) -> None:
         """``window_processed`` with the XOR over an array of ids."""
         self.window_emitted(edge, xor_all(ids))
 
@@ -176,7 +180,7 @@ class AckCollector:
             net = self._nets[edge] = _NetSoFar.empty(self._roots_total)
         return net
 
-    def _fold(self, edge: Edge | str, roots: U32, ids: U64) -> None:
+    def _fold(self, edge: TrackedEdge | str, roots: U32, ids: U64) -> None:
         net = self._net(edge if isinstance(edge, str) else edge.name)
         kernels.xor_into(net.acc, roots, ids, net.span)
 

@@ -11,13 +11,13 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from millrace.errors import ProtocolError
-from millrace.protocol.acklog import ForgetAttempt, Members, Open
+from millrace.protocol.acklog import ForgetAttempt, Open, SliceOwners
 from millrace.protocol.types import AttemptId, CloseMarker, Verdict
 from millrace.ring import DEFAULT_VIRTUAL_NODES
 from millrace.tracking.log import AckLog, AckLogLostError
 
 RENEW_AFTER_OPENS = 64
-"""Windows after which the members entry is added again, so that older entries can go."""
+"""Windows after which the owners entry is added again, so that older entries can go."""
 
 
 class AckControl:
@@ -40,7 +40,7 @@ class AckControl:
         self._execution = execution
         self._edges = tuple(edges)
         self._virtual_nodes = virtual_nodes
-        self._members: Members | None = None
+        self._owners: SliceOwners | None = None
         self._live: dict[AttemptId, str] = {}
         self._opens = 0
         self._lock = threading.Lock()
@@ -48,17 +48,17 @@ class AckControl:
     def begin(self, ackers: Iterable[str]) -> None:
         """Take the log over: place the slices, end and delete older executions' attempts."""
         with self._lock:
-            self._members = self._place(ackers)
-            self._log.append_control(self._execution, self._members, keep_from="=")
+            self._owners = self._place(ackers)
+            self._log.append_control(self._execution, self._owners, keep_from="=")
             self._live.clear()
         self._log.sweep(self._execution)
 
     def set_ackers(self, ackers: Iterable[str]) -> None:
         """Tell that these ackers are alive; slices move from those that are gone."""
         with self._lock:
-            members = self._place(ackers)
-            if self._members is None or members.owners != self._members.owners:
-                self._members = members
+            owners = self._place(ackers)
+            if self._owners is None or owners.owners != self._owners.owners:
+                self._owners = owners
                 self._renew()
 
     def open(self, attempt: AttemptId, roots: int) -> None:
@@ -97,18 +97,18 @@ class AckControl:
                 except AckLogLostError:
                     self._log.delete(attempt)
 
-    def _place(self, ackers: Iterable[str]) -> Members:
+    def _place(self, ackers: Iterable[str]) -> SliceOwners:
         names = list(ackers)
         if not names:
             raise ProtocolError(
                 "ackers: none is alive, so no window can be judged; start one, or set tracking: Off"
             )
-        return Members.of(self._execution, names, self._live, self._members, self._virtual_nodes)
+        return SliceOwners.of(self._execution, names, self._live, self._owners, self._virtual_nodes)
 
     def _renew(self) -> None:
         """Say again who owns what, and trim what no acker needs any more."""
-        if self._members is None:
+        if self._owners is None:
             raise ProtocolError("ack log: nothing may be written to it before begin()")
-        self._members = Members(self._execution, self._members.owners, tuple(self._live))
+        self._owners = SliceOwners(self._execution, self._owners.owners, tuple(self._live))
         keep_from = next(iter(self._live.values()), "=")
-        self._log.append_control(self._execution, self._members, keep_from)
+        self._log.append_control(self._execution, self._owners, keep_from)

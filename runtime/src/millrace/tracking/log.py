@@ -28,8 +28,8 @@ from millrace.protocol.acker import merge_verdicts
 from millrace.protocol.acklog import (
     ControlEntry,
     ForgetAttempt,
-    Members,
     Open,
+    SliceOwners,
     check_partition,
     roots_of,
 )
@@ -38,7 +38,7 @@ from millrace.protocol.types import AttemptId, CloseMarker, Verdict
 _KINDS: dict[str, type[ControlEntry]] = {
     "open": Open,
     "close": CloseMarker,
-    "members": Members,
+    "members": SliceOwners,
     "forget": ForgetAttempt,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -134,7 +134,7 @@ class AckLog:
 
         ``keep_from`` trims entries before that id, ``"="`` all before this one. Raises
         ``FencedError`` when a newer execution has written, and ``AckLogLostError`` when there is
-        no control stream (a ``Members`` entry begins one).
+        no control stream (a ``SliceOwners`` entry begins one).
         """
         kind = _NAMES[type(entry)]
         keys = [self._prefix + "execution", self.control_key]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millrace.errors import FencedError, SinkError
 from millrace.protocol.types import Sealed, Staged
-from millrace.sinks import Sink, SinkUnavailableError, Step
+from millrace.sinks import Sink, SinkUnavailableError, StepHook
 
 State = dict[str, Any]
 
@@ -61,7 +61,11 @@ class Ledger(Sink):
         return self.stage_rows(name, batches)
 
     def publish(
-        self, sealed: Sealed, mine: Sequence[Staged], execution: int, step: Step | None = None
+        self,
+        sealed: Sealed,
+        mine: Sequence[Staged],
+        execution: int,
+        step: StepHook | None = None,
     ) -> None:
         with self.locked() as state:
             self.check_mark(state, execution)

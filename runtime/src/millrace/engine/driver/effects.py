@@ -29,7 +29,7 @@ Post = Callable[[e.Event], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Equipment:
     """The real things that actions are carried out on."""
 
     view: ViewFile
@@ -47,10 +47,10 @@ class Parts:
     settle: Callable[[], None]
 
 
-class RealEffects:
+class RealPerformer:
     """One method for each kind of action; see ``protocol.events`` for what each asks."""
 
-    def __init__(self, parts: Parts, post: Post) -> None:
+    def __init__(self, parts: Equipment, post: Post) -> None:
         self._parts = parts
         self._post = post
         self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")

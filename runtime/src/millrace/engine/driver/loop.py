@@ -21,7 +21,7 @@ LONGEST_WAIT_S = 0.2
 """How often ``poll`` is called when no event arrives."""
 
 
-class Effects(Protocol):
+class Performer(Protocol):
     """Carries out actions. An event that is already known is returned, others are posted."""
 
     def perform(self, action: e.Action) -> list[e.Event]: ...
@@ -46,7 +46,7 @@ class Loop:
     def post(self, event: e.Event) -> None:
         self._events.put(event)
 
-    def run(self, effects: Effects, observe: Callable[[e.Event], None]) -> e.Stop:
+    def run(self, effects: Performer, observe: Callable[[e.Event], None]) -> e.Stop:
         """Run the machine to its end; ``observe`` is told every event before it is handled."""
         ready: deque[e.Event] = deque()
         actions = self._machine.start(self._clock.monotonic_s())

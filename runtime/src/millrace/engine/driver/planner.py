@@ -24,7 +24,7 @@ LAG_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NextInput:
     """What all sources together have for one window; ``lags`` counts what waits behind it."""
 
     ranges: tuple[RootRange, ...]
@@ -39,7 +39,7 @@ class Found:
 
 def look(
     sources: Sequence[Source], offsets: Mapping[str, Json], max_records: int, first: int = 0
-) -> Found:
+) -> NextInput:
     """Ask each source once; a source that has little leaves its share to the others.
 
     They are asked from number ``first`` on, and once the window is full the others are not asked,
@@ -65,7 +65,7 @@ def look(
         drained = drained and plan.drained
         lags[source.name] = plan.lag_records or 0
     ranges = tuple(piece for number in sorted(found) for piece in found[number])
-    return Found(ranges, after, drained, lags)
+    return NextInput(ranges, after, drained, lags)
 
 
 class Planner:

@@ -17,7 +17,7 @@ from millrace import checked, crash
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.connectors import build_retired, build_sinks, build_sources
-from millrace.engine.driver.effects import Parts, RealEffects
+from millrace.engine.driver.effects import Equipment, RealPerformer
 from millrace.engine.driver.inbox import Mailbox
 from millrace.engine.driver.journal import EventFile, StatusFile
 from millrace.engine.driver.loop import Loop
@@ -28,7 +28,7 @@ from millrace.engine.driver.statistics import Statistics
 from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.runner import AttemptRunner
-from millrace.engine.jobs.start import SparkParts, start_spark
+from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.task.state import Services
 from millrace.errors import ExitCode, MillraceError, SinkError, WorkFolderError
 from millrace.protocol import events as e
@@ -48,7 +48,7 @@ log = logging.getLogger("millrace.driver")
 RETRY_S = 1.0
 """Pause before a sink that was away is looked at again."""
 
-Start = Callable[[StreamTopology, str, Path, Path], SparkParts]
+Start = Callable[[StreamTopology, str, Path, Path], StartedSpark]
 """Gives (topology, uid, folder of its file, work folder) a session and the program."""
 
 
@@ -159,7 +159,7 @@ class DriverProcess:
         self._events = EventFile(config.workdir / "events.jsonl", self._clock)
         self._stop_asked = threading.Event()
         self._exit_code = ExitCode.FAILED
-        self._spark: Future[SparkParts] | None = None
+        self._spark: Future[StartedSpark] | None = None
         self._runner: AttemptRunner | None = None
         self._statistics = Statistics(
             StatusFile(config.workdir / "status.json", self._clock), self._clock
@@ -214,7 +214,7 @@ class DriverProcess:
 
     # -- parts
 
-    def _effects(self) -> RealEffects:
+    def _effects(self) -> RealPerformer:
         config, spec, post = self.config, self.config.topology.spec, self._loop.post
         verdicts = Verdicts(
             self._stores,
@@ -232,7 +232,7 @@ class DriverProcess:
         planner.start()
         self._statistics.lag = lambda: planner.lag_records
         self._statistics.taken = planner.taken
-        parts = Parts(
+        parts = Equipment(
             view=self._view,
             stores=self._stores,
             verdicts=verdicts,
@@ -247,7 +247,7 @@ class DriverProcess:
             failed=self._failed,
             settle=self._statistics.settle,
         )
-        return RealEffects(parts, post)
+        return RealPerformer(parts, post)
 
     def _retired(self) -> RetiredSinks:
         config = self.config
@@ -262,7 +262,7 @@ class DriverProcess:
 
         return RetiredSinks(config.components, config.drop_removed, make)
 
-    def _started(self) -> SparkParts:
+    def _started(self) -> StartedSpark:
         assert self._spark is not None
         return self._spark.result()
 

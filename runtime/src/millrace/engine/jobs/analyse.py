@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from millrace.ddl import RESERVED_PREFIX
 from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.jobs.start import code_path
-from millrace.engine.program.program import SqlStep
+from millrace.engine.program.program import SqlExpressions
 from millrace.engine.program.schema import normal_schema
 from millrace.engine.program.sql import SqlAnalyser
 from millrace.engine.program.usercode import use_path
@@ -92,7 +92,7 @@ def _step(
 ) -> pa.Schema | None:
     assert processor.sql is not None
     base = f"spec.processors[{index}].sql"
-    step = SqlStep(tuple(processor.sql.select), processor.sql.where)
+    step = SqlExpressions(tuple(processor.sql.select), processor.sql.where)
     faults = sql.faults(step, incoming)
     remedy = f"its input has {', '.join(incoming.names)}"
     for fault in faults:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SparkParts:
+class StartedSpark:
     """A session and the program that was compiled for it."""
 
     spark: SparkSession
@@ -55,7 +55,7 @@ def code_path(topology: StreamTopology, folder: Path) -> Path:
     return (folder / (topology.spec.code.path or ".")).resolve()
 
 
-def start_spark(topology: StreamTopology, uid: str, folder: Path, workdir: Path) -> SparkParts:
+def start_spark(topology: StreamTopology, uid: str, folder: Path, workdir: Path) -> StartedSpark:
     """Build the session, then compile. Raises ``SparkStartError``, ``TopologyError``."""
     settings = session_settings(topology, workdir)
     # What a Spark that was killed left behind serves nobody.
@@ -74,7 +74,7 @@ def start_spark(topology: StreamTopology, uid: str, folder: Path, workdir: Path)
         code_path=code_path(topology, folder),
         sql_schema=SqlAnalyser(spark),
     )
-    return SparkParts(spark, compile_topology(topology, options))
+    return StartedSpark(spark, compile_topology(topology, options))
 
 
 def _java_reason(text: str) -> str:

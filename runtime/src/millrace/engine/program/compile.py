@@ -18,13 +18,13 @@ from millrace.ddl import RESERVED_PREFIX
 from millrace.engine.program.aggregates import state_of
 from millrace.engine.program.program import (
     Accumulation,
+    Channel,
     Component,
-    Edge,
     Kind,
     Pass,
     Program,
     Route,
-    SqlStep,
+    SqlExpressions,
 )
 from millrace.engine.program.schema import is_carried, normal_schema
 from millrace.engine.program.usercode import load_function, use_path
@@ -45,7 +45,7 @@ from millrace.topology.model import (
     StreamTopology,
 )
 
-SqlSchema = Callable[[str, SqlStep, pa.Schema], pa.Schema]
+SqlSchema = Callable[[str, SqlExpressions, pa.Schema], pa.Schema]
 """Output schema of an SQL step (name, step, input schema); raises ``TopologyError``."""
 
 
@@ -142,7 +142,7 @@ def _component(graph: _Graph, part: Source | Processor | Sink, number: int) -> C
     return _function(graph, part, base, incoming)
 
 
-def _edge(graph: _Graph, part: Source | Processor | Sink, declared: Input) -> Edge:
+def _edge(graph: _Graph, part: Source | Processor | Sink, declared: Input) -> Channel:
     local = graph.passes[declared.producer] == graph.passes[part.name]
     if declared.broadcast:
         route = Route.BROADCAST
@@ -152,7 +152,7 @@ def _edge(graph: _Graph, part: Source | Processor | Sink, declared: Input) -> Ed
     else:
         route = Route.LOCAL if local else Route.FORWARD
     columns = tuple(declared.columns.items())
-    return Edge(declared.producer, part.name, route, tuple(declared.key), columns=columns)
+    return Channel(declared.producer, part.name, route, tuple(declared.key), columns=columns)
 
 
 def _arriving(graph: _Graph, part: Source | Processor | Sink, declared: Input) -> pa.Schema | None:
@@ -273,7 +273,7 @@ def _sql(graph: _Graph, part: Processor, base: Component, incoming: pa.Schema | 
             "runs in the JVM and must be directly behind a source or another SQL step. Move it "
             "there, or write it as a @row or @vectorized function"
         )
-    step = SqlStep(tuple(part.sql.select), part.sql.where)
+    step = SqlExpressions(tuple(part.sql.select), part.sql.where)
     output = None
     if graph.options.sql_schema is not None and incoming is not None:
         output = normal_schema(graph.options.sql_schema(part.name, step, incoming))
@@ -341,7 +341,7 @@ def _mark_order(components: Mapping[str, Component]) -> dict[str, Component]:
 
 
 def _with_outputs(components: Mapping[str, Component]) -> dict[str, Component]:
-    outputs: dict[str, list[Edge]] = {name: [] for name in components}
+    outputs: dict[str, list[Channel]] = {name: [] for name in components}
     for component in components.values():
         for edge in component.inputs:
             outputs[edge.producer].append(edge)

@@ -61,7 +61,7 @@ class Route(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class Channel:
     """One input of a component."""
 
     producer: str
@@ -98,7 +98,7 @@ class Accumulation:
 
 
 @dataclass(frozen=True, slots=True)
-class SqlStep:
+class SqlExpressions:
     """``select`` expressions and an optional ``where`` that Spark SQL evaluates."""
 
     select: tuple[str, ...]
@@ -116,12 +116,12 @@ class Component:
     name: str
     kind: Kind
     pass_no: int
-    inputs: tuple[Edge, ...] = ()
-    outputs: tuple[Edge, ...] = ()
+    inputs: tuple[Channel, ...] = ()
+    outputs: tuple[Channel, ...] = ()
     output: pa.Schema | None = None
     state: tuple[tuple[str, str], ...] | None = None
     function: str | None = None
-    sql: SqlStep | None = None
+    sql: SqlExpressions | None = None
     columns: tuple[Accumulation, ...] = ()
     key: tuple[str, ...] = ()
     rows: pa.Schema | None = None
@@ -170,7 +170,7 @@ class Program:
     drop_gone: bool = False
 
     @cached_property
-    def edges(self) -> dict[str, Edge]:
+    def edges(self) -> dict[str, Channel]:
         """Every edge by name."""
         return {e.name: e for c in self.components.values() for e in c.inputs}
 
@@ -193,7 +193,7 @@ class Program:
         """Steps that the JVM runs, each behind its input."""
         return [c for c in self.components.values() if c.in_jvm]
 
-    def crossing(self, boundary: int) -> list[Edge]:
+    def crossing(self, boundary: int) -> list[Channel]:
         """Edges that cross from pass ``boundary`` into the next one."""
         return [
             e

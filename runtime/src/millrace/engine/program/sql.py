@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.engine.program.program import Component, Kind, Program, SqlStep
+from millrace.engine.program.program import Component, Kind, Program, SqlExpressions
 from millrace.errors import TopologyError
 from millrace.topology.problems import shorten
 
@@ -73,7 +73,7 @@ class SqlAnalyser:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
-    def faults(self, step: SqlStep, incoming: pa.Schema) -> list[SqlFault]:
+    def faults(self, step: SqlExpressions, incoming: pa.Schema) -> list[SqlFault]:
         """What Spark refuses of a step, in terms of the columns that come in alone."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -91,7 +91,7 @@ class SqlAnalyser:
                 found.append(SqlFault("where", step.where, reason))
         return found
 
-    def __call__(self, name: str, step: SqlStep, incoming: pa.Schema) -> pa.Schema:
+    def __call__(self, name: str, step: SqlExpressions, incoming: pa.Schema) -> pa.Schema:
         """Output schema of a step. Raises ``TopologyError`` where Spark refuses it."""
         from pyspark.errors import PySparkException
         from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.program.aggregates import state_of
-from millrace.engine.program.program import Component, Edge
+from millrace.engine.program.program import Channel, Component
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import ID, Array, Batch, concat, dense
 from millrace.engine.task.context import Task
@@ -24,7 +24,7 @@ from millrace.state.keys import hash_keys, key_groups
 _PARTIAL = "+"
 
 
-def lane_of_partials(edge: Edge) -> str:
+def lane_of_partials(edge: Channel) -> str:
     """Name under which an edge's combined rows travel."""
     return f"{edge.name}{_PARTIAL}"
 
@@ -51,15 +51,15 @@ def tree_roots(component: Component, groups: Array) -> Array:
 class Merging(Protocol):
     """What merges combined rows and single tuples, where that is in the same task."""
 
-    def accept(self, edge: Edge, batch: Batch) -> None: ...
+    def accept(self, edge: Channel, batch: Batch) -> None: ...
 
-    def accept_partial(self, edge: Edge, rows: pa.RecordBatch) -> None: ...
+    def accept_partial(self, edge: Channel, rows: pa.RecordBatch) -> None: ...
 
 
 class Combiner:
     """Combines what one edge brings to an aggregate, within the producing task."""
 
-    def __init__(self, task: Task, edge: Edge, component: Component) -> None:
+    def __init__(self, task: Task, edge: Channel, component: Component) -> None:
         self.task, self.edge, self.component = task, edge, component
         self._groups = task.program.key_groups
         self._state = state_of(component, self._groups)
@@ -128,7 +128,7 @@ class Combiner:
 class CombineCrossing(Crossing):
     """A combined edge on its way to the partitions that merge it."""
 
-    def __init__(self, task: Task, edge: Edge, component: Component) -> None:
+    def __init__(self, task: Task, edge: Channel, component: Component) -> None:
         super().__init__(task, edge)
         self._combiner = Combiner(task, edge, component)
 
@@ -151,7 +151,7 @@ class CombineCrossing(Crossing):
         return lanes
 
 
-def aggregate_rows(component: Component, edge: Edge, data: pa.RecordBatch) -> pa.RecordBatch:
+def aggregate_rows(component: Component, edge: Channel, data: pa.RecordBatch) -> pa.RecordBatch:
     """The columns that an aggregate looks at, under the names that its state has."""
     assert component.rows is not None
     renamed = dict(zip(component.key, edge.key, strict=True))

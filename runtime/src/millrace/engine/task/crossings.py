@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.program.program import Edge, Route
+from millrace.engine.program.program import Channel, Route
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Array, Batch, concat, dense
 from millrace.engine.task.context import Task
@@ -19,7 +19,7 @@ from millrace.ids import mix64
 class Crossing(ABC):
     """Collects what leaves over one edge; ``parts`` cuts it by reader."""
 
-    def __init__(self, task: Task, edge: Edge) -> None:
+    def __init__(self, task: Task, edge: Channel) -> None:
         self.task = task
         self.edge = edge
         self._batches: list[Batch] = []
@@ -71,7 +71,7 @@ class KeyedCrossing(Crossing):
         return {self.edge.name: keyed_parts(self.task, self.edge, batch)}
 
 
-def keyed_parts(task: Task, edge: Edge, batch: Batch) -> dict[int, pa.Table]:
+def keyed_parts(task: Task, edge: Channel, batch: Batch) -> dict[int, pa.Table]:
     """Cut a batch by the partition of each tuple's key group; key columns travel encoded."""
     keys = encode_keys(batch.data, edge.key, task.program.key_groups)
     reader_of_key = task.partition_of(keys.groups)
@@ -90,7 +90,7 @@ def keyed_parts(task: Task, edge: Edge, batch: Batch) -> dict[int, pa.Table]:
     return parts
 
 
-def broadcast(task: Task, edge: Edge, batch: Batch) -> list[Batch]:
+def broadcast(task: Task, edge: Channel, batch: Batch) -> list[Batch]:
     """The copies of a batch, one for each partition in order, booked as emitted."""
     copies = []
     for partition in range(task.partitions):
@@ -103,12 +103,12 @@ def broadcast(task: Task, edge: Edge, batch: Batch) -> list[Batch]:
     return copies
 
 
-def broadcast_ids(ids: Array, partition: int, edge: Edge) -> Array:
+def broadcast_ids(ids: Array, partition: int, edge: Channel) -> Array:
     """Ids of the copies that one partition gets of broadcast tuples."""
     return kernels.emit_alike(ids, partition, mix64(edge.id))
 
 
-def crossing_for(task: Task, edge: Edge) -> Crossing:
+def crossing_for(task: Task, edge: Channel) -> Crossing:
     """The crossing of an edge that is not combined."""
     kinds: dict[Route, type[Crossing]] = {
         Route.FORWARD: ForwardCrossing,

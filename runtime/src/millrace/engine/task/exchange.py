@@ -84,7 +84,7 @@ def check_of(tables: pa.Table | pa.RecordBatch) -> Check:
     return Check(tables.num_rows, xor)
 
 
-def verify(parcels: Sequence[Parcel], writers: int, reader: int, tracked: bool) -> None:
+def check_envelopes(parcels: Sequence[Parcel], writers: int, reader: int, tracked: bool) -> None:
     """Refuse what is not exactly one whole envelope from each of ``writers`` partitions.
 
     Raises ``EnvelopeError``.
@@ -101,10 +101,10 @@ def verify(parcels: Sequence[Parcel], writers: int, reader: int, tracked: bool) 
                 f"partition {reader} got an envelope for partition {parcel.header.reader}"
             )
         if tracked:
-            _verify_content(parcel)
+            _check_content(parcel)
 
 
-def _verify_content(parcel: Parcel) -> None:
+def _check_content(parcel: Parcel) -> None:
     for edge, expected in parcel.header.checks.items():
         table = parcel.tables.get(edge)
         got = check_of(table) if table is not None else Check(0)
@@ -119,7 +119,7 @@ def _verify_content(parcel: Parcel) -> None:
         raise EnvelopeError(f"an envelope brought the edge {extra[0]}, which was not sent")
 
 
-def verify_roots(table: pa.Table, roots: int, edge: str) -> None:
+def check_roots(table: pa.Table, roots: int, edge: str) -> None:
     """Refuse root numbers outside the window, which the kernels could not index."""
     for chunk in table.column(ROOT).chunks:
         if kernels.count_foreign(chunk.to_numpy(), roots):

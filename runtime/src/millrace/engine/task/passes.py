@@ -13,13 +13,13 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from millrace.engine.program.program import Component, Edge, Kind, Pass, Route
+from millrace.engine.program.program import Channel, Component, Kind, Pass, Route
 from millrace.engine.program.sql import jvm_sources
 from millrace.engine.task.batch import Batch, dense, joined, one_batch
 from millrace.engine.task.combine import CombineCrossing, Combiner, edge_of_lane, is_partial
 from millrace.engine.task.context import Task, getting_ready
 from millrace.engine.task.crossings import Crossing, broadcast, checks_of, crossing_for
-from millrace.engine.task.exchange import Header, Parcel, verify_roots
+from millrace.engine.task.exchange import Header, Parcel, check_roots
 from millrace.engine.task.staging import TaskStaging
 from millrace.engine.task.state import TaskState
 from millrace.engine.task.steps.aggregate import MergeStep
@@ -38,7 +38,7 @@ SLICE_ROWS = 131_072
 """Most tuples out of an envelope that a step without order gets at once."""
 
 
-class Parts(Protocol):
+class Toolbox(Protocol):
     """User code, sources and sinks of this process, made on first use."""
 
     def function(self, component: Component) -> FunctionSpec: ...
@@ -49,7 +49,7 @@ class Parts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Effects:
+class Written:
     """What a task has written: state and staged output."""
 
     segments: tuple[tuple[str, Segment], ...]
@@ -63,7 +63,9 @@ class PassRun:
     any case.
     """
 
-    def __init__(self, task: Task, passes: Sequence[Pass], parts: Parts, state: TaskState) -> None:
+    def __init__(
+        self, task: Task, passes: Sequence[Pass], parts: Toolbox, state: TaskState
+    ) -> None:
         self.task = task
         self._state = state
         program = task.program
@@ -112,7 +114,7 @@ class PassRun:
             for lane, table in parcel.tables.items():
                 self._receive(lane, table)
 
-    def finish(self) -> Effects:
+    def finish(self) -> Written:
         """No more input comes: bring every step to its end and write state and output."""
         program = self.task.program
         for name in self._names:
@@ -121,7 +123,7 @@ class PassRun:
                     self._combiners[edge.name].finish()
             self._steps[name].finish()
         staged = [s.staged for s in self._steps.values() if isinstance(s, SinkStep) and s.staged]
-        return Effects(self._state.write(), tuple(staged))
+        return Written(self._state.write(), tuple(staged))
 
     def parcels(self, readers: int) -> dict[int, dict[str, pa.Table]]:
         """Tables by reader and lane, for the pass that follows."""
@@ -144,7 +146,7 @@ class PassRun:
 
     # -- wiring
 
-    def _way(self, edge: Edge) -> Deliver:
+    def _way(self, edge: Channel) -> Deliver:
         inside = self.task.program.components[edge.consumer].pass_no <= self._last
         if edge.route is Route.COMBINED:
             return self._combined_way(edge, inside)
@@ -157,14 +159,14 @@ class PassRun:
             return self._copies(edge, accept)
         return accept
 
-    def _shown(self, producer: Component, edge: Edge, deliver: Deliver) -> Deliver:
+    def _shown(self, producer: Component, edge: Channel, deliver: Deliver) -> Deliver:
         """Hide what the JVM computed from consumers that it is not for."""
         from_jvm = producer.in_jvm or producer.name in self._fed
         if not from_jvm or self.task.program.components[edge.consumer].in_jvm:
             return deliver
         return without_carried(producer, deliver)
 
-    def _combined_way(self, edge: Edge, inside: bool) -> Deliver:
+    def _combined_way(self, edge: Channel, inside: bool) -> Deliver:
         component = self.task.program.components[edge.consumer]
         if inside:
             merge = self._steps[edge.consumer]
@@ -177,7 +179,7 @@ class PassRun:
         self._crossings[edge.name] = crossing
         return crossing.deliver
 
-    def _copies(self, edge: Edge, accept: Deliver) -> Deliver:
+    def _copies(self, edge: Channel, accept: Deliver) -> Deliver:
         """A broadcast edge within one task, which has one partition."""
 
         def deliver(batch: Batch) -> None:
@@ -186,7 +188,7 @@ class PassRun:
 
         return deliver
 
-    def _accept(self, edge: Edge) -> Deliver:
+    def _accept(self, edge: Channel) -> Deliver:
         component = self.task.program.components[edge.consumer]
         step = self._steps[edge.consumer]
         if len(component.inputs) == 1 or component.kind is Kind.AGGREGATE:
@@ -196,7 +198,7 @@ class PassRun:
         names = component.inputs[0].seen(producer.output).names
         return lambda batch: step.accept(edge, batch.with_data(batch.data.select(names)))
 
-    def _build(self, component: Component, outlet: Outlet, parts: Parts) -> Step:
+    def _build(self, component: Component, outlet: Outlet, parts: Toolbox) -> Step:
         task, kind = self.task, component.kind
         if kind is Kind.SOURCE:
             return SourceStep(task, component, outlet, parts.source(component))
@@ -238,7 +240,7 @@ class PassRun:
             assert isinstance(step, MergeStep)
             step.accept_partial(edge, one_batch(table))
             return
-        verify_roots(table, self.task.plan.intent.roots, edge.name)
+        check_roots(table, self.task.plan.intent.roots, edge.name)
         whole = Batch.from_arrow(one_batch(table))
         accept = self._accept(edge)
         if isinstance(step, StatefulStep | KeyedClassStep):
@@ -281,7 +283,7 @@ def headed(
     ]
 
 
-def _renamed(edge: Edge, deliver: Deliver) -> Deliver:
+def _renamed(edge: Channel, deliver: Deliver) -> Deliver:
     """A way to a consumer that takes columns under names of its own."""
     if not edge.columns:
         return deliver

@@ -34,7 +34,7 @@ from millrace.engine.task.worker import (
     encode_reports,
     load_job,
     marked_errors,
-    parts_of,
+    toolbox_of,
 )
 from millrace.tracking.kernels import range_seeds
 
@@ -49,7 +49,7 @@ class FrameReader:
     def __call__(self, _: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         job = load_job(self._job)
         with marked_errors(job.plan.id):
-            parts = parts_of(job)
+            parts = toolbox_of(job)
             sources = {s.name: s for s in jvm_sources(parts.program)}
             partition = _partition()
             a = job.plan.id
@@ -61,7 +61,7 @@ class FrameReader:
             parts.box.idle()
 
     def _read(self, job: Job, piece: Piece, component: Component) -> Iterator[pa.RecordBatch]:
-        parts = parts_of(job)
+        parts = toolbox_of(job)
         done = 0
         span = piece.first, piece.first + piece.range.count - 1
         parts.box.begin(component.name, span)

@@ -29,10 +29,10 @@ from millrace.engine.task.acks import send_acks
 from millrace.engine.task.blackbox import Box, Note
 from millrace.engine.task.books import Books, Failures, NetPool
 from millrace.engine.task.context import Task
-from millrace.engine.task.exchange import Transport, verify
+from millrace.engine.task.exchange import Transport, check_envelopes
 from millrace.engine.task.faults import TaskError
 from millrace.engine.task.memory import Memory, WorkerExhaustedError, has_room
-from millrace.engine.task.passes import Effects, PassRun, headed
+from millrace.engine.task.passes import PassRun, Written, headed
 from millrace.engine.task.state import Services, StateHost, TaskState
 from millrace.engine.task.steps.ends import Piece
 from millrace.errors import MillraceError
@@ -58,7 +58,7 @@ class Job:
         return signing.signed("job", self)
 
 
-class ProcessParts:
+class ProcessToolbox:
     """User code, sources, sinks and state caches of this process, for one program."""
 
     def __init__(self, kit: Kit) -> None:
@@ -101,7 +101,7 @@ class ProcessParts:
 
 _TASKS_PER_COLLECTION = 200
 
-_PROCESS: dict[str, ProcessParts] = {}
+_PROCESS: dict[str, ProcessToolbox] = {}
 _JOBS: dict[str, Job] = {}
 
 
@@ -135,10 +135,10 @@ def decode_reports(data: bytes) -> list[TaskReport]:
     return list(signing.verified("report", data))
 
 
-def parts_of(job: Job) -> ProcessParts:
+def toolbox_of(job: Job) -> ProcessToolbox:
     parts = _PROCESS.get(job.kit)
     if parts is None:
-        parts = ProcessParts(load_kit(Path(job.kit)))
+        parts = ProcessToolbox(load_kit(Path(job.kit)))
         _PROCESS.clear()
         _PROCESS[job.kit] = parts
     return parts
@@ -149,7 +149,7 @@ class Running:
 
     def __init__(self, job: Job, pass_no: int, partition: int) -> None:
         self.job = job
-        self.parts = parts_of(job)
+        self.parts = toolbox_of(job)
         program, plan = self.parts.program, job.plan
         context = TaskContext.get()
         if context is not None:
@@ -195,7 +195,7 @@ class Running:
 
     def _report(
         self,
-        effects: Effects,
+        effects: Written,
         read: tuple[TaskId, ...],
         roots_read: tuple[tuple[int, int], ...],
     ) -> TaskReport:
@@ -256,7 +256,7 @@ class NextPass:
                 parcels = running.parts.transport.receive(data)
                 del data
                 tracked = running.parts.program.tracking
-                verify(parcels, running.partitions, partition, tracked)
+                check_envelopes(parcels, running.partitions, partition, tracked)
                 read = tuple(sorted(p.header.task for p in parcels))
                 relayed = {r.task: r for p in parcels for r in p.header.reports}
                 run.open()

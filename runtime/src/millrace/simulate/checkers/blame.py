@@ -29,7 +29,7 @@ class Blame:
         history.listen(h.LettersTaken, self._taken)
         history.listen(h.Commit, self._committed)
         history.listen(h.Broken, self._broken)
-        history.listen(h.Ended, self._ended)
+        history.listen(h.Telling, self._ended)
 
     def _was_hit(self, entry: h.Hit) -> None:
         self._hit.update(entry.roots)
@@ -71,7 +71,7 @@ class Blame:
         if self._rows[row] > LONGEST_ROW:
             raise h.ViolationError("blame", f"the engine fails {entry.plan.id}, and no end of it")
 
-    def _ended(self, entry: h.Ended) -> None:
+    def _ended(self, entry: h.Telling) -> None:
         self._rows.pop(_row_of(entry.plan), None)
 
 

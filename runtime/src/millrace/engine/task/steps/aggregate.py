@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.program.aggregates import state_of
-from millrace.engine.program.program import Component, Edge
+from millrace.engine.program.program import Channel, Component
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import ID, Array, Batch
 from millrace.engine.task.combine import aggregate_rows, report_overflow, tree_roots
@@ -32,9 +32,9 @@ class MergeStep(CollectingStep):
     def __init__(self, task: Task, component: Component, outlet: Outlet, state: TaskState) -> None:
         super().__init__(task, component, outlet)
         self._state = state
-        self._partials: list[tuple[Edge, pa.RecordBatch]] = []
+        self._partials: list[tuple[Channel, pa.RecordBatch]] = []
 
-    def accept_partial(self, edge: Edge, rows: pa.RecordBatch) -> None:
+    def accept_partial(self, edge: Channel, rows: pa.RecordBatch) -> None:
         self._partials.append((edge, rows))
 
     def finish(self) -> None:
@@ -82,7 +82,7 @@ class MergeStep(CollectingStep):
             self._fail_singles([(batch, e) for e, batch in singles], overflows)
         return contributors
 
-    def _singles_by_edge(self) -> list[tuple[Edge, Batch]]:
+    def _singles_by_edge(self) -> list[tuple[Channel, Batch]]:
         found = []
         for edge, batch in self.waiting:
             left = self.task.failures.without_failed(batch)
@@ -128,7 +128,7 @@ class MergeStep(CollectingStep):
 
     def _fail_singles(
         self,
-        singles: Sequence[tuple[Batch, Edge]],
+        singles: Sequence[tuple[Batch, Channel]],
         overflows: Mapping[int, AggregateOverflowError],
     ) -> None:
         """All tuples of the key groups whose sums overflowed fail, whichever tipped it over."""

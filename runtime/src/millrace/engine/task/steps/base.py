@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.program.program import ONE_TO_MANY, Component, Edge, Route
+from millrace.engine.program.program import ONE_TO_MANY, Channel, Component, Route
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.context import Task
@@ -19,7 +19,9 @@ Deliver = Callable[[Batch], None]
 class Outlet:
     """Gives the tuples that a component emits their ids and sends them along each of its edges."""
 
-    def __init__(self, task: Task, component: Component, ways: list[tuple[Edge, Deliver]]) -> None:
+    def __init__(
+        self, task: Task, component: Component, ways: list[tuple[Channel, Deliver]]
+    ) -> None:
         self._task = task
         self._ways = ways
         self._many = component.kind in ONE_TO_MANY
@@ -76,7 +78,7 @@ class Outlet:
 
     def _ids(
         self,
-        edge: Edge,
+        edge: Channel,
         parent: Batch,
         parents: Array | None,
         ordinals: Array | None,
@@ -135,7 +137,7 @@ class Step(ABC):
         """Before the first batch."""
 
     @abstractmethod
-    def accept(self, edge: Edge, batch: Batch) -> None:
+    def accept(self, edge: Channel, batch: Batch) -> None:
         """Take a batch that arrived over ``edge``."""
 
     def finish(self) -> None:  # noqa: B027 most steps have nothing to do here
@@ -148,7 +150,7 @@ class Step(ABC):
 class StreamingStep(Step):
     """A step that deals with each batch when it arrives."""
 
-    def accept(self, edge: Edge, batch: Batch) -> None:
+    def accept(self, edge: Channel, batch: Batch) -> None:
         batch = self.task.failures.without_failed(batch)
         if len(batch):
             self.process(batch)
@@ -164,9 +166,9 @@ class CollectingStep(Step):
 
     def __init__(self, task: Task, component: Component, outlet: Outlet) -> None:
         super().__init__(task, component, outlet)
-        self.waiting: list[tuple[Edge, Batch]] = []
+        self.waiting: list[tuple[Channel, Batch]] = []
 
-    def accept(self, edge: Edge, batch: Batch) -> None:
+    def accept(self, edge: Channel, batch: Batch) -> None:
         if len(batch):
             self.waiting.append((edge, batch))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace import crash
-from millrace.engine.program.program import Component, Edge
+from millrace.engine.program.program import Channel, Component
 from millrace.engine.program.schema import fitting
 from millrace.engine.program.sql import ERROR, GONE
 from millrace.engine.task.batch import Array, Batch
@@ -98,7 +98,7 @@ class SourceStep(Step):
         self._fed: list[Array] = []
         self._excluded = np.array(sorted(task.plan.excluded), np.int64)
 
-    def accept(self, edge: Edge, batch: Batch) -> None:
+    def accept(self, edge: Channel, batch: Batch) -> None:
         raise AssertionError("a source has no input")
 
     def read(self, pieces: Sequence[Piece]) -> list[tuple[int, int]]:

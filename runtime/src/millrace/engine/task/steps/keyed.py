@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.ddl import Column
-from millrace.engine.program.program import Component, Edge
+from millrace.engine.program.program import Channel, Component
 from millrace.engine.program.schema import rows_of
 from millrace.engine.task.batch import Array, Batch, concat
 from millrace.engine.task.context import USER_ERRORS, Task
@@ -45,7 +45,7 @@ class KeyedInput:
         self._state = state
         self._states: dict[int, DictState] = {}
 
-    def order(self, waiting: list[tuple[Edge, Batch]]) -> Batch | None:
+    def order(self, waiting: list[tuple[Channel, Batch]]) -> Batch | None:
         """All tuples as one batch in root order; ``None`` where there are none."""
         batches = [batch for _, batch in waiting]
         return concat(batches).in_root_order() if batches else None
@@ -175,9 +175,9 @@ class KeyedClassStep(ClassStep):
     ) -> None:
         super().__init__(task, component, outlet, instance)
         self._input = KeyedInput(task, component, state)
-        self.waiting: list[tuple[Edge, Batch]] = []
+        self.waiting: list[tuple[Channel, Batch]] = []
 
-    def accept(self, edge: Edge, batch: Batch) -> None:
+    def accept(self, edge: Channel, batch: Batch) -> None:
         if len(batch):
             self.waiting.append((edge, batch))
 
@@ -237,14 +237,14 @@ def settle(state: DictState, place: int) -> None:
         raise StateError(f"state: {problem}")
 
 
-def take_waiting(step: StatefulStep | KeyedClassStep) -> list[tuple[Edge, Batch]]:
+def take_waiting(step: StatefulStep | KeyedClassStep) -> list[tuple[Channel, Batch]]:
     """What has been collected, less tuples of roots that failed in this task."""
     waiting = [(edge, step.task.failures.without_failed(b)) for edge, b in step.waiting]
     step.waiting = []
     return [(edge, batch) for edge, batch in waiting if len(batch)]
 
 
-def book(step: StatefulStep | KeyedClassStep, batches: list[tuple[Edge, Batch]]) -> None:
+def book(step: StatefulStep | KeyedClassStep, batches: list[tuple[Channel, Batch]]) -> None:
     """Everything that was collected has been processed."""
     for edge, batch in batches:
         step.task.books.absorb(edge.name, batch)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from millrace.protocol.types import TaskId, TaskReport
-from millrace.protocol.verify import Inconsistent, Winners, verify
+from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
 
 def task(pass_no: int, partition: int, attempt: int = 0) -> TaskId:
@@ -29,14 +29,14 @@ REDUCES = (reader(0, *READS), reader(1, *READS))
 
 def test_the_attempts_that_were_read_win() -> None:
     loser = source(1, 0, runs=((3, 2),))
-    found = verify((2, 2), [*REDUCES, loser, *MAPS], 5)
+    found = find_winners((2, 2), [*REDUCES, loser, *MAPS], 5)
     assert isinstance(found, Winners)
     assert found.reports == (*MAPS, *REDUCES)
     assert found.roots_read() == ((0, 3), (3, 2))
 
 
 def test_one_pass_needs_no_readers() -> None:
-    assert isinstance(verify((2,), MAPS, 5), Winners)
+    assert isinstance(find_winners((2,), MAPS, 5), Winners)
 
 
 @pytest.mark.parametrize(
@@ -65,18 +65,18 @@ def test_one_pass_needs_no_readers() -> None:
 def test_an_inconsistent_attempt_has_no_winners(
     reports: list[TaskReport], roots: int, reason: str
 ) -> None:
-    found = verify((2, 2), reports, roots)
+    found = find_winners((2, 2), reports, roots)
     assert isinstance(found, Inconsistent)
     assert reason in found.reason
 
 
 def test_a_window_without_roots_is_whole() -> None:
-    assert isinstance(verify((2,), (source(0), source(1)), 0), Winners)
+    assert isinstance(find_winners((2,), (source(0), source(1)), 0), Winners)
 
 
 def test_shares_may_be_in_any_order() -> None:
     swapped = (source(0, runs=((3, 2),)), source(1, runs=((0, 3),)))
-    found = verify((2,), swapped, 5)
+    found = find_winners((2,), swapped, 5)
     assert isinstance(found, Winners)
     assert found.roots_read() == ((0, 3), (3, 2))
 
@@ -85,8 +85,8 @@ def test_passes_may_have_different_numbers_of_partitions() -> None:
     first = (source(0, runs=((0, 5),)),)
     middle = tuple(TaskReport(task(1, p), read=(task(0, 0),)) for p in range(3))
     end = tuple(TaskReport(task(2, p), read=tuple(task(1, q) for q in range(3))) for p in range(2))
-    found = verify((1, 3, 2), [*end, *middle, *first], 5)
+    found = find_winners((1, 3, 2), [*end, *middle, *first], 5)
     assert isinstance(found, Winners)
     assert found.reports == (*first, *middle, *end)
     blind = replace(end[1], read=(task(1, 0), task(1, 2)))
-    assert isinstance(verify((1, 3, 2), [end[0], blind, *middle, *first], 5), Inconsistent)
+    assert isinstance(find_winners((1, 3, 2), [end[0], blind, *middle, *first], 5), Inconsistent)

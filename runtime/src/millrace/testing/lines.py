@@ -14,7 +14,7 @@ Place = tuple[str, int]
 """File and line."""
 
 
-class Steps:
+class Lines:
     """Lines of the code under test: all below ``root``, but for packages installed there."""
 
     def __init__(self, root: Path) -> None:

@@ -30,7 +30,7 @@ class Inconsistent:
     reason: str
 
 
-def verify(
+def find_winners(
     shape: Sequence[int], reports: Iterable[TaskReport], roots: int
 ) -> Winners | Inconsistent:
     """Derive the winners of an attempt.

@@ -19,7 +19,7 @@ from millrace.simulate.world import Clock, World
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Machines:
     """What stands in for each part; the defaults are what production runs."""
 
     driver: Callable[[Settings, Owners, Locate], Driver] = Driver
