@@ -13,10 +13,14 @@ from millrace.errors import TopologyError
 from millrace.sources.arrow_types import arrow_schema, type_name
 from millrace.state.aggregates import Aggregate, partial_columns
 from millrace.state.aggregatestate import AggregateState
-from millrace.topology.columns import computable_types, result_type
 from millrace.topology.graph import graph_of
+from millrace.topology.kinds.processor_aggregate import (
+    AggregateFunction,
+    computable_types,
+    result_type,
+)
 from millrace.topology.load import parse
-from millrace.topology.model import AggregateFunction, StreamTopology
+from millrace.topology.model import StreamTopology
 
 DEEP = """
 sources:

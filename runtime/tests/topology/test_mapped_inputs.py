@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from topology_texts import at, problems_in
 
-from millrace.topology.edits import Effect, classify
+from millrace.topology.edits import classify
 from millrace.topology.facts import gather
 from millrace.topology.graph import graph_of
+from millrace.topology.kinds.base import Effect
 from millrace.topology.load import parse
 
 TEXT = """

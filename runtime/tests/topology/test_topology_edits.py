@@ -6,7 +6,8 @@ import pytest
 from topology_texts import WORDCOUNT, model
 
 from millrace.topology.document import read_document
-from millrace.topology.edits import Effect, classify, worst
+from millrace.topology.edits import classify, worst
+from millrace.topology.kinds.base import Effect
 from millrace.topology.problems import NOTHING
 
 

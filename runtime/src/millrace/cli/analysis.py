@@ -7,6 +7,7 @@ from millrace.topology.check import problems_of
 from millrace.topology.facts import Facts, gather
 from millrace.topology.graph import Role
 from millrace.topology.load import LoadedTopology
+from millrace.topology.model import Source
 
 
 def facts_of(
@@ -19,7 +20,8 @@ def facts_of(
     standard error what could not be checked.
     """
     facts = gather(loaded.topology, loaded.folder, import_code=import_code)
-    steps = [p.name for p in loaded.topology.spec.processors if p.sql is not None]
+    steps = [p.name for p in loaded.topology.spec.processors if p.kind.in_jvm]
+    parts = {part.name: part for part in loaded.topology.spec.sources}
     wanted = {
         name
         for name, component in facts.graph.by_name.items()
@@ -28,7 +30,7 @@ def facts_of(
             any(edge.consumer in steps for edge in facts.graph.outputs(name))
             or (every_source and facts.columns.get(name) is None)
         )
-        and (import_code or component.kind != "custom")
+        and (import_code or not _own_code(parts[name]))
     }
     if not steps and not wanted:
         return facts
@@ -49,3 +51,7 @@ def facts_of(
     if problems:
         raise loaded.refused(problems)
     return facts
+
+
+def _own_code(source: Source) -> bool:
+    return source.kind.user_code(source.settings) is not None

@@ -20,8 +20,8 @@ from millrace.cli.options import (
     needed_file,
 )
 from millrace.cli.output import console
-from millrace.topology.columns import Columns
 from millrace.topology.graph import Component, Edge, Graph, Pass, Role
+from millrace.topology.kinds.base import Columns
 from millrace.topology.load import load
 from millrace.topology.model import Processor, Sink, Source, StreamTopology
 
@@ -131,41 +131,7 @@ def route(edge: Edge) -> str:
 
 def summary(part: Source | Processor | Sink) -> str:
     """What a part is, in a few words: ``files texts (text)``."""
-    if isinstance(part, Source):
-        return _source(part)
-    return _processor(part) if isinstance(part, Processor) else _sink(part)
-
-
-def _source(part: Source) -> str:
-    if part.files is not None:
-        watched = ", watched" if part.files.watch else ""
-        return f"files {part.files.path} ({part.files.format.value}{watched})"
-    if part.generator is not None:
-        count = part.generator.count
-        rate = f", {part.generator.rate}/s" if part.generator.rate else ""
-        return f"generator ({'endless' if count is None else f'{count} records'}{rate})"
-    return f"custom {part.custom.target}" if part.custom else ""
-
-
-def _processor(part: Processor) -> str:
-    if part.aggregate is not None:
-        computed = ", ".join(
-            f"{c.name} = {c.function.value}({c.of or '*'})" for c in part.aggregate.columns
-        )
-        return f"aggregate {computed}, {part.aggregate.emit.value}"
-    if part.sql is not None:
-        where = f" WHERE {part.sql.where}" if part.sql.where else ""
-        selected = f"SELECT {', '.join(part.sql.select)}{where}"
-        return f"sql, in the JVM while its source is read: {selected}"
-    return f"function {part.function}"
-
-
-def _sink(part: Sink) -> str:
-    if part.files is not None:
-        return f"files {part.files.path} ({part.files.format.value})"
-    if part.redis is not None:
-        return f"redis {part.redis.mode.value} {part.redis.key or part.redis.stream}"
-    return f"custom {part.custom.target}" if part.custom else "console"
+    return part.kind.summary(part.settings)
 
 
 def _pass(number: Pass) -> list[RenderableType]:

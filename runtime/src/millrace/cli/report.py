@@ -12,14 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from millrace.addresses import shown_address
 from millrace.cli.output import counted
 from millrace.errors import ExitCode
 from millrace.local.figures import read_figures
 from millrace.local.supervisor import RunResult
 from millrace.local.workdir import WorkFolder, default_place
 from millrace.topology.load import LoadedTopology
-from millrace.topology.model import Sink
 
 _TOTALS = ("roots", "windows", "replays", "dead", "dropped")
 
@@ -140,13 +138,5 @@ def _roots(totals: Mapping[str, int]) -> str:
 
 def sink_places(loaded: LoadedTopology) -> dict[str, str]:
     """Where each sink shows its rows."""
-    return {sink.name: _place(sink, loaded.folder) for sink in loaded.topology.spec.sinks}
-
-
-def _place(sink: Sink, folder: Path) -> str:
-    if sink.files is not None:
-        return str((folder / sink.files.path).resolve())
-    if sink.redis is not None:
-        shown = shown_address(sink.redis.url)
-        return f"{shown} {sink.redis.key or sink.redis.stream or ''}".rstrip()
-    return sink.custom.target if sink.custom is not None else "standard output"
+    sinks = loaded.topology.spec.sinks
+    return {sink.name: sink.kind.place(sink.settings, loaded.folder) for sink in sinks}

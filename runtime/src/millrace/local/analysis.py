@@ -15,7 +15,7 @@ from typing import Any
 
 from millrace.errors import JavaError
 from millrace.local.java import find_java
-from millrace.topology.columns import Columns
+from millrace.topology.kinds.base import Columns
 from millrace.topology.load import LoadedTopology
 from millrace.topology.problems import Problem
 
@@ -38,7 +38,7 @@ def analysed(loaded: LoadedTopology, sources: Collection[str]) -> Analysis:
     missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
         return _nothing(f"{' and '.join(missing)} is not installed: pip install millrace[engine]")
-    if any(processor.sql is not None for processor in loaded.topology.spec.processors):
+    if any(processor.kind.in_jvm for processor in loaded.topology.spec.processors):
         try:
             find_java()
         except JavaError as error:

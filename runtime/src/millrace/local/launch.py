@@ -37,7 +37,8 @@ from millrace.local.workdir import (
     unusable,
 )
 from millrace.state.client import StateAddress, StateClient
-from millrace.topology.edits import Edit, Effect, classify, worst
+from millrace.topology.edits import Edit, classify, worst
+from millrace.topology.kinds.base import Effect
 from millrace.topology.load import LoadedTopology
 from millrace.topology.model import StreamTopology
 from millrace.topology.usercode import code_on_path

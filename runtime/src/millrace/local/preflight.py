@@ -39,11 +39,11 @@ def obstacles(loaded: LoadedTopology, *, connect: bool) -> list[Obstacle]:
     found: list[Obstacle] = []
     with code_on_path(loaded.code_path):
         for source in spec.sources:
-            if connect or source.files is not None:
+            if connect or source.kind.local:
                 with _noted(found, f"source {source.name!r}"):
                     make_source(SourceSpec.of(source, folder)).check()
         for sink in spec.sinks:
-            if connect or sink.files is not None:
+            if connect or sink.kind.local:
                 with _noted(found, f"sink {sink.name!r}"):
                     make_sink(SinkSpec.of(sink, folder)).check()
     if connect and spec.state_servers.url is not None:

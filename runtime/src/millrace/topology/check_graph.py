@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from millrace.topology.edges import input_path
 from millrace.topology.facts import Facts
-from millrace.topology.graph import Component, Edge, Role
+from millrace.topology.graph import Role
 from millrace.topology.limits import MOST_PROBLEMS
 from millrace.topology.problems import Problem, closest, did_you_mean, format_path
 
@@ -30,7 +31,7 @@ def bad_producers(facts: Facts) -> Iterator[Problem]:
     for component in graph.components:
         seen: set[str] = set()
         for edge in facts.edges_of(component):
-            path = from_path(component, edge)
+            path = input_path(component, edge, "from")
             found = graph.by_name.get(edge.producer)
             if found is None:
                 known = [name for name in producers if name != component.name]
@@ -60,7 +61,7 @@ def cycles(facts: Facts) -> Iterator[Problem]:
         consumer = facts.graph.by_name[cycle[0]]
         edge = next(e for e in facts.graph.inputs(cycle[0]) if e.producer == cycle[-1])
         yield Problem(
-            from_path(consumer, edge),
+            input_path(consumer, edge, "from"),
             edge.producer,
             f"closes the cycle {' → '.join((*cycle, cycle[0]))}",
             "remove one of its edges",
@@ -113,11 +114,6 @@ def _misnamed(facts: Facts) -> tuple[set[str], set[str]]:
         if found is None or found.role is Role.SINK:
             lost.add(edge.consumer)
     return lost, meant
-
-
-def from_path(component: Component, edge: Edge) -> str:
-    """Path of an edge's ``from`` field."""
-    return format_path((*component.path, "inputs", edge.index, "from"))
 
 
 RULES = (duplicate_names, bad_producers, cycles, unreachable)

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-from millrace.addresses import REDIS_REMEDY, redis_fault, shown_address
-from millrace.ddl import parse_schema
-from millrace.errors import TopologyError
 from millrace.topology.facts import Facts
-from millrace.topology.model import (
-    Emit,
-    FilesSource,
-    Guarantee,
-    RedisMode,
-    RedisSink,
-    SinkFormat,
-    SourceFormat,
-)
-from millrace.topology.places import reads_from, real
+from millrace.topology.kinds.registry import SINKS
+from millrace.topology.kinds.sink_redis import address_problems
+from millrace.topology.parts import Guarantee
+from millrace.topology.places import real
 from millrace.topology.problems import NOTHING, Problem, format_path
-
-PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-"""A column in the key of a Redis sink: ``wc:{word}``."""
 
 
 def exactly_one_kind(facts: Facts) -> Iterator[Problem]:
@@ -31,14 +18,14 @@ def exactly_one_kind(facts: Facts) -> Iterator[Problem]:
     lists = (("sources", spec.sources), ("processors", spec.processors), ("sinks", spec.sinks))
     for name, parts in lists:
         for index, part in enumerate(parts):
-            kinds = part.declared_kinds()
+            kinds = [kind.name for kind, _ in part.declared()]
             if len(kinds) != 1:
                 found = f"declares {' and '.join(kinds)}" if kinds else "declares no kind"
                 yield Problem(
                     format_path(("spec", name, index)),
                     part.name,
                     found,
-                    f"give it exactly one of {', '.join(part.kinds)}",
+                    f"give it exactly one of {', '.join(part.kinds())}",
                 )
 
 
@@ -52,113 +39,56 @@ def one_place_of_code(facts: Facts) -> Iterator[Problem]:
         yield Problem("spec.code", NOTHING, message, "keep one of them")
 
 
-def files_sources(facts: Facts) -> Iterator[Problem]:
-    """The schema of a files source must fit its format."""
-    for component, source in facts.sources():
-        if source.files is not None:
-            path = format_path((*component.path, "files", "schema"))
-            yield from _files_schema(source.files, path)
-
-
-def _files_schema(files: FilesSource, path: str) -> Iterator[Problem]:
-    declared = files.format in (SourceFormat.JSON_LINES, SourceFormat.CSV)
-    if files.columns is None:
-        if declared:
-            message = f"is missing; {files.format.value} does not say which columns it has"
-            yield Problem(path, NOTHING, message, 'add it, e.g. schema: "user string, n long"')
-    elif not declared:
-        own = "the column value string" if files.format is SourceFormat.TEXT else "its own columns"
-        yield Problem(
-            path, files.columns, f"does not apply: {files.format.value} has {own}", "remove it"
-        )
-    else:
-        try:
-            parse_schema(files.columns)
-        except TopologyError as error:
-            fault = str(error).removeprefix(f"schema {files.columns!r}").lstrip(",: ")
-            message, _, remedy = fault.rpartition("; ")
-            yield Problem(path, files.columns, f"is no schema: {message or remedy}", remedy)
-
-
-def redis_sinks(facts: Facts) -> Iterator[Problem]:
-    """The fields of a Redis sink must fit its mode."""
-    for component, sink in facts.consumers():
-        redis = getattr(sink, "redis", None)
-        if isinstance(redis, RedisSink):
-            base = format_path((*component.path, "redis"))
-            yield from _redis(redis, base)
-
-
-def _address(path: str, address: str) -> Iterator[Problem]:
-    fault = redis_fault(address)
-    if fault is not None:
-        yield Problem(path, shown_address(address), fault, REDIS_REMEDY)
-
-
-def _redis(redis: RedisSink, base: str) -> Iterator[Problem]:
-    yield from _address(f"{base}.url", redis.url)
-    wanted, other = ("key", "stream") if redis.mode is RedisMode.HASH else ("stream", "key")
-    if getattr(redis, wanted) is None:
-        example = "wc:{word}" if wanted == "key" else "words"
-        message = f"is missing in mode {redis.mode.value}"
-        yield Problem(f"{base}.{wanted}", NOTHING, message, f'add it, e.g. {wanted}: "{example}"')
-    if (extra := getattr(redis, other)) is not None:
-        message = f"does not apply in mode {redis.mode.value}"
-        yield Problem(f"{base}.{other}", extra, message, "remove it or change the mode")
-    if redis.mode is RedisMode.HASH and redis.key and not PLACEHOLDER.search(redis.key):
-        yield Problem(
-            f"{base}.key",
-            redis.key,
-            "is the same for all rows, so each would overwrite the one before",
-            "put a column in it, e.g. wc:{word}",
-        )
+def settings_of_kinds(facts: Facts) -> Iterator[Problem]:
+    """What each kind says of its settings."""
+    for component, part in facts.components():
+        for kind, settings in part.declared():
+            yield from kind.check(settings, component, facts)
 
 
 def separate_folders(facts: Facts) -> Iterator[Problem]:
     """No two sinks write into one folder, and none into one that a source reads."""
-    sources = [(c.name, s.files) for c, s in facts.sources() if s.files is not None]
+    sources = [(c.name, kind, s) for c, part in facts.sources() for kind, s in part.declared()]
     sinks: dict[str, str] = {}
     for index, sink in enumerate(facts.topology.spec.sinks):
-        if sink.files is None:
-            continue
-        path = format_path(("spec", "sinks", index, "files", "path"))
-        folder = real(sink.files.path, facts.folder)
-        extension = _EXTENSIONS[sink.files.format]
-        for name, files in sources:
-            if reads_from(files.path, sink.files.path, extension, facts.folder):
-                message = f"is a folder that source {name!r} reads"
-                yield Problem(path, sink.files.path, message, "write into another folder")
-                break
-        if folder in sinks:
-            message = f"is the folder of sink {sinks[folder]!r} too"
-            yield Problem(path, sink.files.path, message, "write into another folder")
-        sinks.setdefault(folder, sink.name)
-
-
-_EXTENSIONS = {SinkFormat.JSON_LINES: "jsonl", SinkFormat.CSV: "csv", SinkFormat.PARQUET: "parquet"}
+        for kind, settings in sink.declared():
+            written = kind.writes(settings)
+            if written is None:
+                continue
+            path = format_path(("spec", "sinks", index, kind.name, "path"))
+            folder = real(written.path, facts.folder)
+            for name, source, read in sources:
+                if source.reads(read, written, facts.folder):
+                    message = f"is a folder that source {name!r} reads"
+                    yield Problem(path, written.path, message, "write into another folder")
+                    break
+            if folder in sinks:
+                message = f"is the folder of sink {sinks[folder]!r} too"
+                yield Problem(path, written.path, message, "write into another folder")
+            sinks.setdefault(folder, sink.name)
 
 
 def guarantee_of_sinks(facts: Facts) -> Iterator[Problem]:
-    """A sink must be able to give the guarantee."""
+    """A kind of sink must be able to give the guarantee; a custom class is asked by its kind."""
     wanted = facts.topology.spec.guarantee
     for index, sink in enumerate(facts.topology.spec.sinks):
-        if sink.console is not None and wanted is Guarantee.EXACTLY_ONCE:
-            yield Problem(
-                format_path(("spec", "sinks", index, "console")),
-                sink.name,
-                "cannot give ExactlyOnce: what is printed cannot be taken back after a crash",
-                "set spec.guarantee to AtLeastOnce, or use a files or redis sink",
-            )
-        given = getattr(facts.classes.get(sink.name), "guarantees", None)
-        if sink.custom is not None and isinstance(given, tuple | list | set | frozenset):
-            names = sorted(str(getattr(g, "value", g)) for g in given)
-            if wanted.value not in names:
-                yield Problem(
-                    format_path(("spec", "sinks", index, "custom", "class")),
-                    sink.custom.target,
-                    f"cannot give {wanted.value}",
-                    f"set spec.guarantee to {' or '.join(names)}" if names else "use another sink",
+        for kind, _ in sink.declared():
+            if wanted not in kind.guarantees:
+                best = f"set spec.guarantee to {kind.guarantees[-1].value}, or " * bool(
+                    kind.guarantees
                 )
+                yield Problem(
+                    format_path(("spec", "sinks", index, kind.name)),
+                    sink.name,
+                    f"cannot give {wanted.value}: {kind.weakness}",
+                    f"{best}use a {_able(wanted)} sink",
+                )
+
+
+def _able(wanted: Guarantee) -> str:
+    """The kinds that give a guarantee whatever their settings: ``files or redis``."""
+    names = [k.name for k in SINKS if wanted in k.guarantees and k.lasting]
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def ackers_for_tracking(facts: Facts) -> Iterator[Problem]:
@@ -184,7 +114,7 @@ def state_copies(facts: Facts) -> Iterator[Problem]:
             "raise spec.stateServers.replicas or lower the copies",
         )
     if state.url is not None:
-        yield from _address("spec.stateServers.url", state.url)
+        yield from address_problems("spec.stateServers.url", state.url)
         if state.replicas > 1:
             yield Problem(
                 "spec.stateServers.replicas",
@@ -196,32 +126,27 @@ def state_copies(facts: Facts) -> Iterator[Problem]:
 
 def final_needs_an_end(facts: Facts) -> Iterator[Problem]:
     """``emit: final`` emits when all sources upstream are drained, so they must end."""
-    endless = {c.name for c, source in facts.sources() if _endless(source)}
+    endless = {
+        c.name for c, part in facts.sources() if any(k.endless(s) for k, s in part.declared())
+    }
     for index, processor in enumerate(facts.topology.spec.processors):
-        if processor.aggregate is None or processor.aggregate.emit is not Emit.FINAL:
+        late = next(((k.name, k.at_end(s)) for k, s in processor.declared() if k.at_end(s)), None)
+        if late is None:
             continue
         names = sorted(facts.graph.upstream(processor.name) & endless)
         if names:
             yield Problem(
-                format_path(("spec", "processors", index, "aggregate", "emit")),
+                format_path(("spec", "processors", index, *late)),
                 "final",
                 f"never comes: source {', '.join(names)} has no end",
                 "use changes, or bound the source (files: watch: false, generator: count)",
             )
 
 
-def _endless(source: object) -> bool:
-    files, generator = getattr(source, "files", None), getattr(source, "generator", None)
-    return (files is not None and files.watch) or (
-        generator is not None and generator.count is None
-    )
-
-
 RULES = (
     exactly_one_kind,
     one_place_of_code,
-    files_sources,
-    redis_sinks,
+    settings_of_kinds,
     separate_folders,
     guarantee_of_sinks,
     ackers_for_tracking,

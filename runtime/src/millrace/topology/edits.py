@@ -12,25 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
-from millrace.topology.model import Named, Processor, Sink, Source, StreamTopology
+from millrace.topology.kinds.base import COMPILED, FRESH, UNDO, Effect, FieldEdit, Kind
+from millrace.topology.kinds.registry import PROCESSORS, SINKS, SOURCES, Registry
+from millrace.topology.model import Processor, StreamTopology
 from millrace.topology.problems import NOTHING, FieldPath, format_path, shorten
 
-_FRESH = "or start over with --fresh"
-_UNDO = f"change it back, {_FRESH}"
-_OTHER_SOURCE = f"change it back, add a source of another name, {_FRESH}"
-_OTHER_SINK = f"change it back, or add a sink of another name beside it, {_FRESH}"
 _OTHER_NAME = "change it back, or run the file in a work folder of its own as a new topology"
-
-
-class Effect(str, Enum):
-    """What happens when an edit is applied, from nothing to impossible."""
-
-    NONE = "none"
-    RESTART = "restart"
-    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,69 +95,20 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
     (
         "spec.stateServers.url",
         Effect.REFUSED,
-        f"the state lies on the server that was used so far; {_UNDO}",
+        f"the state lies on the server that was used so far; {UNDO}",
     ),
     ("spec.stateServers", Effect.RESTART, "the members of the view change at the start"),
     ("spec.parallelism", Effect.RESTART, "passes are built with as many partitions"),
     (
         "spec.keyGroups",
         Effect.REFUSED,
-        f"state is cut into key groups and cannot be cut anew; {_UNDO}",
+        f"state is cut into key groups and cannot be cut anew; {UNDO}",
     ),
     ("spec.code", Effect.RESTART, "user code is loaded at the start"),
     ("spec.spark", Effect.RESTART, "the Spark session is built at the start"),
 )
 
-# Rules for fields of a component that exists on both sides; the first that fits counts.
-_FIELDS: Mapping[str, tuple[tuple[str, Effect, str], ...]] = {
-    "sources": (
-        (
-            "files.path",
-            Effect.REFUSED,
-            f"the read position belongs to the files that were read; {_OTHER_SOURCE}",
-        ),
-        (
-            "files.format",
-            Effect.REFUSED,
-            f"the read position counts records of the old format; {_OTHER_SOURCE}",
-        ),
-        ("files.watch", Effect.RESTART, "sources are opened at the start"),
-        ("files.order", Effect.RESTART, "files that are not begun yet are read in it"),
-        (
-            "files.schema",
-            Effect.RESTART,
-            "what is not sealed yet is decoded with it; keyed state that it changes stops the run",
-        ),
-        (
-            "generator.seed",
-            Effect.REFUSED,
-            f"the same positions would hold other records; {_OTHER_SOURCE}",
-        ),
-        (
-            "generator.partitions",
-            Effect.REFUSED,
-            f"there is a read position for each partition; {_OTHER_SOURCE}",
-        ),
-        ("generator", Effect.RESTART, "sources are opened at the start"),
-        (
-            "custom.class",
-            Effect.REFUSED,
-            f"the read position belongs to the old class; {_OTHER_SOURCE}",
-        ),
-        ("custom", Effect.RESTART, "sources are opened at the start"),
-    ),
-    "processors": (("", Effect.RESTART, "the graph is compiled at the start"),),
-    "sinks": (
-        ("inputs", Effect.RESTART, "the graph is compiled at the start"),
-        (
-            "",
-            Effect.REFUSED,
-            f"a sealed window may still wait to be shown there; {_OTHER_SINK}",
-        ),
-    ),
-}
-
-_PARTS: Mapping[str, type[Named]] = {"sources": Source, "processors": Processor, "sinks": Sink}
+_KINDS: Mapping[str, Registry[Any]] = {"sources": SOURCES, "processors": PROCESSORS, "sinks": SINKS}
 
 
 def _setting(path: FieldPath, was: Any, now: Any) -> Edit:
@@ -195,7 +135,7 @@ def _components(
             yield _removed(section, place, part, old, new, name in stateful)
     for name in new:
         if name not in old:
-            reason = "the graph is compiled at the start"
+            reason = COMPILED
             if section == "sources":
                 reason = "it is read from its beginning"
             elif section == "sinks":
@@ -223,11 +163,11 @@ def _removed(
                 name,
                 renamed[0],
                 Effect.REFUSED,
-                f"{what} belongs to the name and would be lost; keep the name {name!r}, {_FRESH}",
+                f"{what} belongs to the name and would be lost; keep the name {name!r}, {FRESH}",
             )
         also = "" if stateful else ", with its open roots and replays; its dead letters stay"
         return Edit(_place(place), name, NOTHING, Effect.RESTART, f"{what} is dropped{also}")
-    return Edit(_place(place), name, NOTHING, Effect.RESTART, "the graph is compiled at the start")
+    return Edit(_place(place), name, NOTHING, Effect.RESTART, COMPILED)
 
 
 def _removed_sink(
@@ -235,7 +175,7 @@ def _removed_sink(
 ) -> Edit:
     """What has been written to a place bears the name of its sink."""
     name = part["name"]
-    kinds = ("files", "redis")
+    kinds = [kind.name for kind in SINKS if kind.lasting]
     heirs = [
         n
         for n in new
@@ -248,7 +188,7 @@ def _removed_sink(
             heirs[0],
             Effect.REFUSED,
             f"what it has written belongs to the name; keep the name {name!r}, give the new sink a "
-            f"place of its own, {_FRESH}",
+            f"place of its own, {FRESH}",
         )
     reason = "what is sealed is shown there first"
     return Edit(_place(place), name, NOTHING, Effect.RESTART, reason)
@@ -261,7 +201,7 @@ def _changed(
     now: dict[str, Any],
     stateful: bool,
 ) -> Iterator[Edit]:
-    kinds = [next((k for k in _PARTS[section].kinds if k in part), "") for part in (was, now)]
+    kinds = [next((k.name for k in _KINDS[section] if k.name in part), "") for part in (was, now)]
     if kinds[0] != kinds[1]:
         yield _changed_kind(section, place, kinds, stateful)
         was = {k: v for k, v in was.items() if k != kinds[0]}
@@ -272,22 +212,19 @@ def _changed(
             _keys(was),
             _keys(now),
             Effect.REFUSED,
-            f"state is kept under the old key; {_UNDO}",
+            f"state is kept under the old key; {UNDO}",
         )
-    if stateful and _columns(was) != _columns(now):
-        yield Edit(
-            _place((*place, "aggregate", "columns")),
-            _columns(was),
-            _columns(now),
-            Effect.REFUSED,
-            "totals so far are not those of the new columns; change it back, add a processor of "
-            f"another name, {_FRESH}",
-        )
-        was, now = _without_columns(was), _without_columns(now)
+    kind: Kind[Any] = _KINDS[section][kinds[1]]
+    for rule in getattr(kind, "totals", ()) if stateful and kinds[0] == kinds[1] else ():
+        left, right = was[kind.name].get(rule.field), now[kind.name].get(rule.field)
+        if left != right:
+            path = (*place, kind.name, rule.field)
+            yield Edit(_place(path), left, right, rule.effect, rule.reason)
+            was, now = _less(was, kind.name, rule.field), _less(now, kind.name, rule.field)
     moved = _moved_keys(was, now) if stateful and _keys(was) == _keys(now) else []
     for producer, left, right in moved:
         path = (*place, "inputs", producer, "columns")
-        reason = f"state is kept under the values of the old columns; {_UNDO}"
+        reason = f"state is kept under the values of the old columns; {UNDO}"
         yield Edit(_place(path), left, right, Effect.REFUSED, reason)
     for path, left, right in _differences(was, now, place):
         text = format_path(path[len(place) :])
@@ -295,23 +232,31 @@ def _changed(
             continue  # reported above for all inputs together
         if path[3:4] == ("inputs",) and any(path[4:6] == (one[0], "columns") for one in moved):
             continue
-        for prefix, effect, reason in _FIELDS[section]:
-            if not prefix or text == prefix or text.startswith((f"{prefix}.", f"{prefix}[")):
-                yield Edit(_place(path), left, right, effect, reason)
-                break
+        rule = _rule(kind, text)
+        yield Edit(_place(path), left, right, rule.effect, rule.reason)
+
+
+def _rule(kind: Kind[Any], text: str) -> FieldEdit:
+    """What a change of a component's field means: its kind says it of its own."""
+    if text == kind.name or text.startswith((f"{kind.name}.", f"{kind.name}[")):
+        for rule in kind.edits:
+            prefix = f"{kind.name}.{rule.field}" if rule.field else kind.name
+            if text == prefix or not rule.field or text.startswith((f"{prefix}.", f"{prefix}[")):
+                return rule
+        return FieldEdit("", Effect.RESTART, "it is read at the start")
+    return FieldEdit("", Effect.RESTART, COMPILED)
 
 
 def _changed_kind(section: str, place: FieldPath, kinds: list[str], stateful: bool) -> Edit:
     path = _place(place)
     if section == "processors" and not stateful:
-        reason = "the graph is compiled at the start"
-        return Edit(path, kinds[0], kinds[1], Effect.RESTART, reason)
+        return Edit(path, kinds[0], kinds[1], Effect.RESTART, COMPILED)
     why = {
         "sources": "the read position belongs to the old kind",
         "processors": "the state belongs to the old kind",
         "sinks": "a sealed window may still wait to be shown there",
     }[section]
-    reason = f"{why}; change it back, add a {section[:-1]} of another name, {_FRESH}"
+    reason = f"{why}; change it back, add a {section[:-1]} of another name, {FRESH}"
     return Edit(path, kinds[0], kinds[1], Effect.REFUSED, reason)
 
 
@@ -370,13 +315,9 @@ def _of(edge: Mapping[str, Any]) -> list[str]:
     return [columns.get(name, name) for name in edge.get("key", [])]
 
 
-def _columns(part: Mapping[str, Any]) -> Any:
-    return part.get("aggregate", {}).get("columns")
-
-
-def _without_columns(part: dict[str, Any]) -> dict[str, Any]:
-    rest = {k: v for k, v in part["aggregate"].items() if k != "columns"}
-    return {**part, "aggregate": rest}
+def _less(part: dict[str, Any], kind: str, field: str) -> dict[str, Any]:
+    """A component without a field of its kind's settings."""
+    return {**part, kind: {k: v for k, v in part[kind].items() if k != field}}
 
 
 def _data(topology: StreamTopology) -> dict[str, Any]:

@@ -57,6 +57,7 @@ def explain(error: ErrorDetails, document: Document) -> Problem:
         message, remedy = _SIMPLE[kind]
     else:
         message = error["msg"]
+        value = NOTHING if kind == "kind" else value
         remedy = str(context.get("remedy", "see `millrace schema` for what can stand here"))
     return Problem(format_path(path) or "file", value, message, remedy, document.line(path))
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from millrace.errors import TopologyError
 from millrace.functions import FunctionSpec, spec_of
-from millrace.topology.columns import Columns, columns_of, columns_on
-from millrace.topology.graph import Component, Edge, Graph, graph_of
+from millrace.topology.columns import columns_of, columns_on
+from millrace.topology.graph import Component, Edge, Graph, Role, graph_of
+from millrace.topology.kinds.base import Columns
 from millrace.topology.model import Processor, Sink, Source, StreamTopology
 from millrace.topology.problems import FieldPath, Problem, format_path
 from millrace.topology.usercode import UserCodeError, check_class, code_on_path, find_object
-
-SOURCE_BASE = "millrace.sources.base.Source"
-SINK_BASE = "millrace.sinks.base.Sink"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +50,24 @@ class Facts:
         for component in self.graph.components:
             if component.role.value == "source":
                 yield component, self.topology.spec.sources[component.index]
+
+    def components(self) -> Iterator[tuple[Component, Source | Processor | Sink]]:
+        """All of them, with their place in the graph."""
+        spec = self.topology.spec
+        sections: Mapping[Role, Sequence[Source | Processor | Sink]] = {
+            Role.SOURCE: spec.sources,
+            Role.PROCESSOR: spec.processors,
+            Role.SINK: spec.sinks,
+        }
+        for component in self.graph.components:
+            yield component, sections[component.role][component.index]
+
+    def in_python(self, component: Component) -> bool:
+        """Whether it is a processor that runs in Python, and not in the JVM."""
+        if component.role is not Role.PROCESSOR:
+            return False
+        part = self.topology.spec.processors[component.index]
+        return not any(kind.in_jvm for kind, _ in part.declared()[:1])
 
     def edges_of(self, component: Component) -> tuple[Edge, ...]:
         """Edges into a component; none for the second one of a name, which is wrong anyway."""
@@ -113,20 +129,15 @@ class _UserCode:
 
     def targets(self, topology: StreamTopology) -> list[tuple[FieldPath, str, str, str]]:
         """Path, component, target and base class (empty for functions) of all user code."""
-        spec = topology.spec
         found: list[tuple[FieldPath, str, str, str]] = []
-        for i, source in enumerate(spec.sources):
-            if source.custom is not None:
-                path: FieldPath = ("spec", "sources", i, "custom", "class")
-                found.append((path, source.name, source.custom.target, SOURCE_BASE))
-        for i, processor in enumerate(spec.processors):
-            if processor.function is not None:
-                path = ("spec", "processors", i, "function")
-                found.append((path, processor.name, processor.function, ""))
-        for i, sink in enumerate(spec.sinks):
-            if sink.custom is not None:
-                path = ("spec", "sinks", i, "custom", "class")
-                found.append((path, sink.name, sink.custom.target, SINK_BASE))
+        spec = topology.spec
+        for section in ("sources", "processors", "sinks"):
+            for i, part in enumerate(getattr(spec, section)):
+                for kind, settings in part.declared():
+                    code = kind.user_code(settings)
+                    if code is not None:
+                        path: FieldPath = ("spec", section, i, kind.name, *code.field)
+                        found.append((path, part.name, code.target, code.base))
         return found
 
     def load(self, topology: StreamTopology, folder: Path) -> None:

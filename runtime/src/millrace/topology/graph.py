@@ -238,7 +238,7 @@ def graph_of(topology: StreamTopology) -> Graph:
         (Role.SINK, spec.sinks),
     ):
         for index, part in enumerate(parts):
-            kind = next(iter(part.declared_kinds()), "")
+            kind = next((kind.name for kind, _ in part.declared()), "")
             components.append(Component(part.name, role, kind, index))
             if isinstance(part, Processor | Sink):
                 edges += [

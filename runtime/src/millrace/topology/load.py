@@ -16,6 +16,7 @@ from millrace.topology.check import check
 from millrace.topology.document import Document, read_document
 from millrace.topology.document import read_name as _name_in
 from millrace.topology.explain import explain, model_at
+from millrace.topology.kinds.registry import PROCESSORS, SINKS, SOURCES
 from millrace.topology.limits import MOST_CHARS, MOST_PROBLEMS
 from millrace.topology.model import API_VERSION, KIND, StreamTopology
 from millrace.topology.problems import (
@@ -191,14 +192,11 @@ _FILLERS: dict[str, Any] = {
     "kind": KIND,
     "metadata": {"name": "unnamed"},
     "name": "unnamed",
-    "path": "unnamed",
     "from": "unnamed",
     "inputs": [{"from": "unnamed"}],
-    "class": "unnamed:unnamed",
-    "url": "redis://unnamed",
-    "function": "count",
-    "columns": [{"name": "unnamed", "function": "count"}],
 }
+for _kind in (*SOURCES, *PROCESSORS, *SINKS):
+    _FILLERS |= _kind.fillers
 
 
 def _mend(data: Any, path: FieldPath, *, missing: bool) -> None:

@@ -1,7 +1,8 @@
 """The declared topology: one model for the file, the command line and the cluster.
 
 The model says what a single field may hold. What holds between fields (names that exist, exactly
-one kind for each part, keys) is in ``topology.check``, so that one run reports every problem.
+one kind for each part, keys) is in ``topology.check``, so that one run reports every problem. What
+a kind of source, processor or sink may hold stands with the kind (``topology.kinds``).
 Descriptions end up in the JSON schema, where editors and ``kubectl explain`` show them.
 """
 
@@ -10,17 +11,17 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, Field
 
 from millrace.topology.duration import Duration
+from millrace.topology.kinds.base import ProcessorKind, SinkKind, SourceKind
+from millrace.topology.kinds.registry import PROCESSORS, SINKS, SOURCES, Registry, declaring
+from millrace.topology.parts import Guarantee, Input, Part
 from millrace.topology.scalars import (
     ComponentName,
-    Flag,
     Label,
     Memory,
     Percent,
-    Target,
     Text,
     TopologyName,
     Whole,
@@ -35,73 +36,11 @@ def _switch(value: Any) -> Any:
     return ("On" if value else "Off") if isinstance(value, bool) else value
 
 
-class Guarantee(str, Enum):
-    """What is promised for each root."""
-
-    AT_MOST_ONCE = "AtMostOnce"
-    AT_LEAST_ONCE = "AtLeastOnce"
-    EXACTLY_ONCE = "ExactlyOnce"
-
-
 class Tracking(str, Enum):
     """Whether tuple trees are tracked."""
 
     ON = "On"
     OFF = "Off"
-
-
-class SourceFormat(str, Enum):
-    """How a files source finds records."""
-
-    TEXT = "text"
-    JSON_LINES = "jsonLines"
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
-class FileOrder(str, Enum):
-    """Which of the files that have records is read next."""
-
-    MODIFIED = "modified"
-    NAME = "name"
-
-
-class SinkFormat(str, Enum):
-    """How a files sink writes rows."""
-
-    JSON_LINES = "jsonLines"
-    CSV = "csv"
-    PARQUET = "parquet"
-
-
-class RedisMode(str, Enum):
-    """What a row becomes in Redis."""
-
-    HASH = "hash"
-    STREAM = "stream"
-
-
-class Emit(str, Enum):
-    """When an aggregation emits."""
-
-    CHANGES = "changes"
-    FINAL = "final"
-
-
-class AggregateFunction(str, Enum):
-    """What an aggregation computes over the tuples of a key."""
-
-    COUNT = "count"
-    SUM = "sum"
-    MIN = "min"
-    MAX = "max"
-    AVG = "avg"
-
-
-class Part(BaseModel):
-    """Base of everything in a topology: immutable, camelCase in files, no unknown fields."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
 
 
 class Metadata(Part):
@@ -206,182 +145,78 @@ class Spark(Part):
     executors: Executors = Field(Executors(), description="The Spark executors.")
 
 
-class Input(Part):
-    """An edge: the tuples of one producer."""
-
-    producer: ComponentName = Field(
-        alias="from", description="Name of the source or processor whose tuples arrive here."
-    )
-    key: tuple[Text, ...] = Field(
-        (), description="Columns by which tuples are brought together. Needed by stateful parts."
-    )
-    broadcast: Flag = Field(
-        False, description="Every partition of the consumer gets every tuple. Excludes a key."
-    )
-    columns: dict[Text, Text] = Field(
-        {},
-        description="Columns as they are here: the producer's, e.g. {user: uid}. Others are left "
-        "out. Default: all, under their own names. The key names columns as they are here.",
-    )
-
-
-class FilesSource(Part):
-    """Records of the files in a folder, or of one file."""
-
-    path: Text = Field(description="Folder or file, relative to this file.")
-    format: SourceFormat = Field(
-        SourceFormat.TEXT,
-        description="text gives a column value string for each line; jsonLines, csv and parquet "
-        "give their own columns.",
-    )
-    watch: Flag = Field(
-        True,
-        description="Go on with files that arrive or grow. With false the run ends with them.",
-    )
-    order: FileOrder = Field(
-        FileOrder.MODIFIED,
-        description="Which file is read next, when one is finished: modified takes the one whose "
-        "last change is the oldest, then by name; name goes by name alone.",
-    )
-    columns: Text | None = Field(
-        None,
-        alias="schema",
-        description='Columns of jsonLines and csv, e.g. "user string, n long". Types: string, '
-        "long, int, double, float, boolean, binary, timestamp, date, array<type>.",
-    )
-
-
-class GeneratorSource(Part):
-    """Made-up records, the same for the same seed: id long, key string, value double."""
-
-    seed: Whole = Field(0, ge=0, le=2**63 - 1, description="What the values are computed from.")
-    count: Whole | None = Field(
-        None, ge=1, le=2**63 - 1, description="Records in all. Without it: endless."
-    )
-    rate: Whole | None = Field(
-        None,
-        ge=1,
-        le=2**63 - 1,
-        description="Records per second over all partitions. Without it: unlimited.",
-    )
-    partitions: Whole = Field(1, ge=1, le=1024, description="Independent sequences of records.")
-
-
-class CustomPart(Part):
-    """A class of your own."""
-
-    target: Target = Field(alias="class", description='The class as "module:Class".')
-    options: dict[str, Any] = Field({}, description="Handed to the class as they are.")
-
-
 class Named(Part):
-    """A part of the graph. It must declare exactly one of its ``kinds``."""
+    """A part of the graph. It must declare exactly one of the kinds of its registry."""
 
-    kinds: ClassVar[tuple[str, ...]] = ()
+    registry: ClassVar[Registry[Any]]
 
     name: ComponentName
 
-    def declared_kinds(self) -> tuple[str, ...]:
-        """The kinds that are declared; exactly one where the part is valid."""
-        return tuple(kind for kind in self.kinds if getattr(self, kind) is not None)
+    @classmethod
+    def kinds(cls) -> tuple[str, ...]:
+        """Names of the kinds that it can be."""
+        return cls.registry.names
+
+    def declared(self) -> tuple[tuple[Any, Any], ...]:
+        """Kinds that are declared, with their settings; exactly one where the part is valid."""
+        found = ((kind, getattr(self, kind.name)) for kind in self.registry)
+        return tuple((kind, settings) for kind, settings in found if settings is not None)
+
+    @property
+    def settings(self) -> Any:
+        """What stands below its kind, in a valid part."""
+        return self.declared()[0][1]
 
 
+@declaring(SOURCES)
 class Source(Named):
     """Where roots come from: one of files, generator and custom."""
 
-    kinds: ClassVar[tuple[str, ...]] = ("files", "generator", "custom")
+    registry = SOURCES
 
     name: ComponentName = Field(description="Name of the source. Its read position belongs to it.")
-    files: FilesSource | None = Field(None, description="Records of files.")
-    generator: GeneratorSource | None = Field(None, description="Made-up records.")
-    custom: CustomPart | None = Field(None, description="A source class of your own.")
+
+    @property
+    def kind(self) -> SourceKind[Any]:
+        """What it is, in a valid part."""
+        kind: SourceKind[Any] = self.declared()[0][0]
+        return kind
 
 
-class AggregateColumn(Part):
-    """One computed column of an aggregation."""
-
-    name: Text = Field(description="Name of the computed column.")
-    function: AggregateFunction = Field(description="count, sum, min, max or avg.")
-    of: Text | None = Field(
-        None,
-        description="Column that it is computed over: numbers; for min and max also strings, "
-        "dates, timestamps and booleans; not for count.",
-    )
-
-
-class Aggregate(Part):
-    """A keyed aggregation, combined before the exchange."""
-
-    emit: Emit = Field(
-        Emit.CHANGES,
-        description="changes: totals of the keys that a window touched. final: every total once, "
-        "when bounded sources are drained.",
-    )
-    columns: tuple[AggregateColumn, ...] = Field(
-        min_length=1, description="What to compute. The key columns come out in front of them."
-    )
-
-
-class Sql(Part):
-    """Spark SQL expressions; only directly behind a source or another SQL step."""
-
-    select: tuple[Text, ...] = Field(
-        ("*",), min_length=1, description='Expressions, e.g. "upper(value) AS value".'
-    )
-    where: Text | None = Field(None, description="Condition that tuples must meet.")
-
-
+@declaring(PROCESSORS)
 class Processor(Named):
     """What is done with tuples: one of function, sql and aggregate."""
 
-    kinds: ClassVar[tuple[str, ...]] = ("function", "sql", "aggregate")
+    registry = PROCESSORS
 
     name: ComponentName = Field(description="Name of the processor. Its state belongs to it.")
     inputs: tuple[Input, ...] = Field(
         min_length=1, description="Edges into the processor; several are merged."
     )
-    function: Target | None = Field(
-        None, description='User code as "module:function" or "module:Class".'
-    )
-    sql: Sql | None = Field(None, description="Spark SQL expressions.")
-    aggregate: Aggregate | None = Field(None, description="A keyed aggregation.")
+
+    @property
+    def kind(self) -> ProcessorKind[Any]:
+        """What it is, in a valid part."""
+        kind: ProcessorKind[Any] = self.declared()[0][0]
+        return kind
 
 
-class FilesSink(Part):
-    """Files in a folder; only sealed windows appear in it."""
-
-    path: Text = Field(description="Folder, relative to this file.")
-    format: SinkFormat = Field(SinkFormat.JSON_LINES, description="How rows are written.")
-
-
-class RedisSink(Part):
-    """Rows in a Redis-protocol server, one transaction for each window."""
-
-    url: Text = Field(description="redis://[:password@]host:port[/db]")
-    mode: RedisMode = Field(
-        RedisMode.HASH, description="hash: upsert of a hash for each row. stream: one entry a row."
-    )
-    key: Text | None = Field(None, description='Name of a row\'s hash, e.g. "wc:{word}".')
-    stream: Text | None = Field(None, description="Name of the stream.")
-
-
-class ConsoleSink(Part):
-    """Rows on standard output. Cannot give ExactlyOnce."""
-
-
+@declaring(SINKS)
 class Sink(Named):
     """Where results are shown: one of files, redis, console and custom."""
 
-    kinds: ClassVar[tuple[str, ...]] = ("files", "redis", "console", "custom")
+    registry = SINKS
 
     name: ComponentName = Field(description="Name of the sink.")
     inputs: tuple[Input, ...] = Field(
         min_length=1, description="Edges into the sink; several are merged."
     )
-    files: FilesSink | None = Field(None, description="Files in a folder.")
-    redis: RedisSink | None = Field(None, description="A Redis-protocol server.")
-    console: ConsoleSink | None = Field(None, description="Standard output, for trying out.")
-    custom: CustomPart | None = Field(None, description="A sink class of your own.")
+
+    @property
+    def kind(self) -> SinkKind[Any]:
+        """What it is, in a valid part."""
+        kind: SinkKind[Any] = self.declared()[0][0]
+        return kind
 
 
 class Spec(Part):

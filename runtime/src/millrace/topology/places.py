@@ -19,8 +19,8 @@ def real(path: str, folder: Path | None) -> str:
     return os.path.normpath(path) if folder is None else os.path.realpath(folder / path)
 
 
-def reads_from(source: str, sink: str, extension: str, folder: Path | None) -> bool:
-    """Whether a files source would read what a files sink writes into the folder ``sink``."""
+def reads_from(source: str, sink: str, names: Sequence[str], folder: Path | None) -> bool:
+    """Whether a files source would read what a sink writes as ``names`` into its folder."""
     written = real(sink, folder)
     whole = Path(source) if folder is None else folder / source
     if not any(c in source for c in _WILD) or (folder is not None and os.path.lexists(whole)):
@@ -29,7 +29,6 @@ def reads_from(source: str, sink: str, extension: str, folder: Path | None) -> b
     wild = next(i for i, part in enumerate(parts) if any(c in part for c in _WILD))
     root, pattern = os.path.join(*parts[:wild], ""), parts[wild:]
     base = os.path.normpath(root) if folder is None else os.path.realpath(root)
-    names = (f"part-000000000001-00000.{extension}", f"_millrace/windows/000000000001.{extension}")
     for name in names:
         relative = os.path.relpath(os.path.join(written, name), base)
         if not relative.startswith("..") and _matches(relative.split(os.sep), pattern):

@@ -124,9 +124,7 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
         copies=spec.state_servers.copies,
         key_groups=spec.key_groups,
         dead_limit=DeadLimit(spec.dead_letters.max_percent),
-        emits_final=any(
-            p.aggregate is not None and p.aggregate.emit.value == "final" for p in spec.processors
-        ),
+        emits_final=any(p.kind.at_end(p.settings) for p in spec.processors),
     )
 
 

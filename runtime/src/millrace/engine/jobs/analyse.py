@@ -76,10 +76,10 @@ def analyse(
         elif component.role is Role.PROCESSOR:
             processor = spec.processors[component.index]
             incoming = schemas.get(processor.inputs[0].producer)
-            if processor.sql is not None and incoming is not None:
+            if processor.kind.in_jvm and incoming is not None:
                 sql = sql or analyser()
                 schema = _step(findings, sql, processor, component.index, incoming)
-            elif processor.sql is not None:
+            elif processor.kind.in_jvm:
                 findings.unknown.append(f"the SQL of {name!r} is not checked: its input is unknown")
         if schema is not None:
             schemas[name] = schema
@@ -90,9 +90,8 @@ def analyse(
 def _step(
     findings: Findings, sql: SqlAnalyser, processor: Processor, index: int, incoming: pa.Schema
 ) -> pa.Schema | None:
-    assert processor.sql is not None
     base = f"spec.processors[{index}].sql"
-    step = SqlExpressions(tuple(processor.sql.select), processor.sql.where)
+    step = SqlExpressions(tuple(processor.settings.select), processor.settings.where)
     faults = sql.faults(step, incoming)
     remedy = f"its input has {', '.join(incoming.names)}"
     for fault in faults:

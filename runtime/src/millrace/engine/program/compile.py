@@ -37,13 +37,12 @@ from millrace.state.errors import KeyTypeError
 from millrace.state.keybytes import check_key_type
 from millrace.topology.graph import graph_of
 from millrace.topology.model import (
-    Emit,
-    Input,
     Processor,
     Sink,
     Source,
     StreamTopology,
 )
+from millrace.topology.parts import Input
 
 SqlSchema = Callable[[str, SqlExpressions, pa.Schema], pa.Schema]
 """Output schema of an SQL step (name, step, input schema); raises ``TopologyError``."""
@@ -135,9 +134,9 @@ def _component(graph: _Graph, part: Source | Processor | Sink, number: int) -> C
     incoming = _input_schema(graph, part)
     if isinstance(part, Sink):
         return replace(base, connector=SinkSpec.of(part, graph.options.base_path), output=incoming)
-    if part.sql is not None:
+    if part.kind.in_jvm:
         return _sql(graph, part, base, incoming)
-    if part.aggregate is not None:
+    if part.kind.combines:
         return _aggregate(graph, part, base, incoming)
     return _function(graph, part, base, incoming)
 
@@ -147,7 +146,7 @@ def _edge(graph: _Graph, part: Source | Processor | Sink, declared: Input) -> Ch
     if declared.broadcast:
         route = Route.BROADCAST
     elif declared.key:
-        aggregate = isinstance(part, Processor) and part.aggregate is not None
+        aggregate = isinstance(part, Processor) and part.kind.combines
         route = Route.COMBINED if aggregate else Route.KEYED
     else:
         route = Route.LOCAL if local else Route.FORWARD
@@ -186,7 +185,7 @@ def _input_schema(graph: _Graph, part: Processor | Sink) -> pa.Schema | None:
             _check_key_type(part, declared, schema.field(column))
     if len(known) < len(part.inputs):
         return None
-    if isinstance(part, Processor) and part.aggregate is not None:
+    if isinstance(part, Processor) and part.kind.combines:
         return known[0][1]
     first_name, first = known[0]
     for name, schema in known[1:]:
@@ -220,13 +219,13 @@ def _check_carried(path: str, schema: pa.Schema, remedy: str) -> None:
 def _function(
     graph: _Graph, part: Processor, base: Component, incoming: pa.Schema | None
 ) -> Component:
-    assert part.function is not None
+    target: str = part.settings
     if len({i.key for i in part.inputs if i.key}) > 1:
         raise TopologyError(
             f"{part.name!r} merges inputs that are keyed by different columns; key all of them by "
             "the same ones"
         )
-    spec = load_function(part.function, str(graph.options.code_path))
+    spec = load_function(target, str(graph.options.code_path))
     output = arrow_schema(spec.output) if spec.output is not None else incoming
     _check_keys(graph, part)
     if spec.keyed and not all(i.key for i in part.inputs):
@@ -236,7 +235,7 @@ def _function(
         kind=Kind.of(spec.kind),
         output=output,
         state=spec.state,
-        function=part.function,
+        function=target,
         key=part.inputs[0].key,
     )
 
@@ -259,7 +258,6 @@ def _check_keys(graph: _Graph, part: Processor) -> None:
 
 
 def _sql(graph: _Graph, part: Processor, base: Component, incoming: pa.Schema | None) -> Component:
-    assert part.sql is not None
     declared = part.inputs[0]
     producer = graph.components[declared.producer]
     if len(part.inputs) > 1 or declared.key or declared.broadcast or declared.columns:
@@ -273,7 +271,7 @@ def _sql(graph: _Graph, part: Processor, base: Component, incoming: pa.Schema | 
             "runs in the JVM and must be directly behind a source or another SQL step. Move it "
             "there, or write it as a @row or @vectorized function"
         )
-    step = SqlExpressions(tuple(part.sql.select), part.sql.where)
+    step = SqlExpressions(tuple(part.settings.select), part.settings.where)
     output = None
     if graph.options.sql_schema is not None and incoming is not None:
         output = normal_schema(graph.options.sql_schema(part.name, step, incoming))
@@ -286,17 +284,16 @@ def _sql(graph: _Graph, part: Processor, base: Component, incoming: pa.Schema | 
 def _aggregate(
     graph: _Graph, part: Processor, base: Component, incoming: pa.Schema | None
 ) -> Component:
-    assert part.aggregate is not None
     key = part.inputs[0].key
     if not key:
         raise TopologyError(f"aggregate {part.name!r} needs a key on each of its inputs")
-    columns = tuple(Accumulation(c.name, c.function.value, c.of) for c in part.aggregate.columns)
+    columns = tuple(Accumulation(c.name, c.function.value, c.of) for c in part.settings.columns)
     component = replace(
         base,
         kind=Kind.AGGREGATE,
         columns=columns,
         key=key,
-        emit_final=part.aggregate.emit is Emit.FINAL,
+        emit_final=bool(part.kind.at_end(part.settings)),
     )
     if incoming is None:
         return component

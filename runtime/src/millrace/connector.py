@@ -1,0 +1,82 @@
+"""A declared source or sink as plain values, and the class that runs it.
+
+Values cross process boundaries; the class is imported where it runs, by its name alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar
+
+from millrace.errors import MillraceError
+from millrace.topology.kinds.base import Connector
+from millrace.topology.kinds.registry import SINKS, SOURCES
+
+
+class Declared(Protocol):
+    """A valid source or sink of a topology."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> Connector[Any]: ...
+    @property
+    def settings(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorSpec:
+    """``kind`` is the name of a kind, or ``module:Class`` of the user's own code; ``options`` are
+    the class's as JSON; ``folder`` is where the topology file lies; ``target`` is the class of a
+    kind, as ``module:Class``.
+    """
+
+    name: str
+    kind: str
+    options: str
+    folder: str
+    target: str = ""
+
+    @classmethod
+    def of(cls, declared: Declared, folder: Path) -> Self:
+        """The spec of a valid declaration of a topology file in ``folder``."""
+        kind, settings = declared.kind, declared.settings
+        target, options = kind.target(settings), kind.options(settings)
+        if kind.user_code(settings) is not None:
+            return cls(declared.name, target, options, str(folder))
+        return cls(declared.name, kind.name, options, str(folder), target)
+
+
+B = TypeVar("B")
+
+
+def class_of(
+    spec: ConnectorSpec, role: str, base: type[B], failure: type[MillraceError]
+) -> type[B]:
+    """The class of a ``role`` (source or sink), derived from ``base``; the user's own must be
+    importable already. Raises ``failure``."""
+    target = spec.target or spec.kind
+    what = f"{role} {spec.name!r}: custom.class {target!r}"
+    remedy = "mend it or correct spec.code.path"
+    if spec.target:
+        packages = (SOURCES if role == "source" else SINKS).packages
+        package = packages.get(spec.kind, "millrace[engine]")
+        what = f"{role} {spec.name!r}: {spec.kind} runs {target!r} of package {package}, which"
+        remedy = f"mend, install or uninstall the package {package}"
+    module_name, _, name = target.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except MillraceError:
+        raise
+    except Exception as error:  # importing runs the module, which may raise anything
+        text = f"{type(error).__name__}: {error}"
+        raise failure(f"{what} cannot be loaded: {text}; {remedy}") from error
+    if not (isinstance(found, type) and issubclass(found, base)):
+        whole = f"{base.__module__}.{base.__name__}"
+        derive = "derive it from that" if not spec.target else remedy
+        raise failure(f"{what} is no class derived from {whole}; {derive}")
+    return found

@@ -1,0 +1,200 @@
+"""The kinds that there are: those that ship with Millrace and those that other packages bring.
+
+What a package brings stands in its entry points. One that cannot be used is known by its name all
+the same: a topology that names it gets one error that says which package it is and what to do, and
+topologies that do not name it never notice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BeforeValidator, Field, create_model
+from pydantic_core import PydanticCustomError
+
+from millrace.topology.kinds.base import Connector, Kind, ProcessorKind, SinkKind, SourceKind
+from millrace.topology.kinds.processor_aggregate import AGGREGATE
+from millrace.topology.kinds.processor_function import FUNCTION
+from millrace.topology.kinds.processor_sql import SQL
+from millrace.topology.kinds.sink_console import CONSOLE_SINK
+from millrace.topology.kinds.sink_custom import CUSTOM_SINK
+from millrace.topology.kinds.sink_files import FILES_SINK
+from millrace.topology.kinds.sink_redis import REDIS_SINK
+from millrace.topology.kinds.source_custom import CUSTOM_SOURCE
+from millrace.topology.kinds.source_files import FILES_SOURCE
+from millrace.topology.kinds.source_generator import GENERATOR_SOURCE
+from millrace.topology.parts import Part
+
+SOURCE_GROUP = "millrace.sources"
+SINK_GROUP = "millrace.sinks"
+
+_NAME = re.compile(r"[a-z][A-Za-z0-9]*")
+
+K = TypeVar("K", bound=Kind[Any])
+C = TypeVar("C", bound=Connector[Any])
+P = TypeVar("P", bound=Part)
+
+
+class Registry(Generic[K]):
+    """The kinds of one role by name, in the order in which they stand in the schema.
+
+    ``packages`` says where those that did not ship come from; ``faults`` are sentences about entry
+    points that are of no use, by the name that they have or would have had.
+    """
+
+    def __init__(
+        self,
+        shipped: Sequence[K],
+        added: Mapping[str, K] | None = None,
+        packages: Mapping[str, str] | None = None,
+        faults: Mapping[str, tuple[str, str]] | None = None,
+    ) -> None:
+        self._kinds: dict[str, K] = {kind.name: kind for kind in shipped} | dict(added or {})
+        self.packages = dict(packages or {})
+        self.faults = dict(faults or {})
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._kinds.values())
+
+    def __getitem__(self, name: str) -> K:
+        return self._kinds[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._kinds
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the kinds that can be used."""
+        return tuple(self._kinds)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a model that declares one of the kinds, for ``create_model``.
+
+        What cannot be used is a field too, out of the schema, that nothing fits.
+        """
+        fields: dict[str, Any] = {
+            kind.name: (kind.settings | None, Field(None, description=kind.meaning))
+            for kind in self
+        }
+        for name, (message, remedy) in self.faults.items():
+            if name not in fields and _NAME.fullmatch(name):
+                refused = Annotated[Any, BeforeValidator(_refusal(message, remedy))]
+                fields[name] = (refused, Field(None, exclude=True, description=message))
+        return fields
+
+
+def declaring(registry: Registry[Any]) -> Callable[[type[P]], type[P]]:
+    """Adds a field for each kind to a model, which stays what it is for whoever reads it."""
+
+    def declared(bare: type[P]) -> type[P]:
+        fields = registry.fields()
+        made = create_model(
+            bare.__name__, __base__=bare, __module__=bare.__module__, __doc__=bare.__doc__, **fields
+        )
+        made.__qualname__ = bare.__qualname__
+        return made
+
+    return declared
+
+
+def with_packages(
+    shipped: Sequence[C], base: type[C], found: Iterable[EntryPoint], reserved: Iterable[str]
+) -> Registry[C]:
+    """The kinds that ship and those that entry points name; ``reserved`` are other fields' names.
+
+    Nothing is raised: what an entry point does wrong is a fault of the registry.
+    """
+    added: dict[str, C] = {}
+    packages: dict[str, str] = {}
+    faults: dict[str, tuple[str, str]] = {}
+    known = {kind.name for kind in shipped}
+    for entry in sorted(found, key=lambda e: (e.name, _package(e))):
+        package, name = _package(entry), entry.name
+        try:
+            if name in known:
+                raise _FaultError("is a kind that Millrace has itself", "uninstall the package")
+            if name in added or name in faults:
+                other = packages.get(name, "another package")
+                raise _FaultError(f"is a kind of {other} too", "uninstall one of the two packages")
+            packages[name] = package
+            added[name] = _loaded(entry, base, set(reserved))
+        except _FaultError as fault:
+            added.pop(name, None)
+            message = f"cannot be used: {entry.group} of package {package}: {name!r} {fault}"
+            faults[name] = (message, fault.remedy)
+    used = {name: packages[name] for name in added}
+    return Registry([*shipped], added, used, faults)
+
+
+class _FaultError(Exception):
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+def _loaded(entry: EntryPoint, base: type[C], reserved: set[str]) -> C:
+    mend = f"mend or uninstall the package {_package(entry)}"
+    if not _NAME.fullmatch(entry.name):
+        raise _FaultError("cannot name a kind; use letters and digits, a small one first", mend)
+    if entry.name in reserved:
+        raise _FaultError("is the name of another field", mend)
+    try:
+        kind: Any = entry.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001
+        # The boundary to another package: importing may raise anything, SystemExit too.
+        said = " ".join(str(error).split())
+        raise _FaultError(
+            f"cannot be imported from {entry.value}: {type(error).__name__}: {said}", mend
+        ) from None
+    if not isinstance(kind, base):
+        text = f"is {type(kind).__name__} in {entry.value}, not an instance of a class derived from"
+        raise _FaultError(f"{text} {base.__module__}.{base.__name__}", mend)
+    wrong = _lacking(kind)
+    if getattr(kind, "name", None) != entry.name:
+        wrong = f"calls itself {getattr(kind, 'name', None)!r}"
+    if wrong:
+        raise _FaultError(wrong, mend)
+    return kind
+
+
+def _lacking(kind: Connector[Any]) -> str:
+    """What a kind of another package does not declare as it should."""
+    settings = getattr(kind, "settings", None)
+    if not (isinstance(settings, type) and issubclass(settings, Part)):
+        return "declares no settings derived from millrace.topology.parts.Part"
+    if not isinstance(getattr(kind, "meaning", None), str):
+        return "declares no meaning, a sentence for the schema"
+    if not isinstance(kind.runs, str) or kind.runs.count(":") != 1:
+        return f"runs {kind.runs!r}, which is no 'module:Class'"
+    return ""
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "(unknown)"
+
+
+def _refusal(message: str, remedy: str) -> Callable[[Any], Any]:
+    def refuse(_: Any) -> Any:
+        raise PydanticCustomError("kind", "{reason}", {"reason": message, "remedy": remedy})
+
+    return refuse
+
+
+SOURCES: Registry[SourceKind[Any]] = with_packages(
+    (FILES_SOURCE, GENERATOR_SOURCE, CUSTOM_SOURCE),
+    SourceKind,  # type: ignore[type-abstract]
+    entry_points(group=SOURCE_GROUP),
+    ("name", "inputs"),
+)
+PROCESSORS: Registry[ProcessorKind[Any]] = Registry((FUNCTION, SQL, AGGREGATE))
+SINKS: Registry[SinkKind[Any]] = with_packages(
+    (FILES_SINK, REDIS_SINK, CONSOLE_SINK, CUSTOM_SINK),
+    SinkKind,  # type: ignore[type-abstract]
+    entry_points(group=SINK_GROUP),
+    ("name", "inputs"),
+)
