@@ -9,9 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
-Json = Any
+from pydantic import Field, GetPydanticSchema, PlainSerializer, PlainValidator
+from pydantic_core import core_schema
+
+Json = Annotated[
+    Any,
+    GetPydanticSchema(
+        # Handed over as it is, without the copy that pydantic makes of what it does not know.
+        lambda *_: core_schema.any_schema(
+            serialization=core_schema.to_string_ser_schema(when_used="json")
+        )
+    ),
+]
+
+
+def _from_hex(plain: object) -> int:
+    if not isinstance(plain, str):
+        raise ValueError("Input should be a bit mask in hex")
+    return int(plain, 16)
+
+
+Mask = Annotated[int, PlainSerializer("{:x}".format), PlainValidator(_from_hex)]
+"""Key groups as bits of a number; in documents in hex, since JSON's numbers may be short."""
+
+Sequences = Annotated[frozenset[int], PlainSerializer(sorted)]
+"""Sequence numbers of roots; in documents a sorted list."""
 
 FORMAT = 2
 """Version of records, views, envelopes and ack messages; a newer one is refused, an older read.
@@ -76,7 +100,7 @@ class View:
     epoch: int
     phase: Phase
     execution: int
-    last_open: tuple[Member, ...] = field(metadata={"key": "source"})
+    last_open: Annotated[tuple[Member, ...], Field(alias="source")]
     target: tuple[Member, ...]
     open_epoch: int
     owners: tuple[tuple[str, ...], ...]
@@ -152,7 +176,7 @@ class Segment:
 
     name: str
     window: int
-    groups: int
+    groups: Mask
     base: bool
     rows: int = 0
     size_bytes: int = 0
@@ -365,8 +389,8 @@ class AttemptPlan:
     id: AttemptId
     stamp: Stamp
     intent: Intent
-    excluded: frozenset[int]
-    uncombined: Mapping[str, int]
+    excluded: Sequences
+    uncombined: Mapping[str, Mask]
     chains: Mapping[str, tuple[Segment, ...]]
 
 
@@ -380,7 +404,7 @@ class CloseMarker:
 
     id: AttemptId
     intent: Intent
-    excluded: frozenset[int]
+    excluded: Sequences
     winners: tuple[tuple[TaskId, tuple[int, ...]], ...]
     roots_read: tuple[tuple[int, int], ...]
 
