@@ -15,10 +15,12 @@ from typing import NewType
 
 WindowNumber = NewType("WindowNumber", int)
 WindowAttempt = NewType("WindowAttempt", int)
-Epoch = NewType("Epoch", int)
 Execution = NewType("Execution", int)
-RootSequence = NewType("RootSequence", int)
-KeyGroup = NewType("KeyGroup", int)
+Epoch = NewType("Epoch", int)
+Seq = NewType("Seq", int)
+Timeline = NewType("Timeline", int)
+
+NO_WINDOW = WindowNumber(0)
 
 BLOCK_ROOTS = 256
 """Consecutive roots in one tracking block."""

@@ -55,6 +55,7 @@ _JSON = st.recursive(
 
 def _values(hint: Any, mask: bool = False) -> st.SearchStrategy[Any]:
     """Values of an annotation, written apart from the codec's own reading of annotations."""
+    hint = getattr(hint, "__supertype__", hint)
     if dataclasses.is_dataclass(hint):
         return _instances(hint)
     origin, parts = get_origin(hint), get_args(hint)

@@ -28,7 +28,7 @@ from millrace.local.servers import PASSWORD_VARIABLE
 from millrace.local.takeover import current_holder, held_briefly
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.codec import decode_record
-from millrace.protocol.events import DEAD
+from millrace.protocol.names import spoken
 from millrace.protocol.record import replayable
 from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import DeadSegment, Record
@@ -66,7 +66,7 @@ class Letter:
     @property
     def object(self) -> str:
         """What the user calls the object that holds it with others of its window."""
-        return self.segment.removesuffix(DEAD)
+        return spoken(self.segment)
 
     @property
     def id(self) -> str:

@@ -26,7 +26,7 @@ from enum import Enum, auto
 from typing import Generic
 
 from millrace.errors import ProtocolError
-from millrace.ids import TRACKING_PARTITIONS
+from millrace.ids import TRACKING_PARTITIONS, Execution
 from millrace.protocol.acklog import (
     ControlEntry,
     Fold,
@@ -207,7 +207,7 @@ class AckerMachine(Generic[M]):
                 actions += self._follow(held, partition)
         return actions
 
-    def _begin_execution(self, execution: int) -> list[AckerAction]:
+    def _begin_execution(self, execution: Execution) -> list[AckerAction]:
         """A new driver never asks about what an older one had running."""
         self._execution = max(self._execution, execution)
         older = [one for one in self._attempts if one.execution < self._execution]

@@ -15,7 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
-from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS, block_of, tracking_partition
+from millrace.ids import (
+    BLOCK_ROOTS,
+    TRACKING_PARTITIONS,
+    Execution,
+    WindowNumber,
+    block_of,
+    tracking_partition,
+)
 from millrace.protocol.types import AttemptId, CloseMarker, TaskId
 from millrace.ring import DEFAULT_VIRTUAL_NODES, assign
 
@@ -53,29 +60,29 @@ def rotate(value: int, bits: int) -> int:
     return ((value << bits) | (value >> (64 - bits))) & 0xFFFF_FFFF_FFFF_FFFF
 
 
-def check_partition(window: int) -> int:
+def check_partition(window: WindowNumber) -> int:
     """The slice whose owner also judges the window's own tree."""
     return tracking_partition(window, 0)
 
 
-def partition_of(window: int, sequence: int) -> int:
+def partition_of(window: WindowNumber, sequence: int) -> int:
     """The tracking partition that holds a root."""
     return tracking_partition(window, block_of(sequence))
 
 
-def roots_of(window: int, partition: int, roots: int) -> int:
+def roots_of(window: WindowNumber, partition: int, roots: int) -> int:
     """How many of a window's roots 0 .. ``roots``-1 a tracking partition holds."""
     return local_index(window, partition, roots)
 
 
-def sequences(window: int, partition: int, roots: int) -> Iterator[int]:
+def sequences(window: WindowNumber, partition: int, roots: int) -> Iterator[int]:
     """Sequence numbers of a window's roots that a tracking partition holds, rising."""
     first = (partition - window) % TRACKING_PARTITIONS * BLOCK_ROOTS
     for start in range(first, roots, TRACKING_PARTITIONS * BLOCK_ROOTS):
         yield from range(start, min(start + BLOCK_ROOTS, roots))
 
 
-def local_index(window: int, partition: int, sequence: int) -> int:
+def local_index(window: WindowNumber, partition: int, sequence: int) -> int:
     """How many roots of the partition have a sequence number below ``sequence``.
 
     For a root of the partition that is its place in the partition's array.
@@ -106,14 +113,14 @@ class SliceOwners:
 
     DOCUMENT: ClassVar = "Members"
 
-    execution: int
+    execution: Execution
     owners: tuple[str, ...]
     live: tuple[AttemptId, ...]
 
     @classmethod
     def of(
         cls,
-        execution: int,
+        execution: Execution,
         names: Iterable[str],
         live: Iterable[AttemptId] = (),
         previous: SliceOwners | None = None,

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from millrace.ids import WindowNumber
 from millrace.protocol.types import Cohort, Intent, Replay
 
 COHORT_ROOTS = 1_000
@@ -54,7 +55,7 @@ def judge(
     found = _with(cohorts, intent.window, fresh + alone)
     if not found:
         return ()
-    read: Counter[int] = Counter({intent.window: fresh})
+    read: Counter[WindowNumber] = Counter({intent.window: fresh})
     read.update(_windows(intent, intent.replays))
     waiting, dead = Counter(_windows(intent, replays)), Counter(_windows(intent, letters))
     for window in read:
@@ -74,11 +75,11 @@ def worst(
     return max(over, key=lambda one: one.dead / (one.done + one.dead), default=None)
 
 
-def _windows(intent: Intent, roots: Iterable[Replay]) -> list[int]:
+def _windows(intent: Intent, roots: Iterable[Replay]) -> list[WindowNumber]:
     return [root.window or intent.window for root in roots]
 
 
-def _with(cohorts: Sequence[Cohort], window: int, roots: int) -> list[Cohort]:
+def _with(cohorts: Sequence[Cohort], window: WindowNumber, roots: int) -> list[Cohort]:
     """The cohorts with roots that are read now."""
     found = list(cohorts)
     if not roots:
@@ -107,6 +108,6 @@ def _merge(found: list[Cohort]) -> None:
     )
 
 
-def _place(cohorts: Sequence[Cohort], window: int) -> int:
+def _place(cohorts: Sequence[Cohort], window: WindowNumber) -> int:
     """The cohort that a window was read in; the oldest for what is older than all."""
     return max((at for at, one in enumerate(cohorts) if one.window <= window), default=0)

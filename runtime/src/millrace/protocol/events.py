@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from millrace.errors import ExitCode
+from millrace.ids import NO_WINDOW, Execution, Seq, WindowNumber
+from millrace.protocol.names import TaskObject, read_name
 from millrace.protocol.types import (
     AttemptId,
     AttemptPlan,
@@ -30,9 +32,6 @@ from millrace.protocol.types import (
     Verdict,
     View,
 )
-
-DEAD = "/dead"
-"""How the names of objects with dead letters end."""
 
 # --- actions
 
@@ -85,7 +84,7 @@ class FenceSinks:
     the execution that the sinks serve (``record.behind``).
     """
 
-    execution: int
+    execution: Execution
     record: Record
 
 
@@ -130,7 +129,7 @@ class WriteDead:
 
     name: str
     stamp: Stamp
-    window: int
+    window: WindowNumber
     letters: tuple[Replay, ...]
 
 
@@ -147,7 +146,7 @@ class Publish:
     """Show a committed window on its sinks."""
 
     sealed: Sealed
-    execution: int
+    execution: Execution
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,23 +161,25 @@ class Forget:
     """
 
     stamp: Stamp
-    sealed: int
+    sealed: WindowNumber
     names: tuple[str, ...]
     attempts: tuple[AttemptId, ...]
     keep: frozenset[str] | None = None
 
     def covers(self, name: str) -> bool:
-        """Whether the object ``name`` is to be deleted."""
+        """Whether the object ``name`` is to be deleted; what nobody here has named is not."""
         if name in self.names:
             return True
         if self.keep is None or name in self.keep:
             return False
-        execution, window, attempt = (int(n) for n in name.split("/")[0].split(".")[:3])
-        if execution != self.stamp.execution:
-            return execution < self.stamp.execution
-        if window <= self.sealed:
+        made = read_name(name)
+        if made is None:
+            return False
+        if made.attempt.execution != self.stamp.execution:
+            return made.attempt.execution < self.stamp.execution
+        if made.attempt.window <= self.sealed:
             return True
-        return not name.endswith(DEAD) and AttemptId(execution, window, attempt) in self.attempts
+        return isinstance(made, TaskObject) and made.attempt in self.attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ class Notify:
 
     kind: str
     text: str
-    window: int = 0
+    window: WindowNumber = NO_WINDOW
     warning: bool = False
 
 
@@ -305,7 +306,7 @@ class Stamped:
 class RecordAck:
     member: Member
     stamp: Stamp
-    seq: int
+    seq: Seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +344,7 @@ class CopyFailed:
 class SinksFenced:
     """``untold`` are the sinks that cannot say what they show."""
 
-    execution: int
+    execution: Execution
     untold: tuple[str, ...] = ()
 
 
@@ -425,21 +426,21 @@ class DeadWritten:
 class SplitDone:
     """The two halves; window numbers are set by the machine."""
 
-    window: int
+    window: WindowNumber
     first: Intent
     second: Intent
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    window: int
+    window: WindowNumber
 
 
 @dataclass(frozen=True, slots=True)
 class PublishFailed:
     """A sink is away or full: tried again."""
 
-    window: int
+    window: WindowNumber
     text: str
 
 

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from millrace.ids import Epoch, Execution, Seq, Timeline
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
 from millrace.protocol.types import Member, Phase, Record, Stamp, Tag, View
@@ -97,11 +98,11 @@ class Membership:
         self.standing = Standing.IDLE
         self.view: View | None = None
         self.version = 0
-        self.execution = 0
+        self.execution = Execution(0)
         self.record: Record | None = None
         self._key_groups = key_groups
         self._proposed: tuple[Member, ...] = ()
-        self._seq = 0
+        self._seq = Seq(0)
         self._answers: dict[Member, Record | None] = {}
         self._lost: set[Member] = set()
         self._write: RecordWrite | None = None
@@ -119,7 +120,7 @@ class Membership:
     def next_tag(self) -> Tag:
         """The tag of the next record write of this driver life (rule 2)."""
         assert self.view is not None
-        self._seq += 1
+        self._seq = Seq(self._seq + 1)
         return Tag(self.view.timeline, self.execution, self.view.epoch, self._seq)
 
     def members_changed(self) -> bool:
@@ -267,13 +268,23 @@ class Membership:
             return []
         members = self._proposed
         owners = self.owners(members, ((),) * self._key_groups)
-        view = View(self.uid, 1, 1, Phase.CREATING, 1, members, members, 1, owners)
+        view = View(
+            self.uid,
+            Timeline(1),
+            Epoch(1),
+            Phase.CREATING,
+            Execution(1),
+            members,
+            members,
+            Epoch(1),
+            owners,
+        )
         return self._swap(view)
 
     def _claim(self, view: View) -> list[e.Action]:
         # A view that equals an earlier claim of mine may be another driver's: two drivers that
         # read the same view write the same words. So an unanswered claim is never believed.
-        return self._swap(replace(view, execution=view.execution + 1))
+        return self._swap(replace(view, execution=Execution(view.execution + 1)))
 
     def move(self) -> list[e.Action]:
         """CAS to ``moving`` (rule 12): from the last open members to the proposed ones."""
@@ -285,7 +296,7 @@ class Membership:
         last_open = self._proposed if phase is Phase.CREATING else self.view.last_open
         moving = replace(
             self.view,
-            epoch=self.view.epoch + 1,
+            epoch=Epoch(self.view.epoch + 1),
             phase=phase,
             last_open=last_open,
             target=self._proposed,
@@ -380,6 +391,6 @@ class Membership:
             return self._when_stamped()
         return []
 
-    def _fenced(self, execution: int) -> list[e.Action]:
+    def _fenced(self, execution: Execution) -> list[e.Action]:
         text = f"execution {execution} of this topology has taken over from {self.execution}"
         return [e.Stop(e.StopKind.FENCED, text)]

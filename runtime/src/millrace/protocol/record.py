@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from millrace.ids import NO_WINDOW, WindowNumber
 from millrace.protocol.cohorts import judge
 from millrace.protocol.types import (
     DeadSegment,
@@ -70,12 +71,16 @@ class Outcome:
 
 def first_record(uid: str, tag: Tag) -> Record:
     """The record with which a topology is created (rule 17)."""
-    return Record(uid, tag, 0, {}, (), {}, (), (), (), 0)
+    return Record(uid, tag, NO_WINDOW, {}, (), {}, (), (), (), NO_WINDOW)
+
+
+def following(window: WindowNumber) -> WindowNumber:
+    return WindowNumber(window + 1)
 
 
 def open_next(record: Record, opening: Opening) -> Record:
     """Add the intent of the next window; its replays leave the queue for it."""
-    window = max([record.sealed, *(i.window for i in record.intents)]) + 1
+    window = following(max([record.sealed, *(i.window for i in record.intents)]))
     intent = Intent(window, opening.ranges, opening.replays, opening.final)
     taken = {_root(r) for r in opening.replays}
     return replace(
@@ -122,8 +127,8 @@ def abandon(record: Record) -> Record:
 def split(record: Record, first: Intent, second: Intent) -> Record:
     """Replace the first open window by two; windows behind it have never run and move up."""
     window = record.intents[0].window
-    moved = tuple(replace(i, window=i.window + 1) for i in record.intents[1:])
-    halves = (replace(first, window=window), replace(second, window=window + 1))
+    moved = tuple(replace(i, window=following(i.window)) for i in record.intents[1:])
+    halves = (replace(first, window=window), replace(second, window=following(window)))
     return replace(record, intents=(*halves, *moved))
 
 
@@ -145,7 +150,7 @@ def _spans(ranges: Iterable[RootRange]) -> list[tuple[str, int, int, int]]:
     return spans
 
 
-def mark_published(record: Record, window: int) -> Record:
+def mark_published(record: Record, window: WindowNumber) -> Record:
     """Note that every sink has confirmed the windows up to this one (rule 20)."""
     if window <= record.published:
         return record
@@ -153,7 +158,7 @@ def mark_published(record: Record, window: int) -> Record:
     return replace(record, published=window, unpublished=left)
 
 
-def replayable(record: Record, source: str, window: int) -> bool:
+def replayable(record: Record, source: str, window: WindowNumber) -> bool:
     """Whether the source of a dead letter of ``window`` is still the one that it was read from."""
     if record.components is None:
         return True

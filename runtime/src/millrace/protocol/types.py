@@ -14,6 +14,8 @@ from typing import Annotated, Any
 from pydantic import Field, GetPydanticSchema, PlainSerializer, PlainValidator
 from pydantic_core import core_schema
 
+from millrace.ids import NO_WINDOW, Epoch, Execution, Seq, Timeline, WindowAttempt, WindowNumber
+
 Json = Annotated[
     Any,
     GetPydanticSchema(
@@ -54,18 +56,27 @@ class Guarantee(str, Enum):
 class Stamp:
     """What a server compares a write against (rule 5 to 7)."""
 
-    epoch: int
-    execution: int
+    epoch: Epoch
+    execution: Execution
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tag:
     """Version of a record, compared in this order (rule 2)."""
 
-    timeline: int
-    execution: int
-    epoch: int
-    seq: int
+    timeline: Timeline
+    execution: Execution
+    epoch: Epoch
+    seq: Seq
+
+    def __str__(self) -> str:
+        return f"{self.timeline}.{self.execution}.{self.epoch}.{self.seq}"
+
+    @classmethod
+    def read(cls, text: str) -> Tag:
+        """The tag that was written so. Raises ``ValueError`` for any other text."""
+        timeline, execution, epoch, seq = (int(part) for part in text.split("."))
+        return cls(Timeline(timeline), Execution(execution), Epoch(epoch), Seq(seq))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +107,13 @@ class View:
     """
 
     uid: str
-    timeline: int
-    epoch: int
+    timeline: Timeline
+    epoch: Epoch
     phase: Phase
-    execution: int
+    execution: Execution
     last_open: Annotated[tuple[Member, ...], Field(alias="source")]
     target: tuple[Member, ...]
-    open_epoch: int
+    open_epoch: Epoch
     owners: tuple[tuple[str, ...], ...]
 
     def stamp(self) -> Stamp:
@@ -146,7 +157,7 @@ class Replay:
     error: str = ""
     alone: bool = False
     trace: str = ""
-    window: int = 0
+    window: WindowNumber = NO_WINDOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +168,7 @@ class Intent:
     no roots: all input is drained, and aggregations that emit at the end do so.
     """
 
-    window: int
+    window: WindowNumber
     ranges: tuple[RootRange, ...]
     replays: tuple[Replay, ...] = ()
     final: bool = False
@@ -175,7 +186,7 @@ class Segment:
     """
 
     name: str
-    window: int
+    window: WindowNumber
     groups: Mask
     base: bool
     rows: int = 0
@@ -217,7 +228,7 @@ class Sealed:
     there where a source wants to be told of them.
     """
 
-    window: int
+    window: WindowNumber
     digest: str
     staged: tuple[Staged, ...]
     roots: Roots | None = None
@@ -228,7 +239,7 @@ class Mark:
     """The last window that a sink shows, with its digest where the sink knows it."""
 
     sink: str
-    window: int
+    window: WindowNumber
     digest: str = ""
 
 
@@ -237,7 +248,7 @@ class DeadSegment:
     """An immutable object that holds ``count`` dead letters; those in ``removed`` are gone."""
 
     name: str
-    window: int
+    window: WindowNumber
     count: int
     removed: tuple[int, ...] = ()
 
@@ -261,7 +272,7 @@ class Cohort:
     for their replay or were dropped.
     """
 
-    window: int
+    window: WindowNumber
     roots: int
     done: int = 0
     dead: int = 0
@@ -297,28 +308,31 @@ class Record:
 
     uid: str
     tag: Tag
-    sealed: int
+    sealed: WindowNumber
     offsets: Mapping[str, Json]
     intents: tuple[Intent, ...]
     chains: Mapping[str, tuple[Segment, ...]]
     replays: tuple[Replay, ...]
     dead: tuple[DeadSegment, ...]
     unpublished: tuple[Sealed, ...]
-    published: int
+    published: WindowNumber
     totals: Totals = Totals()
     finished: bool = False
     cohorts: tuple[Cohort, ...] = ()
     components: Components | None = None
-    since: Mapping[str, int] = field(default_factory=dict)
+    since: Mapping[str, WindowNumber] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class AttemptId:
     """One run of one window by one execution."""
 
-    execution: int
-    window: int
-    attempt: int
+    execution: Execution
+    window: WindowNumber
+    attempt: WindowAttempt
+
+    def __str__(self) -> str:
+        return f"{self.execution}.{self.window}.{self.attempt}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -328,6 +342,9 @@ class TaskId:
     pass_no: int
     partition: int
     task_attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.pass_no}.{self.partition}.{self.task_attempt}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from millrace.ids import NO_WINDOW, WindowAttempt, WindowNumber
 from millrace.protocol import cohorts, edits
 from millrace.protocol import events as e
 from millrace.protocol import record as records
@@ -27,6 +28,7 @@ from millrace.protocol.decide import (
     halves,
 )
 from millrace.protocol.membership import Membership, RecordWrite
+from millrace.protocol.names import LettersObject
 from millrace.protocol.record import Opening, Outcome
 from millrace.protocol.settings import Settings
 from millrace.protocol.types import (
@@ -108,16 +110,16 @@ class Windows:
         self.sinks_fenced = False
         self.draining = False
         self._write: RecordWrite | None = None
-        self._progress: dict[int, Progress] = {}
+        self._progress: dict[WindowNumber, Progress] = {}
         self._attempt: Attempt | None = None
         self._ending: SealDraft | None = None
         self._splitting: SplitIt | None = None
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[WindowNumber, WindowAttempt] = {}
         self._ahead = Ahead()
         self._ended = Forgettable()
-        self._publishing: int | None = None
+        self._publishing: WindowNumber | None = None
         self._retry_publish = False
-        self._confirmed = 0
+        self._confirmed = NO_WINDOW
         self._requests: dict[str, e.DeadLetterRequest] = {}
         self._handlers: dict[type, Callable[..., list[e.Action]]] = {
             e.Planned: self._planned,
@@ -385,7 +387,7 @@ class Windows:
             return self._finish_draining()
         if self._now_s < self._hold_until_s:
             return []
-        number = self._numbers.get(intent.window, 0) + 1
+        number = WindowAttempt(self._numbers.get(intent.window, 0) + 1)
         self._numbers[intent.window] = number
         attempt = AttemptId(self.membership.execution, intent.window, number)
         self._attempt = Attempt(attempt)
@@ -540,7 +542,7 @@ class Windows:
         split = e.Split(decision.progress.intent, decision.at)
         return [*actions, e.Notify("WindowSplit", text, window, warning=True), split]
 
-    def _run_again(self, text: str, window: int, pause_s: float) -> list[e.Action]:
+    def _run_again(self, text: str, window: WindowNumber, pause_s: float) -> list[e.Action]:
         if not pause_s:
             return [e.Notify("WindowRunAgain", text, window, warning=True)]
         self._hold_until_s = self._now_s + pause_s
@@ -563,13 +565,13 @@ class Windows:
             return []
         self._splitting = None
         first = replace(event.first, window=event.window)
-        second = replace(event.second, window=event.window + 1)
+        second = replace(event.second, window=records.following(event.window))
         low, high = halves(splitting.progress, splitting.at, first, second)
-        moved = {w + 1: p for w, p in self._progress.items() if w > event.window}
+        moved = {records.following(w): p for w, p in self._progress.items() if w > event.window}
         self._progress = {
             **{w: replace(p, intent=replace(p.intent, window=w)) for w, p in moved.items()},
             event.window: low,
-            event.window + 1: high,
+            records.following(event.window): high,
         }
         return self._change(lambda current: self.split_record(current, first, second))
 
@@ -612,8 +614,9 @@ class Windows:
         """Write them under a name that no ending of this window under another view had: only an
         answer that is about the owners of today may seal."""
         stamp, window = self.membership.stamp, ending.progress.intent.window
-        number = self._numbers.get(window, 0)
-        ending.name = f"{stamp.execution}.{window}.{number}.{stamp.epoch}{e.DEAD}"
+        number = self._numbers.get(window, WindowAttempt(0))
+        attempt = AttemptId(stamp.execution, window, number)
+        ending.name = str(LettersObject(attempt, stamp.epoch))
         return [e.WriteDead(ending.name, stamp, window, ending.letters)]
 
     def _dead_written(self, event: e.DeadWritten) -> list[e.Action]:

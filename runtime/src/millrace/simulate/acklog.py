@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from millrace.ids import Execution
 from millrace.protocol import acker as a
 from millrace.protocol import acklog as al
 from millrace.protocol import events as e
@@ -197,7 +198,7 @@ class Verdicts:
             self.place(opened.id.execution)
         self._append(opened)
 
-    def place(self, execution: int) -> None:
+    def place(self, execution: Execution) -> None:
         """Say who owns which slice; called again when an acker comes or goes."""
         names = self._ackers()
         if not names:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from millrace.ids import name_id
+from millrace.ids import Epoch, Execution, name_id
 from millrace.protocol import server as s
 from millrace.protocol.codec import decode_record, decode_view, encode_record, encode_view
 from millrace.protocol.types import Member, Record, Stamp, View
@@ -153,7 +153,7 @@ class Cluster:
 
     def sealed_in(self, model: s.ServerModel) -> int:
         """The last sealed window of the record in a copy."""
-        reply = deepcopy(model).stamp(model.run_id, Stamp(1 << 30, 1 << 30))
+        reply = deepcopy(model).stamp(model.run_id, Stamp(Epoch(1 << 30), Execution(1 << 30)))
         assert isinstance(reply, s.Stamped)
         return 0 if reply.record is None else self.vault.decode(reply.record).sealed
 

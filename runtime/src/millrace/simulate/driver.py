@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from millrace.ids import Execution
 from millrace.protocol import events as e
 from millrace.protocol import server as s
 from millrace.protocol.acklog import Open
@@ -64,7 +65,7 @@ class DriverProcess:
             self.post,
             self._plant.options.chaos.verdict_short,
         )
-        self._claimed = 0
+        self._claimed = Execution(0)
         self._methods: dict[type, Callable[..., None]] = {
             e.ReadView: self._read_view,
             e.CasView: self._cas_view,

@@ -15,6 +15,7 @@ from millrace import ids
 from millrace.protocol import acklog as al
 from millrace.protocol import events as e
 from millrace.protocol import server as s
+from millrace.protocol.names import TaskObject
 from millrace.protocol.plainfold import PlainMessage
 from millrace.protocol.types import (
     AttemptPlan,
@@ -239,20 +240,15 @@ class Attempt:
     # -- steps after computing
 
     def _name_outputs(self, task: Task) -> None:
-        attempt, number = self.plan.id, task.id
-        prefix = (
-            f"{attempt.execution}.{attempt.window}.{attempt.attempt}."
-            f"{number.pass_no}.{number.partition}.{number.task_attempt}"
-        )
         objects = []
         for processor, (base, groups, content) in task.work.states.items():
-            name = f"{prefix}/state/{processor}"
+            name = str(TaskObject(self.plan.id, task.id, "state", processor))
             self.plant.history.contents[name] = content
-            objects.append((processor, Segment(name, attempt.window, groups, base)))
+            objects.append((processor, Segment(name, self.plan.id.window, groups, base)))
         task.objects = tuple(objects)
         staged = []
         for sink, rows in task.work.rows.items():
-            name = f"{prefix}/out/{sink}"
+            name = str(TaskObject(self.plan.id, task.id, "out", sink))
             self.plant.history.contents[name] = tuple(rows)
             digest = f"{zlib.crc32(repr(rows).encode()):08x}"
             staged.append(Staged(sink, name, digest, len(rows), len(rows)))

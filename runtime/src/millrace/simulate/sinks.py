@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from millrace.ids import WindowNumber
 from millrace.protocol.types import Mark, Sealed, Staged
 from millrace.simulate import history as h
 
@@ -58,7 +59,7 @@ class Sink:
 
     def mark(self) -> Mark | None:
         """The last window of which anything is shown."""
-        return Mark(self.name, self.high_water) if self.high_water else None
+        return Mark(self.name, WindowNumber(self.high_water)) if self.high_water else None
 
     def discard(self, covers: Callable[[str], bool]) -> None:
         """Drop staged leftovers."""
@@ -93,7 +94,9 @@ class FilesSink(Sink):
 
     def mark(self) -> Mark | None:
         window = max(self._manifests, default=0)
-        return Mark(self.name, window, self._manifests[window].digest) if window else None
+        if not window:
+            return None
+        return Mark(self.name, WindowNumber(window), self._manifests[window].digest)
 
     def publish(self, sealed: Sealed, mine: Sequence[Staged], execution: int) -> Iterator[None]:
         self.check(execution)
@@ -121,7 +124,7 @@ class TransactionSink(Sink):
 
     def mark(self) -> Mark | None:
         window = max(self._digests, default=0)
-        return Mark(self.name, window, self._digests[window]) if window else None
+        return Mark(self.name, WindowNumber(window), self._digests[window]) if window else None
 
     def publish(self, sealed: Sealed, mine: Sequence[Staged], execution: int) -> Iterator[None]:
         yield

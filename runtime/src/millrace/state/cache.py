@@ -22,6 +22,7 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from millrace.ids import WindowNumber
 from millrace.protocol.types import Segment
 from millrace.state import blobs
 from millrace.state.blobs import Blob
@@ -128,7 +129,7 @@ class OpenState(Generic[S]):
         self._entry = entry
 
     def write(
-        self, name: str, window: int, *, compact: bool | None = None
+        self, name: str, window: WindowNumber, *, compact: bool | None = None
     ) -> tuple[Segment, bytes] | None:
         """The object to store under ``name`` for what this attempt changed, and its segment.
 

@@ -18,6 +18,7 @@ from redis.retry import Retry
 
 from millrace.addresses import REDIS_REMEDY, place_of, redis_fault
 from millrace.errors import ProtocolError, StateServerError
+from millrace.ids import Epoch, Execution
 from millrace.protocol.server import (
     MISSING,
     OK,
@@ -321,7 +322,7 @@ def _open(address: StateAddress, timeout_s: float) -> redis.Redis:
 def _not_owner(raw: list[Any]) -> NotOwner | None:
     if raw[0] != b"NOTOWNER":
         return None
-    current = Stamp(int(raw[2]), int(raw[3])) if len(raw) > 2 else None
+    current = Stamp(Epoch(int(raw[2])), Execution(int(raw[3]))) if len(raw) > 2 else None
     return NotOwner(Reason(raw[1].decode()), current)
 
 
@@ -332,18 +333,17 @@ def _stamped(raw: list[Any]) -> StampReply:
 
 
 def _tag_text(tag: Tag) -> bytes:
-    return f"{tag.timeline}.{tag.execution}.{tag.epoch}.{tag.seq}".encode()
+    return str(tag).encode()
 
 
 def _tag_of(text: bytes) -> Tag:
     try:
-        timeline, execution, epoch, seq = (int(part) for part in text.split(b"."))
+        return Tag.read(text.decode())
     except ValueError as error:
         raise ProtocolError(
             f"the stored record's tag is {text!r}, not four numbers; something else wrote to "
             "this topology's keys"
         ) from error
-    return Tag(timeline, execution, epoch, seq)
 
 
 def _batches(

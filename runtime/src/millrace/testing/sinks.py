@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from millrace.ids import WindowNumber
 from millrace.protocol.types import Sealed, Staged
 from millrace.sinks.base import Sink
 from millrace.testing.findings import BrokenError, Check, ConformanceError, findings_of
@@ -250,7 +251,7 @@ class _Contract:
             what = "prepare() of another uid"
             refused(target.prepare(other, "life-2"), "foreign", what, "sink")
             target.look("foreign", f"after {what}")
-            target.publish(other, replace(first, window=2), 9)
+            target.publish(other, replace(first, window=WindowNumber(2)), 9)
             target.look("foreign", "after another uid published, whose prepare() was refused")
             must(target.prepare(target.copy()), "foreign", "prepare() of the owner")
             target.show(driver, 2, *SECOND, execution=7)

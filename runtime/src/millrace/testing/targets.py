@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
+from millrace.ids import WindowNumber
 from millrace.protocol.types import Guarantee, Sealed, Staged
 from millrace.sinks.base import Sink
 from millrace.testing import wire
@@ -200,7 +201,7 @@ def new_life(target: Target, life: str = "life-2") -> Copy:
 def sealed_of(window: int, staged: Sequence[Staged]) -> Sealed:
     """A sealed window, with a digest over what was staged for it."""
     digest = xxhash.xxh3_128_hexdigest("".join(f"{s.name}{s.digest}" for s in staged).encode())
-    return Sealed(window, digest, tuple(staged))
+    return Sealed(WindowNumber(window), digest, tuple(staged))
 
 
 def publication(sealed: Sealed, execution: int) -> dict[str, Any]:

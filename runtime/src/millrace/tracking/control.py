@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from millrace.errors import ProtocolError
+from millrace.ids import Execution
 from millrace.protocol.acklog import ForgetAttempt, Open, SliceOwners
 from millrace.protocol.types import AttemptId, CloseMarker, Verdict
 from millrace.ring import DEFAULT_VIRTUAL_NODES
@@ -32,7 +33,7 @@ class AckControl:
     def __init__(
         self,
         log: AckLog,
-        execution: int,
+        execution: Execution,
         edges: Sequence[str],
         virtual_nodes: int = DEFAULT_VIRTUAL_NODES,
     ) -> None:

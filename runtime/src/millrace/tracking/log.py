@@ -22,7 +22,7 @@ from typing import Any
 import redis
 
 from millrace.errors import FencedError, NewerFormatError, ProtocolError, StateServerError
-from millrace.ids import TRACKING_PARTITIONS
+from millrace.ids import TRACKING_PARTITIONS, Execution
 from millrace.protocol import codec
 from millrace.protocol.acker import merge_verdicts
 from millrace.protocol.acklog import (
@@ -33,6 +33,7 @@ from millrace.protocol.acklog import (
     check_partition,
     roots_of,
 )
+from millrace.protocol.names import read_attempt
 from millrace.protocol.types import AttemptId, CloseMarker, Verdict
 
 _KINDS: dict[str, type[ControlEntry]] = {
@@ -101,7 +102,7 @@ class AckLog:
         return f"{self._attempt_prefix(attempt)}v"
 
     def _attempt_prefix(self, attempt: AttemptId) -> str:
-        return f"{self._prefix}{attempt.execution}.{attempt.window}.{attempt.attempt}:"
+        return f"{self._prefix}{attempt}:"
 
     def full(self) -> bool:
         """Whether the server takes no entries, since its memory limit is reached."""
@@ -128,7 +129,7 @@ class AckLog:
     # -- the driver
 
     def append_control(
-        self, execution: int, entry: ControlEntry, keep_from: str | None = None
+        self, execution: Execution, entry: ControlEntry, keep_from: str | None = None
     ) -> str:
         """Add a control entry and return its id.
 
@@ -187,14 +188,14 @@ class AckLog:
         with self._server("delete from"):
             self._client.unlink(*self._attempt_keys(attempt))
 
-    def sweep(self, below_execution: int) -> int:
+    def sweep(self, below_execution: Execution) -> int:
         """Delete what attempts of older executions left behind; returns how many keys."""
         pattern = "".join(f"[{c}]" if c in "*?[]\\" else c for c in self._prefix)
         swept = 0
         with self._server("sweep"):
             for key in self._client.scan_iter(match=pattern + "*.*.*:*", count=1000):
-                execution = key.decode()[len(self._prefix) :].partition(".")[0]
-                if execution.isdigit() and int(execution) < below_execution:
+                attempt = read_attempt(key.decode()[len(self._prefix) :].partition(":")[0])
+                if attempt is not None and attempt.execution < below_execution:
                     swept += int(self._client.unlink(key))
         return swept
 
@@ -250,7 +251,7 @@ class AckLog:
             "a new attempt is needed"
         )
 
-    def _refused(self, execution: int, error: redis.ResponseError) -> Exception:
+    def _refused(self, execution: Execution, error: redis.ResponseError) -> Exception:
         """What a refusal of the control script means; other errors are passed through."""
         if "NOLOG" in str(error):
             return AckLogLostError(

@@ -18,6 +18,7 @@ from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.runner import AttemptDied, AttemptResult, AttemptRunner, SparkGone
 from millrace.engine.program.cutting import cut_intent
 from millrace.errors import FencedError, MillraceError, SinkError, StateServerError
+from millrace.ids import WindowNumber
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, AttemptPlan, Record, Stamp
 from millrace.sources.base import Source
@@ -219,7 +220,7 @@ class RealPerformer:
     def _ask_verdict(self, action: e.AskVerdict) -> list[e.Event]:
         return self._held_up(self._parts.verdicts.ask(action.marker), action.marker.id.window)
 
-    def _held_up(self, reason: str, window: int) -> list[e.Event]:
+    def _held_up(self, reason: str, window: WindowNumber) -> list[e.Event]:
         """Nothing comes of an action for now; the machine asks again."""
         if not reason:
             return []

@@ -12,6 +12,7 @@ from typing import Any
 from millrace.engine.driver.letters import DamagedLettersError, decode_letters, replay_of
 from millrace.errors import MillraceError
 from millrace.protocol import events as e
+from millrace.protocol.names import spoken
 from millrace.protocol.record import replayable
 from millrace.protocol.types import Member, Record
 
@@ -65,7 +66,7 @@ class Mailbox:
                         left.discard(index)
                         log.warning(
                             "dead letter %s:%d stays: its source %r is gone",
-                            segment.name.removesuffix(e.DEAD),
+                            spoken(segment.name),
                             index,
                             replay.source,
                         )

@@ -10,6 +10,7 @@ from millrace import crash
 from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.retired import RetiredSinks
 from millrace.errors import FencedError, SinkError
+from millrace.ids import NO_WINDOW, Execution, WindowNumber
 from millrace.protocol import events as e
 from millrace.protocol.record import behind
 from millrace.protocol.types import Mark, Record, Sealed, TaskReport
@@ -38,10 +39,10 @@ class Publisher:
         """Wait for the window that is being published."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    def fence(self, execution: int, record: Record) -> None:
-        self._thread.submit(self._guarded, 0, lambda: self._fence(execution, record))
+    def fence(self, execution: Execution, record: Record) -> None:
+        self._thread.submit(self._guarded, NO_WINDOW, lambda: self._fence(execution, record))
 
-    def publish(self, sealed: Sealed, execution: int) -> None:
+    def publish(self, sealed: Sealed, execution: Execution) -> None:
         self._thread.submit(self._guarded, sealed.window, lambda: self._publish(sealed, execution))
 
     def verify(self, reports: Iterable[TaskReport]) -> None:
@@ -57,9 +58,9 @@ class Publisher:
 
     def discard(self, forget: e.Forget) -> None:
         """Drop staged leftovers of ended attempts that no committed record names."""
-        self._thread.submit(self._guarded, 0, lambda: self._discard(forget))
+        self._thread.submit(self._guarded, NO_WINDOW, lambda: self._discard(forget))
 
-    def _fence(self, execution: int, record: Record) -> None:
+    def _fence(self, execution: Execution, record: Record) -> None:
         old = self._retired.open(record)
         marks, untold = self._marks([*old, *self._sinks])
         ahead = behind(record, marks)
@@ -82,10 +83,12 @@ class Publisher:
             except NotImplementedError:
                 untold.append(sink.name)
             else:
-                marks += [Mark(sink.name, *shown)] if shown is not None else []
+                if shown is not None:
+                    window, digest = shown
+                    marks.append(Mark(sink.name, WindowNumber(window), digest))
         return marks, tuple(untold)
 
-    def _publish(self, sealed: Sealed, execution: int) -> None:
+    def _publish(self, sealed: Sealed, execution: Execution) -> None:
         removed, shares = self._retired.shares(sealed, self._sinks)
         for sink, mine in removed:
             with self._retired.explained(sink.name):
@@ -101,7 +104,7 @@ class Publisher:
         for sink in self._sinks:
             sink.discard(forget.covers)
 
-    def _guarded(self, window: int, work: Callable[[], None]) -> None:
+    def _guarded(self, window: WindowNumber, work: Callable[[], None]) -> None:
         try:
             work()
         except FencedError as error:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from millrace.errors import StateServerError
+from millrace.ids import Execution
 from millrace.protocol import events as e
 from millrace.protocol.codec import decode_record, encode_record
 from millrace.protocol.record import needed_objects
@@ -37,7 +38,7 @@ class Stores:
         """What tasks need to read and write under a view."""
         return StateAccess.of(view, {m.name: self._password for m in view.target})
 
-    def log_member(self) -> tuple[Member, int]:
+    def log_member(self) -> tuple[Member, Execution]:
         """The server that holds the ack log, and this driver's execution."""
         view = self._required()
         return view.target[0], view.execution

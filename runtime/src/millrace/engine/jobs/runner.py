@@ -157,8 +157,7 @@ class AttemptRunner:
             self.cancel(self._current)
 
     def _group(self, attempt: AttemptId) -> str:
-        a = attempt
-        return f"millrace-{self._program.uid}-{a.execution}.{a.window}.{a.attempt}"
+        return f"millrace-{self._program.uid}-{attempt}"
 
     def _spark_ended(self) -> bool:
         """Whether the JVM that this process started is gone, or has stopped its session."""

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 
+from millrace.ids import NO_WINDOW, Execution, WindowAttempt, WindowNumber
 from millrace.protocol.types import AttemptId
 
 FOLDER_VARIABLE = "MILLRACE_BLACKBOX"
@@ -37,9 +38,9 @@ class Note:
     """
 
     pid: int
-    execution: int
-    window: int
-    attempt: int
+    execution: Execution
+    window: WindowNumber
+    attempt: WindowAttempt
     pass_no: int
     partition: int
     processor: str = ""
@@ -75,7 +76,7 @@ class Box:
     def __init__(self, folder: Path | None, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
         self._memory: mmap.mmap | None = None
-        self._task = Note(os.getpid(), 0, 0, 0, 0, 0)
+        self._task = Note(os.getpid(), Execution(0), NO_WINDOW, WindowAttempt(0), 0, 0)
         if folder is not None:
             self._memory = _map_file(folder / f"{os.getpid()}.note")
 

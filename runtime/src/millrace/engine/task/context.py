@@ -15,6 +15,7 @@ from millrace.engine.task.books import Books, Failures, error_text
 from millrace.engine.task.memory import Memory
 from millrace.engine.task.traces import Traces
 from millrace.errors import MillraceError
+from millrace.protocol.names import TaskObject
 from millrace.protocol.types import AttemptPlan, TaskId
 
 USER_ERRORS: tuple[type[BaseException], ...] = (Exception, SystemExit)
@@ -50,11 +51,7 @@ class Task:
 
     def object_name(self, kind: str, component: str) -> str:
         """Name of an object that this task attempt writes."""
-        a, t = self.plan.id, self.id
-        return (
-            f"{a.execution}.{a.window}.{a.attempt}.{t.pass_no}.{t.partition}.{t.task_attempt}"
-            f"/{kind}/{component}"
-        )
+        return str(TaskObject(self.plan.id, self.id, kind, component))
 
     def fail(self, batch: Batch, index: int, processor: str, error: BaseException | str) -> None:
         """The tuple at ``index`` failed for good: so do its roots."""

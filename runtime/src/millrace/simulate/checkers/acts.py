@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millrace.protocol import events as e
+from millrace.protocol.names import read_name
 from millrace.protocol.types import AttemptId, Intent, Stamp, Tag
 from millrace.simulate import history as h
 from millrace.simulate.checkers.ledger import Ledger
@@ -72,7 +73,8 @@ class Acts:
         record = action.record
         names |= {s.name for chain in record.chains.values() for s in chain}
         for name in names:
-            execution, window, attempt = (int(n) for n in name.split(".")[:3])
-            plan = self._history.attempts[AttemptId(execution, window, attempt)].plan
-            if window == record.sealed and plan.stamp != action.stamp:
+            made = read_name(name)
+            assert made is not None
+            plan = self._history.attempts[made.attempt].plan
+            if made.attempt.window == record.sealed and plan.stamp != action.stamp:
                 raise h.ViolationError("rule 18", f"{name} of another view is sealed")
