@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from millrace.cli.output import print_plain
+from millrace.cli.output import print_note, print_plain
+from millrace.topology.kinds.registry import complaints
 from millrace.topology.schema import json_schema, reference
 
 
@@ -24,4 +25,6 @@ def register(app: typer.Typer) -> None:
 
         Save it and name it in your editor's YAML settings to get completion and hints.
         """
+        for sentence in complaints():
+            print_note(f"note: {sentence}")
         print_plain(reference() if markdown else json.dumps(json_schema(), indent=2))

@@ -15,8 +15,9 @@ from millrace.cli.options import (
     TopologyOption,
     needed_file,
 )
-from millrace.cli.output import counted, print_error, print_plain
+from millrace.cli.output import counted, print_error, print_note, print_plain
 from millrace.topology.graph import graph_of
+from millrace.topology.kinds.registry import complaints
 from millrace.topology.load import LoadedTopology, load
 
 Connect = Annotated[
@@ -45,6 +46,8 @@ def register(app: typer.Typer) -> None:
         processed. SQL is checked by Spark where that is installed; starting it takes some seconds.
         Exits with 3 where there is a problem.
         """
+        for sentence in complaints():
+            print_note(f"note: {sentence}")
         loaded = load(needed_file(file, topology), override or (), import_code=not no_code)
         facts_of(loaded, import_code=not no_code, ask_spark=not no_sql, every_source=False)
         if connect:

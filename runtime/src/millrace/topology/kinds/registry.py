@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BaseModel, BeforeValidator, Field, create_model
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from millrace.topology.kinds.base import Connector, Kind, ProcessorKind, SinkKind, SourceKind
@@ -32,6 +33,8 @@ SOURCE_GROUP = "millrace.sources"
 SINK_GROUP = "millrace.sinks"
 
 _NAME = re.compile(r"[a-z][A-Za-z0-9]*")
+_TAKEN = frozenset({"name", "inputs", "registry", "kinds", "kind", "declared", "settings"})
+"""Other fields and attributes of sources and sinks."""
 
 K = TypeVar("K", bound=Kind[Any])
 C = TypeVar("C", bound=Connector[Any])
@@ -41,8 +44,8 @@ P = TypeVar("P", bound=Part)
 class Registry(Generic[K]):
     """The kinds of one role by name, in the order in which they stand in the schema.
 
-    ``packages`` says where those that did not ship come from; ``faults`` are sentences about entry
-    points that are of no use, by the name that they have or would have had.
+    ``packages`` says where those that did not ship come from; ``faults`` are (what is wrong,
+    remedy) of entry points that are of no use, by the name that they have.
     """
 
     def __init__(
@@ -80,9 +83,9 @@ class Registry(Generic[K]):
             for kind in self
         }
         for name, (message, remedy) in self.faults.items():
-            if name not in fields and _NAME.fullmatch(name):
-                refused = Annotated[Any, BeforeValidator(_refusal(message, remedy))]
-                fields[name] = (refused, Field(None, exclude=True, description=message))
+            if name not in fields and _can_name(name):
+                refused = Annotated[SkipJsonSchema[Any], BeforeValidator(_refusal(message, remedy))]
+                fields[name] = (refused, None)
         return fields
 
 
@@ -100,10 +103,8 @@ def declaring(registry: Registry[Any]) -> Callable[[type[P]], type[P]]:
     return declared
 
 
-def with_packages(
-    shipped: Sequence[C], base: type[C], found: Iterable[EntryPoint], reserved: Iterable[str]
-) -> Registry[C]:
-    """The kinds that ship and those that entry points name; ``reserved`` are other fields' names.
+def with_packages(shipped: Sequence[C], base: type[C], found: Iterable[EntryPoint]) -> Registry[C]:
+    """The kinds that ship and those that entry points name.
 
     Nothing is raised: what an entry point does wrong is a fault of the registry.
     """
@@ -120,7 +121,7 @@ def with_packages(
                 other = packages.get(name, "another package")
                 raise _FaultError(f"is a kind of {other} too", "uninstall one of the two packages")
             packages[name] = package
-            added[name] = _loaded(entry, base, set(reserved))
+            added[name] = _loaded(entry, base)
         except _FaultError as fault:
             added.pop(name, None)
             message = f"cannot be used: {entry.group} of package {package}: {name!r} {fault}"
@@ -135,12 +136,10 @@ class _FaultError(Exception):
         self.remedy = remedy
 
 
-def _loaded(entry: EntryPoint, base: type[C], reserved: set[str]) -> C:
+def _loaded(entry: EntryPoint, base: type[C]) -> C:
     mend = f"mend or uninstall the package {_package(entry)}"
-    if not _NAME.fullmatch(entry.name):
-        raise _FaultError("cannot name a kind; use letters and digits, a small one first", mend)
-    if entry.name in reserved:
-        raise _FaultError("is the name of another field", mend)
+    if not _can_name(entry.name):
+        raise _FaultError("cannot name a kind: that takes letters and digits, and is taken", mend)
     try:
         kind: Any = entry.load()
     except KeyboardInterrupt:
@@ -162,11 +161,20 @@ def _loaded(entry: EntryPoint, base: type[C], reserved: set[str]) -> C:
     return kind
 
 
+def _can_name(name: str) -> bool:
+    taken = name in _TAKEN or hasattr(BaseModel, name)
+    return _NAME.fullmatch(name) is not None and not taken
+
+
 def _lacking(kind: Connector[Any]) -> str:
     """What a kind of another package does not declare as it should."""
     settings = getattr(kind, "settings", None)
     if not (isinstance(settings, type) and issubclass(settings, Part)):
         return "declares no settings derived from millrace.topology.parts.Part"
+    try:
+        settings.model_json_schema()
+    except Exception as error:  # noqa: BLE001 the boundary to another package, as above
+        return f"declares settings that have no schema: {' '.join(str(error).split())}"
     if not isinstance(getattr(kind, "meaning", None), str):
         return "declares no meaning, a sentence for the schema"
     if not isinstance(kind.runs, str) or kind.runs.count(":") != 1:
@@ -189,12 +197,16 @@ SOURCES: Registry[SourceKind[Any]] = with_packages(
     (FILES_SOURCE, GENERATOR_SOURCE, CUSTOM_SOURCE),
     SourceKind,  # type: ignore[type-abstract]
     entry_points(group=SOURCE_GROUP),
-    ("name", "inputs"),
 )
 PROCESSORS: Registry[ProcessorKind[Any]] = Registry((FUNCTION, SQL, AGGREGATE))
 SINKS: Registry[SinkKind[Any]] = with_packages(
     (FILES_SINK, REDIS_SINK, CONSOLE_SINK, CUSTOM_SINK),
     SinkKind,  # type: ignore[type-abstract]
     entry_points(group=SINK_GROUP),
-    ("name", "inputs"),
 )
+
+
+def complaints() -> list[str]:
+    """Sentences about the entry points that cannot be used, named in a topology or not."""
+    faults = [*SOURCES.faults.values(), *SINKS.faults.values()]
+    return [f"a kind {message}; {remedy}" for message, remedy in faults]

@@ -1,0 +1,223 @@
+"""A package brings kinds by its entry points, and breaks nothing but itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from packages import install, install_tallies
+
+HEAD = """
+apiVersion: millrace.dev/v1alpha1
+kind: StreamTopology
+metadata: {name: counting}
+spec:
+"""
+
+COUNTING = """
+  guarantee: AtLeastOnce
+  sources:
+    - name: numbers
+      tally: {firstNumber: 5, count: 40}
+  sinks:
+    - name: book
+      inputs: [{from: numbers}]
+      ledger: {file: book.txt}
+"""
+
+PLAIN = """
+  guarantee: AtLeastOnce
+  sources:
+    - {name: numbers, generator: {count: 3}}
+  sinks:
+    - {name: out, inputs: [{from: numbers}], console: {}}
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    return tmp_path / "site"
+
+
+def millrace(*arguments: str, site: Path, spec: str = ""):
+    """``millrace ARGUMENTS`` where packages of ``site`` are installed."""
+    if spec:
+        file = site.parent / "topology.yaml"
+        file.write_text(HEAD + spec)
+        arguments = (arguments[0], str(file), *arguments[1:])
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, "-m", "millrace.cli.app", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=site.parent,
+        env={**os.environ, "NO_COLOR": "1", "TERMINAL_WIDTH": "200", "PYTHONPATH": path},
+    )
+
+
+def test_kinds_of_a_package_are_checked_and_described_like_those_that_ship(site):
+    install_tallies(site)
+    valid = millrace("validate", site=site, spec=COUNTING)
+    assert (valid.returncode, valid.stderr) == (0, "")
+    drawn = millrace("describe", site=site, spec=COUNTING).stdout
+    assert "tally of 40 from 5  (n long)" in drawn
+    assert "ledger book.txt" in drawn
+
+    wrong = COUNTING.replace("count: 40", "count: 13").replace("file: book.txt", "fiel: x")
+    refused = millrace("validate", site=site, spec=wrong)
+    assert refused.returncode == 3
+    assert "spec.sources[0].tally.count (line 10): 13 brings bad luck; take" in refused.stderr
+    assert "ledger.fiel" in refused.stderr
+    assert "did you mean 'file'?" in refused.stderr
+    weak = millrace("validate", site=site, spec=COUNTING.replace("AtLeast", "Exactly"))
+    assert "cannot give ExactlyOnce: a ledger is only added to; set spec.guarantee to" in (
+        weak.stderr
+    )
+
+    schema = json.loads(millrace("schema", site=site).stdout)
+    assert list(schema["$defs"]["TallySettings"]["properties"]) == ["firstNumber", "count"]
+    assert schema["$defs"]["Source"]["properties"]["tally"]["description"] == "Numbers in a row."
+    assert "| `spec.sinks[].ledger.file` |" in millrace("schema", "--markdown", site=site).stdout
+
+
+def test_edits_mean_what_the_kind_of_a_package_says(site):
+    install_tallies(site)
+    program = """
+import sys, yaml
+from millrace.topology.edits import classify
+from millrace.topology.load import parse
+old = sys.stdin.read()
+for new in (old.replace("count: 40", "count: 41"), old.replace("firstNumber: 5", "firstNumber: 6"),
+            old.replace("book.txt", "other.txt")):
+    print(*classify(parse(old), parse(new)), sep="; ")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=HEAD + COUNTING,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(site)},
+    )
+    count, first, file = done.stdout.splitlines()
+    assert count.endswith("40 → 41: restart, counted at the start")
+    assert "firstNumber: 5 → 6: refused, others are meant; change it back" in first
+    assert "refused, a sealed window may still wait to be shown there" in file
+
+
+def test_kinds_of_a_package_run_from_end_to_end(site):
+    install_tallies(site)
+    done = millrace("run", "--no-progress", site=site, spec=COUNTING)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (site.parent / "book.txt").read_text().splitlines()]
+    assert Counter(row["n"] for row in rows) == Counter(range(5, 45))
+    said = " ".join((done.stdout + done.stderr).split())
+    assert f"sink book {site.parent / 'book.txt'}" in said
+
+
+GONE = {"millrace.sources": {"tally": "broken.kind:TALLY"}}
+
+
+@pytest.mark.parametrize(
+    ("entries", "text", "said"),
+    [
+        (
+            GONE,
+            "import nothing_here",
+            "ModuleNotFoundError: No module named 'nothing_here'; mend or uninstall the package",
+        ),
+        (GONE, "raise SystemExit('bye')", "SystemExit: bye; mend or uninstall the package broken"),
+        (GONE, "TALLY = 7", "is int in broken.kind:TALLY, not an instance of a class derived from"),
+        (
+            GONE,
+            "from millrace.topology.kinds.source_files import FILES_SOURCE as TALLY",
+            "'tally' calls itself 'files'; mend or uninstall the package broken 1.0",
+        ),
+        (
+            GONE,
+            """
+            from millrace.topology.kinds.base import SourceKind
+            class Tally(SourceKind[object]):
+                name = "tally"
+                settings = dict
+                def summary(self, settings): return ""
+            TALLY = Tally()
+            """,
+            "'tally' declares no settings derived from millrace.topology.parts.Part; mend or",
+        ),
+    ],
+)
+def test_a_broken_kind_is_one_error_for_those_who_name_it(site, entries, text, said):
+    install(site, "broken", entries, kind=text)
+    used = millrace("describe", site=site, spec=COUNTING)
+    assert used.returncode == 3
+    (line,) = [line for line in used.stderr.splitlines() if "tally" in line]
+    assert "spec.sources[0].tally (line 10): cannot be used: millrace.sources of package" in line
+    assert said in line
+    # Whoever does not name it is told in passing by those commands that are about checking.
+    for arguments in (["validate"], ["schema"]):
+        other = millrace(*arguments, site=site, spec="" if arguments == ["schema"] else PLAIN)
+        assert other.returncode == 0
+        assert other.stderr.count("note: a kind cannot be used") == 1
+        assert said in " ".join(other.stderr.split())
+    assert "tally" not in millrace("schema", site=site).stdout
+
+
+def test_a_package_cannot_take_a_kind_that_ships(site):
+    entries = {"millrace.sources": {"generator": "tallies.kind:TALLY"}}
+    install(site, "tallies", entries, kind="raise ValueError('never imported')")
+    valid = millrace("validate", site=site, spec=PLAIN)
+    assert valid.returncode == 0
+    said = "package tallies 1.0: 'generator' is a kind that Millrace has itself; uninstall the"
+    assert said in " ".join(valid.stderr.split())
+    assert "generator (3 records)" in millrace("describe", site=site, spec=PLAIN).stdout
+
+
+def test_two_packages_with_one_kind_are_both_named(site):
+    install_tallies(site)
+    install(site, "zahlen", {"millrace.sources": {"tally": "zahlen.kind:TALLY"}}, kind="TALLY = 1")
+    used = millrace("describe", site=site, spec=COUNTING)
+    assert used.returncode == 3
+    said = " ".join(used.stderr.split())
+    assert "of package zahlen 1.0: 'tally' is a kind of tallies 1.0 too; uninstall one of" in said
+    assert millrace("validate", site=site, spec=PLAIN).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["name", "kind", "copy", "Tally", "a-b"])
+def test_what_cannot_be_a_field_cannot_be_a_kind(site, name):
+    install(site, "odd", {"millrace.sources": {name: "odd.kind:KIND"}}, kind="KIND = 1")
+    valid = millrace("validate", site=site, spec=PLAIN)
+    assert valid.returncode == 0
+    assert f"{name!r} cannot name a kind" in " ".join(valid.stderr.split())
+
+
+def test_topologies_are_looked_at_without_arrow_spark_and_servers(site):
+    install_tallies(site)
+    program = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {NAMES}:
+            raise ImportError(f"{name} is imported")
+sys.meta_path.insert(0, Refuse())
+from millrace.topology.edits import classify
+from millrace.topology.load import parse
+from millrace.topology.schema import json_schema
+topology = parse(sys.stdin.read())
+assert classify(topology, topology) == []
+assert [part.kind.summary(part.settings) for part in topology.spec.sources]
+json_schema()
+""".replace("{NAMES}", repr(("pyarrow", "pyspark", "numpy", "numba", "redis", "pandas")))
+    subprocess.run(
+        [sys.executable, "-c", program],
+        input=HEAD + COUNTING,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(site)},
+    )
