@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from millrace import checked
+from millrace import checked, durable
 from millrace.addresses import without_password
 from millrace.clock import Clock
 from millrace.errors import MillraceError, TopologyError, WorkFolderError
@@ -209,10 +209,7 @@ def _share_password(folder: WorkFolder, names: Sequence[str]) -> None:
     for file in files:
         if not file.exists():
             file.parent.mkdir(mode=0o700, exist_ok=True)
-            draft = file.with_suffix(".draft")
-            draft.touch(mode=0o600)
-            draft.write_text(known)
-            draft.replace(file)
+            durable.replace(file, known.encode())
 
 
 def _clean_own_server(folder: WorkFolder, tell: Tell) -> None:

@@ -32,10 +32,10 @@ import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from millrace import checked
+from millrace import checked, durable
 from millrace.clock import Clock
 from millrace.errors import ProtocolError, WorkFolderError
-from millrace.local.files import sync_folder, write_json
+from millrace.local.files import write_json
 from millrace.state.viewfile import ViewFile
 
 DEFAULT_PARENT = ".millrace"
@@ -223,7 +223,7 @@ def _clear(folder: WorkFolder) -> WorkFolder:
                 shutil.rmtree(part)
             else:
                 part.unlink()
-        sync_folder(folder.path)
+        durable.sync_folder(folder.path)
         identity = replace(folder.identity, clearing=False)
         _write_identity(folder.path, identity)
         for sub in (folder.logs, folder.requests):

@@ -27,6 +27,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import xxhash
 
+from millrace.durable import sync_folder
 from millrace.errors import SinkError
 from millrace.modes import make_folder, open_up
 from millrace.protocol.types import Sealed, Staged
@@ -40,7 +41,7 @@ from millrace.sinks.base import (
     passed,
 )
 from millrace.sinks.encode import ENCODERS, ENCODING_ERRORS, misfits
-from millrace.sinks.markers import KEPT_WINDOWS, Markers, sync_folder
+from millrace.sinks.markers import KEPT_WINDOWS, Markers
 
 _PART = re.compile(r"part-\d{12,}-\d{5,}\.(jsonl|csv|parquet)")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from millrace import checked
+from millrace.durable import create, sync_folder
 from millrace.errors import FencedError, NewerFormatError, SinkError
 
 MARKER_FORMAT = 2
@@ -77,7 +77,7 @@ class Markers:
         for folder in (self.staged, self.windows, self.executions):
             folder.mkdir(parents=True, exist_ok=True)
         document = {"format": MARKER_FORMAT, "uid": uid, "sink": self.sink}
-        made = _create(self.home / "owner.json", _encode(document))
+        made = create(self.home / "owner.json", _encode(document))
         for folder in (self.home, self.root, self.root.parent):
             sync_folder(folder)
         return made or self.owner() == uid
@@ -130,8 +130,7 @@ class Markers:
     def create_manifest(self, window: int, document: dict[str, Any]) -> dict[str, Any]:
         """The manifest of a window: this one, or the one that was there before."""
         path = self._path(window, "json")
-        if _create(path, _encode({"format": MARKER_FORMAT, **document})):
-            sync_folder(self.windows)
+        if create(path, _encode({"format": MARKER_FORMAT, **document})):
             return document
         found = self.manifest(window)
         return document if found is None else found
@@ -183,34 +182,6 @@ class Markers:
         return found
 
 
-def sync_folder(folder: Path) -> None:
-    """Make names that were created in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _encode(document: dict[str, Any]) -> bytes:
     whole = checked.with_checksum(document)
     return json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _create(path: Path, data: bytes) -> bool:
-    """Create a file with its whole content, durably; ``False`` where it exists already.
-
-    The content is written under another name and linked, so that no half of it is ever seen.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from millrace import checked
+from millrace import checked, durable
 from millrace.errors import ProtocolError
 from millrace.modes import private_opener
 from millrace.protocol.codec import decode_view, encode_view
@@ -62,17 +61,8 @@ class ViewFile:
 
     def _store(self, version: int, view: View) -> None:
         encoded = encode_view(view).decode()
-        draft = self._path.with_suffix(".new")
-        with open(draft, "w", opener=private_opener) as file:
-            json.dump(checked.with_checksum({"version": version, "view": encoded}), file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        document = checked.with_checksum({"version": version, "view": encoded})
+        durable.replace(self._path, json.dumps(document).encode())
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

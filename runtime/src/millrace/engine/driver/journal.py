@@ -11,7 +11,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from millrace import checked
+from millrace import checked, durable
 from millrace.clock import Clock
 from millrace.protocol import events as e
 
@@ -42,10 +42,9 @@ class StatusFile:
             return
         self._written_s = now
         self.values["updated"] = self._clock.now_s()
-        draft = self._path.with_suffix(".new")
+        document = json.dumps(checked.with_checksum(self.values))
         try:
-            draft.write_text(json.dumps(checked.with_checksum(self.values)))
-            draft.replace(self._path)
+            durable.replace(self._path, document.encode(), durable=False)
         except OSError as error:
             # Windows may go on without it; where they cannot, they say so.
             log.warning("%s cannot be written: %s", self._path, error)

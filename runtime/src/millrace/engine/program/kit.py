@@ -7,11 +7,11 @@ file's path. Spark keeps copies of what it ships, in memory and on disk, and han
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from millrace import durable
 from millrace.engine.program import signing
 from millrace.engine.program.program import Program
 
@@ -32,11 +32,7 @@ def store(kit: Kit, folder: Path) -> Path:
     path = folder / f"kit-{hashlib.blake2b(data, digest_size=16).hexdigest()}"
     if not path.exists():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-        draft.replace(path)
+        durable.replace(path, data, durable=False)
     return path
 
 

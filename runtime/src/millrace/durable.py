@@ -1,0 +1,60 @@
+"""Small files that are replaced or created as a whole, and stay.
+
+The content goes into a draft beside the file; the draft gets the file's name once all of it is on
+disk, and then the folder is brought to disk, without which a rename may be undone by a crash. So
+whoever dies anywhere in between leaves the old file or the new one, and perhaps a draft, whose name
+begins with a dot. What is written is its user's alone, whatever the umask is.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from millrace.modes import private_opener
+
+
+def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a file; on disk on return if ``durable``, else a crash may leave either or none."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    draft.unlink(missing_ok=True)
+    _write(draft, data, durable)
+    os.replace(draft, path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def create(path: Path, data: bytes) -> bool:
+    """Create a file durably; ``False`` where it exists already.
+
+    The draft is linked, not renamed, so that of several creators exactly one succeeds.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        _write(draft, data, True)
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True
+
+
+def sync_folder(path: Path) -> None:
+    """Bring a folder's entries (names that were created, renamed or removed) to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write(draft: Path, data: bytes, durable: bool) -> None:
+    with open(draft, "xb", opener=private_opener) as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
