@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from millrace import guard
 from millrace.errors import MillraceError
 from millrace.local.processes import ProcessId
 from millrace.modes import UMASK_VARIABLE
 
-GUARD = Path(__file__).with_name("guard.py")
+GUARD = Path(guard.__file__)
 
 _REPORT_TIMEOUT_S = 20.0
 

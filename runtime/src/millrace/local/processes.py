@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.local.guard import descendants
+from millrace.guard import descendants
 from millrace.local.workdir import MARK
 
 

@@ -30,11 +30,11 @@ from typing import Protocol
 
 from millrace.clock import Clock
 from millrace.errors import ExitCode
+from millrace.guard import become_subreaper
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death, await_any
 from millrace.local.figures import read_figures
 from millrace.local.files import write_json
-from millrace.local.guard import become_subreaper
 from millrace.local.processes import ProcessId, kill_marked
 from millrace.local.restarts import FINAL_CODES, GiveUp
 from millrace.local.runlog import RunEvent, RunLog

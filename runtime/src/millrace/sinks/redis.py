@@ -18,17 +18,16 @@ from functools import cached_property
 from importlib.resources import files
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from millrace.addresses import REDIS_REMEDY, place_of, redis_fault
 from millrace.errors import FencedError, SinkError
 from millrace.protocol.types import Sealed, Staged
+from millrace.redisserver import Trouble, open_client, trouble_of
 from millrace.sinks.base import (
     RowsRefusedError,
     Sink,
@@ -46,9 +45,6 @@ KEPT_WINDOWS = 16
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 120.0
 SYNC_TIMEOUT_MS = 30_000
-
-_PASSING = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "READONLY", "TRYAGAIN")
-"""How refusals begin that pass: a long script, a full disk, a failover."""
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
@@ -320,12 +316,7 @@ class RedisSink(Sink):
 
     @cached_property
     def _client(self) -> redis.Redis:
-        return redis.Redis.from_url(
-            self.url,
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=ANSWER_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-        )
+        return open_client(self.url, connect_s=CONNECT_TIMEOUT_S, answer_s=ANSWER_TIMEOUT_S)
 
     @cached_property
     def _fence(self) -> Any:
@@ -404,28 +395,32 @@ class RedisSink(Sink):
         """What goes wrong with the server becomes a ``SinkError`` that says what to do."""
         try:
             yield
-        except redis.exceptions.AuthenticationError as error:
-            raise SinkError(
-                f"sink {self.name!r}: {self.shown_url} refuses the password ({error}); correct "
-                "redis.url"
-            ) from error
-        except redis.exceptions.OutOfMemoryError as error:
-            raise SinkFullError(
-                f"sink {self.name!r}: the memory of {self.shown_url} is full; raise its maxmemory, "
-                "then Millrace goes on. Nothing is lost"
-            ) from error
-        except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as error:
-            raise SinkUnavailableError(
-                f"sink {self.name!r}: {self.shown_url} does not answer ({error}); start it or "
-                "correct redis.url. Nothing is lost, it is tried again"
-            ) from error
-        except redis.exceptions.RedisError as error:
-            if str(error).startswith(_PASSING):
-                raise SinkUnavailableError(
-                    f"sink {self.name!r}: {self.shown_url} cannot write now ({error}). Nothing is "
+        except (redis.RedisError, OSError) as error:
+            raise self._said(error) from error
+
+    def _said(self, error: redis.RedisError | OSError) -> SinkError:
+        where = f"sink {self.name!r}: {self.shown_url}"
+        match trouble_of(error):
+            case Trouble.PASSWORD:
+                return SinkError(f"{where} refuses the password ({error}); correct redis.url")
+            case Trouble.FULL:
+                return SinkFullError(
+                    f"sink {self.name!r}: the memory of {self.shown_url} is full; raise its "
+                    "maxmemory, then Millrace goes on. Nothing is lost"
+                )
+            case Trouble.AWAY | Trouble.LOADING:
+                return SinkUnavailableError(
+                    f"{where} does not answer ({error}); start it or correct redis.url. Nothing is "
                     "lost, it is tried again"
-                ) from error
-            raise SinkError(f"sink {self.name!r}: {self.shown_url} answers: {error}") from error
+                )
+            case Trouble.PASSING:
+                return SinkUnavailableError(
+                    f"{where} cannot write now ({error}). Nothing is lost, it is tried again"
+                )
+            case Trouble.OTHER:
+                return SinkError(f"{where} answers: {error}")
+            case other:
+                assert_never(other)
 
 
 class _OwnArea:

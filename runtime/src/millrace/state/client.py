@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from millrace.addresses import REDIS_REMEDY, place_of, redis_fault
 from millrace.errors import ProtocolError, StateServerError
@@ -36,12 +34,12 @@ from millrace.protocol.server import (
     WriteReply,
 )
 from millrace.protocol.types import Member, Stamp, Tag
+from millrace.redisserver import open_client
 from millrace.state import scripts
 from millrace.state.errors import UnreachableError
 from millrace.state.refusals import translated
 from millrace.state.settings import Durability, check_settings
 
-CONNECT_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 15.0
 
 MAX_OBJECT_BYTES = 500 << 20
@@ -298,17 +296,8 @@ def connect(address: StateAddress, uid: str) -> StateClient:
 
 
 def _open(address: StateAddress, timeout_s: float) -> redis.Redis:
-    options: dict[str, Any] = {"password": address.password} if address.password else {}
     try:
-        return redis.Redis.from_url(
-            address.url,
-            socket_connect_timeout=min(CONNECT_TIMEOUT_S, timeout_s),
-            socket_timeout=timeout_s,
-            socket_keepalive=True,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-            **options,
-        )
+        return open_client(address.url, address.password, answer_s=timeout_s)
     except (ValueError, TypeError):
         fault = redis_fault(address.url) or "is an address with a value that cannot be used"
         text = f"state server {address.name}: its url {fault}; {REDIS_REMEDY}"

@@ -8,7 +8,6 @@ stopped by the parent-death signal or found by nobody, and the next start needs 
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import platform
@@ -21,16 +20,17 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, cast
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from millrace.errors import StateServerError, WorkFolderError
+from millrace.guard import die_with
 from millrace.modes import private_opener
+from millrace.redisserver import open_client
 from millrace.state.client import StateAddress
 
 BINARY_VARIABLE = "MILLRACE_STATE_SERVER"
@@ -43,7 +43,6 @@ LOCK_TIMEOUT_S = 10.0
 LOG_LIMIT_BYTES = 4 << 20
 
 _POLL_S = 0.005
-_PR_SET_PDEATHSIG = 1
 _TAIL_LINES = 15
 
 # The file is rewritten when it has doubled since the last rewrite, yet not below 256 MiB: objects
@@ -314,15 +313,7 @@ def _die_with_parent() -> Callable[[], None] | None:
     """Function for the child, before exec: SIGKILL it when its parent dies (Linux only)."""
     if platform.system() != "Linux":
         return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def run() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return run
+    return partial(die_with, os.getpid())
 
 
 def _wait_ready(
@@ -352,9 +343,7 @@ def _wait_ready(
 
 def _ask(address: StateAddress, pid: int) -> StateAddress | None:
     """The address with its run id; None while nobody, or another program, answers there."""
-    client = redis.Redis.from_url(
-        address.url, password=address.password, socket_timeout=0.5, retry=Retry(NoBackoff(), 0)
-    )
+    client = open_client(address.url, address.password, answer_s=0.5)
     try:
         client.ping()
         info = cast("Mapping[str, Any]", client.info("server"))

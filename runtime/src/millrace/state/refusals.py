@@ -5,6 +5,7 @@ from __future__ import annotations
 import redis
 
 from millrace.errors import StateServerError
+from millrace.redisserver import Trouble, trouble_of
 from millrace.state.errors import OutOfMemoryError, UnreachableError
 
 
@@ -35,19 +36,20 @@ _CAUSES: tuple[tuple[type[redis.RedisError] | None, str, str], ...] = (
 
 def _translate(shown: str, error: redis.RedisError) -> StateServerError:
     text = str(error)
-    if isinstance(error, redis.AuthenticationError):
+    trouble = trouble_of(error)
+    if trouble is Trouble.PASSWORD:
         return StateServerError(
             f"state server {shown} does not accept the password ({text}); put the right one into "
             "its url, or remove the server's password"
         )
-    if isinstance(error, redis.exceptions.BusyLoadingError):
+    if trouble is Trouble.LOADING:
         return UnreachableError(f"state server {shown} is still loading its append-only file")
-    if isinstance(error, redis.TimeoutError | redis.ConnectionError):
+    if trouble is Trouble.AWAY:
         return UnreachableError(
             f"state server {shown} cannot be reached ({text}); start it, or correct "
             "spec.stateServers.url"
         )
-    if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command" in text:
+    if trouble is Trouble.FULL:
         return OutOfMemoryError(
             f"state server {shown}: its memory is full; raise its maxmemory, or have less state "
             "(fewer keys, smaller windows)"

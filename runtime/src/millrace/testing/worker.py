@@ -7,7 +7,6 @@ closes. It runs no thread, and its parent ran none when it was forked.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import gc
 import importlib
@@ -25,11 +24,10 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from millrace.errors import FencedError, SinkError, SourceError
+from millrace.guard import die_with
 from millrace.testing import wire
 from millrace.testing.acts import SINK_ACTS, SOURCE_ACTS, FolderArea
 from millrace.testing.lines import Lines, Place
-
-_PR_SET_PDEATHSIG = 1
 
 
 def load(module: str, file: str, name: str) -> type[Any]:
@@ -74,9 +72,10 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()  # what is here now stays shared with the copies
     lines = Lines(root_of(asked["file"]))
+    parent = os.getpid()
     while (asked := wire.read(sys.stdin.buffer)) is not None:
         if os.fork() == 0:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            die_with(parent)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             try:
                 _Copy(kind, asked, lines).serve()

@@ -8,7 +8,6 @@ beginning. The password of the server comes from the environment (``MILLRACE_STA
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
 import os
 import signal
@@ -17,11 +16,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from millrace import crash
 from millrace.errors import ExitCode, MillraceError, ProtocolError, StateServerError
+from millrace.guard import die_with
 from millrace.protocol.acker import (
     AckerAction,
     AckerMachine,
@@ -32,6 +30,7 @@ from millrace.protocol.acker import (
 )
 from millrace.protocol.acklog import Open
 from millrace.protocol.types import AttemptId, Verdict
+from millrace.redisserver import open_client
 from millrace.repeats import quiet_repeats
 from millrace.tracking.fold import ArrayFold
 from millrace.tracking.log import AckLog, decode_control
@@ -40,6 +39,7 @@ from millrace.tracking.message import AckMessage, decode
 _LOG = logging.getLogger("millrace.acker")
 
 _BLOCK_S = 1.0
+_ANSWER_S = 10 * _BLOCK_S
 _READ_ENTRIES = 16
 """Entries of one stream taken at once; bounds the memory of a read."""
 
@@ -193,23 +193,9 @@ class Acker:
             yield None if fields is None else self._decode(part, entry, fields)
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Let the kernel kill this process when its parent dies, also if that has happened already."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        sys.exit(ExitCode.FAILED)
-
-
 def connect(url: str, password: str | None) -> redis.Redis:
-    """Client whose errors come at once: trying again is up to the caller."""
-    return redis.Redis.from_url(
-        url,
-        password=password,
-        socket_timeout=10 * _BLOCK_S,
-        socket_connect_timeout=2 * _BLOCK_S,
-        retry=Retry(NoBackoff(), 0),
-    )
+    """Client of the ack log's server; its answers are waited for as long as a read may block."""
+    return open_client(url, password, answer_s=_ANSWER_S)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -230,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.parent_pid is not None:
         # The supervisor decides when an acker ends, not a Ctrl-C in its terminal.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        die_with_parent(options.parent_pid)
+        die_with(options.parent_pid, ExitCode.FAILED)
     client = connect(options.url, os.environ.get("MILLRACE_STATE_PASSWORD"))
     _LOG.info("serving topology %s, pid %d", options.uid, os.getpid())
     try:

@@ -19,7 +19,8 @@ guard                     the kernel kills the command; the supervisor kills the
 On the channel (a socket, by file descriptor) the guard writes the command's pid as one line;
 the supervisor writes single bytes: ``T`` SIGTERM and ``I`` SIGINT for the command, ``K`` SIGKILL
 for the tree. This file imports nothing but the standard library, so that it starts in some
-milliseconds, and works on Linux alone (``prctl``, ``/proc``, pidfds).
+milliseconds, and works on Linux alone (``prctl``, ``/proc``, pidfds). Processes that start others
+without it, or are started without it, use ``die_with`` alone.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+# Opened at import, since nothing may be loaded between a fork and what follows it.
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
 def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
+    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
@@ -46,11 +50,15 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with(parent: int) -> None:
-    """Ask the kernel for SIGKILL when ``parent`` dies; ends at once if it is already gone."""
+def die_with(parent: int, code: int = 128 + signal.SIGKILL) -> None:
+    """Ask the kernel for SIGKILL when ``parent`` dies.
+
+    Ends at once, with ``code``, if it is already gone. To be called between fork and exec or by the
+    child itself; the parent is the *thread* that forked.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(128 + signal.SIGKILL)
+        os._exit(code)
 
 
 def descendants(root: int) -> list[tuple[int, int]]:

@@ -1,0 +1,68 @@
+"""Clients of Redis-protocol servers, and what their errors mean; whoever calls says the remedy."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+CONNECT_TIMEOUT_S = 2.0
+
+
+class Trouble(Enum):
+    """What is wrong with a server. ``AWAY``, ``LOADING``, ``FULL`` and ``PASSING`` are waited for:
+    nobody answers, it reads its file, its memory is full, it cannot write for now."""
+
+    PASSWORD = "password"
+    LOADING = "loading"
+    AWAY = "away"
+    FULL = "full"
+    PASSING = "passing"
+    OTHER = "other"
+
+
+_PASSING = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "READONLY", "TRYAGAIN")
+"""How refusals begin that pass: a long script, a full disk, a failover."""
+
+
+def open_client(
+    url: str,
+    password: str | None = None,
+    *,
+    answer_s: float,
+    connect_s: float = CONNECT_TIMEOUT_S,
+) -> redis.Redis:
+    """A client of one server; connects when it is first used.
+
+    Its errors come at once, since trying again is up to the caller, and no answer is waited for
+    longer than ``answer_s``. Raises ``ValueError`` or ``TypeError`` for a bad address.
+    """
+    options = {"password": password} if password else {}
+    return redis.Redis.from_url(
+        url,
+        socket_connect_timeout=min(connect_s, answer_s),
+        socket_timeout=answer_s,
+        socket_keepalive=True,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        **options,
+    )
+
+
+def trouble_of(error: redis.RedisError | OSError) -> Trouble:
+    """What an error of a client means."""
+    # The classes are nested: a refused password and a server that loads are connection errors.
+    if isinstance(error, redis.exceptions.AuthenticationError):
+        return Trouble.PASSWORD
+    if isinstance(error, redis.exceptions.BusyLoadingError):
+        return Trouble.LOADING
+    if isinstance(
+        error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError
+    ):
+        return Trouble.AWAY
+    # A script that met it is answered with an error of its own around it.
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command" in str(error):
+        return Trouble.FULL
+    return Trouble.PASSING if str(error).startswith(_PASSING) else Trouble.OTHER

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import redis
+
+import millrace
+from millrace.redisserver import Trouble, open_client, trouble_of
+
+SOURCES = Path(millrace.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("error", "trouble"),
+    [
+        (redis.AuthenticationError("WRONGPASS"), Trouble.PASSWORD),
+        (redis.exceptions.BusyLoadingError("loading"), Trouble.LOADING),
+        (redis.ConnectionError("refused"), Trouble.AWAY),
+        (redis.TimeoutError("no answer"), Trouble.AWAY),
+        (ConnectionResetError(104, "reset"), Trouble.AWAY),
+        (redis.exceptions.OutOfMemoryError("command not allowed"), Trouble.FULL),
+        (redis.ResponseError("ERR Error running script: -OOM command not allowed"), Trouble.FULL),
+        (redis.ResponseError("MISCONF errors writing to the AOF file"), Trouble.PASSING),
+        (redis.ResponseError("WRONGTYPE Operation against a key"), Trouble.OTHER),
+    ],
+)
+def test_what_an_error_means(error: redis.RedisError | OSError, trouble: Trouble) -> None:
+    assert trouble_of(error) is trouble
+
+
+def test_a_client_never_waits_longer_to_connect_than_for_an_answer() -> None:
+    with open_client("redis://127.0.0.1:1/0", answer_s=0.5) as client:
+        settings = client.connection_pool.connection_kwargs
+        assert (settings["socket_timeout"], settings["socket_connect_timeout"]) == (0.5, 0.5)
+        with pytest.raises(redis.ConnectionError) as caught:
+            client.ping()
+        assert trouble_of(caught.value) is Trouble.AWAY
+
+
+def test_nobody_else_opens_a_client() -> None:
+    found = set()
+    for path in SOURCES.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        called = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
+        if any(name.endswith(("redis.Redis", "Redis.from_url")) for name in called):
+            found.add(str(path.relative_to(SOURCES)))
+    assert found == {"redisserver.py"}
