@@ -9,11 +9,22 @@ from typing import Annotated
 import typer
 
 import millrace
-from millrace.cli import dead_letters, describe, list_, logs, run, schema, status, stop, validate
+from millrace.cli import (
+    dead_letters,
+    describe,
+    list_,
+    logs,
+    run,
+    schema,
+    state,
+    status,
+    stop,
+    validate,
+)
 from millrace.cli.output import SafeConsole, exit_codes, print_error, visible
 from millrace.errors import MillraceError
 
-_COMMANDS = (validate, describe, run, status, logs, stop, list_, dead_letters, schema)
+_COMMANDS = (validate, describe, run, status, logs, stop, list_, dead_letters, state, schema)
 """Modules with ``register(app)``, in the order of the help. New commands go here."""
 
 

@@ -9,31 +9,23 @@ none lives. Asking twice for the same letter changes nothing.
 from __future__ import annotations
 
 import base64
-import os
 import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
-
-from millrace import checked
 from millrace.engine.driver.letters import DamagedLettersError, decode_letters, payload_of
-from millrace.errors import MillraceError, NewerFormatError, StateServerError, WorkFolderError
+from millrace.errors import MillraceError, NewerFormatError
 from millrace.local.files import read_json, write_json
-from millrace.local.launch import state_servers
-from millrace.local.servers import PASSWORD_VARIABLE
-from millrace.local.takeover import current_holder, held_briefly
+from millrace.local.reading import fetch, newest_record, reachable
+from millrace.local.takeover import current_holder
 from millrace.local.workdir import WorkFolder
-from millrace.protocol.codec import decode_record
 from millrace.protocol.names import spoken
 from millrace.protocol.record import replayable
-from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import DeadSegment, Record
-from millrace.state.client import StateAddress, StateClient
-from millrace.topology.model import StreamTopology
+from millrace.state.client import StateClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +106,14 @@ def read_letters(folder: WorkFolder) -> list[Letter]:
     Those of an object that is damaged, lost or of a newer format are there too, as ``damaged``.
     Raises ``StateServerError`` where no state server can be reached.
     """
-    with _reachable(folder) as clients:
-        record = _newest_record(clients)
+    with reachable(folder) as clients:
+        record = newest_record(clients)
         if record is None:
             return []
         asked = _asked(folder)
         letters: list[Letter] = []
         for segment in record.dead:
-            data = _fetch(clients, segment.name)
+            data = fetch(clients, segment.name)
             if data is None and _forgotten(clients, segment.name):
                 continue
             try:
@@ -217,83 +209,9 @@ def _asked(folder: WorkFolder) -> dict[tuple[str, int], str]:
     return found
 
 
-@contextmanager
-def _reachable(folder: WorkFolder) -> Iterator[list[StateClient]]:
-    with ExitStack() as stack:
-        free = stack.enter_context(held_briefly(folder.path))
-        addresses = _started(folder, stack) if free else _of_the_run(folder)
-        clients = [StateClient(address, folder.uid, timeout_s=5.0) for address in addresses]
-        for client in clients:
-            stack.callback(client.close)
-        yield clients
-
-
-def _of_the_run(folder: WorkFolder) -> list[StateAddress]:
-    proposal = read_json(folder.proposal)
-    members = proposal["members"] if isinstance(proposal, dict) else []
-    if not members:
-        raise StateServerError(
-            f"{folder.identity.name}: no state server of the run is alive at the moment; try "
-            "again in a few seconds"
-        )
-    password = _password(folder)
-    return [StateAddress(m["name"], m["url"], m["run_id"], password) for m in members]
-
-
-def _password(folder: WorkFolder) -> str | None:
-    try:
-        return (folder.path / "state-0" / "password").read_text().strip()
-    except FileNotFoundError:
-        return os.environ.get(PASSWORD_VARIABLE)
-
-
-def _started(folder: WorkFolder, stack: ExitStack) -> list[StateAddress]:
-    try:
-        document = checked.decode(folder.topology.read_bytes())
-        topology = StreamTopology.model_validate(document)
-    except (OSError, checked.DamagedError, ValidationError) as error:
-        count = getattr(error, "error_count", None)
-        why = f"{count()} problems" if count is not None else error
-        raise WorkFolderError(
-            f"{folder.topology}: cannot be read ({why}), so its state servers are not known; run "
-            "the topology once with millrace run"
-        ) from error
-    addresses = []
-    for server in state_servers(folder, topology):
-        stack.callback(server.stop)
-        addresses.append(server.start())
-    return addresses
-
-
-def _newest_record(clients: Sequence[StateClient]) -> Record | None:
-    records = []
-    for client in clients:
-        reply = client.peek()
-        if not isinstance(reply, Stamped):
-            raise StateServerError(
-                f"state server {client.address.shown} was started again just now; try again"
-            )
-        if reply.record is not None:
-            records.append(decode_record(reply.record))
-    return max(records, key=lambda record: record.tag, default=None)
-
-
-def _fetch(clients: Sequence[StateClient], name: str) -> bytes | None:
-    """An object; None where every server that was asked is without it."""
-    for client in clients:
-        reply = client.get(None, [name])
-        if not isinstance(reply, tuple):
-            raise StateServerError(
-                f"state server {client.address.shown} was started again just now; try again"
-            )
-        if isinstance(reply[0], Found):
-            return reply[0].data
-    return None
-
-
 def _forgotten(clients: Sequence[StateClient], name: str) -> bool:
     """Whether the living run has sealed meanwhile that an object counts no more."""
-    record = _newest_record(clients)
+    record = newest_record(clients)
     return record is None or all(segment.name != name for segment in record.dead)
 
 

@@ -1,0 +1,105 @@
+"""What the state servers of a topology hold, for those who read beside the driver.
+
+Reading goes to the state servers of the living run; where none lives, the embedded servers are
+started for a moment, and a run that starts meanwhile waits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from pydantic import ValidationError
+
+from millrace import checked
+from millrace.errors import StateServerError, WorkFolderError
+from millrace.local.files import read_json
+from millrace.local.launch import state_servers
+from millrace.local.servers import PASSWORD_VARIABLE
+from millrace.local.takeover import held_briefly
+from millrace.local.workdir import WorkFolder
+from millrace.protocol.codec import decode_record
+from millrace.protocol.server import Found, Stamped
+from millrace.protocol.types import Record
+from millrace.state.client import StateAddress, StateClient
+from millrace.topology.model import StreamTopology
+
+
+@contextmanager
+def reachable(folder: WorkFolder) -> Iterator[list[StateClient]]:
+    """Clients of all state servers. Raises ``StateServerError``, ``WorkFolderError``."""
+    with ExitStack() as stack:
+        free = stack.enter_context(held_briefly(folder.path))
+        addresses = _started(folder, stack) if free else _of_the_run(folder)
+        clients = [StateClient(address, folder.uid, timeout_s=5.0) for address in addresses]
+        for client in clients:
+            stack.callback(client.close)
+        yield clients
+
+
+def _of_the_run(folder: WorkFolder) -> list[StateAddress]:
+    proposal = read_json(folder.proposal)
+    members = proposal["members"] if isinstance(proposal, dict) else []
+    if not members:
+        raise StateServerError(
+            f"{folder.identity.name}: no state server of the run is alive at the moment; try "
+            "again in a few seconds"
+        )
+    password = _password(folder)
+    return [StateAddress(m["name"], m["url"], m["run_id"], password) for m in members]
+
+
+def _password(folder: WorkFolder) -> str | None:
+    try:
+        return (folder.path / "state-0" / "password").read_text().strip()
+    except FileNotFoundError:
+        return os.environ.get(PASSWORD_VARIABLE)
+
+
+def _started(folder: WorkFolder, stack: ExitStack) -> list[StateAddress]:
+    addresses = []
+    for server in state_servers(folder, topology_of(folder)):
+        stack.callback(server.stop)
+        addresses.append(server.start())
+    return addresses
+
+
+def topology_of(folder: WorkFolder) -> StreamTopology:
+    """The topology as it ran last. Raises ``WorkFolderError`` where that cannot be read."""
+    try:
+        return StreamTopology.model_validate(checked.decode(folder.topology.read_bytes()))
+    except (OSError, checked.DamagedError, ValidationError) as error:
+        count = getattr(error, "error_count", None)
+        why = f"{count()} problems" if count is not None else error
+        raise WorkFolderError(
+            f"{folder.topology}: cannot be read ({why}), so its state servers are not known; run "
+            "the topology once with millrace run"
+        ) from error
+
+
+def newest_record(clients: Sequence[StateClient]) -> Record | None:
+    """The record with the highest tag that a server has; None before the first window."""
+    records = []
+    for client in clients:
+        reply = client.peek()
+        if not isinstance(reply, Stamped):
+            raise StateServerError(
+                f"state server {client.address.shown} was started again just now; try again"
+            )
+        if reply.record is not None:
+            records.append(decode_record(reply.record))
+    return max(records, key=lambda record: record.tag, default=None)
+
+
+def fetch(clients: Sequence[StateClient], name: str) -> bytes | None:
+    """An object; None where every server that was asked is without it."""
+    for client in clients:
+        reply = client.get(None, [name])
+        if not isinstance(reply, tuple):
+            raise StateServerError(
+                f"state server {client.address.shown} was started again just now; try again"
+            )
+        if isinstance(reply[0], Found):
+            return reply[0].data
+    return None

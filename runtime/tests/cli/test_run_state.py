@@ -1,0 +1,186 @@
+"""``millrace state`` against a real state server, whose run is not alive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from cli_support import HEAD, command
+
+from millrace.clock import SystemClock
+from millrace.errors import ExitCode, StateServerError
+from millrace.local import statereader
+from millrace.local.files import write_json
+from millrace.local.launch import state_servers
+from millrace.local.workdir import WorkFolder, open_folder
+from millrace.protocol.codec import encode_record
+from millrace.protocol.types import Record, Segment, Stamp, Tag
+from millrace.state.aggregates import Aggregate
+from millrace.state.aggregatestate import AggregateState
+from millrace.state.client import StateAddress, StateClient
+from millrace.state.dictstate import DictState
+from millrace.state.query import Fetch
+from millrace.topology.load import parse
+
+K = 128
+SPEC = """
+  sources:
+    - name: lines
+      files: {path: t, format: jsonLines, schema: "value string, x long, user string, day date"}
+  processors:
+    - name: count
+      inputs: [{from: lines, key: [value]}]
+      aggregate: {columns: [{name: n, function: count}, {name: mean, function: avg, of: x}]}
+    - name: visits
+      inputs: [{from: lines, key: [user, day]}]
+      function: visits:visits
+    - {name: plain, inputs: [{from: lines}], function: "visits:plain"}
+  sinks: [{name: out, inputs: [{from: count}, {from: visits}, {from: plain}], files: {path: out}}]
+"""
+WORDS = pa.schema([("value", pa.string()), ("x", pa.int64())])
+VISITS = pa.schema([("user", pa.string()), ("day", pa.date32())])
+DAY = "2024-02-29"
+
+
+def totals() -> bytes:
+    functions = (Aggregate("n", "count"), Aggregate("mean", "avg", "x"))
+    state = AggregateState(WORDS, ["value"], functions, K)
+    state.begin()
+    values = [["the", "a", "the", "\x1b[31mred"], [1, 2, 2, None]]
+    columns = [pa.array(v, f.type) for v, f in zip(values, WORDS, strict=True)]
+    state.update(pa.RecordBatch.from_arrays(columns, schema=WORDS))
+    return state.base().data
+
+
+def visits() -> bytes:
+    state = DictState(VISITS, pa.schema([("n", pa.int64())]), K)
+    state.begin()
+    keys = [pa.array(["ann"]), pa.array([DAY]).cast(pa.date32())]
+    state.values[int(state.find(keys)[0])]["n"] = 7
+    return state.base().data
+
+
+def segment(name: str, window: int) -> Segment:
+    return Segment(name, window, (1 << K) - 1, base=True, rows=1)
+
+
+def store(
+    address: StateAddress, uid: str, window: int, objects: dict[str, bytes], **chains: Any
+) -> None:
+    """A committed record behind a window."""
+    client, stamp, tag = StateClient(address, uid), Stamp(1, 1), Tag(1, 1, 1, window)
+    record = Record(uid, tag, window, {}, (), chains, (), (), (), window)
+    client.stamp(stamp)
+    client.put(stamp, list(objects.items()))
+    client.write_record(stamp, tag, encode_record(record))
+    client.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> WorkFolder:
+    """A topology that has run and is not alive."""
+    made = open_folder(tmp_path / "work", "first", tmp_path / "t.yaml", SystemClock())
+    topology = parse(HEAD + SPEC)
+    write_json(made.topology, topology.model_dump(by_alias=True, mode="json", exclude_none=True))
+    (server,) = state_servers(made, topology)
+    chains = {"count": (segment("1/count", 9),), "visits": (segment("1/visits", 3),)}
+    store(server.start(), made.uid, 9, {"1/count": totals(), "1/visits": visits()}, **chains)
+    server.stop()
+    return made
+
+
+def state(folder: WorkFolder, *arguments: str, code: int = 0) -> tuple[str, str]:
+    done = command("state", *arguments, "--workdir", str(folder.path))
+    assert done.returncode == code, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_all_state_of_a_processor_is_shown_by_key(folder: WorkFolder) -> None:
+    shown, note = state(folder, "scan", "count")
+    rows = [line.split() for line in shown.splitlines()]
+    assert rows == [
+        ["value", "n", "mean"],
+        [r"\x1b[31mred", "1"],
+        ["a", "1", "2"],
+        ["the", "2", "1.5"],
+    ]
+    assert note == "3 keys, behind window 9\n"
+    shown, note = state(folder, "scan", "count", "--limit", "2", "--json")
+    first, second = map(json.loads, shown.splitlines())
+    assert first == {"window": 9, "key": {"value": "\x1b[31mred"}, "state": {"n": 1, "mean": None}}
+    assert second["key"] == {"value": "a"}
+    assert note == "2 of 3 keys, behind window 9\n"
+
+
+def test_one_key_is_found_by_the_values_of_its_columns(folder: WorkFolder) -> None:
+    shown, _ = state(folder, "get", "visits", "ann", DAY, "--json")
+    key = {"user": "ann", "day": DAY}
+    assert json.loads(shown) == {"window": 9, "key": key, "state": {"n": 7}}
+    assert state(folder, "get", "count", "the")[0].split() == [
+        "value",
+        "n",
+        "mean",
+        "the",
+        "2",
+        "1.5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["get", "count", "none"], "count has no state of key none behind window 9"),
+        (["get", "visits", "ann"], "the key has 2 columns, 1 values were given"),
+        (["get", "visits", "ann", "soon"], "'soon' is no value of type date32[day]"),
+        (["scan", "plain"], "processors that have: count, visits"),
+        (["scan", "nowhere"], "'nowhere' is no processor with a key"),
+    ],
+)
+def test_what_is_not_there_is_said(folder: WorkFolder, arguments: list[str], said: str) -> None:
+    shown, error = state(folder, *arguments, code=ExitCode.FAILED)
+    assert shown == ""
+    assert said in error
+
+
+def test_what_a_later_window_deletes_meanwhile_is_read_from_its_record(
+    folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next window is sealed, and what it replaces deleted, between the two reads."""
+    windows = iter(range(10, 13))
+    newest = statereader.newest_record
+
+    def then_sealed(clients: Sequence[StateClient]) -> Record | None:
+        record = newest(clients)
+        window = next(windows, None)
+        if window is not None:
+            objects = {f"{window}/count": totals()}
+            address = clients[0].address
+            store(address, folder.uid, window, objects, count=(segment(f"{window}/count", window),))
+            client = StateClient(address, folder.uid)
+            assert record is not None
+            client.delete(Stamp(1, 1), [one.name for one in record.chains["count"]])
+            client.close()
+        return record
+
+    monkeypatch.setattr(statereader, "newest_record", then_sealed)
+    found = statereader.scan(folder, "count")
+    assert found.window == 12
+    assert found.rows.num_rows == 3
+
+
+def test_state_that_is_always_gone_ends_with_an_error(
+    folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(clients: Sequence[StateClient]) -> Fetch:
+        def read(segments: Sequence[Segment]) -> list[bytes]:
+            raise statereader._GoneError
+
+        return read
+
+    monkeypatch.setattr(statereader, "_fetcher", nothing)
+    with pytest.raises(StateServerError, match="in 20 tries"):
+        statereader.scan(folder, "count")
