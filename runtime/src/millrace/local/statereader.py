@@ -19,6 +19,7 @@ from millrace.protocol.types import Record, Segment
 from millrace.state import query
 from millrace.state.aggregates import Aggregate
 from millrace.state.client import StateClient
+from millrace.topology.kinds.processor_aggregate import Aggregate as AggregateSettings
 from millrace.topology.model import Processor, StreamTopology
 
 _TRIES = 20
@@ -107,10 +108,10 @@ def _stateful(topology: StreamTopology, record: Record, name: str) -> tuple[Proc
 
 
 def _aggregates(processor: Processor) -> list[Aggregate]:
-    if processor.aggregate is None:
+    settings = processor.settings
+    if not isinstance(settings, AggregateSettings):
         return []
-    columns = processor.aggregate.columns
-    return [Aggregate(one.name, one.function.value, one.of) for one in columns]
+    return [Aggregate(one.name, one.function.value, one.of) for one in settings.columns]
 
 
 def _fetcher(clients: Sequence[StateClient]) -> query.Fetch:
