@@ -79,11 +79,16 @@ schema: $(STAMP) ## Generate the schema and the reference of topology files
 	@$(BIN)/millrace schema > docs/topology.schema.json
 	@$(BIN)/millrace schema --markdown > docs/topology.md
 
+.PHONY: states
+states: $(STAMP) ## Generate the description of the driver's states
+	@$(BIN)/python -m millrace.simulate.states > docs/windows.md
+
 .PHONY: verify
 verify: $(STAMP) ## Fail where generated files differ from what they are generated from
 	@$(BIN)/millrace schema | diff -u docs/topology.schema.json - \
 		&& $(BIN)/millrace schema --markdown | diff -u docs/topology.md - \
-		|| { echo "docs/ is out of date; run: make schema" >&2; exit 1; }
+		&& $(BIN)/python -m millrace.simulate.states | diff -u docs/windows.md - \
+		|| { echo "docs/ is out of date; run: make schema states" >&2; exit 1; }
 
 .PHONY: venv
 venv: $(STAMP) ## Build .venv (done by every target that needs it)

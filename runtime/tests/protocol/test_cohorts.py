@@ -9,7 +9,7 @@ from millrace.protocol.causes import causes, told
 from millrace.protocol.cohorts import COHORT_ROOTS, KEPT, DeadLimit, judge, worst
 from millrace.protocol.record import (
     Backoff,
-    Opening,
+    NextWindow,
     Outcome,
     first_record,
     open_next,
@@ -89,7 +89,7 @@ def test_every_judged_root_is_counted_once(windows: list[tuple[int, int]], split
     waiting = Waiting()
     for count, failing in windows:
         if count:
-            opening = Opening((RootRange("s", 0, start, count),), (), {"s": start + count})
+            opening = NextWindow((RootRange("s", 0, start, count),), (), {"s": start + count})
             bad |= set(range(start, start + min(count, failing)))
             start += count
             record = sealed(open_next(record, opening), bad)
@@ -107,7 +107,7 @@ def test_every_judged_root_is_counted_once(windows: list[tuple[int, int]], split
 def replayed(record: Record, bad: set[int], waiting: Waiting, now: float, limit: int) -> Record:
     waiting.update(record.replays, now)
     while replays := waiting.due(record.replays, now, limit):
-        record = sealed(open_next(record, Opening((), replays, record.offsets)), bad)
+        record = sealed(open_next(record, NextWindow((), replays, record.offsets)), bad)
         waiting.update(record.replays, now)
     return record
 

@@ -341,7 +341,7 @@ def test_what_a_sink_has_shown_counts_while_members_change() -> None:
         published 3
         """
     )
-    assert found.machine.windows._confirmed == 3
+    assert found.machine.windows.publishing.confirmed == 3
 
 
 def test_a_stop_does_not_wait_for_sinks_that_do_not_answer() -> None:

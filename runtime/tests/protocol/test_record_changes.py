@@ -44,14 +44,14 @@ def opened(*intents: Intent) -> Record:
 class TestOpening:
     def test_replays_leave_the_queue_for_the_window(self) -> None:
         record = replace(r.first_record("u", TAG), replays=(replay(1), replay(2)))
-        after = r.open_next(record, r.Opening((), (replay(2),), {"s": 7}))
+        after = r.open_next(record, r.NextWindow((), (replay(2),), {"s": 7}))
         assert after.intents == (Intent(1, (), (replay(2),)),)
         assert after.replays == (replay(1),)
         assert after.offsets == {"s": 7}
 
     def test_numbers_go_on_behind_what_is_open(self) -> None:
         record = replace(opened(window(5, 0, 2)), sealed=4)
-        after = r.open_next(record, r.Opening((RootRange("s", 0, 2, 1),), (), {"s": 3}))
+        after = r.open_next(record, r.NextWindow((RootRange("s", 0, 2, 1),), (), {"s": 3}))
         assert [i.window for i in after.intents] == [5, 6]
 
 
@@ -214,12 +214,12 @@ def test_every_root_stays_in_one_place(data: st.DataObject) -> None:
             start = record.offsets["s"]
             count = data.draw(st.integers(1, min(6, 30 - start)))
             piece = RootRange("s", 0, start, count)
-            record = r.open_next(record, r.Opening((piece,), (), {"s": start + count}))
+            record = r.open_next(record, r.NextWindow((piece,), (), {"s": start + count}))
         elif kind == "replay" and not record.intents and record.replays:
             waiting = Waiting()
             waiting.update(record.replays, 0.0)
             taken = waiting.due(record.replays, 1e9, 3)
-            record = r.open_next(record, r.Opening((), taken, record.offsets))
+            record = r.open_next(record, r.NextWindow((), taken, record.offsets))
         elif kind == "split" and record.intents and record.intents[0].roots > 1:
             first, second = _cut(record.intents[0], data)
             record = r.split(record, first, second)

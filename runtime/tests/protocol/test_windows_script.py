@@ -665,7 +665,7 @@ def test_nothing_new_is_opened_while_very_many_replays_wait() -> None:
     windows.settings = script.machine.settings
     waiting = tuple(Replay("s", 0, offset, 1, 100.0) for offset in range(2))
     record = replace(first_record("u", Tag(1, 1, 1, 1)), replays=waiting)
-    windows._ahead.found = e.Planned(1, (RootRange("s", 0, 0, 4, 0),), {"s": 4}, False)
+    windows.planning.found = e.Planned(1, (RootRange("s", 0, 0, 4, 0),), {"s": 4}, False)
     assert windows._opening(record) is None
     assert windows._opening(replace(record, replays=waiting[:1])) is not None
 

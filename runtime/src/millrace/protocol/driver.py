@@ -21,7 +21,7 @@ forget         the next sweep finds what is left
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import assert_never
 
 from millrace.protocol import events as e
 from millrace.protocol.membership import Membership, Owners, Standing
@@ -39,9 +39,6 @@ WATCH_TICKS = 5
 LOOK_AGAIN = 1
 """Token of the look at the view that decides whether a driver is fenced or its record old."""
 
-_ALWAYS = (e.Published, e.PublishFailed, e.DeadLetterRequest, e.StopAsked)
-"""Events about windows that count while members change, too."""
-
 
 class Driver:
     """Feed ``handle`` with events, one at a time, and carry out what it returns."""
@@ -56,21 +53,6 @@ class Driver:
         self._behind: str | None = None
         self._resend_s = 0.0
         self._ticks = 0
-        self._handlers: dict[type, Callable[..., list[e.Action]]] = {
-            e.ViewRead: self._view_read,
-            e.CasDone: self.membership.cas_done,
-            e.CasLost: self.membership.cas_lost,
-            e.Stamped: self.membership.stamped,
-            e.Copied: self.membership.copied,
-            e.CopyFailed: self.membership.copy_failed,
-            e.Refused: self._refused,
-            e.Unreachable: self._unreachable,
-            e.RecordAck: self._acknowledged,
-            e.Proposal: self._proposed,
-            e.SinksFenced: self._sinks_fenced,
-            e.SinkRefused: self._sink_refused,
-            e.Tick: self._tick,
-        }
 
     def make_membership(self, owners: Owners) -> Membership:
         s = self.settings
@@ -89,14 +71,8 @@ class Driver:
         if self.stopped is not None:
             return []
         before = self.membership.standing
-        handler = self._handlers.get(type(event))
         actions = self.presence.observe(event, self.membership.view)
-        if isinstance(event, e.Tick) and now_s < self._resend_s:
-            pass
-        elif handler is not None:
-            actions += handler(event)
-        elif before is Standing.RECOVERED or isinstance(event, _ALWAYS):
-            actions += self.windows.handle(event, now_s)
+        actions += self._react(event, now_s)
         if not any(isinstance(action, e.Stop) for action in actions):
             actions += self._after(before, now_s)
         if isinstance(event, e.Tick) and now_s >= self._resend_s:
@@ -106,6 +82,53 @@ class Driver:
             if isinstance(action, e.Stop):
                 self.stopped = action
         return actions
+
+    def _react(self, event: e.Event, now_s: float) -> list[e.Action]:
+        match event:
+            case e.ViewRead():
+                return self._view_read(event)
+            case e.CasDone():
+                return self.membership.cas_done(event)
+            case e.CasLost():
+                return self.membership.cas_lost(event)
+            case e.Stamped():
+                return self.membership.stamped(event)
+            case e.Copied():
+                return self.membership.copied(event)
+            case e.CopyFailed():
+                return self.membership.copy_failed(event)
+            case e.Refused():
+                return self._refused(event)
+            case e.Unreachable():
+                return self._unreachable(event)
+            case e.RecordAck():
+                return self._acknowledged(event)
+            case e.Proposal():
+                return self._proposed(event)
+            case e.SinksFenced():
+                return self._sinks_fenced(event)
+            case e.SinkRefused():
+                return self._sink_refused(event)
+            case e.Tick():
+                return self._tick() if now_s >= self._resend_s else []
+            case e.Published() | e.PublishFailed() | e.DeadLetterRequest() | e.StopAsked():
+                # They count while members change, too.
+                return self.windows.handle(event, now_s)
+            case (
+                e.Planned()
+                | e.PlanFailed()
+                | e.RunDone()
+                | e.RunDied()
+                | e.RunFailed()
+                | e.VerdictGiven()
+                | e.VerdictLost()
+                | e.DeadWritten()
+                | e.SplitDone()
+            ):
+                recovered = self.membership.standing is Standing.RECOVERED
+                return self.windows.handle(event, now_s) if recovered else []
+            case _:
+                assert_never(event)
 
     # -- between membership and windows
 
@@ -185,7 +208,7 @@ class Driver:
             return []
         return [e.Stop(e.StopKind.BEHIND, self._behind)]
 
-    def _tick(self, _: e.Tick) -> list[e.Action]:
+    def _tick(self) -> list[e.Action]:
         if self.windows.draining and self.presence.away:
             # What the next driver finds is as good as it gets: it goes on from the record.
             away = ", ".join(self.presence.away)

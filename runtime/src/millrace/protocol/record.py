@@ -47,7 +47,7 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class NextWindow:
     """The next window's plan, written together with the record that precedes it."""
 
     ranges: tuple[RootRange, ...]
@@ -78,7 +78,7 @@ def following(window: WindowNumber) -> WindowNumber:
     return WindowNumber(window + 1)
 
 
-def open_next(record: Record, opening: Opening) -> Record:
+def open_next(record: Record, opening: NextWindow) -> Record:
     """Add the intent of the next window; its replays leave the queue for it."""
     window = following(max([record.sealed, *(i.window for i in record.intents)]))
     intent = Intent(window, opening.ranges, opening.replays, opening.final)

@@ -1,16 +1,19 @@
 """One window after the other: plan, run, find_winners, decide, seal, publish, forget.
 
-The machine holds three things: the last committed record, at most one record write on its way,
-and at most one window attempt. ``advance`` is called after every event and starts whatever the
-committed record allows; nothing is started while a write is on its way (rule 4).
+The machine holds the last committed record and the one thing that it is doing (``doing``): a window
+attempt, what comes of it, or a record write on its way. ``advance`` is called after every event and
+starts whatever the committed record allows; nothing is started while a write is on its way (rule
+4). Planning ahead (``planning``) and showing windows (``publishing``) go on beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
-from millrace.ids import NO_WINDOW, WindowAttempt, WindowNumber
+from millrace.errors import ProtocolError
+from millrace.ids import WindowAttempt, WindowNumber
 from millrace.protocol import cohorts, edits
 from millrace.protocol import events as e
 from millrace.protocol import record as records
@@ -27,9 +30,30 @@ from millrace.protocol.decide import (
     decide,
     halves,
 )
+from millrace.protocol.doing import (
+    SURPRISES,
+    TRANSITIONS,
+    Answer,
+    Doing,
+    Halving,
+    Idle,
+    Judging,
+    Noting,
+    Opening,
+    Running,
+    SealDraft,
+    Sealing,
+    Splitting,
+    Surprise,
+    WindowEvent,
+    Writing,
+    WritingLetters,
+)
 from millrace.protocol.membership import Membership, RecordWrite
 from millrace.protocol.names import LettersObject
-from millrace.protocol.record import Opening, Outcome
+from millrace.protocol.planning import Planning
+from millrace.protocol.publishing import Publishing
+from millrace.protocol.record import NextWindow, Outcome
 from millrace.protocol.settings import Settings
 from millrace.protocol.types import (
     AttemptId,
@@ -40,7 +64,6 @@ from millrace.protocol.types import (
     Guarantee,
     Intent,
     Record,
-    Replay,
     Roots,
     Segment,
     Staged,
@@ -52,43 +75,14 @@ from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
 Change = Callable[[Record], Record]
 
+OnBug = Callable[[str], None]
+"""Told of an event that nobody can have asked for."""
+
 SWEEP_WINDOWS = 256
 """How often objects of losing task attempts are looked for, in windows."""
 
 HOLD_S = 1.0
 """Pause before a window runs again that met a lost state server."""
-
-
-@dataclass(slots=True)
-class Attempt:
-    """The running window attempt."""
-
-    id: AttemptId
-    winners: Winners | None = None
-    marker: CloseMarker | None = None
-
-
-@dataclass(slots=True)
-class SealDraft:
-    """A window that may be sealed, and what it still waits for."""
-
-    winners: Winners | None
-    progress: Progress
-    dropped: int
-    replays: tuple[Replay, ...] = ()
-    letters: tuple[Replay, ...] = ()
-    name: str = ""
-    dead: DeadSegment | None = None
-
-
-@dataclass(slots=True)
-class Ahead:
-    """Input that the sources found behind the planned offsets."""
-
-    token: int = 0
-    asked: bool = False
-    found: e.Planned | None = None
-    drained: bool = False
 
 
 @dataclass(slots=True)
@@ -100,7 +94,10 @@ class Forgettable:
 
 
 class Windows:
-    """The machine of this module; ``Driver`` feeds it while the view is open."""
+    """The machine of this module; ``Driver`` feeds it while the view is open.
+
+    ``on_bug`` is the caller's: a running driver logs what it is told, the simulator ends.
+    """
 
     def __init__(self, settings: Settings, membership: Membership, locate: records.Locate) -> None:
         self.settings = settings
@@ -109,33 +106,15 @@ class Windows:
         self.record: Record | None = None
         self.sinks_fenced = False
         self.draining = False
-        self._write: RecordWrite | None = None
+        self.on_bug: OnBug = _nobody_told
+        self.doing: Doing = Idle()
+        self.planning = Planning()
+        self.publishing = Publishing()
         self._progress: dict[WindowNumber, Progress] = {}
-        self._attempt: Attempt | None = None
-        self._ending: SealDraft | None = None
-        self._splitting: SplitIt | None = None
         self._numbers: dict[WindowNumber, WindowAttempt] = {}
-        self._ahead = Ahead()
-        self._ended = Forgettable()
-        self._publishing: WindowNumber | None = None
-        self._retry_publish = False
-        self._confirmed = NO_WINDOW
+        self._forgettable = Forgettable()
         self._requests: dict[str, e.DeadLetterRequest] = {}
-        self._handlers: dict[type, Callable[..., list[e.Action]]] = {
-            e.Planned: self._planned,
-            e.PlanFailed: self._plan_failed,
-            e.RunDone: self._run_done,
-            e.RunDied: self._run_died,
-            e.RunFailed: self._run_failed,
-            e.VerdictGiven: self._verdict_given,
-            e.VerdictLost: self._verdict_lost,
-            e.DeadWritten: self._dead_written,
-            e.SplitDone: self._split_done,
-            e.Published: self._published,
-            e.PublishFailed: self._publish_failed,
-            e.DeadLetterRequest: self._requested,
-            e.StopAsked: self._stop_asked,
-        }
+        self._bugs_told: set[tuple[type, type]] = set()
         self._now_s = 0.0
         self._waiting = Waiting()
         self._hold_until_s = 0.0
@@ -147,13 +126,13 @@ class Windows:
     def resume(self, record: Record) -> list[e.Action]:
         """Go on from a record that has just been committed by a write-back."""
         self.record = record
-        self._ahead = Ahead(token=self._ahead.token + 1)
+        self.planning.restart()
         self._progress = {
             i.window: self._progress[i.window]
             for i in record.intents
             if i.window in self._progress and self._progress[i.window].intent == i
         }
-        self._ended.sweep = True
+        self._forgettable.sweep = True
         self._interrupted = bool(record.intents)
         return self._report(record)
 
@@ -167,46 +146,52 @@ class Windows:
     def suspend(self) -> list[e.Action]:
         """Give up the running attempt and any unfinished write: the members change."""
         actions = self._end_attempt(cancel=True)
-        self._write = None
-        self._ending = None
-        self._splitting = None
+        self._become(Idle())
         return actions
 
     def between(self) -> bool:
         """Whether no window attempt runs and no write is on its way."""
-        return self._attempt is None and self._write is None and self._ending is None
+        return isinstance(self.doing, Idle | Splitting)
 
     def waits(self) -> bool:
         """Whether something waits for state servers that it cannot name, other than a write."""
-        letters = self._ending is not None
-        judged = self._attempt is not None and self._attempt.marker is not None
-        return letters or judged or self._retry_publish or self._now_s < self._hold_until_s
+        asked = isinstance(self.doing, WritingLetters | Judging)
+        return asked or self.publishing.failed or self._now_s < self._hold_until_s
 
-    def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
-        self._now_s = now_s
-        return self._handlers[type(event)](event)
+    @property
+    def writing(self) -> RecordWrite | None:
+        """The record that is on its way to the state servers."""
+        return self.doing.write if isinstance(self.doing, Writing) else None
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        """The window attempt that runs or is judged."""
+        return self.doing.attempt if isinstance(self.doing, Running | Judging) else None
 
     def acknowledged(self, event: e.RecordAck) -> list[e.Action]:
-        if self._write is None or not self._write.acknowledge(event):
+        write = self.writing
+        if write is None or not write.acknowledge(event):
             return []
-        record = self._write.record
-        self._write = None
-        return self.committed(record)
+        self._become(Idle())
+        return self.committed(write.record)
 
     def resend(self) -> list[e.Action]:
         """Send again what has no answer yet."""
-        actions: list[e.Action] = self._write.send() if self._write else []
-        if self._ending is not None:
-            actions += self._write_letters(self._ending)
-        if self._attempt is not None and self._attempt.marker is not None:
-            actions.append(e.AskVerdict(self._attempt.marker))
-        if self._splitting is not None:
-            assert self.record is not None
-            actions.append(e.Split(self.record.intents[0], self._splitting.at))
-        if self._retry_publish:
-            self._retry_publish = False
-            self._publishing = None
-        return actions
+        self.publishing.again()
+        match self.doing:
+            case Opening(write) | Halving(write) | Sealing(write) | Noting(write):
+                return write.send()
+            case WritingLetters(draft, name):
+                return [self._store_letters(draft, name)]
+            case Judging(_, _, marker):
+                return [e.AskVerdict(marker)]
+            case Splitting(decision):
+                assert self.record is not None
+                return [e.Split(self.record.intents[0], decision.at)]
+            case Idle() | Running():
+                return []
+            case _:
+                assert_never(self.doing)
 
     def advance(self, now_s: float) -> list[e.Action]:
         """Start whatever the committed record allows."""
@@ -219,19 +204,128 @@ class Windows:
             # Nothing is changed before the sinks agree that the record is the newest.
             return [] if edited else self._ask_ahead(record)
         actions = self._publish_next(record)
-        if self._write is not None:
+        if self.writing is not None:
             return actions
         if self._interrupted and self.settings.guarantee is Guarantee.AT_MOST_ONCE:
             self._interrupted = False
             return actions + self._abandon(record)
         if edited:
             return actions + self._edit(record)
-        if self._attempt is None and self._ending is None and self._splitting is None:
+        if isinstance(self.doing, Idle):
             if record.intents:
                 actions += self._begin(record.intents[0])
             else:
                 actions += self._idle(record)
         return actions + self._ask_ahead(record)
+
+    # -- events
+
+    def handle(self, event: WindowEvent, now_s: float) -> list[e.Action]:
+        self._now_s = now_s
+        surprise = self.surprise(event)
+        if surprise is Surprise.BUG:
+            self._tell_bug(event)
+        return self._react(event) if surprise is None else []
+
+    def _react(self, event: WindowEvent) -> list[e.Action]:
+        match event:
+            case e.Planned():
+                return self.planning.planned(event)
+            case e.PlanFailed():
+                return self.planning.plan_failed(event)
+            case e.RunDone():
+                return self._run_done(event)
+            case e.RunDied():
+                return self._run_died(event)
+            case e.RunFailed():
+                return [e.Stop(e.StopKind.FAILED, event.text)]
+            case e.VerdictGiven():
+                return self._verdict_given(event)
+            case e.VerdictLost():
+                return self._verdict_lost(event)
+            case e.DeadWritten():
+                return self._dead_written(event)
+            case e.SplitDone():
+                return self._split_done(event)
+            case e.Published():
+                return self.publishing.published(event)
+            case e.PublishFailed():
+                return self.publishing.publish_failed(event)
+            case e.DeadLetterRequest():
+                self._requests[event.token] = event
+                return []
+            case e.StopAsked():
+                return self._stop_asked()
+            case _:
+                assert_never(event)
+
+    def surprise(self, event: WindowEvent) -> Surprise | None:
+        """Why an event is not waited for (``doing.SURPRISES``); None for one that is."""
+        match event:
+            case e.Planned() | e.PlanFailed():
+                return self.planning.surprise(event)
+            case e.Published():
+                return self.publishing.surprise(event)
+            case e.VerdictGiven(verdict):
+                return self._of_attempt(event, verdict.id)
+            case e.RunDone(id) | e.RunDied(id) | e.RunFailed(id) | e.VerdictLost(id):
+                return self._of_attempt(event, id)
+            case e.DeadWritten(name):
+                return self._of_state(event) or self._of_letters(name)
+            case e.SplitDone():
+                return self._of_state(event) or self._of_cut(event)
+            case e.PublishFailed() | e.DeadLetterRequest() | e.StopAsked():
+                return None
+            case _:
+                assert_never(event)
+
+    def _of_state(self, event: Answer) -> Surprise | None:
+        return SURPRISES[type(event)].get(type(self.doing))
+
+    def _of_attempt(self, event: Answer, attempt: AttemptId) -> Surprise | None:
+        if attempt == self.attempt:
+            return self._of_state(event)
+        return Surprise.LATE if self._was_begun(attempt) else Surprise.BUG
+
+    def _of_letters(self, name: str) -> Surprise | None:
+        """Letters of another ending of the window, or of one under another view."""
+        if isinstance(self.doing, WritingLetters) and name == self.doing.name:
+            return None
+        return Surprise.LATE
+
+    def _of_cut(self, event: e.SplitDone) -> Surprise | None:
+        """The window may have been split since, and its first half kept the number."""
+        assert isinstance(self.doing, Splitting)
+        assert self.record is not None
+        whole, at = self.record.intents[0], self.doing.decision.at
+        fits = whole.window == event.window
+        cut = fits and records.is_cut(whole, at, event.first, event.second)
+        return None if cut else Surprise.LATE
+
+    def _was_begun(self, attempt: AttemptId) -> bool:
+        mine = self.membership.execution
+        if attempt.execution != mine or self.record is None:
+            return attempt.execution < mine
+        known = self._numbers.get(attempt.window, 0)
+        return attempt.window <= self.record.sealed or attempt.attempt <= known
+
+    def _tell_bug(self, event: WindowEvent) -> None:
+        """Nothing is done about what cannot be; that it came is told once."""
+        what = type(event), type(self.doing)
+        if what not in self._bugs_told:
+            self._bugs_told.add(what)
+            self.on_bug(f"{what[0].__name__} while {what[1].__name__}: nobody has asked for it")
+
+    def _become(self, doing: Doing) -> None:
+        """Do something else. Raises ``ProtocolError`` for a step that is not in the table."""
+        step = type(self.doing), type(doing)
+        if step == (Idle, Idle):
+            return
+        if step not in TRANSITIONS:
+            raise ProtocolError(
+                f"windows: {step[0].__name__} is not followed by {step[1].__name__}"
+            )
+        self.doing = doing
 
     # -- an edited topology
 
@@ -249,7 +343,7 @@ class Windows:
                 "put back from an older copy"
             )
             return [e.Stop(e.StopKind.FENCED, text)]
-        if any(one.window > self._confirmed for one in record.unpublished):
+        if any(one.window > self.publishing.confirmed for one in record.unpublished):
             return []
         text, loses = edits.told(record, components, self.settings.drop_removed)
         notice = e.Notify("TopologyEdited", text, record.sealed, warning=loses)
@@ -261,11 +355,10 @@ class Windows:
 
     # -- record writes
 
-    def _change(self, change: Change) -> list[e.Action]:
+    def _change(self, change: Change, doing: type[Writing] = Noting) -> list[e.Action]:
         """Write the record that ``change`` makes of the committed one, with what is pending."""
         assert self.record is not None
-        assert self._write is None
-        changed = change(records.mark_published(self.record, self._confirmed))
+        changed = change(records.mark_published(self.record, self.publishing.confirmed))
         for request in self._requests.values():
             changed = records.take_letters(
                 changed, request.segment, request.indexes, request.replays
@@ -274,16 +367,16 @@ class Windows:
         written = replace(changed, tag=self.membership.next_tag())
         view = self.membership.view
         assert view is not None
-        self._write = RecordWrite.to(view.target, self.membership.stamp, written)
-        return self._write.send()
+        write = RecordWrite.to(view.target, self.membership.stamp, written)
+        self._become(doing(write))
+        return write.send()
 
     def committed(self, record: Record) -> list[e.Action]:
         """A record is final: act on it, and forget what it no longer needs."""
         previous = self.record
         assert previous is not None
         self.record = record
-        if self._ahead.found is not None and self._ahead.found.offsets == record.offsets:
-            self._ahead = Ahead(token=self._ahead.token + 1, drained=self._ahead.drained)
+        self.planning.committed(record.offsets)
         known = {i.window for i in record.intents}
         self._progress = {w: p for w, p in self._progress.items() if w in known}
         self._numbers = {w: n for w, n in self._numbers.items() if w > record.sealed}
@@ -295,37 +388,22 @@ class Windows:
     def _forget(self, before: Record, now: Record) -> list[e.Action]:
         needed = records.needed_objects(now)
         names = tuple(sorted(records.needed_objects(before) - needed))
-        attempts = tuple(self._ended.attempts)
+        attempts = tuple(self._forgettable.attempts)
         if now.sealed % SWEEP_WINDOWS == 0 and now.sealed > before.sealed:
-            self._ended.sweep = True
-        if not (names or attempts or self._ended.sweep):
+            self._forgettable.sweep = True
+        if not (names or attempts or self._forgettable.sweep):
             return []
-        keep = needed if self._ended.sweep else None
-        self._ended = Forgettable(sweep=False)
+        keep = needed if self._forgettable.sweep else None
+        self._forgettable = Forgettable(sweep=False)
         return [e.Forget(self.membership.stamp, now.sealed, names, attempts, keep)]
 
     # -- planning
 
     def _ask_ahead(self, record: Record) -> list[e.Action]:
-        ahead = self._ahead
         full = len(record.unpublished) > self.settings.max_unpublished
-        if ahead.asked or ahead.drained or self.draining or full:
-            return []
-        ahead.asked = True
-        return [e.Plan(ahead.token, record.offsets)]
+        return [] if self.draining or full else self.planning.ask(record.offsets)
 
-    def _planned(self, event: e.Planned) -> list[e.Action]:
-        if event.token != self._ahead.token or self._ahead.found is not None:
-            return []
-        self._ahead.drained = event.drained
-        if event.ranges:
-            self._ahead.found = event
-        return []
-
-    def _plan_failed(self, event: e.PlanFailed) -> list[e.Action]:
-        return [e.Stop(e.StopKind.FAILED, event.text)] if event.token == self._ahead.token else []
-
-    def _opening(self, record: Record) -> Opening | None:
+    def _opening(self, record: Record) -> NextWindow | None:
         """The next window: due replays in a window of their own, else what was planned.
 
         Nothing new while very many replays wait, since all of them are part of the record.
@@ -334,11 +412,11 @@ class Windows:
             return None
         replays = self._waiting.due(record.replays, self._now_s, self.settings.max_records)
         if replays:
-            return Opening((), replays, record.offsets)
-        found = self._ahead.found
+            return NextWindow((), replays, record.offsets)
+        found = self.planning.found
         if found is None or len(record.replays) >= self.settings.max_waiting:
             return None
-        return Opening(found.ranges, (), found.offsets)
+        return NextWindow(found.ranges, (), found.offsets)
 
     def _with_next(self, record: Record) -> Record:
         """Opening w+1 and sealing w are one write."""
@@ -350,8 +428,8 @@ class Windows:
     def _idle(self, record: Record) -> list[e.Action]:
         opening = self._opening(record)
         if opening is not None:
-            return self._change(self._with_next)
-        if self._requests or self._confirmed > record.published:
+            return self._change(self._with_next, Opening)
+        if self._requests or self.publishing.confirmed > record.published:
             return self._change(lambda current: current)
         return self._finish(record)
 
@@ -364,11 +442,11 @@ class Windows:
         due_s = self._waiting.next_s()
         if due_s is not None:
             return self._wake_at(due_s)
-        if not self._ahead.drained or self._ahead.found is not None:
+        if not self.planning.nothing_left:
             return []
         if self.settings.emits_final and not record.finished:
-            opening = Opening((), (), record.offsets, final=True)
-            return self._change(lambda current: records.open_next(current, opening))
+            opening = NextWindow((), (), record.offsets, final=True)
+            return self._change(lambda current: records.open_next(current, opening), Opening)
         return [e.Stop(e.StopKind.DRAINED, f"all input is processed, last window {record.sealed}")]
 
     def _wake_at(self, at_s: float) -> list[e.Action]:
@@ -390,7 +468,7 @@ class Windows:
         number = WindowAttempt(self._numbers.get(intent.window, 0) + 1)
         self._numbers[intent.window] = number
         attempt = AttemptId(self.membership.execution, intent.window, number)
-        self._attempt = Attempt(attempt)
+        self._become(Running(attempt))
         assert self.record is not None
         plan = AttemptPlan(
             attempt,
@@ -405,25 +483,22 @@ class Windows:
 
     def _finish_draining(self) -> list[e.Action]:
         assert self.record is not None
-        if self._confirmed > self.record.published:
+        if self.publishing.confirmed > self.record.published:
             return self._change(lambda current: current)
         if self.record.unpublished:
             return []
         return [e.Stop(e.StopKind.ASKED, _stopped_at(self.record))]
 
     def _run_done(self, event: e.RunDone) -> list[e.Action]:
-        attempt = self._current(event.id)
-        if attempt is None or attempt.winners is not None:
-            return []
         progress = self._progress[event.id.window]
         found = find_winners(event.shape, event.reports, progress.intent.roots)
         if isinstance(found, Inconsistent):
-            return self._judge(Died(found.reason, Evidence.NONE))
-        attempt.winners = found
+            return self._judge(event.id, Died(found.reason, Evidence.NONE))
         if not self.settings.tracking:
-            return self._judge(self._judged(found, None))
-        attempt.marker = self.close_marker(attempt.id, progress, found, event.reports)
-        return [e.AskVerdict(attempt.marker)]
+            return self._judge(event.id, self._judged(event.id, found, None), found)
+        marker = self.close_marker(event.id, progress, found, event.reports)
+        self._become(Judging(event.id, found, marker))
+        return [e.AskVerdict(marker)]
 
     def close_marker(
         self,
@@ -438,60 +513,49 @@ class Windows:
         return CloseMarker(attempt, progress.intent, excluded, named, winners.roots_read())
 
     def _run_died(self, event: e.RunDied) -> list[e.Action]:
-        if self._current(event.id) is None:
-            return []
         if event.member_lost:
             notice = e.Notify("WindowHeldUp", event.reason, event.id.window, warning=True)
             self._hold_until_s = self._now_s + HOLD_S
-            actions = [notice, *self._end_attempt(cancel=False), e.Wake(self._hold_until_s)]
+            actions = [notice, *self._run_over(cancel=False), e.Wake(self._hold_until_s)]
             # What holds the window up may last: nothing may pile up until the next commit.
             assert self.record is not None
             return actions + self._forget(self.record, self.record)
-        return self._judge(Died(event.reason, event.evidence))
-
-    def _run_failed(self, event: e.RunFailed) -> list[e.Action]:
-        return [e.Stop(e.StopKind.FAILED, event.text)] if self._current(event.id) else []
+        return self._judge(event.id, Died(event.reason, event.evidence))
 
     def _verdict_given(self, event: e.VerdictGiven) -> list[e.Action]:
-        verdict = event.verdict
-        attempt = self._current(verdict.id)
-        if attempt is None or attempt.marker is None:
-            return []
-        assert attempt.winners is not None
-        judged = attempt.marker.intent.roots - len(attempt.marker.excluded)
+        assert isinstance(self.doing, Judging)
+        verdict, marker, winners = event.verdict, self.doing.marker, self.doing.winners
+        judged = marker.intent.roots - len(marker.excluded)
         if verdict.complete + len(verdict.incomplete) != judged:
             # Roots that no acker has judged are not complete.
             verdict = replace(verdict, window_complete=False)
-        return self._judge(self._judged(attempt.winners, verdict))
+        return self._judge(verdict.id, self._judged(verdict.id, winners, verdict), winners)
 
     def _verdict_lost(self, event: e.VerdictLost) -> list[e.Action]:
-        attempt = self._current(event.id)
-        if attempt is None or attempt.winners is None:
-            return []
         notice = e.Notify("AckLogLost", "the ack log is gone", event.id.window, warning=True)
-        return [notice, *self._end_attempt(cancel=False)]
-
-    def _current(self, attempt: AttemptId) -> Attempt | None:
-        if self._attempt is None or self._attempt.id != attempt:
-            return None
-        return self._attempt
+        return [notice, *self._run_over(cancel=False)]
 
     def _end_attempt(self, cancel: bool) -> list[e.Action]:
-        if self._attempt is None:
+        """What the attempt that runs has written can be forgotten."""
+        ended = self.attempt
+        if ended is None:
             return []
-        ended = self._attempt.id
-        self._ended.attempts.append(ended)
-        self._ended.sweep = True
-        self._attempt = None
+        self._forgettable.attempts.append(ended)
+        self._forgettable.sweep = True
         return [e.Cancel(ended)] if cancel else []
+
+    def _run_over(self, cancel: bool) -> list[e.Action]:
+        """End the attempt, for another one or for good."""
+        actions = self._end_attempt(cancel)
+        self._become(Idle())
+        return actions
 
     # -- deciding
 
-    def _judged(self, winners: Winners, verdict: Verdict | None) -> Judged:
+    def _judged(self, attempt: AttemptId, winners: Winners, verdict: Verdict | None) -> Judged:
         """What tasks and ackers say. Nobody failed on a root that only lost tuples: it is
         replayed as long as it may be, and then stops the run rather than being blamed."""
-        assert self._attempt is not None
-        intent = self._progress[self._attempt.id.window].intent
+        intent = self._progress[attempt.window].intent
         failed = {f.sequence: f for report in winners.reports for f in report.failed}
         incomplete = verdict.incomplete if verdict is not None else ()
         lost = tuple(root for root in incomplete if root.sequence not in failed)
@@ -517,30 +581,35 @@ class Windows:
         done = intent.replays[replay].number if replay >= 0 else 0
         return done >= self.settings.backoff.max_replays
 
-    def _judge(self, outcome: Judged | Died) -> list[e.Action]:
-        attempt = self._attempt
-        assert attempt is not None
-        window = attempt.id.window
+    def _judge(
+        self, attempt: AttemptId, outcome: Judged | Died, winners: Winners | None = None
+    ) -> list[e.Action]:
+        window = attempt.window
         decision = decide(self._progress[window], outcome, self.settings.guarantee)
         self._progress[window] = decision.progress
-        if isinstance(decision, SealIt):
-            self._ended.attempts.append(attempt.id)
-            self._attempt = None
-            return self._end_window(SealDraft(attempt.winners, decision.progress, decision.dropped))
-        actions = self._end_attempt(cancel=isinstance(outcome, Died))
-        if isinstance(decision, DropIt):
-            text = f"window {window} is dropped (AtMostOnce): {decision.reason}"
-            actions.append(e.Notify("RootsDropped", text, window, warning=True))
-            dropped = decision.progress.intent.roots
-            return actions + self._end_window(SealDraft(None, decision.progress, dropped))
-        text = f"attempt {attempt.id.attempt} of window {window}: {decision.reason}"
-        if isinstance(decision, RunAgain):
-            return [*actions, *self._run_again(text, window, decision.pause_s)]
-        if isinstance(decision, GiveUp):
-            return [*actions, e.Stop(decision.kind, f"window {window}: {decision.reason}")]
-        self._splitting = decision
-        split = e.Split(decision.progress.intent, decision.at)
-        return [*actions, e.Notify("WindowSplit", text, window, warning=True), split]
+        cancel = isinstance(outcome, Died)
+        text = f"attempt {attempt.attempt} of window {window}: "
+        match decision:
+            case SealIt(progress, dropped):
+                self._forgettable.attempts.append(attempt)
+                return self._end_window(SealDraft(winners, progress, dropped))
+            case DropIt(progress, reason):
+                said = f"window {window} is dropped (AtMostOnce): {reason}"
+                notice = e.Notify("RootsDropped", said, window, warning=True)
+                draft = SealDraft(None, progress, progress.intent.roots)
+                return [*self._end_attempt(cancel), notice, *self._end_window(draft)]
+            case RunAgain(_, reason, pause_s):
+                ended = self._run_over(cancel)
+                return [*ended, *self._run_again(text + reason, window, pause_s)]
+            case GiveUp(_, kind, reason):
+                return [*self._run_over(cancel), e.Stop(kind, f"window {window}: {reason}")]
+            case SplitIt(progress, at, reason):
+                ended = self._end_attempt(cancel)
+                self._become(Splitting(decision))
+                notice = e.Notify("WindowSplit", text + reason, window, warning=True)
+                return [*ended, notice, e.Split(progress.intent, at)]
+            case _:
+                assert_never(decision)
 
     def _run_again(self, text: str, window: WindowNumber, pause_s: float) -> list[e.Action]:
         if not pause_s:
@@ -553,17 +622,8 @@ class Windows:
         return [notice, e.Wake(self._hold_until_s), *self._forget(self.record, self.record)]
 
     def _split_done(self, event: e.SplitDone) -> list[e.Action]:
-        splitting = self._splitting
-        if splitting is None:
-            return []
-        assert self.record is not None
-        whole = self.record.intents[0]
-        if whole.window != event.window:
-            return []
-        if not records.is_cut(whole, splitting.at, event.first, event.second):
-            # A late answer: the window has been split since, and its first half kept the number.
-            return []
-        self._splitting = None
+        assert isinstance(self.doing, Splitting)
+        splitting = self.doing.decision
         first = replace(event.first, window=event.window)
         second = replace(event.second, window=records.following(event.window))
         low, high = halves(splitting.progress, splitting.at, first, second)
@@ -573,31 +633,31 @@ class Windows:
             event.window: low,
             records.following(event.window): high,
         }
-        return self._change(lambda current: self.split_record(current, first, second))
+        return self._change(lambda current: self.split_record(current, first, second), Halving)
 
     def split_record(self, record: Record, first: Intent, second: Intent) -> Record:
         return records.split(record, first, second)
 
-    def _end_window(self, ending: SealDraft) -> list[e.Action]:
+    def _end_window(self, draft: SealDraft) -> list[e.Action]:
         """All that failed is known: write dead letters first, if there are any, then seal."""
-        self._ending = ending
-        progress = ending.progress
+        progress = draft.progress
         if self.settings.guarantee is Guarantee.AT_MOST_ONCE:
             # Roots that an attempt left out, since one before it broke, are lost with the others.
-            ending.dropped = min(ending.dropped + len(progress.failed), progress.intent.roots)
-            return self._seal(ending)
-        ending.replays, ending.letters = records.set_aside(
+            dropped = min(draft.dropped + len(progress.failed), progress.intent.roots)
+            return self._seal(replace(draft, dropped=dropped))
+        replays, letters = records.set_aside(
             progress.intent, progress.failed.values(), self.settings.backoff, self.locate
         )
-        if ending.letters:
-            return self._too_many(ending) or self._write_letters(ending)
-        return self._seal(ending)
+        draft = replace(draft, replays=replays, letters=letters)
+        if letters:
+            return self._too_many(draft) or self._write_letters(draft)
+        return self._seal(draft)
 
-    def _too_many(self, ending: SealDraft) -> list[e.Action]:
+    def _too_many(self, draft: SealDraft) -> list[e.Action]:
         """Stop before letters are sealed of which there are more than the user allows."""
         assert self.record is not None
-        intent, letters, limit = ending.progress.intent, ending.letters, self.settings.dead_limit
-        after = cohorts.judge(self.record.cohorts, intent, ending.replays, letters)
+        intent, letters, limit = draft.progress.intent, draft.letters, self.settings.dead_limit
+        after = cohorts.judge(self.record.cohorts, intent, draft.replays, letters)
         worst = cohorts.worst(after, intent, letters, limit)
         if worst is None:
             return []
@@ -610,77 +670,56 @@ class Windows:
         )
         return [e.Stop(e.StopKind.DEAD_LETTERS, text)]
 
-    def _write_letters(self, ending: SealDraft) -> list[e.Action]:
+    def _write_letters(self, draft: SealDraft) -> list[e.Action]:
         """Write them under a name that no ending of this window under another view had: only an
         answer that is about the owners of today may seal."""
-        stamp, window = self.membership.stamp, ending.progress.intent.window
+        stamp, window = self.membership.stamp, draft.progress.intent.window
         number = self._numbers.get(window, WindowAttempt(0))
-        attempt = AttemptId(stamp.execution, window, number)
-        ending.name = str(LettersObject(attempt, stamp.epoch))
-        return [e.WriteDead(ending.name, stamp, window, ending.letters)]
+        name = str(LettersObject(AttemptId(stamp.execution, window, number), stamp.epoch))
+        self._become(WritingLetters(draft, name))
+        return [self._store_letters(draft, name)]
+
+    def _store_letters(self, draft: SealDraft, name: str) -> e.Action:
+        window = draft.progress.intent.window
+        return e.WriteDead(name, self.membership.stamp, window, draft.letters)
 
     def _dead_written(self, event: e.DeadWritten) -> list[e.Action]:
-        ending = self._ending
-        if ending is None or event.name != ending.name:
-            return []
-        window = ending.progress.intent.window
-        ending.dead = DeadSegment(event.name, window, len(ending.letters))
-        dead = counted(len(ending.letters), "dead letter")
-        text = f"window {window} is sealed with {dead}: {told(causes(ending.letters))}"
-        return [e.Notify("DeadLetters", text, window, warning=True), *self._seal(ending)]
+        assert isinstance(self.doing, WritingLetters)
+        draft = self.doing.draft
+        window, letters = draft.progress.intent.window, draft.letters
+        dead = counted(len(letters), "dead letter")
+        text = f"window {window} is sealed with {dead}: {told(causes(letters))}"
+        stored = replace(draft, dead=DeadSegment(event.name, window, len(letters)))
+        return [e.Notify("DeadLetters", text, window, warning=True), *self._seal(stored)]
 
-    def _seal(self, ending: SealDraft) -> list[e.Action]:
-        segments, staged = _outputs(ending.winners)
+    def _seal(self, draft: SealDraft) -> list[e.Action]:
+        segments, staged = _outputs(draft.winners)
         roots = None
         if self.settings.callbacks:
             # The record is written with every window: it stays small without traces.
-            letters = tuple(replace(letter, trace="") for letter in ending.letters)
-            roots = Roots(ending.progress.intent, ending.replays, letters)
+            letters = tuple(replace(letter, trace="") for letter in draft.letters)
+            roots = Roots(draft.progress.intent, draft.replays, letters)
         outcome = Outcome(
-            segments,
-            staged,
-            ending.replays,
-            ending.dead,
-            ending.dropped,
-            roots,
-            ending.letters,
+            segments, staged, draft.replays, draft.dead, draft.dropped, roots, draft.letters
         )
-        self._ending = None
-        return self._change(lambda record: self._with_next(records.seal(record, outcome)))
+        return self._change(lambda record: self._with_next(records.seal(record, outcome)), Sealing)
 
     # -- publishing
 
     def _publish_next(self, record: Record) -> list[e.Action]:
-        """Publish committed windows in order, one at a time (rule 4)."""
-        if self._publishing is not None:
-            return []
-        for sealed in record.unpublished:
-            if sealed.window > self._confirmed:
-                self._publishing = sealed.window
-                return [e.Publish(sealed, self.membership.execution)]
-        return []
-
-    def _published(self, event: e.Published) -> list[e.Action]:
-        if event.window == self._publishing:
-            self._publishing = None
-            self._retry_publish = False
-        self._confirmed = max(self._confirmed, event.window)
-        return []
-
-    def _publish_failed(self, event: e.PublishFailed) -> list[e.Action]:
-        self._retry_publish = True
-        return [e.Notify("PublishFailed", event.text, event.window, warning=True)]
+        return self.publishing.next(record, self.membership.execution)
 
     # -- requests
 
-    def _requested(self, event: e.DeadLetterRequest) -> list[e.Action]:
-        self._requests[event.token] = event
-        return []
-
-    def _stop_asked(self, _: e.StopAsked) -> list[e.Action]:
+    def _stop_asked(self) -> list[e.Action]:
         self.draining = True
-        self._splitting = None
-        return self._end_attempt(cancel=True)
+        if not isinstance(self.doing, Running | Judging | Splitting):
+            return []
+        return self._run_over(cancel=True)
+
+
+def _nobody_told(_: str) -> None:
+    """Stands for the caller until it says what is to be done."""
 
 
 def _stopped_at(record: Record) -> str:

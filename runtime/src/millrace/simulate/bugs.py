@@ -15,6 +15,16 @@ from millrace.protocol import events as e
 from millrace.protocol import record as records
 from millrace.protocol.acklog import Open
 from millrace.protocol.decide import Died, Judged, Progress
+from millrace.protocol.doing import (
+    Idle,
+    Judging,
+    Noting,
+    SealDraft,
+    Splitting,
+    WindowEvent,
+    Writing,
+    WritingLetters,
+)
 from millrace.protocol.driver import Driver
 from millrace.protocol.membership import Membership, Owners, Standing
 from millrace.protocol.plainfold import PlainFold, PlainMessage
@@ -32,7 +42,8 @@ from millrace.protocol.types import (
     Stamp,
     TaskId,
 )
-from millrace.protocol.windows import Change, SealDraft, Windows
+from millrace.protocol.windows import Change, Windows
+from millrace.protocol.winners import Winners
 from millrace.simulate.engine import Attempt, Task
 from millrace.simulate.flow import Ids
 from millrace.simulate.machines import Machines
@@ -141,10 +152,10 @@ class ActBeforeCommit(Windows):
     """The first acknowledgement is enough."""
 
     def acknowledged(self, event: e.RecordAck) -> list[e.Action]:
-        write = self._write
+        write = self.writing
         if write is None or (event.stamp, event.seq) != (write.stamp, write.record.tag.seq):
             return []
-        self._write = None
+        self._become(Idle())
         return self.committed(write.record)
 
 
@@ -152,7 +163,7 @@ class AckOfOtherRoundCounts(Windows):
     """An acknowledgement counts for whatever is being written."""
 
     def acknowledged(self, event: e.RecordAck) -> list[e.Action]:
-        write = self._write
+        write = self.writing
         if write is None:
             return []
         return super().acknowledged(e.RecordAck(event.member, write.stamp, write.record.tag.seq))
@@ -161,10 +172,10 @@ class AckOfOtherRoundCounts(Windows):
 class PublishBeforeSeal(Windows):
     """Shows a window as soon as its verdict is good."""
 
-    def _seal(self, ending: SealDraft) -> list[e.Action]:
-        actions = super()._seal(ending)
-        assert self._write is not None
-        sealed: Sealed = self._write.record.unpublished[-1]
+    def _seal(self, draft: SealDraft) -> list[e.Action]:
+        actions = super()._seal(draft)
+        assert self.writing is not None
+        sealed: Sealed = self.writing.record.unpublished[-1]
         return [e.Publish(sealed, self.membership.execution), *actions]
 
 
@@ -190,11 +201,11 @@ class IntentNotRerun(Windows):
 class ForgetTooEarly(Windows):
     """Deletes what a record no longer needs before that record is committed."""
 
-    def _change(self, change: Change) -> list[e.Action]:
-        actions = super()._change(change)
+    def _change(self, change: Change, doing: type[Writing] = Noting) -> list[e.Action]:
+        actions = super()._change(change, doing)
         assert self.record is not None
-        assert self._write is not None
-        written = self._write.record
+        assert self.writing is not None
+        written = self.writing.record
         unneeded = records.needed_objects(self.record) - records.needed_objects(written)
         stamp = self.membership.stamp
         return [e.Forget(stamp, written.sealed, tuple(sorted(unneeded)), ()), *actions]
@@ -205,8 +216,9 @@ class MarkBeforeConfirm(Windows):
 
     def _publish_next(self, record: Record) -> list[e.Action]:
         actions = super()._publish_next(record)
-        if self._publishing is not None:
-            self._confirmed = max(self._confirmed, self._publishing)
+        shown = self.publishing
+        if shown.window is not None:
+            shown.confirmed = max(shown.confirmed, shown.window)
         return actions
 
 
@@ -235,26 +247,25 @@ class LossesBlameRoots(Windows):
 class UnreadableReplayed(Windows):
     """Replays what no replay can decode."""
 
-    def _end_window(self, ending: SealDraft) -> list[e.Action]:
-        ending.progress = _readable(ending.progress)
-        return super()._end_window(ending)
+    def _end_window(self, draft: SealDraft) -> list[e.Action]:
+        return super()._end_window(replace(draft, progress=_readable(draft.progress)))
 
 
 class UnreadableRunsAgain(Windows):
     """Runs a window again for records of which nothing went anywhere."""
 
-    def _judge(self, outcome: Judged | Died) -> list[e.Action]:
-        attempt = self._attempt
-        assert attempt is not None
+    def _judge(
+        self, attempt: AttemptId, outcome: Judged | Died, winners: Winners | None = None
+    ) -> list[e.Action]:
         bad = isinstance(outcome, Judged) and any(f.unreadable for f in outcome.failed)
-        progress = self._progress[attempt.id.window]
+        progress = self._progress[attempt.window]
         if bad and not progress.runs:
             assert isinstance(outcome, Judged)
-            self._progress[attempt.id.window] = replace(progress, runs=1)
-            text = f"attempt {attempt.id.attempt} had something unreadable"
-            again = e.Notify("WindowRunAgain", text, attempt.id.window, warning=True)
-            return [*self._end_attempt(cancel=False), again]
-        return super()._judge(outcome)
+            self._progress[attempt.window] = replace(progress, runs=1)
+            text = f"attempt {attempt.attempt} had something unreadable"
+            again = e.Notify("WindowRunAgain", text, attempt.window, warning=True)
+            return [*self._run_over(cancel=False), again]
+        return super()._judge(attempt, outcome, winners)
 
 
 class ForgetsWhoDied(Windows):
@@ -267,7 +278,7 @@ class ForgetsWhoDied(Windows):
 class AllowsAllToDie(Windows):
     """Seals dead letters whatever the limit."""
 
-    def _too_many(self, ending: SealDraft) -> list[e.Action]:
+    def _too_many(self, draft: SealDraft) -> list[e.Action]:
         return []
 
 
@@ -318,25 +329,26 @@ class SuspendKeepsSplit(Windows):
     """Goes on with a split that was decided on the word of a run under another view."""
 
     def suspend(self) -> list[e.Action]:
-        splitting = self._splitting
+        doing = self.doing
         actions = super().suspend()
-        self._splitting = splitting
+        if isinstance(doing, Splitting):
+            self.doing = doing
         return actions
 
 
 class AnyLettersBelieved(Windows):
     """Takes any object of dead letters that was stored for the one that it waits for."""
 
-    def _dead_written(self, event: e.DeadWritten) -> list[e.Action]:
-        if self._ending is not None:
-            self._ending.name = event.name
-        return super()._dead_written(event)
+    def handle(self, event: WindowEvent, now_s: float) -> list[e.Action]:
+        if isinstance(event, e.DeadWritten) and isinstance(self.doing, WritingLetters):
+            self.doing = replace(self.doing, name=event.name)
+        return super().handle(event, now_s)
 
 
 class LettersTakenTwice(Windows):
     """A letter that is gone already is taken again as long as others are left beside it."""
 
-    def _change(self, change: Change) -> list[e.Action]:
+    def _change(self, change: Change, doing: type[Writing] = Noting) -> list[e.Action]:
         requests, self._requests = self._requests, {}
 
         def again(record: Record) -> Record:
@@ -345,7 +357,7 @@ class LettersTakenTwice(Windows):
                 record = _take_again(record, request)
             return record
 
-        return super()._change(again)
+        return super()._change(again, doing)
 
 
 def _take_again(record: Record, request: e.DeadLetterRequest) -> Record:
@@ -363,9 +375,7 @@ class UncoveredRoots(Windows):
     """Does not ask whether the source tasks have read every root of the window."""
 
     def _run_done(self, event: e.RunDone) -> list[e.Action]:
-        intent = self._progress[event.id.window].intent if self._current(event.id) else None
-        if intent is None:
-            return []
+        intent = self._progress[event.id.window].intent
         shares = (((0, intent.roots),), *itertools.repeat((), len(event.reports)))
         first = [r for r in event.reports if r.task.pass_no == 0]
         told = dict.fromkeys(r.task.partition for r in first)
@@ -393,10 +403,8 @@ class JudgedCountUnchecked(Windows):
     """Believes a verdict that does not speak of all roots."""
 
     def _verdict_given(self, event: e.VerdictGiven) -> list[e.Action]:
-        attempt = self._current(event.verdict.id)
-        if attempt is None or attempt.marker is None:
-            return []
-        judged = attempt.marker.intent.roots - len(attempt.marker.excluded)
+        assert isinstance(self.doing, Judging)
+        judged = self.doing.marker.intent.roots - len(self.doing.marker.excluded)
         complete = judged - len(event.verdict.incomplete)
         return super()._verdict_given(e.VerdictGiven(replace(event.verdict, complete=complete)))
 
@@ -476,6 +484,16 @@ def _acker(fold: Callable[[Open, int], PlainFold]) -> Callable[[str], a.AckerMac
 # --- workers
 
 
+class AnswersUnasked(Attempt):
+    """Answers for an attempt that nobody has begun, too."""
+
+    def _say(self, event: e.Event) -> None:
+        super()._say(event)
+        if isinstance(event, e.RunDone):
+            later = replace(event.id, attempt=ids.WindowAttempt(event.id.attempt + 1000))
+            super()._say(replace(event, id=later))
+
+
 class SealBeforeObjects(Attempt):
     """Reports state objects without waiting for their owners."""
 
@@ -543,6 +561,7 @@ BUGS: dict[str, Bug] = {
             "I3",
             lambda: Machines(acker=_acker(_SameTreeFold), ids=_SameTreeIds),
         ),
+        Bug("answers_unasked", "machine", lambda: Machines(attempt=AnswersUnasked)),
         Bug("seal_before_objects", "rule 18", lambda: Machines(attempt=SealBeforeObjects)),
     )
 }

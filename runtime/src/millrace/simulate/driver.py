@@ -46,6 +46,7 @@ class DriverProcess:
     def __init__(self, around: Surroundings, machine: Driver, number: int) -> None:
         self.number = number
         self.machine = machine
+        machine.windows.on_bug = self._bug
         self.alive = True
         self.frozen = False
         self.actions = 0
@@ -170,6 +171,9 @@ class DriverProcess:
 
     def _tell(self, _: e.Action) -> None:
         return None
+
+    def _bug(self, text: str) -> None:
+        raise h.ViolationError("machine", text)
 
     # -- the view
 

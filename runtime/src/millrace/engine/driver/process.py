@@ -153,6 +153,7 @@ class DriverProcess:
         self._sinks = build_sinks(config.topology, config.folder, self._stores)
         self._view = ViewFile(config.workdir / "view.json")
         self._machine = Driver(self._settings, self._owners, self._locate)
+        self._machine.windows.on_bug = lambda text: log.error("unexpected: %s", text)
         self._loop = Loop(self._machine, self._clock)
         self._events = EventFile(config.workdir / "events.jsonl", self._clock)
         self._stop_asked = threading.Event()
