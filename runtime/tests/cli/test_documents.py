@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import importlib.util
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import symtable
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -271,3 +274,35 @@ def test_the_way_of_a_line_names_modules_that_are_there() -> None:
         assert len(modules) > 5
         missing = [m for m in modules if importlib.util.find_spec(f"millrace.{m}") is None]
         assert missing == []
+
+
+def glossary() -> list[tuple[str, str]]:
+    """(word, name in the code) of every row."""
+    text = (ROOT / "docs" / "development.md").read_text()
+    rows = text.partition("## Glossary")[2].partition("\n## ")[0].splitlines()
+    cells = [row.removeprefix("| ").split(" | ") for row in rows if row.startswith("| ")]
+    return [(row[0], name) for row in cells[2:] for name in re.findall(r"`([\w.]+)`", row[-1])]
+
+
+@functools.cache
+def classes() -> Counter[str]:
+    """How often a class of each name is defined."""
+    files = (ROOT / "runtime" / "src" / "millrace").rglob("*.py")
+    nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text())))
+    return Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+
+
+def test_the_words_of_the_glossary_are_there_once() -> None:
+    words = [word for word, _ in glossary()]
+    together = [word for n, word in enumerate(words) if words[:n][-1:] != [word]]
+    assert len(together) > 30
+    assert len(together) == len(set(together)), "a word has two rows"
+
+
+@pytest.mark.parametrize(("word", "name"), glossary(), ids=lambda text: text)
+def test_a_word_of_the_glossary_names_code_and_nothing_else_has_the_name(
+    word: str, name: str
+) -> None:
+    found = pkgutil.resolve_name(f"millrace.{name}")
+    if isinstance(found, type):
+        assert classes()[found.__name__] == 1, word

@@ -7,7 +7,7 @@ import resource
 import traceback
 from pathlib import Path
 
-from millrace.engine.task.memory import Memory
+from millrace.engine.task.memory import WorkerMemory
 from millrace.errors import UserCodeError
 
 
@@ -24,7 +24,7 @@ def exhausted(to_parent):
                 kept.append(bytes(size))
             except MemoryError as error:
                 if size < 1 << 5:
-                    Memory().failed("parse", error)
+                    WorkerMemory().failed("parse", error)
                 size >>= 1
     except UserCodeError:
         to_parent.send(traceback.format_exc() + "." * (1 << 20))

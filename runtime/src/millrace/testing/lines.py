@@ -14,8 +14,8 @@ Place = tuple[str, int]
 """File and line."""
 
 
-class Lines:
-    """Lines of the code under test: all below ``root``, but for packages installed there."""
+class CodeLines:
+    """CodeLines of the code under test: all below ``root``, but for packages installed there."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -27,7 +27,7 @@ from millrace.errors import FencedError, SinkError, SourceError
 from millrace.guard import die_with
 from millrace.testing import wire
 from millrace.testing.acts import SINK_ACTS, SOURCE_ACTS, FolderArea
-from millrace.testing.lines import Lines, Place
+from millrace.testing.lines import CodeLines, Place
 
 
 def load(module: str, file: str, name: str) -> type[Any]:
@@ -71,7 +71,7 @@ def main() -> None:
     wire.write(answers, {})
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.freeze()  # what is here now stays shared with the copies
-    lines = Lines(root_of(asked["file"]))
+    lines = CodeLines(root_of(asked["file"]))
     parent = os.getpid()
     while (asked := wire.read(sys.stdin.buffer)) is not None:
         if os.fork() == 0:
@@ -86,7 +86,7 @@ def main() -> None:
 class _Copy:
     """One copy of the source or sink, in this process alone."""
 
-    def __init__(self, kind: type[Any], asked: dict[str, Any], lines: Lines) -> None:
+    def __init__(self, kind: type[Any], asked: dict[str, Any], lines: CodeLines) -> None:
         self._kind = kind
         self._asked = asked
         self._lines = lines

@@ -12,7 +12,7 @@ from millrace.engine.program.program import Program
 from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.blackbox import Box
 from millrace.engine.task.books import Books, Failures, error_text
-from millrace.engine.task.memory import Memory
+from millrace.engine.task.memory import WorkerMemory
 from millrace.engine.task.traces import Traces
 from millrace.errors import MillraceError
 from millrace.protocol.names import TaskObject
@@ -37,7 +37,7 @@ class Task:
     books: Books
     failures: Failures
     box: Box
-    memory: Memory = field(default_factory=Memory)
+    memory: WorkerMemory = field(default_factory=WorkerMemory)
     traces: Traces = field(default_factory=Traces)
 
     @property

@@ -37,7 +37,7 @@ def has_room() -> bool:
     return True
 
 
-class Memory:
+class WorkerMemory:
     """What is known of this process's memory."""
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ class Toolbox(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TaskOutput:
     """What a task has written: state and staged output."""
 
     segments: tuple[tuple[str, Segment], ...]
@@ -114,7 +114,7 @@ class PassRun:
             for lane, table in parcel.tables.items():
                 self._receive(lane, table)
 
-    def finish(self) -> Written:
+    def finish(self) -> TaskOutput:
         """No more input comes: bring every step to its end and write state and output."""
         program = self.task.program
         for name in self._names:
@@ -123,7 +123,7 @@ class PassRun:
                     self._combiners[edge.name].finish()
             self._steps[name].finish()
         staged = [s.staged for s in self._steps.values() if isinstance(s, SinkStep) and s.staged]
-        return Written(self._state.write(), tuple(staged))
+        return TaskOutput(self._state.write(), tuple(staged))
 
     def parcels(self, readers: int) -> dict[int, dict[str, pa.Table]]:
         """Tables by reader and lane, for the pass that follows."""

@@ -31,8 +31,8 @@ from millrace.engine.task.books import Books, Failures, NetPool
 from millrace.engine.task.context import Task
 from millrace.engine.task.exchange import Transport, check_envelopes
 from millrace.engine.task.faults import TaskError
-from millrace.engine.task.memory import Memory, WorkerExhaustedError, has_room
-from millrace.engine.task.passes import PassRun, Written, headed
+from millrace.engine.task.memory import WorkerExhaustedError, WorkerMemory, has_room
+from millrace.engine.task.passes import PassRun, TaskOutput, headed
 from millrace.engine.task.state import Services, StateHost, TaskState
 from millrace.engine.task.steps.ends import Piece
 from millrace.errors import MillraceError
@@ -66,7 +66,7 @@ class ProcessToolbox:
         self.passwords = kit.passwords
         use_path(program.code_path)
         self.box = Box(blackbox.folder(), program.tuple_timeout_s)
-        self.memory = Memory()
+        self.memory = WorkerMemory()
         self.transport: Transport = load_object(program.transport, program.code_path)()
         self.states = StateHost()
         self.nets = NetPool()
@@ -195,7 +195,7 @@ class Running:
 
     def _report(
         self,
-        effects: Written,
+        effects: TaskOutput,
         read: tuple[TaskId, ...],
         roots_read: tuple[tuple[int, int], ...],
     ) -> TaskReport:
@@ -292,5 +292,5 @@ def marked_errors(attempt: AttemptId) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, MemoryError) or not has_room():
-            raise TaskError(Memory().exhausted(), attempt) from error
+            raise TaskError(WorkerMemory().exhausted(), attempt) from error
         raise
