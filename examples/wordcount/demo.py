@@ -106,8 +106,8 @@ class Watcher:
 
     def _kill(self, role: str, window: dict[str, Any]) -> Kill | None:
         """Kill the process of a role; None if nothing was in flight when it died."""
-        rows = read_json(self.state / "processes.json") or []
-        pids = [row["pid"] for row in rows if row["role"] == role]
+        table = read_json(self.state / "processes.json")
+        pids = [row["pid"] for row in table.get("processes", []) if row["role"] == role]
         if not pids or self._window() != window:
             return None
         os.kill(pids[0], signal.SIGKILL)

@@ -95,8 +95,8 @@ def describe(pids: list[int]) -> str:
 
 def listed(folder: Path, role: str) -> list[int]:
     """Living processes of a role that the supervisor lists."""
-    rows = read_json(folder / "processes.json") or []
-    return [row["pid"] for row in rows if row["role"] == role and alive(row["pid"])]
+    table = read_json(folder / "processes.json") or {"processes": []}
+    return [row["pid"] for row in table["processes"] if row["role"] == role and alive(row["pid"])]
 
 
 def executors(folder: Path) -> list[int]:
@@ -121,7 +121,7 @@ def executors(folder: Path) -> list[int]:
 def notes(folder: Path) -> list[Note]:
     """The last notes of Python workers, those of the dead included."""
     found = []
-    for path in (folder / "blackbox").glob("*.note"):
+    for path in (folder / "blackbox").glob("**/*.note"):
         note = read_note(path)
         if note is not None:
             found.append(note)

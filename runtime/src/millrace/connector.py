@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, error_text
 from millrace.topology.kinds.base import Connector
 from millrace.topology.kinds.registry import SINKS, SOURCES
 
@@ -73,7 +73,7 @@ def class_of(
     except MillraceError:
         raise
     except Exception as error:  # importing runs the module, which may raise anything
-        text = f"{type(error).__name__}: {error}"
+        text = error_text(error)
         raise failure(f"{what} cannot be loaded: {text}; {remedy}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
         whole = f"{base.__module__}.{base.__name__}"

@@ -8,6 +8,12 @@ from __future__ import annotations
 from enum import IntEnum
 
 
+def error_text(error: BaseException) -> str:
+    """``Type: message`` of any exception, on one line."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
 class ExitCode(IntEnum):
     """Exit codes of the ``millrace`` command."""
 

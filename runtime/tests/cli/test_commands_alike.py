@@ -20,9 +20,11 @@ from millrace.cli.output import counted
 from millrace.cli.progress import Lines, event_line
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode
+from millrace.homes.documents import RunEvent
 from millrace.local.files import write_json
-from millrace.local.runlog import RunEvent, RunLog
+from millrace.local.runlog import RunLog
 from millrace.local.workdir import WorkFolder, open_folder
+from millrace.state.journalfiles import JournalFiles
 from millrace.topology.load import load
 
 SPEC = """
@@ -202,7 +204,7 @@ def test_events_are_shown_in_the_order_of_the_file(tmp_path) -> None:
     """What the driver wrote before an event of the supervisor is shown before it, each once."""
     out = io.StringIO()
     display = lines_to(out, tmp_path)
-    log = RunLog(tmp_path / "events.jsonl", SystemClock())
+    log = RunLog(JournalFiles(tmp_path / "status.json", tmp_path / "events.jsonl"), SystemClock())
     log.add("WindowSplit", "by the driver")
     mine = log.add("DriverEnded", "by the supervisor")
     display.event(mine)

@@ -269,7 +269,7 @@ def test_what_only_the_damaged_object_lacks_is_asked_of_the_driver(folder: WorkF
     damage(folder, "a bit flipped")
     command(folder, "drop", "1.2.0")
     asked: list[str] = []
-    box = Mailbox(folder.path, lambda name: asked.append(name) or b"", lambda ackers: None)
+    box = Mailbox(folder.inbox, lambda name: asked.append(name) or b"", lambda ackers: None)
     box.committed(Record(folder.uid, Tag(1, 1, 1, 1), 9, {}, (), {}, (), DEAD, (), 9))
     (request,) = box.look()
     assert request == DeadLetterRequest(request.token, "1.2.0/dead", (0, 1), ())

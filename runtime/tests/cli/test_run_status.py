@@ -13,16 +13,16 @@ import pytest
 
 from millrace.cli.status import STATES
 from millrace.clock import SystemClock
-from millrace.engine.driver.journal import StatusFile
+from millrace.engine.driver.journal import StatusBoard
 from millrace.engine.driver.statistics import Statistics
 from millrace.errors import ExitCode
-from millrace.local.figures import read_figures
 from millrace.local.files import write_json
 from millrace.local.processes import ProcessId
 from millrace.local.table import Seen, roles_of
 from millrace.local.takeover import take_over
 from millrace.local.workdir import open_folder
 from millrace.protocol.events import STOP_CODES, StopKind
+from millrace.state.journalfiles import JournalFiles
 
 FIGURES = {
     "state": "running",
@@ -101,12 +101,12 @@ def test_while_spark_is_starting_the_state_says_so(work: Path, tmp_path: Path) -
 
 
 def test_the_driver_tells_when_spark_has_started(tmp_path: Path) -> None:
-    file = tmp_path / "status.json"
-    told = Statistics(StatusFile(file, SystemClock()), SystemClock())
-    assert read_figures(file)["spark"] == "starting"
+    journal = JournalFiles(tmp_path / "status.json", tmp_path / "events.jsonl")
+    told = Statistics(StatusBoard(journal, SystemClock()), SystemClock())
+    assert journal.status().spark == "starting"
     told.spark_runs = lambda: True
     told.write(force=True)
-    assert read_figures(file)["spark"] == "running"
+    assert journal.status().spark == "running"
 
 
 def test_a_run_that_was_killed_says_so(work: Path, tmp_path: Path) -> None:

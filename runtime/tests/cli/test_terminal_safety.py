@@ -17,10 +17,12 @@ from rich.text import Text
 from millrace.cli.output import SafeConsole, visible
 from millrace.cli.progress import Lines, Panel
 from millrace.clock import SystemClock
+from millrace.homes.documents import RunEvent
 from millrace.local.files import write_json
 from millrace.local.letters import Letter
-from millrace.local.runlog import RunEvent, RunLog
+from millrace.local.runlog import RunLog
 from millrace.local.workdir import open_folder
+from millrace.state.journalfiles import JournalFiles
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07b\x9b31mc\rd\u202ee\x00f"
 SHOWN = r"a\x1b[2J\x1b]0;owned\x07b\x9b31mc\x0dd\u202ee\x00f"
@@ -125,7 +127,9 @@ def test_progress_events_and_output_of_a_run_are_made_safe(kind, tmp_path) -> No
     names = (EVIL,) if kind is Panel else ()
     display = kind(console, tmp_path, SystemClock(), *names)
     with display:
-        RunLog(tmp_path / "events.jsonl", SystemClock()).add(EVIL, EVIL)
+        RunLog(
+            JournalFiles(tmp_path / "status.json", tmp_path / "events.jsonl"), SystemClock()
+        ).add(EVIL, EVIL)
         display.progress()
         display.event(RunEvent(1.0, "Some", EVIL))
         display.output(EVIL)

@@ -11,7 +11,7 @@ import pytest
 
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.inbox import Mailbox
-from millrace.engine.driver.journal import REPEAT_S, EventFile, StatusFile
+from millrace.engine.driver.journal import REPEAT_S, EventTeller, StatusBoard
 from millrace.engine.driver.letters import decode_letters, encode_letters
 from millrace.engine.driver.planner import Planner
 from millrace.errors import StateServerError
@@ -19,6 +19,8 @@ from millrace.protocol import events as e
 from millrace.protocol.record import first_record
 from millrace.protocol.types import Components, DeadSegment, Replay, RootRange, Tag
 from millrace.sources.base import SourcePlan
+from millrace.state.inboxfiles import InboxFiles
+from millrace.state.journalfiles import JournalFiles
 
 ROOT = Replay("lines", 1, 7, 4, 0.0, {"f": "a.txt"}, "split", "ValueError: no", False)
 SEGMENT = "1.12.1.1/dead"
@@ -154,7 +156,9 @@ class Requests:
         self.folder.mkdir()
         self.away = False
         self.data = encode_letters([ROOT], {"lines": Broken()})
-        self.box = Mailbox(folder, self.fetch, lambda _: None)
+        self.box = Mailbox(
+            InboxFiles(folder / "proposal.json", folder / "requests"), self.fetch, lambda _: None
+        )
 
     def fetch(self, name):
         if self.away or name != SEGMENT:
@@ -186,6 +190,21 @@ def test_a_request_waits_for_a_state_server_that_is_away(requests):
     requests.away = False
     (asked,) = requests.box.look()
     assert [(r.offset, r.number) for r in asked.replays] == [(7, 5)]
+
+
+def test_to_be_stopped_is_asked_for_once_and_done_when_the_driver_ends(requests):
+    requests.ask(action="stop", segment="", indexes=[])
+    assert requests.box.look() == [e.StopAsked()]
+    assert requests.box.look() == []
+    assert requests.left == ["1.json"], "the next driver would have to end, too"
+    requests.box.stopped()
+    assert requests.left == []
+
+
+def test_a_driver_without_a_record_can_be_stopped(tmp_path):
+    waiting = Requests(tmp_path)
+    waiting.ask(action="stop")
+    assert waiting.box.look() == [e.StopAsked()]
 
 
 def test_a_request_for_letters_that_are_gone_is_done(requests):
@@ -234,7 +253,8 @@ class Standing(Clock):
 
 def test_an_event_that_repeats_itself_is_written_once_in_a_while(tmp_path):
     clock = Standing()
-    events = EventFile(tmp_path / "events.jsonl", clock)
+    journal = JournalFiles(tmp_path / "status.json", tmp_path / "events.jsonl")
+    events = EventTeller(journal, clock)
     away, full = e.Notify("WindowHeldUp", "away", 3), e.Notify("WindowHeldUp", "full", 3)
     assert [events.add(one) for one in (away, away, full, away, away)] == [1, 0, 1, 1, 0]
     clock.at_s += REPEAT_S
@@ -244,9 +264,10 @@ def test_an_event_that_repeats_itself_is_written_once_in_a_while(tmp_path):
 
 
 def test_a_status_that_cannot_be_written_stops_nothing(tmp_path):
-    status = StatusFile(tmp_path / "gone" / "status.json", Standing())
-    status.values["state"] = "running"
-    status.write(force=True)
-    (tmp_path / "gone").mkdir()
-    status.write(force=True)
-    assert json.loads((tmp_path / "gone" / "status.json").read_text())["state"] == "running"
+    gone = tmp_path / "gone"
+    board = StatusBoard(JournalFiles(gone / "status.json", gone / "events.jsonl"), Standing())
+    board.change(state="running")
+    board.tell(force=True)
+    gone.mkdir()
+    board.tell(force=True)
+    assert json.loads((gone / "status.json").read_text())["state"] == "running"

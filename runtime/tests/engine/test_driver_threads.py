@@ -12,10 +12,11 @@ import pytest
 
 from millrace.clock import SystemClock
 from millrace.engine.driver.effects import Equipment, RealPerformer
-from millrace.engine.driver.journal import EventFile
+from millrace.engine.driver.journal import EventTeller
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Stamp
+from millrace.state.journalfiles import JournalFiles
 
 STAMP = Stamp(1, 1)
 ATTEMPT = AttemptId(1, 1, 1)
@@ -35,10 +36,11 @@ def driver(tmp_path):
     """Effects all of whose parts are broken, and what they post."""
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
     part = SimpleNamespace(copy=broken, open=broken, forget=broken, delete=broken, stop=quiet)
+    journal = JournalFiles(tmp_path / "status.json", tmp_path / "events.jsonl")
     names = ("view", "stores", "verdicts", "planner", "publisher", "mailbox")
     parts = Equipment(
         **dict.fromkeys(names, part),  # type: ignore[arg-type]
-        events=EventFile(tmp_path / "events.jsonl", SystemClock()),
+        events=EventTeller(journal, SystemClock()),
         sources={},
         runner=broken,
         committed=quiet,

@@ -7,7 +7,7 @@ import pytest
 from engine_support import CODE, HEAD
 
 from millrace.clock import SystemClock
-from millrace.engine.driver.process import DriverConfig, read_driver_file
+from millrace.engine.driver.process import read_settings
 from millrace.engine.program.schema import fitting
 from millrace.engine.task.faults import TaskError
 from millrace.engine.task.traces import FRAMES, Traces
@@ -163,5 +163,4 @@ def test_what_the_command_is_told_to_give_up_reaches_the_driver(tmp_path):
     folder = open_folder(tmp_path / "work", "test", loaded.file, SystemClock())
     for wanted in (True, False):
         _write_driver_file(folder, loaded, LaunchOptions(drop_gone=wanted))
-        told = DriverConfig.load(folder.path, read_driver_file(folder.path))
-        assert told.drop_gone is wanted
+        assert read_settings(folder.driver).drop_gone is wanted

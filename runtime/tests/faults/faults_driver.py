@@ -19,14 +19,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from millrace.engine.driver.process import DriverConfig, DriverProcess
+from millrace.checked import with_checksum
+from millrace.engine.driver.process import DriverProcess
 from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.jobs.start import StartedSpark, code_path
 from millrace.engine.program.compile import CompileOptions, compile_topology
 from millrace.engine.program.program import DEFAULT_TRANSPORT
 from millrace.engine.program.sql import SqlAnalyser
+from millrace.homes.documents import Proposal
+from millrace.homes.settings import in_folder
 from millrace.local.files import read_json, write_json
 from millrace.state.client import StateAddress
+from millrace.state.inboxfiles import InboxFiles
 from millrace.state.viewfile import ViewFile
 from millrace.topology.load import load
 from millrace_e2e.harness import Place, read_events
@@ -100,12 +104,13 @@ class Life:
         loaded = load(self.place.topology)
         self.topology = loaded.topology
         self.propose(self.address)
-        config = DriverConfig(
-            work, self.uid, loaded.folder, loaded.topology, self.address.password, False, False
-        )
+        file = work / "topology.json"
+        document = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+        write_json(file, with_checksum(document))
+        settings = in_folder(work, self.uid, file, loaded.folder)
         self._acker = self._start_acker()
         try:
-            self.driver = DriverProcess(config, start=self._program)
+            self.driver = DriverProcess(settings, self.address.password, start=self._program)
         except BaseException:
             self._end_acker()
             raise
@@ -115,9 +120,8 @@ class Life:
 
     def propose(self, address: StateAddress) -> None:
         """What the supervisor would say of the state server and the acker."""
-        member = {"name": address.name, "run_id": address.run_id, "url": address.url}
-        ackers = ["acker-0"] if self.acker else []
-        write_json(self.place.work / "proposal.json", {"members": [member], "ackers": ackers})
+        inbox = InboxFiles(self.place.work / "proposal.json", self.place.work / "requests")
+        inbox.propose(Proposal((address.member(),), ("acker-0",) if self.acker else ()))
 
     def move(self, address: StateAddress) -> None:
         """The state server is another process now, at another port."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, MillraceError
+from millrace.homes.documents import RunEvent
 from millrace.local.children import ProcessSpec
-from millrace.local.runlog import RunEvent
 from millrace.local.servers import Embedded
 from millrace.local.supervisor import RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, take_over

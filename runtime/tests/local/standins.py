@@ -67,7 +67,7 @@ class Run:
     def processes(self) -> dict[str, dict[str, Any]]:
         """``processes.json`` by name."""
         try:
-            rows = json.loads((self.folder / "processes.json").read_text())
+            rows = json.loads((self.folder / "processes.json").read_text())["processes"]
         except FileNotFoundError:
             return {}
         return {row["name"]: row for row in rows}

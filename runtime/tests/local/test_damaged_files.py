@@ -21,12 +21,12 @@ from millrace.cli.status import drawn
 from millrace.clock import SystemClock
 from millrace.engine.driver.inbox import Mailbox
 from millrace.engine.driver.letters import decode_letters, encode_letters
-from millrace.engine.driver.process import DriverConfig, read_driver_file
+from millrace.engine.driver.process import read_settings, read_topology
 from millrace.engine.task import blackbox
 from millrace.engine.task.blackbox import Death, Note
 from millrace.errors import ExitCode, MillraceError, NewerFormatError, WorkFolderError
+from millrace.homes.documents import RunningWindow, Status, Totals
 from millrace.local.accepted import accept, read_accepted, write_accepted
-from millrace.local.figures import read_figures
 from millrace.local.files import write_json
 from millrace.local.letters import _asked
 from millrace.local.overview import overview
@@ -186,7 +186,7 @@ def test_dead_letters_of_a_newer_format_are_not_called_damaged():
 
 def test_requests_and_proposals(folder):
     told: list[tuple[str, ...]] = []
-    box = Mailbox(folder.path, lambda name: b"damaged", told.append)
+    box = Mailbox(folder.inbox, lambda name: b"damaged", told.append)
     proposal = {"members": [{"name": "s", "run_id": "r", "url": "u"}], "ackers": ["acker-0"]}
     write_json(folder.proposal, proposal)
     data = folder.proposal.read_bytes()
@@ -250,8 +250,9 @@ def test_what_the_driver_is_told(folder, tmp_path):
     document |= {"fresh": False, "overwrite": False, "components": components, "retired": []}
     write_json(folder.driver, with_checksum(document))
 
-    def read() -> DriverConfig:
-        return DriverConfig.load(folder.path, read_driver_file(folder.path))
+    def read() -> object:
+        settings = read_settings(folder.driver)
+        return settings, read_topology(Path(settings.topology))
 
     truth = read()
     for file in (folder.driver, folder.topology):
@@ -289,7 +290,22 @@ def test_figures_of_a_wrong_kind_are_left_out_with_or_without_a_checksum(folder)
     console = Console(file=io.StringIO())
     whole = figures_of(1)
     write_json(folder.status, whole)
-    assert read_figures(folder.status) == whole, "an older release writes no checksum"
+    figures = Status(
+        pid=1,
+        state="running",
+        execution=1,
+        epoch=1,
+        phase="open",
+        sealed=3,
+        published=3,
+        window=RunningWindow(4, 1, 1, 0.5),
+        totals=Totals(3, 3),
+        pending_replays=0,
+        dead_letters=0,
+        roots_per_s=1.5,
+        updated=9e9,
+    )
+    assert folder.journal.status() == figures, "an older release writes no checksum"
     places = [(whole, name) for name in whole] + [
         (whole[inner], name) for inner in ("totals", "window") for name in whole[inner]
     ]
@@ -303,7 +319,7 @@ def test_figures_of_a_wrong_kind_are_left_out_with_or_without_a_checksum(folder)
                 console.print(drawn(found))
                 row_of(folder.path)
                 totals_in(folder.path)
-                Figures.of(read_figures(folder.status), 0.0).line()
+                Figures.of(folder.journal.status(), 0.0).line()
                 if not isinstance(odd, type(kept)) and odd is not None:
                     assert found["sealed"] is None or isinstance(odd, int | float), (name, odd)
         place[name] = kept
@@ -337,7 +353,7 @@ def test_files_that_only_tell_something_are_left_out(folder):
                 console.print(drawn(document))
                 assert row_of(folder.path)["name"] == "counts"
                 assert totals_in(folder.path)["roots"] in (3, 0)
-                Figures.of(read_figures(folder.status), 0.0).line()
+                Figures.of(folder.journal.status(), 0.0).line()
             shutil.move(kept, file)
     finally:
         lease.release()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from standins import until
 
+from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.ids import name_id
-from millrace.local.servers import PASSWORD_VARIABLE
 from millrace.protocol.acklog import source_edge
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, RootRange
 from millrace.state.embedded import EmbeddedServer

@@ -10,7 +10,8 @@ from pathlib import Path
 from millrace.clock import SystemClock
 from millrace.local.crew import cause_in
 from millrace.local.logs import Lines, LogFile, LogPump
-from millrace.local.runlog import EventFollower, RunLog
+from millrace.local.runlog import RunLog
+from millrace.state.journalfiles import EventFollower, JournalFiles
 
 
 def test_a_log_is_put_aside_when_it_is_full(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_the_cause_of_a_death_is_the_last_error_that_was_written() -> None:
 
 def test_events_are_followed_from_now_on_whole_lines_only(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    log = RunLog(path, SystemClock())
+    log = RunLog(JournalFiles(tmp_path / "status.json", path), SystemClock())
     log.add("Before", "not seen")
     follower = EventFollower(path)
     assert list(follower.new()) == []

@@ -85,7 +85,7 @@ def test_a_killed_helper_is_started_again_and_proposed_again(tmp_path: Path, nam
         until(lambda: run.processes().get(name, {}).get("pid", pid) != pid, f"a new {name}")
         after = json.loads((tmp_path / "proposal.json").read_text())
         assert after["ackers"] == ["acker-0"]
-        same = before["members"][0]["run_id"] == after["members"][0]["run_id"]
+        same = before["members"][0]["runId"] == after["members"][0]["runId"]
         assert same == (name == "acker-0")
         # The driver's life goes on through both.
         assert len(run.tree("driver")) == 1

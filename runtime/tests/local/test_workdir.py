@@ -137,7 +137,7 @@ def test_a_folder_and_its_files_are_closed_to_others(tmp_path: Path, umask: int)
     try:
         folder = open_folder(path, "first", tmp_path / "t.yaml", SystemClock())
         write_json(folder.status, {})
-        RunLog(folder.events, SystemClock()).add("RunStarted", "x")
+        RunLog(folder.journal, SystemClock()).add("RunStarted", "x")
         LogFile(folder.logs / "driver.log").close()
         ViewFile(folder.view).read()
         take_over(folder.path, lambda _: None).release()

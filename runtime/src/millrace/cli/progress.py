@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.control import Control
@@ -19,8 +17,8 @@ from rich.text import Text
 
 from millrace.cli.output import counted, moment
 from millrace.clock import Clock
-from millrace.local.figures import read_figures
-from millrace.local.runlog import EventFollower, RunEvent
+from millrace.homes.documents import RunEvent, RunningWindow, Status, Totals
+from millrace.state.journalfiles import EventFollower, read_status
 
 LINE_EVERY_S = 3.0
 """Time between two plain lines."""
@@ -41,27 +39,27 @@ class Figures:
     dead: int = 0
     dropped: int = 0
     lag: int | None = None
-    window: Mapping[str, Any] | None = None
+    window: RunningWindow | None = None
 
     @classmethod
-    def of(cls, status: object, since: float) -> Figures:
-        """From ``status.json``; figures from before ``since`` (wall clock) say nothing."""
-        if not isinstance(status, dict) or (status.get("updated") or 0.0) < since:
+    def of(cls, status: Status, since: float) -> Figures:
+        """Of a driver; figures from before ``since`` (wall clock) say nothing."""
+        if (status.updated or 0.0) < since:
             return cls()
-        totals = status.get("totals") or {}
+        totals = status.totals or Totals()
         return cls(
-            str(status.get("state", "running")),
-            int(status.get("execution") or 0),
-            int(status.get("sealed") or 0),
-            int(status.get("published") or 0),
-            int(totals.get("roots") or 0),
-            int(totals.get("replays") or 0),
-            float(status.get("rootsPerS") or 0.0),
-            int(status.get("pendingReplays") or 0),
-            int(status.get("deadLetters") or 0),
-            int(totals.get("dropped") or 0),
-            status.get("lagRecords"),
-            status.get("window"),
+            status.state or "running",
+            status.execution or 0,
+            status.sealed or 0,
+            status.published or 0,
+            totals.roots,
+            totals.replays,
+            status.roots_per_s or 0.0,
+            status.pending_replays or 0,
+            status.dead_letters or 0,
+            totals.dropped,
+            status.lag_records,
+            status.window,
         )
 
     def line(self) -> str:
@@ -150,7 +148,7 @@ class Lines(Quiet):
         self._show_events()
 
     def _now(self) -> Figures:
-        return Figures.of(read_figures(self._status), self._since)
+        return Figures.of(read_status(self._status), self._since)
 
     def _show_events(self) -> list[RunEvent]:
         """Show what is new in the file, in its order; answers what that was."""
@@ -213,10 +211,10 @@ class Panel(Lines):
             text.append(f", execution {figures.execution}", "dim")
         window = figures.window
         if window is not None:
-            seconds = max(0.0, self._clock.now_s() - float(window.get("since") or 0.0))
+            seconds = max(0.0, self._clock.now_s() - window.since)
             text.append(
-                f", window {window['number']} attempt {window['attempt']} "
-                f"({window['roots']:,} roots, {seconds:.1f} s)"
+                f", window {window.number} attempt {window.attempt} "
+                f"({window.roots:,} roots, {seconds:.1f} s)"
             )
         return text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,18 @@ from rich.markup import escape
 
 from millrace.cli.output import counted
 from millrace.errors import ExitCode
-from millrace.local.figures import read_figures
+from millrace.homes.documents import Status, Totals
 from millrace.local.supervisor import RunResult
 from millrace.local.workdir import WorkFolder, default_place
+from millrace.state.journalfiles import read_status
 from millrace.topology.load import LoadedTopology
-
-_TOTALS = ("roots", "windows", "replays", "dead", "dropped")
 
 
 def totals_in(folder: Path, uid: str | None = None) -> dict[str, int]:
     """The record's totals as the driver showed them last; zeros for another life of a topology."""
-    figures = read_figures(folder / "status.json")
-    totals: Any = {}
-    if uid is None or figures.get("uid") == uid:
-        totals = figures.get("totals") or {}
-    return {name: int(totals.get(name) or 0) for name in _TOTALS}
+    figures = read_status(folder / "status.json")
+    totals = figures.totals if uid is None or figures.uid == uid else None
+    return asdict(totals or Totals())
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class Report:
     seconds: float
     totals: Mapping[str, int]
     here: Mapping[str, int]
-    status: Mapping[str, Any]
+    status: Status
     sinks: Mapping[str, str]
     bytes_per_root: float | None = None
     file: Path | None = None
@@ -59,13 +56,13 @@ class Report:
             "reason": self.result.reason,
             "message": self.result.message,
             "seconds": round(self.seconds, 3),
-            "execution": self.status.get("execution"),
-            "sealed": self.status.get("sealed"),
-            "published": self.status.get("published"),
+            "execution": self.status.execution,
+            "sealed": self.status.sealed,
+            "published": self.status.published,
             "totals": dict(self.totals),
             "run": dict(self.here),
-            "pendingReplays": self.status.get("pendingReplays"),
-            "deadLetters": self.status.get("deadLetters"),
+            "pendingReplays": self.status.pending_replays,
+            "deadLetters": self.status.dead_letters,
             "bytesPerRoot": self.bytes_per_root,
             "restarts": dict(self.result.restarts),
             "sinks": dict(self.sinks),
@@ -74,12 +71,12 @@ class Report:
     @property
     def told(self) -> bool:
         """Whether the driver could write down how it ended; without that its counts are old."""
-        return self.status.get("state") in ("drained", "asked")
+        return self.status.state in ("drained", "asked")
 
     @property
     def dead_letters(self) -> str:
         """What is to be said last of the dead letters that are there; empty without any."""
-        dead = int(self.status.get("deadLetters") or 0)
+        dead = self.status.dead_letters or 0
         if not dead:
             return ""
         what = "1 root failed for good and is a dead letter"
@@ -110,7 +107,7 @@ class Report:
         yield "replays", f"{self.here['replays']:,}"
         if self.here["dropped"]:
             yield "dropped", f"{self.here['dropped']:,}"
-        dead = int(self.status.get("deadLetters") or 0)
+        dead = self.status.dead_letters or 0
         if dead:
             yield "dead letters", f"{dead:,}: {self.hint}"
         for name, count in self.result.restarts.items():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from millrace.cli.options import Overrides, TopologyFile, TopologyOption, needed
 from millrace.cli.output import console, print_error, print_plain, print_warning
 from millrace.errors import ExitCode, MillraceError
 from millrace.topology.load import LoadedTopology, load
+
+if TYPE_CHECKING:
+    from millrace.local.launch import LaunchOptions
 
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Start over: forget all state and read from the beginning.")
@@ -84,8 +87,17 @@ def register(app: typer.Typer) -> None:
         loaded = load(needed_file(file, topology), override or ())
         _look_ahead(loaded)
         try:
-            start = (fresh, overwrite, drop_removed, drop_gone)
-            code = _run(loaded, workdir, start, (quiet, not no_progress, as_json))
+            # What starts processes takes a while to load, and an error above needs none of it.
+            from millrace.local.launch import LaunchOptions
+
+            options = LaunchOptions(
+                workdir,
+                fresh=fresh,
+                overwrite=overwrite,
+                drop_removed=drop_removed,
+                drop_gone=drop_gone,
+            )
+            code = _run(loaded, options, (quiet, not no_progress, as_json))
         except KeyboardInterrupt:
             # Before the driver was started: there is nothing to be drained.
             raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -109,28 +121,26 @@ def _look_ahead(loaded: LoadedTopology) -> None:
 
 def _run(
     loaded: LoadedTopology,
-    workdir: Path | None,
-    start: tuple[bool, bool, bool, bool],
+    options: LaunchOptions,
     display: tuple[bool, bool, bool],
 ) -> int:
     """Run to the end; ``DEAD_LETTERS`` for one that went well, but has some."""
     from millrace.cli.progress import shown
     from millrace.cli.report import Report, sink_places, totals_in
     from millrace.clock import SystemClock
-    from millrace.local.figures import read_figures
-    from millrace.local.launch import LaunchOptions, run_topology
+    from millrace.local.launch import run_topology
     from millrace.local.overview import bytes_per_root
     from millrace.local.workdir import default_path
 
     quiet, progress, as_json = display
     name = loaded.topology.name
-    path = (workdir or default_path(name, loaded.file, loaded.folder)).resolve()
+    path = (options.workdir or default_path(name, loaded.file, loaded.folder)).resolve()
     clock, out = SystemClock(), console()
     before, started_s = totals_in(path), clock.monotonic_s()
-    options = LaunchOptions(path, *start)
+    options = replace(options, workdir=path)
     with shown(out, path, name, clock, quiet=quiet, progress=progress) as display_:
         folder, result = run_topology(loaded, options, display_, display_.tell, clock)
-    figures = read_figures(folder.status)
+    figures = folder.journal.status()
     totals = totals_in(path, folder.uid)
     if options.fresh:
         before = dict.fromkeys(before, 0)

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from millrace.errors import ExitCode, MillraceError
+from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.local.files import write_json
-from millrace.local.servers import PASSWORD_VARIABLE
 from millrace.protocol.acker import AckerMachine
 from millrace.protocol.acklog import Open, roots_of
 from millrace.protocol.types import CloseMarker

@@ -11,9 +11,9 @@ import select
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from millrace.clock import Clock
+from millrace.homes.documents import ProcessRow
 from millrace.local.children import Child, ProcessSpec
 from millrace.local.logs import Lines, LogFile, LogPump
 from millrace.local.restarts import Restarts
@@ -138,18 +138,18 @@ class Crew:
         children = [p.child for p in self.posts.values() if p.child is not None]
         return {pid for c in children for pid in (c.pid, c.guard) if pid}
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[ProcessRow]:
         """Living processes as they stand in ``processes.json``."""
         return [
-            {
-                "role": post.spec.role,
-                "name": name,
-                "pid": post.child.pid,
-                "ticks": post.child.ticks,
-                "guard": post.child.guard,
-                "started": post.since,
-                "restarts": post.restarts.count,
-            }
+            ProcessRow(
+                post.spec.role,
+                name,
+                post.child.pid,
+                post.child.ticks,
+                post.child.guard,
+                post.since,
+                post.restarts.count,
+            )
             for name, post in self.posts.items()
             if post.child is not None
         ]

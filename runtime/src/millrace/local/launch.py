@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -15,18 +15,14 @@ from millrace import checked, durable
 from millrace.addresses import without_password
 from millrace.clock import Clock
 from millrace.errors import MillraceError, TopologyError, WorkFolderError
+from millrace.homes import codec
+from millrace.homes.documents import Ask
+from millrace.homes.settings import PASSWORD_VARIABLE, RetiredSink, in_folder
 from millrace.local import scratch
 from millrace.local.accepted import accept, read_accepted, write_accepted
 from millrace.local.children import ProcessSpec
-from millrace.local.figures import read_figures
 from millrace.local.files import write_json
-from millrace.local.servers import (
-    PASSWORD_VARIABLE,
-    Embedded,
-    External,
-    StateServer,
-    reach,
-)
+from millrace.local.servers import Embedded, External, StateServer, reach
 from millrace.local.supervisor import DRIVER, Listener, RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, take_over
 from millrace.local.workdir import (
@@ -162,7 +158,7 @@ def _explain_edits(folder: WorkFolder, topology: StreamTopology, tell: Tell) -> 
         raise refusal
     if not found.edits:
         return
-    sealed = read_figures(folder.status).get("sealed") or 0
+    sealed = folder.journal.status().sealed or 0
     for edit in found.edits:
         tell(f"edited: {edit}")
     tell(f"the run goes on behind window {sealed}, the last sealed one, with these edits")
@@ -173,23 +169,19 @@ def _write_driver_file(folder: WorkFolder, loaded: LoadedTopology, options: Laun
     accepted = accept(read_accepted(folder.accepted, folder.topology), document)
     write_accepted(folder.accepted, accepted)
     write_json(folder.topology, checked.with_checksum(document))
-    write_json(
-        folder.driver,
-        checked.with_checksum(
-            {
-                "workdir": str(folder.path),
-                "topology": str(folder.topology),
-                "folder": str(loaded.folder),
-                "uid": folder.uid,
-                "fresh": options.fresh,
-                "overwrite": options.overwrite,
-                "components": asdict(accepted.components),
-                "retired": [asdict(one) for one in accepted.retired],
-                "dropRemoved": options.drop_removed,
-                "dropGone": options.drop_gone,
-            }
-        ),
+    settings = replace(
+        in_folder(folder.path, folder.uid, folder.topology, loaded.folder),
+        components=accepted.components,
+        retired=tuple(RetiredSink(one.name, one.number, one.sink) for one in accepted.retired),
+        fresh=options.fresh,
+        overwrite=options.overwrite,
+        drop_removed=options.drop_removed,
+        drop_gone=options.drop_gone,
     )
+    write_json(folder.driver, codec.encode(settings))
+    for asked in folder.inbox.requests():
+        if asked.request.action is Ask.STOP:  # it was meant for a run that has ended
+            folder.inbox.done(asked.token)
 
 
 def _check_sinks(loaded: LoadedTopology, overwrite: bool) -> None:
@@ -260,8 +252,8 @@ class _Plan:
             sys.executable,
             "-m",
             "millrace.engine.driver.main",
-            "--workdir",
-            str(self._folder.path),
+            "--settings",
+            str(self._folder.driver),
         )
         return ProcessSpec(
             DRIVER, DRIVER, command, self._given(addresses), self._folder.path, tree=True

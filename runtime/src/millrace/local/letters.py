@@ -9,16 +9,13 @@ none lives. Asking twice for the same letter changes nothing.
 from __future__ import annotations
 
 import base64
-import secrets
-import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from millrace.engine.driver.letters import DamagedLettersError, decode_letters, payload_of
 from millrace.errors import MillraceError, NewerFormatError
-from millrace.local.files import read_json, write_json
+from millrace.homes.documents import Ask, Request
 from millrace.local.reading import fetch, newest_record, reachable
 from millrace.local.takeover import current_holder
 from millrace.local.workdir import WorkFolder
@@ -134,12 +131,8 @@ def ask(folder: WorkFolder, action: str, letters: Collection[Letter]) -> bool:
     for letter in letters:
         if letter.asked is None:
             by_segment.setdefault(letter.segment, []).append(letter.index)
-    folder.requests.mkdir(mode=0o700, exist_ok=True)
     for segment, indexes in by_segment.items():
-        # Names sort in the order of asking, which is the order in which the driver looks.
-        token = f"{time.time_ns()}-{secrets.token_hex(4)}"
-        request = {"action": action, "segment": segment, "indexes": sorted(indexes)}
-        write_json(folder.requests / f"{token}.json", request)
+        folder.inbox.ask(Request(Ask(action), segment, tuple(sorted(indexes))))
     return current_holder(folder.path) is not None
 
 
@@ -199,14 +192,11 @@ def _unreadable(
 
 def _asked(folder: WorkFolder) -> dict[tuple[str, int], str]:
     """What the request files ask for, by (segment, index)."""
-    found = {}
-    for file in sorted(folder.requests.glob("*.json")):
-        request = read_json(file)
-        # The driver drops a request that it cannot read.
-        with suppress(LookupError, TypeError, ValueError, OverflowError):
-            for index in request["indexes"]:
-                found[str(request["segment"]), int(index)] = str(request["action"])
-    return found
+    return {
+        (asked.request.segment, index): asked.request.action.value
+        for asked in folder.inbox.requests()
+        for index in asked.request.indexes
+    }
 
 
 def _forgotten(clients: Sequence[StateClient], name: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from millrace import checked
-from millrace.local.figures import read_figures
+from millrace.homes import codec
+from millrace.homes.documents import Status
 from millrace.local.files import read_json
 from millrace.local.table import process_rows
 from millrace.local.takeover import current_holder
@@ -42,7 +43,8 @@ def overview(folder: WorkFolder) -> dict[str, Any]:
     asked, fenced, failed, or killed. Figures are those of the last driver, null before the first.
     """
     holder = current_holder(folder.path)
-    figures = read_figures(folder.status)
+    figures = folder.journal.status()
+    told = codec.plain(figures)
     rows = process_rows(folder) if holder is not None else []
     spec = _spec(folder)
     tracked = spec.get("tracking", "On") == "On" and spec.get("guarantee") != "AtMostOnce"
@@ -58,9 +60,9 @@ def overview(folder: WorkFolder) -> dict[str, Any]:
         "tracking": "On" if tracked else "Off",
         "warnings": [
             *([] if tracked or not spec else [_WARNING]),
-            *([_DAMAGED] if not figures and folder.status.exists() else []),
+            *([_DAMAGED] if figures == Status() and folder.status.exists() else []),
         ],
-        **{name: figures.get(name) for name in _FIGURES},
+        **{name: told[name] for name in _FIGURES},
         "bytesPerRoot": bytes_per_root(folder),
         "requests": len(list(folder.requests.glob("*.json"))),
         "processes": [row.document() for row in rows],
@@ -88,11 +90,12 @@ def bytes_per_root(folder: WorkFolder) -> float | None:
     return round(sum(size for _, size in known) / roots, 3) if roots > 0 else None
 
 
-def _state(alive: bool, figures: dict[str, Any], pids: set[int]) -> str:
-    written = str(figures.get("state") or "starting")
+def _state(alive: bool, figures: Status, pids: set[int]) -> str:
+    written = figures.state or "starting"
     if not alive:
-        return "killed" if written in ("starting", "running") and figures else written
+        known = figures != Status()
+        return "killed" if written in ("starting", "running") and known else written
     if written in ("starting", "running"):
         # Figures of a driver that is gone say nothing about the one that is coming.
-        return written if figures.get("pid") in pids else "starting"
-    return "ending" if figures.get("pid") in pids else "starting"
+        return written if figures.pid in pids else "starting"
+    return "ending" if figures.pid in pids else "starting"

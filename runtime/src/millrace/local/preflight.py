@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from millrace.addresses import without_password
-from millrace.errors import MillraceError
-from millrace.local.servers import PASSWORD_VARIABLE
+from millrace.errors import MillraceError, error_text
+from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.state.client import StateAddress, StateClient, discover
 from millrace.topology.load import LoadedTopology
 from millrace.topology.usercode import code_on_path
@@ -60,7 +60,7 @@ def _noted(found: list[Obstacle], what: str) -> Iterator[None]:
         found.append(Obstacle(error, error.retryable))
     except Exception as error:  # noqa: BLE001
         # The boundary to user code: a check may raise anything.
-        said = f"{type(error).__name__}: {error}"
+        said = error_text(error)
         found.append(Obstacle(MillraceError(f"{what}: its check failed: {said}; mend it")))
 
 

@@ -14,9 +14,8 @@ from pydantic import ValidationError
 
 from millrace import checked
 from millrace.errors import StateServerError, WorkFolderError
-from millrace.local.files import read_json
+from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.local.launch import state_servers
-from millrace.local.servers import PASSWORD_VARIABLE
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.codec import decode_record
@@ -39,15 +38,14 @@ def reachable(folder: WorkFolder) -> Iterator[list[StateClient]]:
 
 
 def _of_the_run(folder: WorkFolder) -> list[StateAddress]:
-    proposal = read_json(folder.proposal)
-    members = proposal["members"] if isinstance(proposal, dict) else []
-    if not members:
+    proposal = folder.inbox.proposal()
+    if proposal is None or not proposal.members:
         raise StateServerError(
             f"{folder.identity.name}: no state server of the run is alive at the moment; try "
             "again in a few seconds"
         )
     password = _password(folder)
-    return [StateAddress(m["name"], m["url"], m["run_id"], password) for m in members]
+    return [StateAddress.of(member, password) for member in proposal.members]
 
 
 def _password(folder: WorkFolder) -> str | None:

@@ -12,19 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from millrace.clock import Clock
 from millrace.errors import StateServerError
+from millrace.homes.documents import ProcessRow
 from millrace.local.processes import ProcessId
 from millrace.local.restarts import Again, Restarts
 from millrace.local.workdir import MARK
 from millrace.state.client import StateAddress, StateClient, discover
 from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
 from millrace.state.errors import UnreachableError
-
-PASSWORD_VARIABLE = "MILLRACE_STATE_PASSWORD"
-"""Environment variable that carries the state servers' password to the processes of a run."""
 
 REACH_VARIABLE = "MILLRACE_REACH_S"
 REACH_S = 30.0
@@ -232,24 +230,15 @@ class ServerKeeper:
         """Pids of living servers."""
         return {pid for kept in self._kept if (pid := kept.server.pid) is not None}
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[ProcessRow]:
         """Living servers as they stand in ``processes.json``."""
         rows = []
         for kept in self._kept:
             pid = kept.server.pid
             own = ProcessId.of(pid) if pid is not None else None
             if own is not None:
-                rows.append(
-                    {
-                        "role": "state",
-                        "name": kept.server.name,
-                        "pid": own.pid,
-                        "ticks": own.ticks,
-                        "guard": 0,
-                        "started": kept.since,
-                        "restarts": kept.restarts.count,
-                    }
-                )
+                name, count = kept.server.name, kept.restarts.count
+                rows.append(ProcessRow("state", name, own.pid, own.ticks, 0, kept.since, count))
         return rows
 
     def restarts(self) -> dict[str, int]:

@@ -29,15 +29,16 @@ from types import FrameType
 from typing import Protocol
 
 from millrace.clock import Clock
-from millrace.errors import ExitCode
+from millrace.errors import ExitCode, NewerFormatError
 from millrace.guard import become_subreaper
+from millrace.homes import codec
+from millrace.homes.documents import ProcessRow, ProcessTable, Proposal, RunEvent
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death, await_any
-from millrace.local.figures import read_figures
 from millrace.local.files import write_json
 from millrace.local.processes import ProcessId, kill_marked
 from millrace.local.restarts import FINAL_CODES, GiveUp
-from millrace.local.runlog import RunEvent, RunLog
+from millrace.local.runlog import RunLog
 from millrace.local.servers import ServerKeeper, StateServer
 from millrace.local.takeover import Lease, fenced_by
 from millrace.local.workdir import WorkFolder
@@ -111,7 +112,8 @@ class Supervisor:
         self._plan = plan
         self._listener = listener
         self._clock = clock
-        self._log = RunLog(folder.events, clock)
+        self._inbox = folder.inbox
+        self._log = RunLog(folder.journal, clock)
         self._crew = Crew(folder, clock, listener.output)
         self._servers = ServerKeeper(plan.servers, clock, self._warn, self._sealed)
         self._wake_read, self._wake_write = os.pipe()
@@ -152,7 +154,6 @@ class Supervisor:
     # -- the loop
 
     def _start_all(self) -> None:
-        self._log.trim()
         self._tell("RunStarted", f"run {self._lease.generation} has started")
         self._follow_addresses()
         self._start_due()
@@ -289,34 +290,25 @@ class Supervisor:
 
     def _publish(self) -> None:
         """Write ``proposal.json`` and ``processes.json`` where they changed."""
-        members = [
-            {"name": a.name, "run_id": a.run_id, "url": a.url} for a in self._servers.addresses
-        ]
-        proposal = {"members": members, "ackers": self._crew.alive("acker")}
+        members = tuple(address.member() for address in self._servers.addresses)
+        proposal = Proposal(members, tuple(self._crew.alive("acker")))
         me = ProcessId.me()
-        own = {
-            "role": "supervisor",
-            "name": "supervisor",
-            "pid": me.pid,
-            "ticks": me.ticks,
-            "guard": 0,
-            "started": self._started,
-            "restarts": 0,
-        }
-        processes = [own, *self._servers.rows(), *self._crew.rows()]
+        own = ProcessRow("supervisor", "supervisor", me.pid, me.ticks, started=self._started)
+        processes = ProcessTable((own, *self._servers.rows(), *self._crew.rows()))
         if self._told == (proposal, processes):
             return
         try:
-            write_json(self._folder.proposal, proposal, durable=False)
-            write_json(self._folder.processes, processes, durable=False)
+            self._inbox.propose(proposal)
+            write_json(self._folder.processes, codec.encode(processes), durable=False)
         except OSError:
             # A full disk: what has to be told is told when there is room again.
             return
         self._told = (proposal, processes)
 
     def _sealed(self) -> int:
-        sealed: int | None = read_figures(self._folder.status).get("sealed")
-        return sealed or 0
+        with suppress(NewerFormatError):  # the driver says so, and ends with it
+            return self._folder.journal.status().sealed or 0
+        return 0
 
     # -- the end
 
@@ -332,7 +324,7 @@ class Supervisor:
         self._crew.close()
         # Left behind by a full disk it names processes that are gone, which readers check.
         with suppress(OSError):
-            write_json(self._folder.processes, [], durable=False)
+            write_json(self._folder.processes, codec.encode(ProcessTable()), durable=False)
 
     def _sweep(self) -> None:
         """Kill and reap what an ended driver left, if its guard could not."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
 
-from millrace.local.files import read_json
+from millrace import checked
+from millrace.homes.documents import ProcessTable, decode_processes
 from millrace.local.processes import ProcessId
 from millrace.local.workdir import WorkFolder
 
@@ -49,25 +51,24 @@ class Seen:
 
 def process_rows(folder: WorkFolder) -> list[Row]:
     """All living processes of the run in a work folder; empty where nothing runs."""
-    listed = read_json(folder.processes)
     rows: list[Row] = []
-    for entry in listed if isinstance(listed, list) else []:
-        if not _is_row(entry) or not ProcessId(entry["pid"], entry["ticks"]).alive:
+    for entry in _listed(folder.processes).processes:
+        if not ProcessId(entry.pid, entry.ticks).alive:
             continue
-        rows.append(_row(entry["role"], entry["name"], entry["pid"], entry["restarts"]))
-        if entry.get("guard"):
-            rows.append(_row("guard", f"guard of {entry['name']}", entry["guard"]))
-            below = _below(entry["guard"], leave_out=entry["pid"])
+        rows.append(_row(entry.role, entry.name, entry.pid, entry.restarts))
+        if entry.guard:
+            rows.append(_row("guard", f"guard of {entry.name}", entry.guard))
+            below = _below(entry.guard, leave_out=entry.pid)
             rows += [_row(role, name, pid) for role, name, pid in roles_of(below)]
     return [row for row in rows if row.started]
 
 
-def _is_row(entry: Any) -> bool:
-    """Whether an entry is one that the supervisor writes; any other tells nothing."""
-    kinds = {"role": str, "name": str, "pid": int, "ticks": int, "restarts": int, "guard": int}
-    return isinstance(entry, dict) and all(
-        type(entry.get(name)) is kind for name, kind in kinds.items()
-    )
+def _listed(file: Path) -> ProcessTable:
+    """The supervisor's list; one that is damaged tells nothing. Raises ``NewerFormatError``."""
+    try:
+        return decode_processes(file.read_bytes())
+    except (OSError, checked.DamagedError):
+        return ProcessTable()
 
 
 def roles_of(processes: Iterable[Seen]) -> list[tuple[str, str, int]]:

@@ -36,6 +36,8 @@ from millrace import checked, durable
 from millrace.clock import Clock
 from millrace.errors import ProtocolError, WorkFolderError
 from millrace.local.files import write_json
+from millrace.state.inboxfiles import InboxFiles
+from millrace.state.journalfiles import JournalFiles
 from millrace.state.viewfile import ViewFile
 
 DEFAULT_PARENT = ".millrace"
@@ -99,6 +101,14 @@ class WorkFolder:
     @property
     def events(self) -> Path:
         return self.path / "events.jsonl"
+
+    @property
+    def journal(self) -> JournalFiles:
+        return JournalFiles(self.status, self.events)
+
+    @property
+    def inbox(self) -> InboxFiles:
+        return InboxFiles(self.proposal, self.requests)
 
     @property
     def requests(self) -> Path:

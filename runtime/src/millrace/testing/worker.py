@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from millrace.errors import FencedError, SinkError, SourceError
+from millrace.errors import FencedError, SinkError, SourceError, error_text
 from millrace.guard import die_with
 from millrace.testing import wire
 from millrace.testing.acts import SINK_ACTS, SOURCE_ACTS, FolderArea
@@ -64,7 +64,7 @@ def main() -> None:
     try:
         kind = load(asked["module"], asked["file"], asked["class"])
     except Exception as error:  # noqa: BLE001 importing runs the user's module
-        wire.write(answers, {"error": f"{type(error).__name__}: {error}"})
+        wire.write(answers, {"error": error_text(error)})
         return
     # Arrow looks for pandas when it first makes an array; once is enough for all copies.
     pa.array(["warm"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from millrace import crash
 from millrace.engine.driver.inbox import Mailbox
-from millrace.engine.driver.journal import EventFile
+from millrace.engine.driver.journal import EventTeller
 from millrace.engine.driver.letters import encode_letters
 from millrace.engine.driver.planner import Planner
 from millrace.engine.driver.publisher import Publisher
@@ -17,12 +17,12 @@ from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.runner import AttemptDied, AttemptResult, AttemptRunner, SparkGone
 from millrace.engine.program.cutting import cut_intent
-from millrace.errors import FencedError, MillraceError, SinkError, StateServerError
+from millrace.errors import FencedError, MillraceError, SinkError, StateServerError, error_text
 from millrace.ids import WindowNumber
+from millrace.homes.stores import ViewStore
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, AttemptPlan, Record, Stamp
 from millrace.sources.base import Source
-from millrace.state.viewfile import ViewFile
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +33,13 @@ Post = Callable[[e.Event], None]
 class Equipment:
     """The real things that actions are carried out on."""
 
-    view: ViewFile
+    view: ViewStore
     stores: Stores
     verdicts: Verdicts
     planner: Planner
     publisher: Publisher
     mailbox: Mailbox
-    events: EventFile
+    events: EventTeller
     sources: Mapping[str, Source]
     runner: Callable[[], AttemptRunner]
     committed: Callable[[Record], None]
@@ -134,7 +134,7 @@ class RealPerformer:
         except Exception as error:
             # The boundary of a thread: the machine asks for the copy again, and tells of it.
             log.exception("copying objects for %s", action.stamp)
-            event = e.CopyFailed(action.stamp, _described(error))
+            event = e.CopyFailed(action.stamp, error_text(error))
         self._copying = None
         self._post(event)
 
@@ -162,7 +162,7 @@ class RealPerformer:
             # The boundary of a thread: an attempt that the ackers do not know of has no verdict.
             log.exception("opening the ack log for %s", action.id)
             self._over.add(action.id)
-            self._post(e.RunDied(action.id, _described(error)))
+            self._post(e.RunDied(action.id, error_text(error)))
 
     def _run(self, action: e.Run) -> list[e.Event]:
         crash.reached("driver.started")
@@ -198,7 +198,7 @@ class RealPerformer:
         except Exception as error:
             # The boundary of an attempt: whatever went wrong, the machine must hear of it.
             log.exception("window attempt %s", plan.id)
-            self._post(e.RunDied(plan.id, _described(error)))
+            self._post(e.RunDied(plan.id, error_text(error)))
         else:
             crash.reached("driver.ran")
             self._post(e.RunDone(plan.id, result.shape, result.reports))
@@ -261,7 +261,7 @@ class RealPerformer:
         except Exception as error:
             # The boundary of a thread: what is left is found by the next sweep.
             log.exception("deleting what is superseded")
-            text = f"superseded data stays for now: {_described(error)}"
+            text = f"superseded data stays for now: {error_text(error)}"
             self._notify(e.Notify("LeftoversKept", text, warning=True))
         crash.reached("driver.forgotten")
 
@@ -297,8 +297,6 @@ class RealPerformer:
         failed = action.kind not in e.ORDERLY
         log.log(logging.ERROR if failed else logging.INFO, action.text)
         self._parts.events.add(e.Notify("DriverStopped", action.text, warning=failed))
+        if not failed:
+            self._parts.mailbox.stopped()
         return []
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

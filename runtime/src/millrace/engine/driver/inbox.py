@@ -1,47 +1,44 @@
-"""What reaches the driver through files of the work folder: proposals and requests."""
+"""What reaches the driver through its inbox: proposals and requests, as events."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from millrace.engine.driver.letters import DamagedLettersError, decode_letters, replay_of
 from millrace.errors import MillraceError
+from millrace.homes.documents import Ask, Proposal, Request
+from millrace.homes.stores import Inbox
 from millrace.protocol import events as e
 from millrace.protocol.names import spoken
 from millrace.protocol.record import replayable
-from millrace.protocol.types import Member, Record
+from millrace.protocol.types import Record
 
 log = logging.getLogger(__name__)
 
-_UNREADABLE = (LookupError, ValueError, TypeError, RecursionError, DamagedLettersError)
-
 
 class Mailbox:
-    """Turns ``proposal.json`` and ``requests/*.json`` into events.
+    """Turns an inbox's proposal and requests into events.
 
-    A request file is deleted once the committed record reflects it, so a driver that dies in
-    between leaves it to the next one; taking a letter twice changes nothing.
-    ``fetch`` reads an object by its name; ``ackers`` is told who is alive.
+    A request is done once the committed record reflects it, so a driver that dies in between
+    leaves it to the next one; taking a letter twice changes nothing. ``fetch`` reads an object by
+    its name; ``ackers`` is told who is alive.
     """
 
     def __init__(
         self,
-        folder: Path,
+        inbox: Inbox,
         fetch: Callable[[str], bytes],
         ackers: Callable[[tuple[str, ...]], None],
     ) -> None:
-        self._proposal = folder / "proposal.json"
-        self._requests = folder / "requests"
+        self._inbox = inbox
         self._fetch = fetch
         self._ackers = ackers
-        self._seen = ""
+        self._seen: Proposal | None = None
         self._record: Record | None = None
         self._waiting: dict[str, e.DeadLetterRequest] = {}
+        self._stops: list[str] = []
 
     def look(self) -> list[e.Event]:
         return [*self._proposals(), *self._new_requests()]
@@ -52,7 +49,7 @@ class Mailbox:
         self._record = record
         for token, request in list(self._waiting.items()):
             if self._done(request, record):
-                (self._requests / f"{token}.json").unlink(missing_ok=True)
+                self._inbox.done(token)
                 del self._waiting[token]
         return first
 
@@ -73,67 +70,50 @@ class Mailbox:
                 return not left
         return True
 
+    def stopped(self) -> None:
+        """The driver ends as it was asked to: requests for that are done."""
+        for token in self._stops:
+            self._inbox.done(token)
+
     def _proposals(self) -> list[e.Event]:
-        try:
-            text = self._proposal.read_text(errors="replace")
-        except FileNotFoundError:
+        proposal = self._inbox.proposal()
+        if proposal is None or proposal == self._seen:
             return []
-        if text == self._seen:
-            return []
-        self._seen = text
-        try:
-            proposal = json.loads(text)
-            ackers = tuple(map(str, proposal["ackers"]))
-            members = tuple(
-                Member(str(m["name"]), str(m["run_id"]), str(m["url"]))
-                for m in sorted(proposal["members"], key=lambda m: str(m["name"]))
-            )
-        except _UNREADABLE as error:
-            # The supervisor writes the next one whole.
-            log.warning("%s is ignored: it cannot be read (%s)", self._proposal, error)
-            return []
-        self._ackers(ackers)
+        self._seen = proposal
+        self._ackers(proposal.ackers)
+        members = tuple(sorted(proposal.members, key=lambda member: member.name))
         return [e.Proposal(members)] if members else []
 
     def _new_requests(self) -> list[e.Event]:
-        if self._record is None or not self._requests.is_dir():
-            return []
         found: list[e.Event] = []
-        for path in sorted(self._requests.glob("*.json")):
-            if path.stem in self._waiting or not path.is_file():
-                continue
-            try:
-                body = json.loads(path.read_bytes())
-                request = _request(path.stem, body)
-                if self._done(request, self._record):
-                    path.unlink(missing_ok=True)
-                    continue
-                if body["action"] not in ("replay", "drop"):
-                    raise ValueError(f"action {body['action']!r} is not known")
-                if body["action"] == "replay":
-                    request = self._with_replays(request)
-                    if self._done(request, self._record):
-                        path.unlink(missing_ok=True)
-                        continue
-            except _UNREADABLE as error:
-                log.warning("request %s is dropped: %s", path.name, error)
-                path.unlink(missing_ok=True)
-            except MillraceError as error:
-                log.warning("request %s waits: %s", path.name, error)
+        for asked in self._inbox.requests():
+            if asked.request.action is Ask.STOP:
+                if asked.token not in self._stops:
+                    self._stops.append(asked.token)
+                    found.append(e.StopAsked())
+            elif self._record is not None and asked.token not in self._waiting:
+                self._take(asked.token, asked.request, self._record)
+        return [*found, *self._waiting.values()]
+
+    def _take(self, token: str, asked: Request, record: Record) -> None:
+        """Let a request about letters wait for the record that shows it, or be done at once."""
+        request = e.DeadLetterRequest(token, asked.segment, tuple(sorted(set(asked.indexes))), ())
+        try:
+            if asked.action is Ask.REPLAY and not self._done(request, record):
+                request = self._with_replays(request)
+        except (LookupError, DamagedLettersError) as error:
+            log.warning("request %s is dropped: %s", token, error)
+            self._inbox.done(token)
+        except MillraceError as error:
+            log.warning("request %s waits: %s", token, error)
+        else:
+            if self._done(request, record):
+                self._inbox.done(token)
             else:
-                self._waiting[path.stem] = request
-        found.extend(self._waiting.values())
-        return found
+                self._waiting[token] = request
 
     def _with_replays(self, request: e.DeadLetterRequest) -> e.DeadLetterRequest:
         """Raises ``StateServerError`` while the letters cannot be read."""
         letters = decode_letters(self._fetch(request.segment))
         replays = tuple(replay_of(letters[i]) for i in request.indexes)
         return replace(request, replays=replays)
-
-
-def _request(token: str, body: dict[str, Any]) -> e.DeadLetterRequest:
-    indexes, segment = body["indexes"], body["segment"]
-    if not isinstance(segment, str) or not all(type(i) is int and i >= 0 for i in indexes):
-        raise ValueError("its segment is no text, or its indexes are no numbers")
-    return e.DeadLetterRequest(token, segment, tuple(sorted(set(indexes))), ())

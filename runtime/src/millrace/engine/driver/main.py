@@ -1,4 +1,4 @@
-"""The driver process: ``python -m millrace.engine.driver.main --workdir FOLDER``.
+"""The driver process: ``python -m millrace.engine.driver.main --settings FILE``.
 
 Claiming the execution and reading the record go on while Spark starts, so a new driver is ready
 as soon as its JVM is. SIGTERM ends it behind the running publication; SIGKILL at any moment is
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from millrace.engine.driver.process import DriverConfig, DriverProcess, read_driver_file
+from millrace.engine.driver.process import DriverProcess, read_settings
 from millrace.engine.program import signing
 from millrace.errors import ExitCode, MillraceError
 from millrace.repeats import quiet_repeats
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m millrace.engine.driver.main", description=__doc__
     )
-    parser.add_argument("--workdir", type=Path, required=True, help="the topology's work folder")
+    parser.add_argument("--settings", type=Path, required=True, help="what the driver is told")
     options = parser.parse_args(arguments)
     signing.forget_secret()
     logging.basicConfig(
@@ -39,10 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     quiet_repeats()
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
-        config = DriverConfig.load(options.workdir, read_driver_file(options.workdir))
+        settings = read_settings(options.settings)
         # Neither Spark nor what user code starts needs it; workers have it from their kit.
-        os.environ.pop("MILLRACE_STATE_PASSWORD", None)
-        process = DriverProcess(config)
+        password = os.environ.pop(settings.password_variable, None)
+        process = DriverProcess(settings, password)
     except MillraceError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

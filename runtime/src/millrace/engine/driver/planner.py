@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from millrace import crash
 from millrace.clock import Clock
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, error_text
 from millrace.protocol import events as e
 from millrace.protocol.types import Json, RootRange
 from millrace.sources.base import Source
@@ -146,7 +146,7 @@ class Planner:
             except Exception as error:
                 # The boundary of a thread: a source may be anyone's code.
                 log.exception("planning")
-                text = f"a source cannot plan: {type(error).__name__}: {error}"
+                text = f"a source cannot plan: {error_text(error)}"
                 self._post(e.PlanFailed(plan.token, f"{text}; driver.log has the traceback"))
 
     def _answer(self, plan: e.Plan) -> None:

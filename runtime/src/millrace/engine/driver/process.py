@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,9 @@ from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.connectors import build_retired, build_sinks, build_sources
 from millrace.engine.driver.effects import Equipment, RealPerformer
 from millrace.engine.driver.inbox import Mailbox
-from millrace.engine.driver.journal import EventFile, StatusFile
+from millrace.engine.driver.journal import EventTeller, StatusBoard
 from millrace.engine.driver.loop import Loop
+from millrace.engine.driver.places import open_inbox, open_journal, open_view
 from millrace.engine.driver.planner import Planner
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.retired import RetiredSinks
@@ -30,17 +30,17 @@ from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.runner import AttemptRunner
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.task.state import Services
-from millrace.errors import ExitCode, MillraceError, SinkError, WorkFolderError
+from millrace.errors import ExitCode, MillraceError, NewerFormatError, SinkError, WorkFolderError
+from millrace.homes.settings import DriverSettings, decode_settings
 from millrace.protocol import events as e
 from millrace.protocol.cohorts import DeadLimit
 from millrace.protocol.driver import Driver
 from millrace.protocol.record import Backoff
 from millrace.protocol.settings import Settings
-from millrace.protocol.types import Components, Guarantee, Json, Record, RootRange
+from millrace.protocol.types import Guarantee, Json, Record, RootRange
 from millrace.ring import owners
 from millrace.sinks.base import Sink
 from millrace.sources.base import Source
-from millrace.state.viewfile import ViewFile
 from millrace.topology.model import StreamTopology
 
 log = logging.getLogger("millrace.driver")
@@ -52,63 +52,32 @@ Start = Callable[[StreamTopology, str, Path, Path], StartedSpark]
 """Gives (topology, uid, folder of its file, work folder) a session and the program."""
 
 
-@dataclass(frozen=True, slots=True)
-class DriverConfig:
-    """What a driver process is told: its work folder and ``driver.json`` in it.
+def read_settings(file: Path) -> DriverSettings:
+    """What the supervisor or operator has left for a driver.
 
-    ``folder`` is where the topology file lies: relative paths start there. ``retired`` are sinks
-    that were removed, declared by name and number, for what they have still to show.
+    Raises ``WorkFolderError``, ``NewerFormatError``.
     """
-
-    workdir: Path
-    uid: str
-    folder: Path
-    topology: StreamTopology
-    password: str | None
-    fresh: bool
-    overwrite: bool
-    components: Components | None = None
-    retired: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
-    drop_removed: bool = False
-    drop_gone: bool = False
-
-    @classmethod
-    def load(cls, workdir: Path, document: Mapping[str, Any]) -> DriverConfig:
-        """Raises ``WorkFolderError`` where the document lacks something."""
-        try:
-            topology = checked.decode(Path(document["topology"]).read_bytes())
-            return cls(
-                workdir,
-                document["uid"],
-                Path(document["folder"]),
-                StreamTopology.model_validate(topology),
-                os.environ.get("MILLRACE_STATE_PASSWORD"),
-                bool(document.get("fresh")),
-                bool(document.get("overwrite")),
-                Components(**document["components"]),
-                {(one["name"], one["number"]): one["sink"] for one in document["retired"]},
-                bool(document.get("dropRemoved")),
-                bool(document.get("dropGone")),
-            )
-        except ValidationError as error:
-            raise WorkFolderError(
-                f"{workdir / 'driver.json'}: its topology has {error.error_count()} problems; "
-                "start the run again with `millrace run`"
-            ) from None
-        except (KeyError, TypeError, OSError, ValueError, RecursionError) as error:
-            raise WorkFolderError(
-                f"{workdir / 'driver.json'}: {error}; start the run again with `millrace run`"
-            ) from error
-
-
-def read_driver_file(workdir: Path) -> dict[str, Any]:
-    """What the supervisor wrote into ``driver.json``. Raises ``WorkFolderError``."""
     try:
-        return checked.decode((workdir / "driver.json").read_bytes())
+        return decode_settings(file.read_bytes(), file.parent)
+    except NewerFormatError as error:
+        raise NewerFormatError(f"{file}: {error}") from error
     except (OSError, checked.DamagedError) as error:
+        raise WorkFolderError(f"{file}: {error}; {_AGAIN}") from error
+
+
+def read_topology(file: Path) -> StreamTopology:
+    """The topology that a driver is to run. Raises ``WorkFolderError``."""
+    try:
+        return StreamTopology.model_validate(checked.decode(file.read_bytes()))
+    except ValidationError as error:
         raise WorkFolderError(
-            f"{workdir / 'driver.json'}: {error}; start the run again with `millrace run`"
-        ) from error
+            f"{file}: the topology has {error.error_count()} problems; {_AGAIN}"
+        ) from None
+    except (OSError, checked.DamagedError) as error:
+        raise WorkFolderError(f"{file}: {error}; {_AGAIN}") from error
+
+
+_AGAIN = "start the run again with `millrace run`"
 
 
 def settings_of(topology: StreamTopology, uid: str) -> Settings:
@@ -131,38 +100,45 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
 class DriverProcess:
     """One life of a driver. ``run`` from any one thread; ``ask_to_stop`` from anywhere.
 
-    ``start`` gives the session and the compiled topology; it is called once, on another thread.
+    ``password`` is that of the state servers. ``start`` gives the session and the compiled
+    topology; it is called once, on another thread. Raises ``WorkFolderError``, ``SourceError``,
+    ``SinkError``.
     """
 
     def __init__(
-        self, config: DriverConfig, clock: Clock | None = None, start: Start = start_spark
+        self,
+        told: DriverSettings,
+        password: str | None,
+        clock: Clock | None = None,
+        start: Start = start_spark,
     ) -> None:
-        self.config = config
+        self._told = told
+        self._topology = topology = read_topology(Path(told.topology))
+        self._folder = Path(told.folder)
         self._clock = clock or SystemClock()
         self._start = start
-        self._sources = build_sources(config.topology, config.folder)
+        self._sources = build_sources(topology, self._folder)
         self._callbacks = Callbacks(self._sources)
-        settings = settings_of(config.topology, config.uid)
         self._settings = replace(
-            settings,
+            settings_of(topology, told.uid),
             callbacks=self._callbacks.wanted,
-            components=config.components,
-            drop_removed=config.drop_removed,
+            components=told.components,
+            drop_removed=told.drop_removed,
         )
-        self._stores = Stores(config.uid, config.password)
-        self._sinks = build_sinks(config.topology, config.folder, self._stores)
-        self._view = ViewFile(config.workdir / "view.json")
+        self._stores = Stores(told.uid, password)
+        self._sinks = build_sinks(topology, self._folder, self._stores)
+        self._view = open_view(told.view)
         self._machine = Driver(self._settings, self._owners, self._locate)
         self._machine.windows.on_bug = lambda text: log.error("unexpected: %s", text)
         self._loop = Loop(self._machine, self._clock)
-        self._events = EventFile(config.workdir / "events.jsonl", self._clock)
+        self._inbox = open_inbox(told.inbox)
+        journal = open_journal(told.journal)
+        self._events = EventTeller(journal, self._clock)
         self._stop_asked = threading.Event()
         self._exit_code = ExitCode.FAILED
         self._spark: Future[StartedSpark] | None = None
         self._runner: AttemptRunner | None = None
-        self._statistics = Statistics(
-            StatusFile(config.workdir / "status.json", self._clock), self._clock
-        )
+        self._statistics = Statistics(StatusBoard(journal, self._clock), self._clock)
 
     def ask_to_stop(self) -> None:
         self._stop_asked.set()
@@ -173,9 +149,8 @@ class DriverProcess:
         for sink in self._sinks:
             self._prepare(sink)
         starter = ThreadPoolExecutor(1, thread_name_prefix="spark-start")
-        config = self.config
         self._spark = starter.submit(
-            self._start, config.topology, config.uid, config.folder, config.workdir
+            self._start, self._topology, self._told.uid, self._folder, Path(self._told.workdir)
         )
         self._statistics.spark_runs = self._spark.done
         effects = self._effects()
@@ -192,7 +167,7 @@ class DriverProcess:
         """Wait for a sink that is away or full. Raises ``SinkError`` where waiting cannot help."""
         while True:
             try:
-                sink.prepare(self.config.uid, self.config.fresh, self.config.overwrite)
+                sink.prepare(self._told.uid, self._told.fresh, self._told.overwrite)
                 return
             except SinkError as error:
                 if not error.retryable or self._stop_asked.is_set():
@@ -214,7 +189,7 @@ class DriverProcess:
     # -- parts
 
     def _effects(self) -> RealPerformer:
-        config, spec, post = self.config, self.config.topology.spec, self._loop.post
+        spec, post = self._topology.spec, self._loop.post
         verdicts = Verdicts(
             self._stores,
             lambda: self._started().program.tracked_edges,
@@ -237,7 +212,7 @@ class DriverProcess:
             verdicts=verdicts,
             planner=planner,
             publisher=Publisher(self._sinks, self._callbacks, post, self._retired()),
-            mailbox=Mailbox(config.workdir, self._stores.fetch, verdicts.members),
+            mailbox=Mailbox(self._inbox, self._stores.fetch, verdicts.members),
             events=self._events,
             sources={source.name: source for source in self._sources},
             runner=self._attempt_runner,
@@ -249,17 +224,18 @@ class DriverProcess:
         return RealPerformer(parts, post)
 
     def _retired(self) -> RetiredSinks:
-        config = self.config
+        told = self._told
+        declared_as = {(one.name, one.number): one.sink for one in told.retired}
 
         def make(name: str, number: int) -> Sink:
-            declared = config.retired.get((name, number))
+            declared = declared_as.get((name, number))
             if declared is None:
                 raise SinkError(f"sink {name!r} was removed, and nothing is known of it any more")
-            sink = build_retired(declared, config.folder, self._stores)
-            sink.prepare(config.uid)
+            sink = build_retired(declared, self._folder, self._stores)
+            sink.prepare(told.uid)
             return sink
 
-        return RetiredSinks(config.components, config.drop_removed, make)
+        return RetiredSinks(told.components, told.drop_removed, make)
 
     def _started(self) -> StartedSpark:
         assert self._spark is not None
@@ -269,7 +245,7 @@ class DriverProcess:
         if self._runner is None:
             started = self._started()
             named = {source.name: source for source in self._sources}
-            program = replace(started.program, drop_gone=self.config.drop_gone)
+            program = replace(started.program, drop_gone=self._told.drop_gone)
             self._runner = AttemptRunner(started.spark, program, named, self._services)
         return self._runner
 

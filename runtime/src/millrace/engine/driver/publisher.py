@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from millrace import crash
 from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.retired import RetiredSinks
-from millrace.errors import FencedError, SinkError
+from millrace.errors import FencedError, SinkError, error_text
 from millrace.ids import NO_WINDOW, Execution, WindowNumber
 from millrace.protocol import events as e
 from millrace.protocol.record import behind
@@ -117,4 +117,4 @@ class Publisher:
         except Exception as error:
             # The boundary of a sink's code: a window that cannot be shown is tried again.
             log.exception("publishing window %d", window)
-            self._post(e.PublishFailed(window, f"{type(error).__name__}: {error}"))
+            self._post(e.PublishFailed(window, error_text(error)))

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from millrace.clock import Clock
-from millrace.engine.driver.journal import StatusFile
+from millrace.engine.driver.journal import StatusBoard
+from millrace.homes.documents import RunningWindow, Timing, Totals
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptPlan, Json, Record, View
 
@@ -24,18 +25,18 @@ class Statistics:
     ``spark_runs`` whether Spark has started.
     """
 
-    def __init__(self, status: StatusFile, clock: Clock) -> None:
+    def __init__(self, board: StatusBoard, clock: Clock) -> None:
         self.lag: Callable[[], int] = lambda: 0
         self.taken: Callable[[Mapping[str, Json]], None] = lambda _: None
         self.spark_runs: Callable[[], bool] = lambda: False
-        self._status = status
+        self._board = board
         self._clock = clock
         self._record: Record | None = None
         self._recent: deque[tuple[float, int]] = deque(maxlen=RATE_WINDOWS)
         self._opened: dict[int, float] = {}
-        self._timings: deque[dict[str, float]] = deque(maxlen=TIMINGS_KEPT)
-        status.values.update(pid=os.getpid(), state="starting", window=None, spark="starting")
-        status.write(force=True)
+        self._timings: deque[Timing] = deque(maxlen=TIMINGS_KEPT)
+        board.change(pid=os.getpid(), state="starting", spark="starting")
+        board.tell(force=True)
 
     def what_changed(self, record: Record) -> str:
         """Name of the crash point that a committed record stands for."""
@@ -59,59 +60,54 @@ class Statistics:
             self._opened.setdefault(intent.window, now)
         self._record = record
         dead = sum(s.count - len(s.removed) for s in record.dead)
-        self._status.values.update(
+        self._board.change(
             state="running",
             uid=record.uid,
             execution=view.execution,
             epoch=view.epoch,
             phase=view.phase.value,
-            members=[m.name for m in view.target],
+            members=tuple(m.name for m in view.target),
             sealed=record.sealed,
             published=record.published,
-            totals={
-                "roots": record.totals.roots,
-                "windows": record.totals.windows,
-                "replays": record.totals.replays,
-                "dead": record.totals.dead,
-                "dropped": record.totals.dropped,
-            },
-            pendingReplays=len(record.replays),
-            deadLetters=dead,
-            rootsPerS=self._rate(),
+            totals=Totals(
+                record.totals.roots,
+                record.totals.windows,
+                record.totals.replays,
+                record.totals.dead,
+                record.totals.dropped,
+            ),
+            pending_replays=len(record.replays),
+            dead_letters=dead,
+            roots_per_s=self._rate(),
         )
         self.write()
 
     def running(self, plan: AttemptPlan) -> None:
         """A window attempt begins."""
         a = plan.id
-        self._status.values["window"] = {
-            "number": a.window,
-            "attempt": a.attempt,
-            "roots": plan.intent.roots,
-            "since": self._clock.now_s(),
-        }
+        roots, since = plan.intent.roots, self._clock.now_s()
+        self._board.change(window=RunningWindow(a.window, a.attempt, roots, since))
         self.write(force=plan.intent.roots > 1000)
 
     def observe(self, event: e.Event) -> None:
         if isinstance(event, e.RunDone | e.RunDied):
-            self._status.values["window"] = None
+            self._board.change(window=None)
         if isinstance(event, e.Published):
             self._published(event.window)
 
     def write(self, force: bool = False) -> None:
-        self._status.values["lagRecords"] = self.lag()
-        self._status.values["spark"] = self._spark()
-        self._status.write(force)
+        self._board.change(lag_records=self.lag(), spark=self._spark())
+        self._board.tell(force)
 
     def settle(self) -> None:
         """Write the figures of the last change, which may have come too soon after another."""
-        values = self._status.values
-        if (self.lag(), self._spark()) != (values.get("lagRecords"), values.get("spark")):
+        told = self._board.status
+        if (self.lag(), self._spark()) != (told.lag_records, told.spark):
             self.write()
-        self._status.settle()
+        self._board.settle()
 
     def stopped(self, stop: e.Stop) -> None:
-        self._status.values.update(state=stop.kind.value, window=None, reason=stop.text)
+        self._board.change(state=stop.kind.value, window=None, reason=stop.text)
         self.write(force=True)
 
     def _spark(self) -> str:
@@ -121,9 +117,8 @@ class Statistics:
         now = self._clock.monotonic_s()
         opened = self._opened.pop(window, None)
         if opened is not None:
-            timing = {"window": window, "openToPublishedS": round(now - opened, 6)}
-            self._timings.append(timing)
-            self._status.values["timings"] = list(self._timings)
+            self._timings.append(Timing(window, round(now - opened, 6)))
+            self._board.change(timings=tuple(self._timings))
         self._opened = {w: at for w, at in self._opened.items() if w > window}
 
     def _rate(self) -> float:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from millrace import crash
 from millrace.engine.driver.stores import Stores
-from millrace.errors import FencedError, MillraceError, StateServerError
+from millrace.errors import FencedError, MillraceError, StateServerError, error_text
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, CloseMarker, Member
 from millrace.tracking.control import AckControl
@@ -120,7 +120,7 @@ class Verdicts:
         except Exception as error:
             # The boundary of a thread: a verdict that nobody waits for would hold windows up.
             log.exception("waiting for the verdict on %s", marker.id)
-            self._post(e.RunFailed(marker.id, f"{type(error).__name__}: {error}"))
+            self._post(e.RunFailed(marker.id, error_text(error)))
 
     def _wait_for(self, marker: CloseMarker) -> None:
         while not self._stopped.is_set() and self._asked == marker.id:

@@ -24,7 +24,7 @@ from millrace.engine.program.program import SqlExpressions
 from millrace.engine.program.schema import normal_schema
 from millrace.engine.program.sql import SqlAnalyser
 from millrace.engine.program.usercode import use_path
-from millrace.errors import MillraceError, TopologyError
+from millrace.errors import MillraceError, TopologyError, error_text
 from millrace.sources import SourceSpec, make_source
 from millrace.sources.arrow_types import type_name
 from millrace.topology.graph import Role, graph_of
@@ -71,7 +71,7 @@ def analyse(
             except MillraceError as error:
                 findings.unknown.append(f"the columns of {name!r} are not known: {error}")
             except Exception as error:  # noqa: BLE001 the boundary to a source of the user's own
-                said = f"{type(error).__name__}: {error}"
+                said = error_text(error)
                 findings.unknown.append(f"the columns of {name!r} are not known: {said}")
         elif component.role is Role.PROCESSOR:
             processor = spec.processors[component.index]

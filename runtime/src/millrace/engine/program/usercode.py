@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from millrace.errors import TopologyError
+from millrace.errors import TopologyError, error_text
 from millrace.functions import FunctionSpec, spec_of
 
 
@@ -30,7 +30,7 @@ def load_object(target: str, code_path: str) -> Any:
     except Exception as error:  # importing runs the user's module, which may raise anything
         raise TopologyError(
             f"{target!r}: the module {module_name!r} cannot be imported from "
-            f"{Path(code_path)}: {type(error).__name__}: {error}"
+            f"{Path(code_path)}: {error_text(error)}"
         ) from error
     for part in name.split("."):
         try:

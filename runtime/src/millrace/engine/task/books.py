@@ -151,9 +151,3 @@ class Failures:
     @property
     def combined(self) -> tuple[tuple[str, int, str], ...]:
         return tuple((n, mask, text) for n, (mask, text) in sorted(self._combined.items()))
-
-
-def error_text(error: BaseException) -> str:
-    """``Type: message`` of an exception, on one line."""
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -13,12 +13,11 @@ from millrace.engine.program.program import Component
 from millrace.engine.program.schema import rows_of
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Batch
-from millrace.engine.task.books import error_text
 from millrace.engine.task.context import USER_ERRORS, Task, getting_ready
 from millrace.engine.task.steps.base import Outlet, StreamingStep
 from millrace.engine.task.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.task.steps.output import RowBuffer
-from millrace.errors import UserCodeError
+from millrace.errors import UserCodeError, error_text
 from millrace.functions import Context, Processor, Row
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,6 @@ from millrace.engine.program.program import Channel, Component
 from millrace.engine.program.schema import fitting
 from millrace.engine.program.sql import ERROR, GONE
 from millrace.engine.task.batch import Array, Batch
-from millrace.engine.task.books import error_text
 from millrace.engine.task.context import Task
 from millrace.engine.task.exchange import EnvelopeError
 from millrace.engine.task.steps.base import CollectingStep, Outlet, Step
@@ -24,6 +23,7 @@ from millrace.errors import (
     SinkError,
     SourceAwayError,
     SourceError,
+    error_text,
 )
 from millrace.protocol.acklog import source_edge
 from millrace.protocol.types import RootRange, Staged

@@ -1,0 +1,175 @@
+"""What processes of a run tell each other, as documents: each is defined here and nowhere else.
+
+===================  =====================  ==================================================
+document             written by             read by
+===================  =====================  ==================================================
+``Proposal``         supervisor, operator   the driver
+``Request``          the command line       the driver
+``Status``           the driver             the command line, supervisor, operator
+``RunEvent``         driver and supervisor  the command line, operator
+``ProcessTable``     the supervisor         the command line
+===================  =====================  ==================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from millrace.homes.codec import STRICT, decode
+from millrace.protocol.types import Member
+
+Index = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """State servers and ackers seen alive: incarnations, and names."""
+
+    __pydantic_config__ = STRICT
+
+    members: tuple[Member, ...]
+    ackers: tuple[str, ...]
+
+
+class Ask(StrEnum):
+    """What can be asked of a driver."""
+
+    REPLAY = "replay"
+    DROP = "drop"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``REPLAY`` and ``DROP`` are about letters of one object of dead letters; ``STOP`` ends the
+    driver behind what is sealed, and names nothing."""
+
+    __pydantic_config__ = STRICT
+
+    action: Ask
+    segment: str = ""
+    indexes: tuple[Index, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.action is not Ask.STOP and not self.segment:
+            raise ValueError(f"to {self.action} needs a segment")
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts of the topology's life, as in the record."""
+
+    __pydantic_config__ = STRICT
+
+    roots: int = 0
+    windows: int = 0
+    replays: int = 0
+    dead: int = 0
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningWindow:
+    """A window attempt under way; ``since`` is wall-clock time in seconds."""
+
+    __pydantic_config__ = STRICT
+
+    number: int
+    attempt: int
+    roots: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds from a window's first record to its publication."""
+
+    __pydantic_config__ = STRICT
+
+    window: int
+    open_to_published_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A driver's figures; ``None`` is what is not known (yet). ``updated`` is wall-clock time."""
+
+    __pydantic_config__ = STRICT
+
+    pid: int | None = None
+    state: str | None = None
+    spark: str | None = None
+    reason: str | None = None
+    uid: str | None = None
+    execution: int | None = None
+    epoch: int | None = None
+    phase: str | None = None
+    members: tuple[str, ...] | None = None
+    sealed: int | None = None
+    published: int | None = None
+    window: RunningWindow | None = None
+    totals: Totals | None = None
+    pending_replays: int | None = None
+    dead_letters: int | None = None
+    lag_records: int | None = None
+    roots_per_s: float | None = None
+    timings: tuple[Timing, ...] | None = None
+    updated: float | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether what comes with a record is there all together, or not at all."""
+        committed = (
+            *(self.execution, self.epoch, self.phase, self.sealed, self.published),
+            *(self.pending_replays, self.dead_letters),
+        )
+        return self.totals is None or None not in committed
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """``time`` is wall-clock time in seconds, ``kind`` a stable CamelCase reason."""
+
+    __pydantic_config__ = STRICT
+
+    time: float
+    kind: str
+    text: str
+    window: int = 0
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """A process that the supervisor keeps alive. ``ticks`` is its start in clock ticks since boot,
+    ``guard`` the pid of its guard or 0, ``started`` wall-clock time in seconds."""
+
+    __pydantic_config__ = STRICT
+
+    role: str
+    name: str
+    pid: int
+    ticks: int
+    guard: int = 0
+    started: float = 0.0
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTable:
+    """The supervisor itself and its processes."""
+
+    __pydantic_config__ = STRICT
+
+    processes: tuple[ProcessRow, ...] = ()
+
+
+def decode_processes(data: bytes) -> ProcessTable:
+    """A process table of any format: format 1 was a bare list. Errors as ``codec.decode``."""
+    if data.lstrip().startswith(b"["):
+        data = b'{"processes":%b}' % data
+    return decode(ProcessTable, data)

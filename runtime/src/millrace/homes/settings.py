@@ -1,0 +1,141 @@
+"""What a driver process is told at its start, as one document.
+
+Who starts it, the supervisor of one machine or the operator of a cluster, writes the document; all
+else the driver reads in the places that it names. A password is the only thing that comes another
+way: the document says in which environment variable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from millrace.homes import codec
+from millrace.homes.codec import STRICT, Plain
+from millrace.protocol.types import Components
+
+PASSWORD_VARIABLE = "MILLRACE_STATE_PASSWORD"
+"""Environment variable that carries the state servers' password to the processes of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFilePlace:
+    """The view as a file, its lock beside it."""
+
+    __pydantic_config__ = STRICT
+
+    path: str
+    kind: Literal["file"] = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class InboxFilesPlace:
+    """``proposal`` is a file, ``requests`` a folder of files."""
+
+    __pydantic_config__ = STRICT
+
+    proposal: str
+    requests: str
+    kind: Literal["file"] = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFilesPlace:
+    """``status`` is a file that is replaced, ``events`` one that grows by lines."""
+
+    __pydantic_config__ = STRICT
+
+    status: str
+    events: str
+    kind: Literal["file"] = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlace:
+    """The home ``name`` in the memory of this very process."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    kind: Literal["memory"] = "memory"
+
+
+ViewPlace = Annotated[ViewFilePlace | MemoryPlace, Field(discriminator="kind")]
+InboxPlace = Annotated[InboxFilesPlace | MemoryPlace, Field(discriminator="kind")]
+JournalPlace = Annotated[JournalFilesPlace | MemoryPlace, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, slots=True)
+class RetiredSink:
+    """A sink that was removed: its name, the number of its life and its declaration, for what it
+    has still to show."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    number: int
+    sink: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSettings:
+    """``topology`` is the file of the topology's document, ``folder`` where its relative paths
+    start, ``workdir`` the scratch of this process and of Spark.
+
+    ``fresh``: the topology begins; ``overwrite``: sinks may be emptied; ``drop_removed`` gives up
+    what removed sinks have still to show, ``drop_gone`` records that cannot be read any more.
+    """
+
+    __pydantic_config__ = STRICT
+
+    uid: str
+    workdir: str
+    topology: str
+    folder: str
+    view: ViewPlace
+    inbox: InboxPlace
+    journal: JournalPlace
+    components: Components | None = None
+    retired: tuple[RetiredSink, ...] = ()
+    fresh: bool = False
+    overwrite: bool = False
+    drop_removed: bool = False
+    drop_gone: bool = False
+    password_variable: str = PASSWORD_VARIABLE
+
+
+def in_folder(workdir: Path, uid: str, topology: Path, folder: Path) -> DriverSettings:
+    """Settings of a driver all of whose places are files of a work folder."""
+    return DriverSettings(
+        uid,
+        str(workdir),
+        str(topology),
+        str(folder),
+        ViewFilePlace(str(workdir / "view.json")),
+        InboxFilesPlace(str(workdir / "proposal.json"), str(workdir / "requests")),
+        JournalFilesPlace(str(workdir / "status.json"), str(workdir / "events.jsonl")),
+    )
+
+
+def decode_settings(data: bytes, workdir: Path) -> DriverSettings:
+    """Settings of any format; ``workdir`` is where those of format 1 lay, which named no places.
+
+    Raises ``NewerFormatError``, ``checked.DamagedError``.
+    """
+
+    def with_places(fields: Plain) -> Plain:
+        known = in_folder(workdir, fields["uid"], Path(fields["topology"]), Path(fields["folder"]))
+        return {**codec.plain(known), **fields, "workdir": str(workdir)}
+
+    return codec.decode(DriverSettings, data, {1: with_places})
+
+
+def encode_settings(settings: DriverSettings) -> dict[str, Any]:
+    """The document; plain JSON."""
+    found: dict[str, Any] = json.loads(json.dumps(codec.encode(settings)))
+    return found

@@ -1,0 +1,169 @@
+"""Every home runs the same checks; the file's own ways to fail are tried beside them."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+
+import pytest
+
+from millrace.checked import with_checksum
+from millrace.errors import NewerFormatError
+from millrace.homes import codec
+from millrace.homes.documents import Ask, Proposal, Request, RunEvent, Status
+from millrace.homes.memory import MemoryHome
+from millrace.homes.stores import HomeAwayError
+from millrace.protocol.types import Member
+from millrace.state import journalfiles
+from millrace.state.inboxfiles import InboxFiles
+from millrace.state.journalfiles import JournalFiles
+from millrace.state.viewfile import ViewFile
+from millrace.testing import homes
+
+
+def files(folder):
+    """Three functions that give new handles on the files of a folder."""
+    return (
+        lambda: ViewFile(folder / "view.json"),
+        lambda: InboxFiles(folder / "proposal.json", folder / "requests"),
+        lambda: JournalFiles(folder / "status.json", folder / "events.jsonl"),
+    )
+
+
+def memory(_folder):
+    home = MemoryHome()
+    return (lambda: home.view, lambda: home.inbox, lambda: home.journal)
+
+
+HOMES = {"files": files, "memory": memory}
+
+
+@pytest.mark.parametrize("home", HOMES.values(), ids=HOMES)
+@pytest.mark.parametrize("check", homes.VIEW_STORE, ids=lambda check: check.__name__)
+def test_a_view_store(tmp_path, home, check):
+    check(home(tmp_path)[0])
+
+
+@pytest.mark.parametrize("home", HOMES.values(), ids=HOMES)
+@pytest.mark.parametrize("check", homes.INBOX, ids=lambda check: check.__name__)
+def test_an_inbox(tmp_path, home, check):
+    check(home(tmp_path)[1])
+
+
+@pytest.mark.parametrize("home", HOMES.values(), ids=HOMES)
+@pytest.mark.parametrize("check", homes.JOURNAL, ids=lambda check: check.__name__)
+def test_a_journal(tmp_path, home, check):
+    check(home(tmp_path)[2])
+
+
+class Torn:
+    """A store that believes whatever it is told; the checks must notice."""
+
+    def __init__(self):
+        self.home = MemoryHome()
+
+    def read(self):
+        return self.home.view.read()
+
+    def cas(self, expected, view):
+        return self.home.view.cas(self.home.view.read()[0], view)
+
+
+def test_the_checks_notice_a_store_that_compares_nothing():
+    for check in (
+        homes.only_the_expected_version_is_replaced,
+        homes.the_same_words_are_another_version,
+    ):
+        store = Torn()
+        with pytest.raises(AssertionError):
+            check(lambda store=store: store)
+
+
+def _claim(folder, answers):
+    store = ViewFile(folder / "view.json")
+    for _ in range(50):
+        version, view = store.read()
+        answers.put(store.cas(version, view or homes.VIEW))
+
+
+def test_processes_never_share_a_version(tmp_path):
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    children = [context.Process(target=_claim, args=(tmp_path, answers)) for _ in range(3)]
+    for child in children:
+        child.start()
+    found = [answers.get(timeout=60) for _ in range(150)]
+    for child in children:
+        child.join()
+    won = [version for version in found if version is not None]
+    assert sorted(won) == list(range(1, len(won) + 1))
+    assert ViewFile(tmp_path / "view.json").read()[0] == len(won)
+
+
+MEMBER = Member("state-0", "run-1", "redis://127.0.0.1:1")
+
+NEWER = {"format": codec.FORMAT + 1, "whatever": 1}
+
+
+def test_what_a_newer_release_says_is_an_error_and_a_request_of_it_stays(tmp_path, caplog):
+    _, inboxes, journals = files(tmp_path)
+    (tmp_path / "requests").mkdir()
+    for file in ("proposal.json", "status.json", "requests/1.json"):
+        (tmp_path / file).write_text(json.dumps(NEWER))
+    for read in (inboxes().proposal, journals().status):
+        with pytest.raises(NewerFormatError, match=r"\.json: .* has format 3, .* use the newer"):
+            read()
+    assert list(inboxes().requests()) == []
+    assert "request 1.json is left alone" in caplog.text
+    assert (tmp_path / "requests" / "1.json").exists()
+
+
+def test_a_field_that_this_release_does_not_know_is_of_a_newer_one():
+    document = codec.encode(Proposal((), ()))
+    del document["checksum"]
+    text = json.dumps(with_checksum({**document, "zones": {}}))
+    with pytest.raises(NewerFormatError, match="field 'zones'"):
+        codec.decode(Proposal, text)
+
+
+def test_a_folder_that_cannot_be_read_is_a_home_that_is_away(tmp_path):
+    (tmp_path / "proposal.json").mkdir()
+    with pytest.raises(HomeAwayError, match=r"proposal\.json.*tried again"):
+        InboxFiles(tmp_path / "proposal.json", tmp_path / "requests").proposal()
+
+
+def test_a_journal_that_cannot_be_written_raises_nothing(tmp_path):
+    gone = tmp_path / "gone"
+    journal = JournalFiles(gone / "status.json", gone / "events.jsonl")
+    journal.add(RunEvent(1.0, "Some", "lost"))
+    journal.tell(Status(pid=1))
+    gone.mkdir()
+    journal.tell(Status(pid=2))
+    assert journal.status() == Status(pid=2)
+
+
+def test_a_large_file_of_events_is_put_aside_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(journalfiles, "EVENT_FILE_BYTES", 500)
+    journal = files(tmp_path)[2]()
+    for number in range(12):
+        journal.add(RunEvent(float(number), "Some", "x" * 50))
+    aside, now = tmp_path / "events.jsonl.1", tmp_path / "events.jsonl"
+    times = [json.loads(line)["time"] for f in (aside, now) for line in f.read_text().splitlines()]
+    assert times == [float(n) for n in range(12)][-len(times) :]
+    assert aside.stat().st_size <= 700
+
+
+def test_files_are_their_users_alone_whatever_the_umask_is(tmp_path):
+    before = os.umask(0)
+    try:
+        _, inboxes, journals = files(tmp_path)
+        inboxes().propose(Proposal((MEMBER,), ()))
+        inboxes().ask(Request(Ask.STOP))
+        journals().tell(Status())
+        journals().add(RunEvent(1.0, "Some", "x"))
+    finally:
+        os.umask(before)
+    for path in tmp_path.rglob("*"):
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert not list(tmp_path.rglob("*.new"))
