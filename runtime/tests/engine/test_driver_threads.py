@@ -48,7 +48,7 @@ def driver(tmp_path):
         failed=quiet,
         settle=quiet,
     )
-    effects = RealPerformer(parts, events.put)
+    effects = RealPerformer(parts, events.put, events.put)
     yield effects, events, tmp_path / "events.jsonl"
     effects.close()
 
@@ -86,7 +86,7 @@ def test_a_deletion_that_fails_becomes_an_event(driver):
 def test_a_wait_for_a_verdict_that_breaks_stops_the_driver(monkeypatch):
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
     control = SimpleNamespace(close=quiet)
-    asking = Verdicts(SimpleNamespace(), lambda: (), events.put, 64)  # type: ignore[arg-type]
+    asking = Verdicts(SimpleNamespace(), lambda: (), events.put, quiet, 64)  # type: ignore[arg-type]
     monkeypatch.setattr(asking, "_begun", lambda: control)
     monkeypatch.setattr(asking, "_log", SimpleNamespace(wait_verdict=broken))
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 
 import pytest
 
@@ -21,6 +22,13 @@ ATTEMPT = AttemptId(1, 1, 1)
 ANSWER_S = 30.0
 
 
+def until(look):
+    end_s = time.monotonic() + ANSWER_S
+    while not look():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def server(tmp_path):
     own = EmbeddedServer.start(tmp_path / "server")
@@ -34,9 +42,10 @@ def verdicts(server):
     members = (server.address.member(),)
     stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("state-0",),)))
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
-    made = Verdicts(stores, lambda: (">lines",), events.put, virtual_nodes=64)
+    told: queue.SimpleQueue[e.Notify] = queue.SimpleQueue()
+    made = Verdicts(stores, lambda: (">lines",), events.put, told.put, virtual_nodes=64)
     made.members(("acker-0",))
-    yield made, events
+    yield made, events, told
     made.stop()
 
 
@@ -46,7 +55,7 @@ def test_slices_are_placed_by_as_many_virtual_nodes_as_were_declared(server, vir
     members = (server.address.member(),)
     stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("state-0",),)))
     names = ("acker-0", "acker-1", "acker-2")
-    made = Verdicts(stores, lambda: (">lines",), lambda _: None, virtual_nodes)
+    made = Verdicts(stores, lambda: (">lines",), lambda _: None, lambda _: None, virtual_nodes)
     made.members(names)
     made.open(ATTEMPT, 10)
     log = AckLog(connect(server.address, UID).redis, UID)
@@ -58,16 +67,17 @@ def test_slices_are_placed_by_as_many_virtual_nodes_as_were_declared(server, vir
     made.stop()
 
 
-def test_a_question_that_was_refused_is_answered_when_it_is_asked_again(server, verdicts):
-    asking, events = verdicts
+def test_a_question_that_was_refused_is_put_again_until_it_is_answered(server, verdicts):
+    asking, events, told = verdicts
     redis = connect(server.address, UID).redis
     asking.open(ATTEMPT, 10)
     marker = CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ())
     redis.config_set("maxmemory", 1)
-    assert "'maxmemory'" in asking.ask(marker)
-    redis.config_set("maxmemory", 0)
+    asking.ask(marker)
+    assert "'maxmemory'" in told.get(timeout=ANSWER_S).text
     log = AckLog(redis, UID)
     assert not [f for _, f in log.read({log.control_key: "0-0"})[log.control_key] if b"close" in f]
+    redis.config_set("maxmemory", 0)
     for _ in range(2):
         asking.ask(marker)
     given = Verdict(ATTEMPT, tuple(range(16)), 0, (), True)
@@ -80,28 +90,33 @@ def test_a_question_that_was_refused_is_answered_when_it_is_asked_again(server, 
 
 def test_an_answer_that_no_acker_can_write_is_told(server, verdicts):
     """The question is in the log, and then the server takes nothing any more."""
-    asking, _ = verdicts
+    asking, _, told = verdicts
     redis = connect(server.address, UID).redis
     asking.open(ATTEMPT, 10)
     marker = CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ())
-    assert [asking.ask(marker), asking.ask(marker)] == ["", ""]
+    asking.ask(marker)
+    log = AckLog(redis, UID)
+    until(
+        lambda: any(b"close" in f for _, f in log.read({log.control_key: "0-0"})[log.control_key])
+    )
     redis.config_set("maxmemory", 1)
-    assert "'maxmemory'" in asking.ask(marker)
+    assert "'maxmemory'" in told.get(timeout=ANSWER_S).text
     redis.config_set("maxmemory", 0)
-    assert asking.ask(marker) == ""
 
 
 def test_a_server_that_went_before_the_verdict_is_told(server, verdicts):
-    asking, _ = verdicts
+    asking, _, told = verdicts
     asking.open(ATTEMPT, 10)
     marker = CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ())
     asking.ask(marker)
     server.kill()
-    assert "waits" in asking.ask(marker)
+    notice = told.get(timeout=ANSWER_S)
+    assert (notice.kind, notice.window, notice.warning) == ("WindowHeldUp", 1, True)
+    assert "waits" in notice.text
 
 
 def test_a_log_that_is_lost_before_the_question_is_told(server, verdicts):
-    asking, events = verdicts
+    asking, events, _ = verdicts
     redis = connect(server.address, UID).redis
     asking.open(ATTEMPT, 10)
     redis.delete(AckLog(redis, UID).control_key)
@@ -111,7 +126,7 @@ def test_a_log_that_is_lost_before_the_question_is_told(server, verdicts):
 
 def test_a_verdict_that_cannot_be_read_stops_the_driver(server, verdicts):
     """No further attempt would fare better, and nobody must wait for ever."""
-    asking, events = verdicts
+    asking, events, _ = verdicts
     redis = connect(server.address, UID).redis
     asking.open(ATTEMPT, 10)
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))

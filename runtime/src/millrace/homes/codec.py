@@ -73,10 +73,9 @@ def decode(kind: type[T], data: bytes | str, upgrades: Mapping[int, Upgrade] | N
         raise checked.DamagedError(f"its format is {number!r}, not a number")
     if number > FORMAT:
         raise _newer(kind, f"has format {number}, this release reads up to {FORMAT}")
-    sealed = checked.CHECKSUM in found
     fields = checked.verified(found, required=number >= FORMAT)
     fields.pop("format", None)
-    return _read(kind, fields, number, upgrades or {}, sealed)
+    return _read(kind, fields, number, upgrades or {})
 
 
 def decode_line(kind: type[T], line: bytes) -> T:
@@ -87,12 +86,10 @@ def decode_line(kind: type[T], line: bytes) -> T:
         raise checked.DamagedError(f"its format is {number!r}, not a number")
     if number > FORMAT:
         raise _newer(kind, f"has format {number}, this release reads up to {FORMAT}")
-    return _read(kind, found, number, {}, sealed=number >= FORMAT)
+    return _read(kind, found, number, {})
 
 
-def _read(
-    kind: type[T], fields: Plain, number: int, upgrades: Mapping[int, Upgrade], sealed: bool
-) -> T:
+def _read(kind: type[T], fields: Plain, number: int, upgrades: Mapping[int, Upgrade]) -> T:
     try:
         for step in range(number, FORMAT):
             fields = upgrades.get(step, dict)(fields)
@@ -100,7 +97,7 @@ def _read(
     except ValidationError as error:
         faults = error.errors(include_url=False)
         unknown = [fault for fault in faults if fault["type"] == _UNKNOWN]
-        if unknown and len(unknown) == len(faults) and sealed:
+        if number == FORMAT and unknown and len(unknown) == len(faults):
             # Undamaged as it is, so that a release wrote it that knows of more.
             raise _newer(kind, f"has the field {_where(unknown[0])!r}") from None
         first = faults[0]

@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from millrace import crash
+from millrace.engine.driver.errands import Couriers, Errands
 from millrace.engine.driver.inbox import Mailbox
 from millrace.engine.driver.journal import EventTeller
 from millrace.engine.driver.letters import encode_letters
+from millrace.engine.driver.lookout import Lookout
 from millrace.engine.driver.planner import Planner
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.stores import Stores
@@ -19,7 +21,7 @@ from millrace.engine.jobs.runner import AttemptDied, AttemptResult, AttemptRunne
 from millrace.engine.program.cutting import cut_intent
 from millrace.errors import FencedError, MillraceError, SinkError, StateServerError, error_text
 from millrace.ids import WindowNumber
-from millrace.homes.stores import ViewStore
+from millrace.homes.stores import HomeAwayError, ViewStore
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, AttemptPlan, Record, Stamp
 from millrace.sources.base import Source
@@ -49,11 +51,21 @@ class Equipment:
 
 
 class RealPerformer:
-    """One method for each kind of action; see ``protocol.events`` for what each asks."""
+    """One method for each kind of action; see ``protocol.events`` for what each asks.
 
-    def __init__(self, parts: Equipment, post: Post) -> None:
+    Nothing here waits: what may block is done on a thread that posts the answer, or tells ``fail``
+    of an error that the driver cannot go on with.
+    """
+
+    def __init__(self, parts: Equipment, post: Post, fail: Callable[[Exception], None]) -> None:
         self._parts = parts
         self._post = post
+        self._view = Errands("view", post, fail)
+        self._servers = Couriers(post, fail)
+        self._asking = Errands("asking-sources", post, fail)
+        self._cancelling = Errands("cancel", post, fail)
+        self._lookout = Lookout(parts.mailbox, post, self._inbox_away, fail)
+        self._orderly = False
         self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
         self._active: AttemptRunner | None = None
@@ -86,13 +98,17 @@ class RealPerformer:
         return self._methods[type(action)](action)
 
     def poll(self) -> list[e.Event]:
+        self._lookout.start()
         self._parts.settle()
-        return self._parts.mailbox.look()
+        return []
 
     def close(self) -> None:
         """End the threads; a running attempt is cancelled."""
+        for errands in (self._view, self._servers, self._asking, self._cancelling):
+            errands.stop()
         if self._active is not None:
             self._active.cancel_all()
+        self._lookout.stop(self._orderly)
         self._parts.planner.stop()
         self._parts.verdicts.stop()
         self._parts.publisher.stop()
@@ -102,24 +118,53 @@ class RealPerformer:
     # -- the view and the servers
 
     def _read_view(self, action: e.ReadView) -> list[e.Event]:
-        return [e.ViewRead(*self._parts.view.read(), action.token)]
+        def read() -> list[e.Event]:
+            try:
+                return [e.ViewRead(*self._parts.view.read(), action.token)]
+            except HomeAwayError as error:
+                return self._home_away(error)
+
+        self._view.do(action, read)
+        return []
 
     def _cas_view(self, action: e.CasView) -> list[e.Event]:
-        version = self._parts.view.cas(action.expected, action.view)
-        if version is None:
-            return [e.CasLost(action.view)]
-        crash.reached("driver.claimed")
-        return [e.CasDone(version, action.view)]
+        def swap() -> list[e.Event]:
+            try:
+                version = self._parts.view.cas(action.expected, action.view)
+            except HomeAwayError as error:
+                # It may have been replaced or not: the machine reads it to know.
+                return [*self._home_away(error), e.CasLost(action.view)]
+            if version is None:
+                return [e.CasLost(action.view)]
+            crash.reached("driver.claimed")
+            return [e.CasDone(version, action.view)]
+
+        self._view.do(action, swap)
+        return []
+
+    def _home_away(self, error: HomeAwayError) -> list[e.Event]:
+        return self._notify(e.Notify("HomeAway", str(error), warning=True))
+
+    def _inbox_away(self, error: HomeAwayError) -> None:
+        self._home_away(error)
 
     def _send_stamp(self, action: e.SendStamp) -> list[e.Event]:
-        event = self._parts.stores.stamp(action.member, action.stamp)
-        crash.reached("driver.stamped")
-        return [event]
+        def send() -> list[e.Event]:
+            event = self._parts.stores.stamp(action.member, action.stamp)
+            crash.reached("driver.stamped")
+            return [event]
+
+        self._servers.to(action.member).do(("stamp", action.stamp), send)
+        return []
 
     def _send_record(self, action: e.SendRecord) -> list[e.Event]:
-        event = self._parts.stores.write_record(action.member, action.stamp, action.record)
-        crash.reached("driver.record-sent")
-        return [event]
+        def send() -> list[e.Event]:
+            event = self._parts.stores.write_record(action.member, action.stamp, action.record)
+            crash.reached("driver.record-sent")
+            return [event]
+
+        self._servers.to(action.member).do((action.stamp, action.record.tag), send)
+        return []
 
     def _copy_objects(self, action: e.CopyObjects) -> list[e.Event]:
         # The machine asks again while it waits; one copy under a stamp is enough.
@@ -141,7 +186,8 @@ class RealPerformer:
     # -- windows
 
     def _plan(self, action: e.Plan) -> list[e.Event]:
-        self._parts.planner.ask(action)
+        # What waits for a driver comes before it can find that nothing is left to do.
+        self._lookout.first(lambda: self._parts.planner.ask(action))
         return []
 
     def _open_log(self, action: e.OpenLog) -> list[e.Event]:
@@ -214,32 +260,47 @@ class RealPerformer:
         if action.id in self._pending:
             self._over.add(action.id)
             if self._active is not None:
-                self._active.cancel(action.id)
+                self._cancelling.do(action.id, self._cancelled(self._active, action.id))
         return []
 
+    @staticmethod
+    def _cancelled(runner: AttemptRunner, attempt: AttemptId) -> Callable[[], list[e.Event]]:
+        def cancel() -> list[e.Event]:
+            runner.cancel(attempt)
+            return []
+
+        return cancel
+
     def _ask_verdict(self, action: e.AskVerdict) -> list[e.Event]:
-        return self._held_up(self._parts.verdicts.ask(action.marker), action.marker.id.window)
+        self._parts.verdicts.ask(action.marker)
+        return []
 
     def _held_up(self, reason: str, window: WindowNumber) -> list[e.Event]:
         """Nothing comes of an action for now; the machine asks again."""
-        if not reason:
-            return []
         return self._notify(e.Notify("WindowHeldUp", reason, window, warning=True))
 
     def _write_dead(self, action: e.WriteDead) -> list[e.Event]:
-        data = encode_letters(action.letters, self._parts.sources)
-        try:
-            self._parts.stores.put_everywhere(action.stamp, action.name, data)
-        except StateServerError as error:
-            return self._held_up(
-                f"dead letters of window {action.window} wait: {error}", action.window
-            )
-        crash.reached("driver.dead-written")
-        return [e.DeadWritten(action.name)]
+        def write() -> list[e.Event]:
+            data = encode_letters(action.letters, self._parts.sources)
+            try:
+                self._parts.stores.put_everywhere(action.stamp, action.name, data)
+            except StateServerError as error:
+                return self._held_up(
+                    f"dead letters of window {action.window} wait: {error}", action.window
+                )
+            crash.reached("driver.dead-written")
+            return [e.DeadWritten(action.name)]
+
+        self._asking.do((action.name, action.stamp), write)
+        return []
 
     def _split(self, action: e.Split) -> list[e.Event]:
-        first, second = cut_intent(action.intent, action.at, self._parts.sources)
-        return [e.SplitDone(action.intent.window, first, second)]
+        def cut() -> list[e.Event]:
+            first, second = cut_intent(action.intent, action.at, self._parts.sources)
+            return [e.SplitDone(action.intent.window, first, second)]
+
+        self._asking.do((action.intent.window, action.at), cut)
+        return []
 
     # -- sinks
 
@@ -288,15 +349,13 @@ class RealPerformer:
         return []
 
     def _committed(self, action: e.Committed) -> list[e.Event]:
-        first = self._parts.mailbox.committed(action.record)
+        self._lookout.committed(action.record)
         self._parts.committed(action.record)
-        # What waits for a driver comes before it can find that nothing is left to do.
-        return self._parts.mailbox.look() if first else []
+        return []
 
     def _stop(self, action: e.Stop) -> list[e.Event]:
         failed = action.kind not in e.ORDERLY
         log.log(logging.ERROR if failed else logging.INFO, action.text)
         self._parts.events.add(e.Notify("DriverStopped", action.text, warning=failed))
-        if not failed:
-            self._parts.mailbox.stopped()
+        self._orderly = action.kind in (e.StopKind.DRAINED, e.StopKind.ASKED)
         return []

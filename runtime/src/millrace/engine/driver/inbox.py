@@ -43,15 +43,13 @@ class Mailbox:
     def look(self) -> list[e.Event]:
         return [*self._proposals(), *self._new_requests()]
 
-    def committed(self, record: Record) -> bool:
-        """Requests that the record reflects are done; True for the first record of this life."""
-        first = self._record is None
+    def committed(self, record: Record) -> None:
+        """Requests that the record reflects are done."""
         self._record = record
         for token, request in list(self._waiting.items()):
             if self._done(request, record):
                 self._inbox.done(token)
                 del self._waiting[token]
-        return first
 
     def _done(self, request: e.DeadLetterRequest, record: Record) -> bool:
         """Whether nothing is left to do; a letter whose source is gone is never replayed."""

@@ -1,8 +1,8 @@
 """The driver's event loop: feeds the state machine and carries out what it wants.
 
-The machine and everything quick (stamps, record writes, the view) run on the calling thread;
-window attempts, verdicts, publishing, deleting and planning each have a thread that posts its
-answer as an event. So the order of record writes is the order in which the machine asked.
+Only the machine runs on the calling thread. Whatever may block, a state server, the view, the
+inbox, Spark, a source or a sink, has threads of its own (``errands``) that post their answers as
+events, so that a stop is heard and time passes whoever is slow.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import heapq
 import queue
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from millrace.clock import Clock
@@ -21,13 +22,20 @@ LONGEST_WAIT_S = 0.2
 """How often ``poll`` is called when no event arrives."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Ends the loop."""
+
+    error: Exception
+
+
 class Performer(Protocol):
     """Carries out actions. An event that is already known is returned, others are posted."""
 
     def perform(self, action: e.Action) -> list[e.Event]: ...
 
     def poll(self) -> list[e.Event]:
-        """Look at what arrives by file: proposals and requests."""
+        """A moment has passed."""
         ...
 
 
@@ -40,14 +48,21 @@ class Loop:
     def __init__(self, machine: Driver, clock: Clock) -> None:
         self._machine = machine
         self._clock = clock
-        self._events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[e.Event | _Failed] = queue.SimpleQueue()
         self._timers: list[float] = []
 
     def post(self, event: e.Event) -> None:
         self._events.put(event)
 
+    def fail(self, error: Exception) -> None:
+        """End ``run`` with an error that a thread met; safe from any thread."""
+        self._events.put(_Failed(error))
+
     def run(self, effects: Performer, observe: Callable[[e.Event], None]) -> e.Stop:
-        """Run the machine to its end; ``observe`` is told every event before it is handled."""
+        """Run the machine to its end; ``observe`` is told every event before it is handled.
+
+        Raises what ``fail`` was told.
+        """
         ready: deque[e.Event] = deque()
         actions = self._machine.start(self._clock.monotonic_s())
         polled_s = float("-inf")
@@ -76,7 +91,10 @@ class Loop:
         if self._timers:
             wait_s = min(wait_s, max(0.0, self._timers[0] - now_s))
         try:
-            return self._events.get(timeout=wait_s) if wait_s > 0 else self._events.get_nowait()
+            found = self._events.get(timeout=wait_s) if wait_s > 0 else self._events.get_nowait()
+            if isinstance(found, _Failed):
+                raise found.error
+            return found
         except queue.Empty:
             pass
         now_s = self._clock.monotonic_s()

@@ -194,6 +194,7 @@ class DriverProcess:
             self._stores,
             lambda: self._started().program.tracked_edges,
             post,
+            self._tell,
             spec.ackers.virtual_nodes,
         )
         planner = Planner(
@@ -221,7 +222,7 @@ class DriverProcess:
             failed=self._failed,
             settle=self._statistics.settle,
         )
-        return RealPerformer(parts, post)
+        return RealPerformer(parts, post, self._loop.fail)
 
     def _retired(self) -> RetiredSinks:
         told = self._told
@@ -276,6 +277,10 @@ class DriverProcess:
         if isinstance(event, e.PlanFailed):
             self._exit_code = ExitCode.SOURCE
         self._statistics.observe(event)
+
+    def _tell(self, notice: e.Notify) -> None:
+        if self._events.add(notice):
+            log.log(logging.WARNING if notice.warning else logging.INFO, notice.text)
 
     def _failed(self, error: MillraceError) -> None:
         self._exit_code = error.exit_code

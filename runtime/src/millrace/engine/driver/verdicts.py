@@ -18,14 +18,14 @@ from millrace.tracking.log import AckLog, AckLogLostError
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.5
-"""How long one look at the verdicts takes before the question is looked at again."""
+"""How long one look at the verdicts takes before it is asked what may hold them up."""
 
 
 class Verdicts:
     """Opens and closes window attempts in the ack log and posts the verdicts as events.
 
     The log lives on the first member of the view. A server that is away costs time, never an
-    answer: the machine asks again.
+    answer; ``tell`` is told of it, on another thread.
     """
 
     def __init__(
@@ -33,9 +33,11 @@ class Verdicts:
         stores: Stores,
         edges: Callable[[], Sequence[str]],
         post: Callable[[e.Event], None],
+        tell: Callable[[e.Notify], object],
         virtual_nodes: int,
     ) -> None:
         self._stores = stores
+        self._tell = tell
         self._virtual_nodes = virtual_nodes
         self._edges = edges
         self._post = post
@@ -67,42 +69,14 @@ class Verdicts:
         """Announce an attempt. Raises ``StateServerError``, ``FencedError``."""
         self._begun().open(attempt, roots)
 
-    def ask(self, marker: CloseMarker) -> str:
-        """Name the winners and wait for the verdict on another thread.
+    def ask(self, marker: CloseMarker) -> None:
+        """Name the winners and wait for the verdict, on another thread, until it is there.
 
-        Asked again, it does so only if the log has not taken them yet, or nobody waits any more.
-        Returns what holds the verdict up, if that is known.
+        Asked again while that goes on, it does nothing.
         """
-        try:
-            if self._asked == marker.id:
-                return self._held_up()
-            self._begun().close(marker)
-        except FencedError as error:
-            self._post(e.SinkRefused(str(error), fenced=True))
-            return ""
-        except AckLogLostError:
-            self._post(e.VerdictLost(marker.id))
-            return ""
-        except StateServerError as error:
-            return f"the verdict on window {marker.id.window} waits: {error}"
-        crash.reached("driver.closed")
-        self._asked = marker.id
-        self._waiter.submit(self._wait, marker)
-        return ""
-
-    def _held_up(self) -> str:
-        """Why an answer may be late that no acker can say: they write it to a server that is full.
-
-        Raises ``StateServerError``.
-        """
-        with self._lock:
-            reader = self._log
-        if reader is None or not reader.full():
-            return ""
-        return (
-            "the verdict waits: the state server's memory is full, its 'maxmemory' is reached; "
-            "raise it, or have less state"
-        )
+        if self._asked != marker.id:
+            self._asked = marker.id
+            self._waiter.submit(self._judge, marker)
 
     def give_up(self, attempt: AttemptId) -> None:
         """Nobody waits for this verdict any more."""
@@ -114,36 +88,68 @@ class Verdicts:
         if self._control is not None:
             self._control.forget(attempts)
 
-    def _wait(self, marker: CloseMarker) -> None:
+    def _judge(self, marker: CloseMarker) -> None:
         try:
-            self._wait_for(marker)
+            event = self._verdict(marker)
+        except FencedError as error:
+            event = e.SinkRefused(str(error), fenced=True)
+        except AckLogLostError:
+            event = e.VerdictLost(marker.id)
+        except MillraceError as error:
+            # A verdict in a newer format, say: no further attempt would be judged.
+            event = e.RunFailed(marker.id, str(error))
         except Exception as error:
             # The boundary of a thread: a verdict that nobody waits for would hold windows up.
             log.exception("waiting for the verdict on %s", marker.id)
-            self._post(e.RunFailed(marker.id, error_text(error)))
+            event = e.RunFailed(marker.id, error_text(error))
+        if event is None:
+            return
+        if not isinstance(event, e.VerdictGiven):
+            self.give_up(marker.id)  # whoever asks again is heard
+        self._post(event)
 
-    def _wait_for(self, marker: CloseMarker) -> None:
-        while not self._stopped.is_set() and self._asked == marker.id:
-            with self._lock:
-                reader = self._log
-            assert reader is not None
+    def _verdict(self, marker: CloseMarker) -> e.Event | None:
+        """The verdict; None where nobody waits for it any more."""
+        closed = False
+        while self._awaited(marker):
             try:
-                verdict = reader.wait_verdict(marker.id, PATIENCE_S)
+                if not closed:
+                    self._begun().close(marker)
+                    crash.reached("driver.closed")
+                    closed = True
+                verdict = self._reader().wait_verdict(marker.id, PATIENCE_S)
+                if verdict is not None:
+                    crash.reached("driver.judged")
+                    return e.VerdictGiven(verdict)
+                held_up = self._held_up()
             except AckLogLostError:
-                self._post(e.VerdictLost(marker.id))
-                return
+                raise
             except StateServerError as error:
-                log.warning("waiting for a verdict: %s", error)
+                held_up = f"the verdict on window {marker.id.window} waits: {error}"
                 self._stopped.wait(PATIENCE_S)
-                continue
-            except MillraceError as error:
-                # A verdict in a newer format, say: no further attempt would be judged.
-                self._post(e.RunFailed(marker.id, str(error)))
-                return
-            if verdict is not None:
-                crash.reached("driver.judged")
-                self._post(e.VerdictGiven(verdict))
-                return
+            if held_up and self._awaited(marker):
+                self._tell(e.Notify("WindowHeldUp", held_up, marker.id.window, warning=True))
+        return None
+
+    def _awaited(self, marker: CloseMarker) -> bool:
+        return not self._stopped.is_set() and self._asked == marker.id
+
+    def _reader(self) -> AckLog:
+        with self._lock:
+            assert self._log is not None
+            return self._log
+
+    def _held_up(self) -> str:
+        """Why an answer may be late that no acker can say: they write it to a server that is full.
+
+        Raises ``StateServerError``.
+        """
+        if not self._reader().full():
+            return ""
+        return (
+            "the verdict waits: the state server's memory is full, its 'maxmemory' is reached; "
+            "raise it, or have less state"
+        )
 
     def _begun(self) -> AckControl:
         """The control stream of this execution on the server that holds the log now."""

@@ -1,0 +1,96 @@
+"""Threads beside the driver's loop, each of which does its errands one after the other.
+
+The loop never waits for a server, a file system or anyone's code: what blocks is an errand, and its
+answer comes back as an event. Errands of one thread are done in the order in which they were asked
+for, so the order of record writes at each state server is the order in which the machine asked.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Hashable
+
+from millrace.protocol import events as e
+from millrace.protocol.types import Member
+
+Work = Callable[[], list[e.Event]]
+
+
+class Errands:
+    """One thread. ``do`` and ``stop`` are for one thread, the loop's.
+
+    ``post`` takes answers. ``fail`` takes an exception that an errand ended with: the driver
+    cannot go on. The thread ends with its process, whatever it hangs in.
+    """
+
+    def __init__(
+        self, name: str, post: Callable[[e.Event], None], fail: Callable[[Exception], None]
+    ) -> None:
+        self._name = name
+        self._post = post
+        self._fail = fail
+        self._queue: queue.SimpleQueue[tuple[Hashable, Work] | None] = queue.SimpleQueue()
+        self._known: set[Hashable] = set()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def do(self, key: Hashable, work: Work) -> None:
+        """Do ``work`` after what was asked for before, and post what it answers.
+
+        What waits or is under way already, by its ``key``, is not done twice: the machine asks
+        again for whatever is unanswered.
+        """
+        if self._stopped or key in self._known:
+            return
+        self._known.add(key)
+        self._queue.put((key, work))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing more; what is under way is like a message on its way, and not awaited."""
+        self._stopped = True
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while True:
+            errand = self._queue.get()
+            if errand is None or self._stopped:
+                return
+            key, work = errand
+            try:
+                answers = work()
+            except Exception as error:  # noqa: BLE001 the boundary of a thread: the loop raises it
+                self._fail(error)
+                return
+            finally:
+                # Before the answer is known: who asks again because of it must be heard.
+                self._known.discard(key)
+            for event in answers:
+                self._post(event)
+
+
+class Couriers:
+    """A thread for each state server, so that one that is slow holds up none of the others."""
+
+    def __init__(self, post: Callable[[e.Event], None], fail: Callable[[Exception], None]) -> None:
+        self._post = post
+        self._fail = fail
+        self._to: dict[str, tuple[Member, Errands]] = {}
+
+    def to(self, member: Member) -> Errands:
+        """The thread of one incarnation; that of an earlier one of its name is not waited for."""
+        known = self._to.get(member.name)
+        if known is not None and known[0] == member:
+            return known[1]
+        if known is not None:
+            known[1].stop()
+        made = Errands(f"to-{member.name}", self._post, self._fail)
+        self._to[member.name] = (member, made)
+        return made
+
+    def stop(self) -> None:
+        for _, errands in self._to.values():
+            errands.stop()
