@@ -7,15 +7,32 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from millrace.engine.driver.letters import decode_letters, payload_of, replay_of
+from millrace.engine.driver.process import read_settings
+from millrace.homes.documents import (
+    Ask,
+    ProcessRow,
+    Proposal,
+    Request,
+    RunEvent,
+    RunningWindow,
+    Status,
+    Timing,
+    decode_processes,
+)
+from millrace.homes.documents import Totals as RunTotals
+from millrace.homes.settings import RetiredSink, in_folder
+from millrace.homes.stores import Asked
 from millrace.protocol import codec
 from millrace.protocol.acklog import SliceOwners
 from millrace.protocol.types import (
     AttemptId,
+    Components,
     DeadSegment,
     Intent,
     Member,
@@ -33,6 +50,8 @@ from millrace.protocol.types import (
 )
 from millrace.sinks.files import FileSink
 from millrace.state import blobs
+from millrace.state.inboxfiles import InboxFiles
+from millrace.state.journalfiles import JournalFiles
 from millrace.state.keyed import Aggregate, AggregateState
 
 FIRST = Path(__file__).with_name("corpus") / "format-1"
@@ -128,3 +147,45 @@ def test_the_state_of_an_aggregate() -> None:
         "b": {"rows": 1, "total": 2, "mean": 2.0},
         None: {"rows": 1, "total": None, "mean": None},
     }
+
+
+def test_what_processes_of_a_run_tell_each_other(tmp_path: Path) -> None:
+    member = Member("state-0", "4f1c", "unix:///tmp/work/state-0/socket")
+    (tmp_path / "requests").mkdir()
+    shutil.copy(FIRST / "request.json", tmp_path / "requests")
+    inbox = InboxFiles(FIRST / "proposal.json", tmp_path / "requests")
+    assert inbox.proposal() == Proposal((member,), ("acker-0", "acker-1"))
+    asked = Request(Ask.REPLAY, "2.7.1.1/dead", (0, 3))
+    assert list(inbox.requests()) == [Asked("request", asked)]
+
+    (tmp_path / "events.jsonl").touch()
+    journal = JournalFiles(FIRST / "status.json", tmp_path / "events.jsonl")
+    follower = journal.follow()
+    shutil.copy(FIRST / "events.jsonl", tmp_path)
+    assert list(follower.new()) == [
+        RunEvent(1700000002.0, "DriverRecovered", "execution 3 goes on behind window 7", 7),
+        RunEvent(1700000003.5, "WindowSplit", "a root of window 8 ends its worker", 8, True),
+    ]
+    assert journal.status() == Status(
+        *(81, "running", "running", None, "a1", 3, 1, "open", ("state-0",), 8, 8),
+        RunningWindow(9, 2, 100, 1700000009.5),
+        RunTotals(800, 8, 1, 2, 0),
+        *(1, 2, 12, 51.5, (Timing(8, 0.031),), 1700000010.0),
+    )
+    assert decode_processes((FIRST / "processes.json").read_bytes()).processes == (
+        ProcessRow("supervisor", "supervisor", 70, 8123, 0, 1700000000.25, 0),
+        ProcessRow("driver", "driver", 81, 8200, 80, 1700000001.5, 2),
+    )
+
+
+def test_what_a_driver_is_told() -> None:
+    work = Path("/home/me/.millrace/counts")
+    settings = read_settings(FIRST / "driver.json")
+    components = Components(1, {"lines": 0}, {"split": 0}, {"rows": 1})
+    retired = {"name": "old", "inputs": [{"from": "split"}], "console": {}}
+    assert settings == replace(
+        in_folder(FIRST, "a1", work / "topology.json", Path("/home/me")),
+        components=components,
+        retired=(RetiredSink("old", 0, retired),),
+        drop_removed=True,
+    )

@@ -13,11 +13,22 @@ from dataclasses import replace
 
 from millrace.homes.documents import Ask, Proposal, Request, RunEvent, Status, Totals
 from millrace.homes.stores import Inbox, Journal, ViewStore
+from millrace.ids import Epoch, Execution, Timeline
 from millrace.protocol.types import Member, Phase, View
 
 UID = "uid-of-the-checks"
 MEMBER = Member("state-0", "run-1", "redis://127.0.0.1:1")
-VIEW = View(UID, 1, 1, Phase.OPEN, 1, (MEMBER,), (MEMBER,), 1, (("state-0",),))
+VIEW = View(
+    UID,
+    Timeline(1),
+    Epoch(1),
+    Phase.OPEN,
+    Execution(1),
+    (MEMBER,),
+    (MEMBER,),
+    Epoch(1),
+    (("state-0",),),
+)
 
 Views = Callable[[], ViewStore]
 Inboxes = Callable[[], Inbox]
@@ -40,8 +51,8 @@ def only_the_expected_version_is_replaced(views: Views) -> None:
     version = one.cas(0, VIEW)
     assert version is not None
     assert version > 0
-    assert one.cas(0, replace(VIEW, execution=9)) is None
-    assert other.cas(version + 1, replace(VIEW, execution=9)) is None
+    assert one.cas(0, replace(VIEW, execution=Execution(9))) is None
+    assert other.cas(version + 1, replace(VIEW, execution=Execution(9))) is None
     assert other.read() == (version, VIEW)
 
 
@@ -49,7 +60,7 @@ def what_one_wrote_another_reads(views: Views) -> None:
     one, other = views(), views()
     version = 0
     for execution in range(1, 6):
-        wanted = replace(VIEW, execution=execution)
+        wanted = replace(VIEW, execution=Execution(execution))
         writer, reader = (one, other) if execution % 2 else (other, one)
         after = writer.cas(version, wanted)
         assert after is not None
@@ -72,7 +83,7 @@ def the_same_words_are_another_version(views: Views) -> None:
 
 def of_several_writers_one_wins(views: Views) -> None:
     """Everybody counts up from what it read: nothing is lost, and no version is given twice."""
-    views().cas(0, replace(VIEW, execution=0))
+    views().cas(0, replace(VIEW, execution=Execution(0)))
     won: list[tuple[int, int]] = []
     errors: list[BaseException] = []
 
@@ -85,7 +96,7 @@ def of_several_writers_one_wins(views: Views) -> None:
                 assert tries < _TRIES, "nobody gets through"
                 version, view = store.read()
                 assert view is not None
-                wanted = replace(view, execution=view.execution + 1)
+                wanted = replace(view, execution=Execution(view.execution + 1))
                 after = store.cas(version, wanted)
                 if after is not None:
                     won.append((after, wanted.execution))

@@ -20,8 +20,8 @@ from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.runner import AttemptDied, AttemptResult, AttemptRunner, SparkGone
 from millrace.engine.program.cutting import cut_intent
 from millrace.errors import FencedError, MillraceError, SinkError, StateServerError, error_text
-from millrace.ids import WindowNumber
 from millrace.homes.stores import HomeAwayError, ViewStore
+from millrace.ids import WindowNumber
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, AttemptPlan, Record, Stamp
 from millrace.sources.base import Source
