@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from millrace.cli.report import Report
+from millrace.homes.documents import Status
 from millrace.local.supervisor import RunResult
 
 
@@ -15,7 +16,7 @@ def test_a_label_of_any_length_stands_apart_from_what_it_says():
     counts = {"roots": 1, "windows": 1, "replays": 0, "dead": 0, "dropped": 0}
     folder: Any = SimpleNamespace(path=Path("/work"))
     sinks = {"running-out": "/out/running", "a-name-that-is-long": "/out/long", "s": "/out/s"}
-    report = Report("orders", folder, RunResult(0, "asked"), 1.0, counts, counts, {}, sinks)
+    report = Report("orders", folder, RunResult(0, "asked"), 1.0, counts, counts, Status(), sinks)
     shown = io.StringIO()
     report.show(Console(file=shown, width=80))
     lines = shown.getvalue().splitlines()[1:]
@@ -33,7 +34,7 @@ def test_the_command_that_lists_dead_letters_can_be_typed_as_it_is(tmp_path, mon
     def hint(place: Path, named: Path | None) -> str:
         folder: Any = SimpleNamespace(path=place)
         result = RunResult(0, "drained")
-        rest = (1.0, counts, counts, {"deadLetters": 1}, {}, None, named)
+        rest = (1.0, counts, counts, Status(dead_letters=1), {}, None, named)
         return Report("orders", folder, result, *rest).dead_letters.partition(": ")[2]
 
     default = file.parent / ".millrace" / "orders"
