@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from pathlib import Path
 
 from millrace.modes import private_opener
@@ -17,7 +18,7 @@ from millrace.modes import private_opener
 
 def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file; on disk on return if ``durable``, else a crash may leave either or none."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     draft.unlink(missing_ok=True)
     _write(draft, data, durable)
     os.replace(draft, path)

@@ -9,12 +9,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from millrace import checked
+from millrace import checked, durable
 from millrace.errors import NewerFormatError
 from millrace.homes import codec
 from millrace.homes.documents import Proposal, Request
 from millrace.homes.stores import Asked, HomeAwayError
-from millrace.state.replacing import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ class InboxFiles:
 
     def propose(self, proposal: Proposal) -> None:
         """Not durable: who proposes says it again whenever it starts. Raises ``OSError``."""
-        replace_file(self._proposal, _text(proposal), durable=False)
+        durable.replace(self._proposal, _text(proposal), durable=False)
 
     def proposal(self) -> Proposal | None:
         try:
@@ -57,7 +56,7 @@ class InboxFiles:
         self._requests.mkdir(mode=0o700, exist_ok=True)
         # Names sort in the order of asking.
         token = f"{time.time_ns()}-{secrets.token_hex(4)}"
-        replace_file(self._requests / f"{token}.json", _text(request))
+        durable.replace(self._requests / f"{token}.json", _text(request))
         return token
 
     def requests(self) -> Sequence[Asked]:
@@ -87,8 +86,8 @@ class InboxFiles:
             raise _away(self._requests, error) from error
 
 
-def _text(document: object) -> str:
-    return json.dumps(codec.encode(document), indent=1) + "\n"
+def _text(document: object) -> bytes:
+    return (json.dumps(codec.encode(document), indent=1) + "\n").encode()
 
 
 def _away(path: Path, error: OSError) -> HomeAwayError:

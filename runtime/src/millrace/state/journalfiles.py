@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from millrace import checked
+from millrace import checked, durable
 from millrace.errors import NewerFormatError
 from millrace.homes import codec
 from millrace.homes.documents import RunEvent, Status
-from millrace.state.replacing import replace_file
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class JournalFiles:
 
     def tell(self, status: Status) -> None:
         try:
-            replace_file(self._status, json.dumps(codec.encode(status)), durable=False)
+            durable.replace(self._status, json.dumps(codec.encode(status)).encode(), durable=False)
         except OSError as error:
             # Windows may go on without it; where they cannot, they say so.
             log.warning("%s cannot be written: %s", self._status, error)
