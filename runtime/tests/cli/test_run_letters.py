@@ -16,6 +16,7 @@ from millrace.clock import SystemClock
 from millrace.engine.driver.inbox import Mailbox
 from millrace.engine.driver.letters import encode_letters
 from millrace.errors import ExitCode
+from millrace.homes import codec
 from millrace.local.files import write_json
 from millrace.local.launch import state_servers
 from millrace.local.takeover import take_over
@@ -119,7 +120,7 @@ def listed(folder: WorkFolder, *options: str) -> dict[str, dict[str, Any]]:
 
 
 def requests(folder: WorkFolder) -> list[dict[str, Any]]:
-    return [json.loads(p.read_text()) for p in sorted(folder.requests.glob("*.json"))]
+    return [codec.plain(asked.request) for asked in folder.inbox.requests()]
 
 
 def test_letters_are_listed_while_no_run_is_alive(folder: WorkFolder) -> None:
