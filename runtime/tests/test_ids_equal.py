@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace import ids
+from millrace.engine.task import kernels as task
 from millrace.errors import ProtocolError
 from millrace.tracking import ids as arrays
 from millrace.tracking import kernels
@@ -59,15 +60,11 @@ def test_seeds_of_a_range_equal(
     assert kernels.range_seeds(source, partition, start, count, replay).tolist() == expected
 
 
-@given(st.lists(st.tuples(U64S, U64S), max_size=20), U64S, st.integers(0, 999))
+@given(st.lists(U64S, max_size=20), st.integers(0, 999), U64S)
 @settings(deadline=None)
-def test_tuple_ids_equal(pairs: list[tuple[int, int]], edge: int, partition: int) -> None:
-    parents, ordinals = _u64([p for p, _ in pairs]), _u64([o for _, o in pairs])
-    assert arrays.tuple_ids(parents, ordinals, edge).tolist() == [
-        ids.tuple_id(p, o, edge) for p, o in pairs
-    ]
-    assert arrays.copy_ids(parents, partition, edge).tolist() == [
-        ids.tuple_id(p, partition, ids.mix64(edge)) for p, _ in pairs
+def test_ids_of_equal_ordinals_equal(parents: list[int], ordinal: int, edge: int) -> None:
+    assert task.emit_alike(_u64(parents), ordinal, edge).tolist() == [
+        ids.tuple_id(parent, ordinal, edge) for parent in parents
     ]
 
 
@@ -91,98 +88,85 @@ def families(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     return parent_ids, sorted(parents) if draw(st.booleans()) else parents
 
 
-@given(families(), U64S, st.sampled_from([np.int64, np.int32, np.uint32, np.uint8, np.int16]))
-@settings(deadline=None)
-def test_child_ids_equal(family: tuple[list[int], list[int]], edge: int, dtype: type) -> None:
-    parent_ids, parents = family
-    expected = _children(parent_ids, parents, edge)
-    index = np.array(parents, dtype)
-    assert kernels.child_ids(_u64(parent_ids), index, edge).tolist() == expected
-    assert arrays.child_ids(_u64(parent_ids), index.astype(np.int64), edge).tolist() == expected
-    assert kernels.child_ids(_u64(parent_ids)[::-1], index[::-1], edge).tolist() == _children(
-        parent_ids[::-1], parents[::-1], edge
-    )
+def _nets(roots: int = 10) -> tuple[arrays.U64, arrays.U64]:
+    return np.zeros(roots, np.uint64), np.zeros(1, np.uint64)
 
 
-@given(families(), st.integers(0, 700), U64S)
+@given(families(), U64S)
 @settings(deadline=None)
-def test_counters_continue_the_numbering(
-    family: tuple[list[int], list[int]], at: int, edge: int
-) -> None:
+def test_child_ids_equal(family: tuple[list[int], list[int]], edge: int) -> None:
     parent_ids, parents = family
-    counters = np.zeros(len(parent_ids), np.uint32)
-    first = kernels.child_ids(_u64(parent_ids), np.array(parents[:at], np.int64), edge, counters)
-    rest = kernels.child_ids(_u64(parent_ids), np.array(parents[at:], np.int64), edge, counters)
-    assert first.tolist() + rest.tolist() == _children(parent_ids, parents, edge)
+    index = np.array(parents, np.int64)
+    ordinals = task.ordinals_of(index, len(parent_ids))
+    made = task.emit_unbooked(_u64(parent_ids), index, ordinals, edge, len(parents))
+    assert made.tolist() == _children(parent_ids, parents, edge)
+
+
+@given(st.lists(U64S, max_size=20), U64S)
+@settings(deadline=None)
+def test_ids_of_single_children_equal(parents: list[int], edge: int) -> None:
+    made = task.emit_unbooked(_u64(parents), None, None, edge, len(parents))
+    assert made.tolist() == [ids.tuple_id(parent, 0, edge) for parent in parents]
+
+
+TREE, NOWHERE = task.WINDOW_TREE, task.UNTRACKED
 
 
 @given(families(), U64S, st.data())
 @settings(deadline=None)
-def test_fused_children_equal_the_two_steps(
+def test_what_is_emitted_is_booked_for_its_root(
     family: tuple[list[int], list[int]], edge: int, data: st.DataObject
 ) -> None:
+    """Roots of the window, its own tree, and tuples of none; two ways for parents in order."""
     parent_ids, parents = family
-    roots = [data.draw(st.integers(0, 9)) for _ in parent_ids]
-    acc, span = np.zeros(10, np.uint64), np.array([10, -1])
-    made = kernels.children_xor(
-        acc, span, np.array(roots, np.uint32), _u64(parent_ids), np.array(parents, np.int64), edge
-    )
+    places = st.integers(0, 9) | st.sampled_from([TREE, TREE + 5, NOWHERE])
+    roots = [data.draw(places) for _ in parent_ids]
+    index, of_parents = np.array(parents, np.int64), np.array(roots, np.uint32)
+    nets = _nets()
+    ordinals = task.ordinals_of(index, len(parent_ids))
+    made = task.emit(_u64(parent_ids), index, ordinals, of_parents[index], edge, nets)
     assert made.tolist() == _children(parent_ids, parents, edge)
-    expected = [0] * 10
+    expected, loose = [0] * 10, 0
     for child, parent in zip(made.tolist(), parents, strict=True):
-        expected[roots[parent]] ^= child
-    assert acc.tolist() == expected
-    touched = [root for root, value in enumerate(expected) if value]
-    assert not touched or span[0] <= touched[0] <= touched[-1] <= span[1]
+        if roots[parent] < TREE:
+            expected[roots[parent]] ^= child
+        elif roots[parent] != NOWHERE:
+            loose ^= child
+    assert (nets[0].tolist(), int(nets[1][0])) == (expected, loose)
+    again = _nets()
+    task.absorb(made, of_parents[index], again)
+    assert [net.tolist() for net in again] == [net.tolist() for net in nets]
+    by_family = _nets()
+    in_order = task.emit_families(_u64(parent_ids), of_parents, index, edge, by_family)
+    if parents != sorted(parents):
+        assert in_order is None
+        return
+    assert in_order is not None
+    assert in_order.tolist() == made.tolist()
+    assert [net.tolist() for net in by_family] == [net.tolist() for net in nets]
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), U64S), max_size=40))
+@given(families(), U64S, st.sampled_from([np.int64, np.int32, np.uint32, np.uint8, np.int16]))
 @settings(deadline=None)
-def test_xor_into_equals(items: list[tuple[int, int]]) -> None:
-    expected = [0] * 10
-    for root, value in items:
-        expected[root] ^= value
-    roots, values = np.array([r for r, _ in items], np.int64), _u64([v for _, v in items])
-    compiled, plain, span = np.zeros(10, np.uint64), np.zeros(10, np.uint64), np.array([10, -1])
-    kernels.xor_into(compiled, roots, values, span)
-    arrays.xor_into(plain, roots.astype(np.uint32), values)
-    assert compiled.tolist() == plain.tolist() == expected
-    if items:
-        assert span.tolist() == [min(r for r, _ in items), max(r for r, _ in items)]
-    assert arrays.xor_all(values) == reduce(xor, (v for _, v in items), 0)
+def test_families_of_any_index_type_equal(
+    family: tuple[list[int], list[int]], edge: int, dtype: type
+) -> None:
+    parent_ids, parents = family
+    found = kernels.child_families(_u64(parent_ids), np.array(sorted(parents), dtype), edge)
+    assert found is not None
+    assert found[0].tolist() == _children(parent_ids, sorted(parents), edge)
+    assert reduce(xor, found[1].tolist(), 0) == reduce(xor, found[0].tolist(), 0)
 
 
 @pytest.mark.parametrize("bad", [[-1], [0, 3], [2, -1], [1, 0, 7]])
-def test_a_parent_out_of_range_is_refused(bad: list[int]) -> None:
-    three = _u64([1, 2, 3])
-    with pytest.raises(
-        ProtocolError, match=f"parent index {next(b for b in bad if b not in (0, 1, 2))} "
-    ):
-        kernels.child_ids(three, np.array(bad), 5)
-    with pytest.raises(ProtocolError, match="out of range"):
-        kernels.children_xor(
-            np.zeros(4, np.uint64),
-            np.array([4, -1]),
-            np.zeros(3, np.uint32),
-            three,
-            np.array(bad),
-            5,
-        )
+def test_families_of_a_parent_out_of_range_are_not_made(bad: list[int]) -> None:
+    assert kernels.child_families(_u64([1, 2, 3]), np.array(bad), 5) is None
+    assert kernels.child_families(_u64([]), np.array([0]), 5) is None
 
 
 def test_wrong_arrays_are_refused() -> None:
-    acc, three = np.zeros(4, np.uint64), _u64([1, 2, 3])
-    with pytest.raises(ProtocolError, match="root sequence 4 is out of range"):
-        kernels.xor_into(acc, np.array([0, 4, 1], np.uint32), three)
-    with pytest.raises(ProtocolError, match="-1 to 1 do not fit"):
-        kernels.xor_into(acc, np.array([0, -1, 1]), three)
-    with pytest.raises(ProtocolError, match="2 roots were given for 3"):
-        kernels.xor_into(acc, np.array([0, 1], np.uint32), three)
     with pytest.raises(ProtocolError, match="parent indices are float64"):
-        kernels.child_ids(three, np.array([0.0]), 5)  # type: ignore[arg-type]
-    with pytest.raises(ProtocolError, match="parent index 0 "):
-        kernels.child_ids(_u64([]), np.array([0]), 5)
-    assert kernels.child_ids(_u64([]), np.array([], np.int64), 5).tolist() == []
+        kernels.child_families(_u64([1, 2, 3]), np.array([0.0]), 5)  # type: ignore[arg-type]
 
 
 def test_dense_numbers_do_not_cancel() -> None:

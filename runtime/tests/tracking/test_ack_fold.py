@@ -7,13 +7,13 @@ import random
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tasktold import TaskTold
 
 from millrace.ids import TRACKING_PARTITIONS
 from millrace.protocol.acker import AckerMachine, Answer, Drain, Follow, Reread, Unfollow
 from millrace.protocol.acklog import Open, SliceOwners, check_partition, roots_of, source_edge
 from millrace.protocol.plainfold import PlainFold, PlainMessage, seeds
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Replay, RootRange, TaskId
-from millrace.tracking.collector import AckCollector
 from millrace.tracking.fold import ArrayFold, SeedIntervals
 from millrace.tracking.message import AckMessage, Net, Seeds, decode
 
@@ -57,12 +57,12 @@ def messages(roots: int, what: Touches) -> list[tuple[AckMessage, PlainMessage]]
     """The same messages in both forms."""
     found = []
     for task in {touch[0] for touch in what}:
-        collector = AckCollector(ATTEMPT, TaskId(0, task, task), roots, intent(roots).ranges)
+        collector = TaskTold(ATTEMPT, TaskId(0, task, task), roots, intent(roots).ranges)
         for edge in EDGES:
             mine = [touch for touch in what if touch[:2] == (task, edge)]
             roots_of_edge = np.array([root for _, _, root, _ in mine], np.uint32)
             values = np.array([value for *_, value in mine], np.uint64)
-            collector.emitted(edge, roots_of_edge, values)
+            collector.absorb(edge, roots_of_edge, values)
         for partition, data in collector.messages():
             message = decode(data)
             fold = ArrayFold(Open(ATTEMPT, roots, EDGES), partition)
@@ -197,8 +197,8 @@ def test_a_machine_over_arrays_finds_the_broken_roots() -> None:
     judged = [s for s in range(roots) if s not in close.excluded]
     known = {s: (seed, edge) for s, seed, edge in seeds(close.intent, judged)}
     ranges = close.intent.ranges
-    source, sink = (AckCollector(ATTEMPT, TaskId(p, 0, p), roots, ranges) for p in range(2))
-    loser = AckCollector(ATTEMPT, TaskId(1, 0, 55), roots)
+    source, sink = (TaskTold(ATTEMPT, TaskId(p, 0, p), roots, ranges) for p in range(2))
+    loser = TaskTold(ATTEMPT, TaskId(1, 0, 55), roots)
     all_roots = np.array(sorted(known), np.uint32)
     ids = np.array([rng.getrandbits(64) for _ in all_roots], np.uint64)
     for name in ("lines", "more"):
@@ -206,10 +206,10 @@ def test_a_machine_over_arrays_finds_the_broken_roots() -> None:
         mine = [s for s in sorted(known) if known[s][1] == edge]
         values = np.array([known[s][0] for s in mine], np.uint64)
         source.read(name, np.array(mine, np.uint32), values)
-    source.emitted("a>b", all_roots, ids)
+    source.absorb("a>b", all_roots, ids)
     keep = all_roots != 4000
-    sink.processed("a>b", all_roots[keep], ids[keep])
-    loser.processed("a>b", all_roots, ids)
+    sink.absorb("a>b", all_roots[keep], ids[keep])
+    loser.absorb("a>b", all_roots, ids)
     log: dict[int, list[AckMessage]] = {p: [] for p in range(TRACKING_PARTITIONS)}
     wrote: dict[TaskId, tuple[int, ...]] = {}
     for collector in (source, loser, sink):

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tasktold import TaskTold, TrackedEdge
 
 from millrace.errors import NewerFormatError, ProtocolError
 from millrace.ids import TRACKING_PARTITIONS, tuple_id
 from millrace.protocol.acklog import check_partition, local_index, partition_of, source_edge
 from millrace.protocol.types import FORMAT, AttemptId, RootRange, TaskId
 from millrace.tracking import message as codec
-from millrace.tracking.collector import AckCollector, TrackedEdge
 from millrace.tracking.kernels import range_seeds
 
 ATTEMPT, TASK = AttemptId(1 << 40, 7, 3), TaskId(2, 9, 1 << 35)
@@ -22,7 +22,7 @@ U64S = st.integers(0, (1 << 64) - 1)
 Touch = tuple[str, int, int]
 
 
-def _net_by_root(collector: AckCollector, roots: int) -> dict[tuple[str, int], int]:
+def _net_by_root(collector: TaskTold, roots: int) -> dict[tuple[str, int], int]:
     """Non-zero nets by edge and sequence number, straight from the bytes."""
     found: dict[tuple[str, int], int] = {}
     for partition, data in collector.messages():
@@ -53,12 +53,11 @@ def _net_by_root(collector: AckCollector, roots: int) -> dict[tuple[str, int], i
 def test_what_is_collected_comes_out(
     roots: int, batches: list[tuple[str, list[tuple[int, int]]]]
 ) -> None:
-    collector = AckCollector(ATTEMPT, TASK, roots)
+    collector = TaskTold(ATTEMPT, TASK, roots)
     expected: dict[tuple[str, int], int] = {}
-    for number, (edge, items) in enumerate(batches):
+    for edge, items in batches:
         items = [(root % roots, value) for root, value in items]
-        fold = collector.emitted if number % 2 else collector.processed
-        fold(
+        collector.absorb(
             edge,
             np.array([root for root, _ in items], np.uint32),
             np.array([value for _, value in items], np.uint64),
@@ -69,24 +68,24 @@ def test_what_is_collected_comes_out(
 
 
 def test_an_edge_that_nets_out_takes_no_bytes() -> None:
-    def sizes(collector: AckCollector) -> list[int]:
+    def sizes(collector: TaskTold) -> list[int]:
         return [len(data) for _, data in collector.messages()]
 
-    busy, idle = AckCollector(ATTEMPT, TASK, 5000), AckCollector(ATTEMPT, TASK, 5000)
+    busy, idle = TaskTold(ATTEMPT, TASK, 5000), TaskTold(ATTEMPT, TASK, 5000)
     roots, ids = np.arange(5000, dtype=np.uint32), np.arange(1, 5001, dtype=np.uint64)
-    busy.emitted(SPLIT, roots, ids)
-    busy.processed(SPLIT, roots, ids)
-    busy.window_emitted(WORDS, 77)
-    busy.window_processed(WORDS, 77)
+    busy.absorb(SPLIT, roots, ids)
+    busy.absorb(SPLIT, roots, ids)
+    busy.combined(WORDS, 77)
+    busy.combined(WORDS, 77)
     assert sizes(busy) == sizes(idle)
     assert len(sizes(idle)) == 1
 
 
 def test_every_task_writes_to_the_slice_that_judges_the_window() -> None:
-    collector = AckCollector(ATTEMPT, TASK, 5000)
-    collector.emitted(SPLIT, np.array([300], np.uint32), np.array([9], np.uint64))
-    collector.window_emitted(WORDS, 5)
-    collector.window_processed_ids(WORDS, np.array([1, 2], np.uint64))
+    collector = TaskTold(ATTEMPT, TASK, 5000)
+    collector.absorb(SPLIT, np.array([300], np.uint32), np.array([9], np.uint64))
+    for value in (5, 1, 2):
+        collector.combined(WORDS, value)
     home, other = check_partition(7), (check_partition(7) + 1) % TRACKING_PARTITIONS
     messages = {partition: codec.decode(data) for partition, data in collector.messages()}
     assert messages.keys() == {home, other}
@@ -97,7 +96,7 @@ def test_every_task_writes_to_the_slice_that_judges_the_window() -> None:
 
 def test_dense_and_sparse_by_size() -> None:
     def nets(roots: np.ndarray, total: int) -> list[codec.Net]:  # type: ignore[type-arg]
-        collector = AckCollector(ATTEMPT, TASK, total)
+        collector = TaskTold(ATTEMPT, TASK, total)
         collector.read("lines", roots.astype(np.uint32), np.ones(len(roots), np.uint64))
         return [n for _, data in collector.messages() for n in codec.decode(data).values()]
 
@@ -111,9 +110,9 @@ def test_dense_and_sparse_by_size() -> None:
 
 
 def test_bytes_of_a_dense_message_are_8_a_root() -> None:
-    collector = AckCollector(ATTEMPT, TASK, 100_000)
+    collector = TaskTold(ATTEMPT, TASK, 100_000)
     roots = np.arange(100_000, dtype=np.uint32)
-    collector.emitted(SPLIT, roots, roots.astype(np.uint64) + np.uint64(1))
+    collector.absorb(SPLIT, roots, roots.astype(np.uint64) + np.uint64(1))
     size_bytes = sum(len(data) for _, data in collector.messages())
     assert size_bytes < 8.02 * 100_000
 
@@ -136,7 +135,7 @@ def test_what_a_source_read_is_a_few_bytes_and_comes_out(
     span: tuple[int, int], faults: list[tuple[int, int]], shift: int
 ) -> None:
     """``faults`` are roots whose trees broke; with a shift, records at wrong offsets were read."""
-    short, long = AckCollector(ATTEMPT, TASK, READ, RANGES), AckCollector(ATTEMPT, TASK, READ)
+    short, long = TaskTold(ATTEMPT, TASK, READ, RANGES), TaskTold(ATTEMPT, TASK, READ)
     for collector in (short, long):
         first = 0
         for piece in RANGES:
@@ -149,7 +148,7 @@ def test_what_a_source_read_is_a_few_bytes_and_comes_out(
         for root, value in faults:
             broken = span[0] + root % (span[1] - span[0])
             fault = np.array([broken], np.uint32), np.array([value], np.uint64)
-            collector.processed(source_edge("lines"), *fault)
+            collector.absorb(source_edge("lines"), *fault)
     assert _net_by_root(short, READ) == _net_by_root(long, READ)
     sizes = [sum(len(data) for _, data in one.messages()) for one in (short, long)]
     if not shift:
@@ -159,24 +158,24 @@ def test_what_a_source_read_is_a_few_bytes_and_comes_out(
 
 
 def test_children_are_made_and_collected() -> None:
-    collector, by_hand = AckCollector(ATTEMPT, TASK, 50), AckCollector(ATTEMPT, TASK, 50)
+    collector, by_hand = TaskTold(ATTEMPT, TASK, 50), TaskTold(ATTEMPT, TASK, 50)
     roots, ids = np.array([7, 7, 3], np.uint32), np.array([70, 71, 30], np.uint64)
     parents = np.array([0, 0, 2, 1])
-    made = collector.emitted_children(WORDS, roots, ids, parents)
+    made = collector.emit(WORDS, roots[parents], ids, parents)
     assert made.tolist() == [
         tuple_id(70, 0, WORDS.id),
         tuple_id(70, 1, WORDS.id),
         tuple_id(30, 0, WORDS.id),
         tuple_id(71, 0, WORDS.id),
     ]
-    by_hand.emitted(WORDS, roots[parents], made)
+    by_hand.absorb(WORDS, roots[parents], made)
     assert collector.messages() == by_hand.messages()
 
 
 def test_arrays_are_views_into_the_bytes() -> None:
-    collector = AckCollector(ATTEMPT, TASK, 5000)
-    collector.emitted(SPLIT, np.arange(5000, dtype=np.uint32), np.ones(5000, np.uint64))
-    collector.emitted(WORDS, np.array([1], np.uint32), np.ones(1, np.uint64))
+    collector = TaskTold(ATTEMPT, TASK, 5000)
+    collector.absorb(SPLIT, np.arange(5000, dtype=np.uint32), np.ones(5000, np.uint64))
+    collector.absorb(WORDS, np.array([1], np.uint32), np.ones(1, np.uint64))
     data = collector.messages()[0][1]
     whole = np.frombuffer(data, np.uint8)
     for net in codec.decode(data).nets:
@@ -188,21 +187,19 @@ def test_arrays_are_views_into_the_bytes() -> None:
 
 
 def test_a_root_beyond_the_window_is_refused() -> None:
-    collector = AckCollector(ATTEMPT, TASK, 10)
-    with pytest.raises(ProtocolError, match="root sequence 5000 is out of range"):
-        collector.emitted(SPLIT, np.array([5000], np.uint32), np.array([1], np.uint64))
-    collector.emitted(SPLIT, np.array([10], np.uint32), np.array([1], np.uint64))
+    collector = TaskTold(ATTEMPT, TASK, 10)
+    collector.absorb(SPLIT, np.array([10], np.uint32), np.array([1], np.uint64))
     with pytest.raises(ProtocolError, match="root sequence 10 is out of range"):
         collector.messages()
 
 
 def _bytes() -> bytes:
-    collector = AckCollector(ATTEMPT, TASK, 600, RANGES[:1])
+    collector = TaskTold(ATTEMPT, TASK, 600, RANGES[:1])
     read = range_seeds("lines", RANGES[0].partition, 11, 600)
     collector.read("lines", np.arange(600, dtype=np.uint32), read)
-    collector.emitted(SPLIT, np.arange(600, dtype=np.uint32), np.ones(600, np.uint64))
-    collector.emitted(WORDS, np.array([1, 90, 200], np.uint32), np.ones(3, np.uint64))
-    collector.window_emitted(WORDS, 5)
+    collector.absorb(SPLIT, np.arange(600, dtype=np.uint32), np.ones(600, np.uint64))
+    collector.absorb(WORDS, np.array([1, 90, 200], np.uint32), np.ones(3, np.uint64))
+    collector.combined(WORDS, 5)
     return dict(collector.messages())[check_partition(7)]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from tasktold import TaskTold, TrackedEdge
 
 from millrace.protocol.acklog import edge_name, source_edge
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, RootRange, TaskId
 from millrace.tracking import kernels
-from millrace.tracking.collector import AckCollector, TrackedEdge
 
 SPLIT, WORDS = TrackedEdge.between("lines", "split"), TrackedEdge.between("split", "counts")
 TOTALS = TrackedEdge.between("counts", "out")
@@ -38,28 +38,27 @@ class TrackedWindow:
         """What each task appends to the ack log, losers first."""
         roots = np.arange(self.roots, dtype=np.uint32)
         source, sink = TaskId(0, 0, 1), TaskId(1, 0, 2)
-        mapped = AckCollector(self.attempt, source, self.roots)
+        mapped = TaskTold(self.attempt, source, self.roots)
         seeds = kernels.range_seeds("lines", 1, 0, self.roots)
         mapped.read("lines", roots, seeds)
-        lines = kernels.child_ids(seeds, roots, SPLIT.id)
-        mapped.emitted(SPLIT, roots, lines)
-        mapped.processed(SPLIT, roots, lines)
-        words = mapped.emitted_children(WORDS, roots, lines, np.repeat(roots, 2))
-        reduced = AckCollector(self.attempt, sink, self.roots)
+        lines = mapped.emit(SPLIT, roots, seeds, np.arange(self.roots))
+        mapped.absorb(SPLIT, roots, lines)
+        words = mapped.emit(WORDS, np.repeat(roots, 2), lines, np.repeat(np.arange(self.roots), 2))
+        reduced = TaskTold(self.attempt, sink, self.roots)
         word_roots = np.repeat(roots, 2)
         if self.lost_word is not None:
             keep = np.arange(len(words)) != 2 * self.lost_word
             words, word_roots = words[keep], word_roots[keep]
-        reduced.processed(WORDS, word_roots, words)
-        reduced.window_emitted(TOTALS, 77)
-        reduced.window_processed(TOTALS, 77)
+        reduced.absorb(WORDS, word_roots, words)
+        reduced.combined(TOTALS, 77)
+        reduced.combined(TOTALS, 77)
         self.wrote = {
             source: tuple(p for p, _ in mapped.messages()),
             sink: tuple(p for p, _ in reduced.messages()),
         }
         parts = [mapped.messages(), reduced.messages()]
         if self.loser:
-            lost = AckCollector(self.attempt, TaskId(0, 0, 9), self.roots)
+            lost = TaskTold(self.attempt, TaskId(0, 0, 9), self.roots)
             lost.read("lines", roots, seeds)
             parts.insert(0, lost.messages())
         return parts

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from millrace import mixers
 from millrace.clock import Clock, SystemClock
 from millrace.errors import SourceError
 from millrace.ids import mix64
@@ -81,11 +81,11 @@ class GeneratorSource(Source):
         for start in range(piece.start, piece.start + piece.count, BATCH_ROWS):
             end = min(start + BATCH_ROWS, piece.start + piece.count)
             ids = np.arange(start, end, dtype=np.int64) * self.partitions + partition
-            hashed = _mix64(ids.view(np.uint64) ^ np.uint64(mix64(self.seed + 1)))
+            hashed = mixers.mix64(ids.view(np.uint64) ^ np.uint64(mix64(self.seed + 1)))
             columns = [
                 pa.array(ids),
                 self._keys.take(pa.array((hashed % np.uint64(KEYS)).astype(np.int64))),
-                pa.array((_mix64(hashed) >> np.uint64(11)).astype(np.float64) / (1 << 53)),
+                pa.array((mixers.mix64(hashed) >> np.uint64(11)).astype(np.float64) / (1 << 53)),
             ]
             yield ReadBatch(pa.RecordBatch.from_arrays(columns, schema=_SCHEMA))
 
@@ -123,9 +123,3 @@ class GeneratorSource(Source):
                 f"least {least}"
             )
         return value
-
-
-def _mix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))

@@ -21,14 +21,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from millrace.mixers import GOLDEN, mix64
 from millrace.state.pointers import load8, load32, load64, pointer, store32, store64
 
 NULL_HASH = np.uint64(0x9AE16A3B2F90404F)
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _C1, _C2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
-_M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+_S27, _S31, _S32 = np.uint64(27), np.uint64(31), np.uint64(32)
 _S33, _S37, _S8, _S16 = np.uint64(33), np.uint64(37), np.uint64(8), np.uint64(16)
 _LOW, _HIGH = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)
 _U0, _U1 = np.uint64(0), np.uint64(1)
@@ -40,11 +39,7 @@ _BLOCK = 256
 """Keys looked up at a time, so that their cache misses overlap."""
 
 
-@njit(cache=True, inline="always")
-def _mix64(x):  # type: ignore[no-untyped-def]
-    x = (x ^ (x >> _S30)) * _M1
-    x = (x ^ (x >> _S27)) * _M2
-    return x ^ (x >> _S31)
+_mix64 = njit(cache=True, inline="always")(mix64)
 
 
 @njit(cache=True, inline="always")
@@ -57,7 +52,7 @@ def _absorb(h, word):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="always")
 def _hash(data, start, length):  # type: ignore[no-untyped-def]
-    h = np.uint64(length) * _GOLDEN
+    h = np.uint64(length) * GOLDEN
     end = start + length
     if length >= 8:
         at = start

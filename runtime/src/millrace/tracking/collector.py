@@ -6,21 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from millrace import ids as scalar
 from millrace.errors import ProtocolError
 from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS
 from millrace.protocol.acklog import (
     check_partition,
-    edge_name,
     local_index,
-    source_edge,
     source_of,
 )
 from millrace.protocol.types import AttemptId, RootRange, TaskId
 from millrace.tracking import kernels
-from millrace.tracking.ids import U32, U64, xor_all
+from millrace.tracking.ids import U64
 from millrace.tracking.message import AckMessage, Net, Seeds, encode, net_of
 
 _STRIPE = TRACKING_PARTITIONS * BLOCK_ROOTS
@@ -29,40 +25,22 @@ Nets = dict[int, list[Net | Seeds]]
 """Nets by tracking partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrackedEdge:
-    """An edge's name in messages and its id in tuple ids."""
-
-    name: str
-    id: int
-
-    @classmethod
-    def between(cls, producer: str, consumer: str) -> TrackedEdge:
-        return cls(edge_name(producer, consumer), scalar.edge_id(producer, consumer))
-
-
 def slots(roots_total: int) -> int:
     """Length of an array with a place for each root of a window, in whole stripes."""
     return -(-roots_total // _STRIPE) * _STRIPE
 
 
-class _NetSoFar:
+@dataclass(frozen=True, slots=True)
+class _EdgeNet:
     """XOR of one edge over all roots of the window, by sequence number.
 
     Memory that no root touches is never backed by a page, so the array is as wide as the window.
-    ``span`` holds the lowest and the highest root that was touched.
+    ``low`` and ``high`` are the lowest and the highest root that was touched.
     """
 
-    __slots__ = ("acc", "span")
-
-    def __init__(self, acc: U64, low: int, high: int) -> None:
-        self.acc = acc
-        self.span = np.array([low, high], np.int64)
-
-    @classmethod
-    def empty(cls, roots_total: int) -> _NetSoFar:
-        count = slots(roots_total)
-        return cls(np.zeros(count, np.uint64), count, -1)
+    acc: U64
+    low: int
+    high: int
 
 
 class AckCollector:
@@ -70,9 +48,7 @@ class AckCollector:
 
     What a task emits and processes on the same edge nets out, and a net of zero takes no bytes.
     ``roots_total`` is the number of roots in the window's intent, ``ranges`` are those of the
-    intent: what a source read without a fault is written as such. Roots are sequence numbers,
-    uint32; ids are uint64, one for each tuple (and, for several anchors, for each of its roots).
-    A root out of range raises ``ProtocolError``.
+    intent: what a source read without a fault is written as such.
     """
 
     def __init__(
@@ -86,64 +62,27 @@ class AckCollector:
         self._task = task
         self._roots_total = roots_total
         self._ranges = ranges
-        self._nets: dict[str, _NetSoFar] = {}
+        self._nets: dict[str, _EdgeNet] = {}
         self._window_checks: dict[str, int] = {}
-
-    def read(self, source: str, roots: U32, tracking_ids: U64) -> None:
-        """A source task has read these roots: closes the seed that the acker sets."""
-        self._fold(source_edge(source), roots, tracking_ids)
-
-    def emitted(self, edge: TrackedEdge | str, roots: U32, ids: U64) -> None:
-        """Tuples were handed to an edge."""
-        self._fold(edge, roots, ids)
-
-    def processed(self, edge: TrackedEdge | str, roots: U32, ids: U64) -> None:
-        """Tuples that came over an edge have been processed completely."""
-        self._fold(edge, roots, ids)
 
     def add_net(self, edge: str, acc: U64, low: int, high: int) -> None:
         """Take over the net of an edge that has none so far, without copying it.
 
         ``acc`` is uint64[``slots(roots_total)``], zero outside of the roots ``low`` to ``high``.
+        Raises ``ProtocolError`` for another length, a second net, a root that the window lacks.
         """
         if edge in self._nets or len(acc) != slots(self._roots_total):
             raise ProtocolError(
                 f"edge {edge!r}: a net of {len(acc)} roots cannot be taken over; it must be the "
                 f"edge's first and have {slots(self._roots_total)} places"
             )
-        self._nets[edge] = _NetSoFar(acc, low, high)
+        if high >= self._roots_total:
+            raise kernels.root_out_of_range(high, self._roots_total)
+        self._nets[edge] = _EdgeNet(acc, low, high)
 
-    def emitted_children(
-        self,
-        edge: TrackedEdge,
-        parent_roots: U32,
-        parent_ids: U64,
-        parents: npt.NDArray[np.integer],
-    ) -> U64:
-        """Make the ids of children, each of its parent's root, and count them as emitted.
-
-        Returns the ids; ``kernels.child_ids`` says what ``parents`` is. All children of a parent
-        on this edge must be in one call, for their ordinals start at 0.
-        """
-        net = self._net(edge.name)
-        return kernels.children_xor(net.acc, net.span, parent_roots, parent_ids, parents, edge.id)
-
-    def window_emitted(self, edge: TrackedEdge | str, xor_value: int) -> None:
-        """Combined tuples, of the window's own tree, were handed to an edge."""
-        name = edge if isinstance(edge, str) else edge.name
-        self._window_checks[name] = self._window_checks.get(name, 0) ^ int(xor_value)
-
-    def window_processed(self, edge: TrackedEdge | str, xor_value: int) -> None:
-        """Combined tuples that came over an edge have been processed."""
-        self.window_emitted(edge, xor_value)
-
-    def window_emitted_ids(self, edge: TrackedEdge | str, ids: U64) -> None:
-        """``window_emitted`` with the XOR over an array of ids."""
-        self.window_emitted(edge, xor_all(ids))
-
-    def window_processed_ids(self, edge: TrackedEdge | str, ids: U64) -> None:
-        """``window_processed`` with the XOR over an array of ids."""
-        self.window_emitted(edge, xor_all(ids))
+    def add_window(self, edge: str, xor_value: int) -> None:
+        """Take over the XOR of an edge's combined tuples, which are of the window's own tree."""
+        self._window_checks[edge] = self._window_checks.get(edge, 0) ^ xor_value
 
     def messages(self) -> list[tuple[int, bytes]]:
         """(tracking partition, message) for each partition with something to say.
@@ -154,13 +93,10 @@ class AckCollector:
         home = check_partition(self._attempt.window)
         nets: Nets = {home: []}
         for edge, net in self._nets.items():
-            low, high = int(net.span[0]), int(net.span[1])
-            if high >= self._roots_total:
-                raise kernels.root_out_of_range(high, self._roots_total)
-            if low <= high:
-                rest = self._without_seeds(edge, net.acc, (low, high + 1), nets)
-                if rest is not None:
-                    self._cut(edge, rest, (low, high), nets)
+            low, high = net.low, net.high
+            rest = self._without_seeds(edge, net.acc, (low, high + 1), nets)
+            if rest is not None:
+                self._cut(edge, rest, (low, high), nets)
         checks = {edge: value for edge, value in self._window_checks.items() if value}
         return [
             (
@@ -173,16 +109,6 @@ class AckCollector:
     def _encode(self, partition: int, nets: list[Net | Seeds], checks: dict[str, int]) -> bytes:
         message = AckMessage(self._attempt, self._task, partition, tuple(nets), checks)
         return encode(message)
-
-    def _net(self, edge: str) -> _NetSoFar:
-        net = self._nets.get(edge)
-        if net is None:
-            net = self._nets[edge] = _NetSoFar.empty(self._roots_total)
-        return net
-
-    def _fold(self, edge: TrackedEdge | str, roots: U32, ids: U64) -> None:
-        net = self._net(edge if isinstance(edge, str) else edge.name)
-        kernels.xor_into(net.acc, roots, ids, net.span)
 
     def _without_seeds(self, edge: str, acc: U64, span: tuple[int, int], nets: Nets) -> U64 | None:
         """What is left of a net that is mostly tracking ids, which are added as seeds."""

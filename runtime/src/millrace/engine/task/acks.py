@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from millrace import crash
 from millrace.engine.task import kernels
+from millrace.engine.task.books import Books
 from millrace.engine.task.context import Task
 from millrace.engine.task.state import Services
 from millrace.state.client import StateAddress, connect
@@ -34,11 +35,15 @@ def _log(address: StateAddress, uid: str) -> AckLog:
 def collect(task: Task) -> AckCollector:
     """The books of a task as the collector that makes messages of them."""
     intent = task.plan.intent
-    collector = AckCollector(task.plan.id, task.id, intent.roots, intent.ranges)
-    for edge, net in task.books.nets.items():
+    return told(task.books, AckCollector(task.plan.id, task.id, intent.roots, intent.ranges))
+
+
+def told(books: Books, collector: AckCollector) -> AckCollector:
+    """``collector`` with all that the books hold."""
+    for edge, net in books.nets.items():
         low, high = kernels.nonzero_span(net.roots)
         if low < high:
             collector.add_net(edge, net.roots, low, high - 1)
         if net.loose[0]:
-            collector.window_emitted(edge, int(net.loose[0]))
+            collector.add_window(edge, int(net.loose[0]))
     return collector

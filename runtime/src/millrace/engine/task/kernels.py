@@ -20,37 +20,27 @@ import numpy as np
 from numba import types
 
 from millrace.ids import mix64
-from millrace.tracking.jit import jit, kernel, vector
-from millrace.tracking.kernels import child_families
+from millrace.mixers import GOLDEN
+from millrace.tracking.jit import kernel, vector
+from millrace.tracking.kernels import child_families, mix64_compiled
 
 WINDOW_TREE = 0x80000000
 UNTRACKED = 0xFFFFFFFF
 
 _ORDINAL_BITS = 16
 _ORDINAL_MAX = (1 << _ORDINAL_BITS) - 1
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_M1 = np.uint64(0xBF58476D1CE4E5B9)
-_M2 = np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31 = np.uint64(30), np.uint64(27), np.uint64(31)
 _TREE = np.uint32(WINDOW_TREE)
 _NONE = np.uint32(UNTRACKED)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _KNOWN = 256
-_INNER = np.array([mix64(i + int(_GOLDEN)) for i in range(_KNOWN)], np.uint64)
+_INNER = np.array([mix64(i + int(GOLDEN)) for i in range(_KNOWN)], np.uint64)
 """The part of a tuple id that depends on its ordinal alone, for small ones."""
 
 _U64, _U64_OUT = vector(types.uint64), vector(types.uint64, writable=True)
 _U32, _U32_OUT = vector(types.uint32), vector(types.uint32, writable=True)
 _INDEX, _LISTS = vector(types.int64), vector(types.int32)
-
-
-@jit
-def _mix64(x: Any) -> Any:
-    x = (x ^ (x >> _S30)) * _M1
-    x = (x ^ (x >> _S27)) * _M2
-    return x ^ (x >> _S31)
 
 
 @kernel((_INDEX, _U32_OUT, _U32_OUT))
@@ -74,8 +64,8 @@ def _emit(
 ) -> Any:
     for i in range(roots.size):
         ordinal = ordinals[i]
-        inner = _INNER[ordinal] if ordinal < _KNOWN else _mix64(np.uint64(ordinal) + _GOLDEN)
-        value = _mix64(parent_ids[parents[i]] ^ edge ^ inner)
+        inner = _INNER[ordinal] if ordinal < _KNOWN else mix64_compiled(np.uint64(ordinal) + GOLDEN)
+        value = mix64_compiled(parent_ids[parents[i]] ^ edge ^ inner)
         ids[i] = value
         root = roots[i]
         if root < _TREE:
@@ -86,9 +76,9 @@ def _emit(
 
 @kernel((_U64, _U32, types.uint64, _U64_OUT, _U64_OUT, _U64_OUT))
 def _emit_single(parent_ids: Any, roots: Any, edge: Any, nets: Any, loose: Any, ids: Any) -> Any:
-    inner = _mix64(_GOLDEN)
+    inner = mix64_compiled(GOLDEN)
     for i in range(roots.size):
-        value = _mix64(parent_ids[i] ^ edge ^ inner)
+        value = mix64_compiled(parent_ids[i] ^ edge ^ inner)
         ids[i] = value
         root = roots[i]
         if root < _TREE:
@@ -100,7 +90,7 @@ def _emit_single(parent_ids: Any, roots: Any, edge: Any, nets: Any, loose: Any, 
 @kernel((_U64, types.uint64, _U64_OUT))
 def _emit_alike(parent_ids: Any, rest: Any, ids: Any) -> Any:
     for i in range(ids.size):
-        ids[i] = _mix64(parent_ids[i] ^ rest)
+        ids[i] = mix64_compiled(parent_ids[i] ^ rest)
 
 
 @kernel((_U64, _U32, _U64_OUT, _U64_OUT))
@@ -223,7 +213,7 @@ def emit_unbooked(
 def emit_alike(parent_ids: Array, ordinal: int, edge: int) -> Array:
     """Ids of children that all have the same ordinal, one of each parent; XORed into nothing."""
     ids = np.empty(parent_ids.size, np.uint64)
-    _emit_alike(parent_ids, np.uint64(edge ^ mix64(ordinal + int(_GOLDEN))), ids)
+    _emit_alike(parent_ids, np.uint64(edge ^ mix64(ordinal + int(GOLDEN))), ids)
     return ids
 
 

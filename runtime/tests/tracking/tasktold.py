@@ -1,0 +1,62 @@
+"""A task's ack messages in tests, by the books and the collector that tasks have in production."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from millrace import ids
+from millrace.engine.task import kernels
+from millrace.engine.task.acks import told
+from millrace.engine.task.books import Books, NetPool
+from millrace.protocol.acklog import edge_name, source_edge
+from millrace.protocol.types import AttemptId, RootRange, TaskId
+from millrace.tracking.collector import AckCollector
+from millrace.tracking.ids import U32, U64
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedEdge:
+    """An edge's name in messages and its id in tuple ids."""
+
+    name: str
+    id: int
+
+    @classmethod
+    def between(cls, producer: str, consumer: str) -> TrackedEdge:
+        return cls(edge_name(producer, consumer), ids.edge_id(producer, consumer))
+
+
+class TaskTold:
+    """What one task attempt emits and processes; roots are uint32, ids uint64."""
+
+    def __init__(
+        self, attempt: AttemptId, task: TaskId, roots: int, ranges: Sequence[RootRange] = ()
+    ) -> None:
+        self._named = attempt, task, roots, ranges
+        self._books = Books(roots, True, NetPool())
+
+    def read(self, source: str, roots: U32, seeds: U64) -> None:
+        """A source task has read these roots: closes the seed that the acker sets."""
+        self.absorb(source_edge(source), roots, seeds)
+
+    def absorb(self, edge: TrackedEdge | str, roots: U32, tuples: U64) -> None:
+        """Tuples were handed to an edge, or have come over it and are processed."""
+        name = edge if isinstance(edge, str) else edge.name
+        kernels.absorb(tuples, roots, self._books.net(name).pair)
+
+    def emit(self, edge: TrackedEdge, roots: U32, parents: U64, of: np.ndarray) -> U64:  # type: ignore[type-arg]
+        """Children of ``parents[of[i]]``, with their own ``roots``, were handed to an edge."""
+        ordinals = kernels.ordinals_of(of, len(parents))
+        net = self._books.net(edge.name).pair
+        return kernels.emit(parents, of, ordinals, roots, edge.id, net)
+
+    def combined(self, edge: TrackedEdge, value: int) -> None:
+        """A tuple of the window's own tree was emitted or processed."""
+        tree = np.array([kernels.WINDOW_TREE], np.uint32)
+        kernels.absorb(np.array([value], np.uint64), tree, self._books.net(edge.name).pair)
+
+    def messages(self) -> list[tuple[int, bytes]]:
+        return told(self._books, AckCollector(*self._named)).messages()
