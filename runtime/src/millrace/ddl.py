@@ -80,15 +80,6 @@ def parse_schema(text: str) -> list[Column]:
     return columns
 
 
-def format_schema(columns: list[Column]) -> str:
-    """The text that ``parse_schema`` reads back to the same columns."""
-    return ", ".join(f"{_quote(name)} {kind}" for name, kind in columns)
-
-
-def _quote(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else f"`{name}`"
-
-
 def _split_columns(text: str) -> list[str]:
     # Commas inside array<…> never occur (it has one argument), those inside backquotes may.
     parts = re.findall(r"(?:`[^`]*`|[^,`])+|,", text)

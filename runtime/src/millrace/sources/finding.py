@@ -17,7 +17,7 @@ from typing import Any
 
 from millrace.sources.entries import plain_name
 from millrace.sources.formats import FileFormat, Opened, open_regular
-from millrace.sources.listing import RESTLESS_S, FileStat, Place, Stillness
+from millrace.sources.listing import Doubt, FileStat, Place, Stillness
 
 
 def candidates(place: Place, form: FileFormat, locator: Any) -> Iterator[Opened]:
@@ -31,7 +31,7 @@ def candidates(place: Place, form: FileFormat, locator: Any) -> Iterator[Opened]
     with suppress(FileNotFoundError, NotADirectoryError), _opened(place, path) as (file, stat):
         tried.add(stat.node)
         yield file
-    give_up_s = time.monotonic() + RESTLESS_S
+    doubt = Doubt(time.monotonic())
     still: Stillness | None = None
     while True:
         stale = False
@@ -51,7 +51,8 @@ def candidates(place: Place, form: FileFormat, locator: Any) -> Iterator[Opened]
             except PermissionError:
                 continue
         # It may have been renamed behind the listing: it is not there if names rested meanwhile.
-        if time.monotonic() >= give_up_s or (not stale and still is not None and still.lasted()):
+        rested = not stale and still is not None and still.lasted()
+        if rested or doubt.is_over(time.monotonic()):
             return
         still = Stillness(place, [path, *listed])
 

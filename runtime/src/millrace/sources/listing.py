@@ -152,6 +152,19 @@ class Place:
         return found
 
 
+@dataclass(slots=True)
+class Doubt:
+    """How long something has been wrong at every look, though names never rest."""
+
+    since_s: float | None = None
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether it is so for too long to be put down to renames; it is doubted from now on."""
+        if self.since_s is None:
+            self.since_s = now_s
+        return now_s - self.since_s >= RESTLESS_S
+
+
 class Stillness:
     """Whether names rested from when this was made until ``lasted`` is asked.
 

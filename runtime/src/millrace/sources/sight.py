@@ -17,7 +17,7 @@ from millrace.sources.evidence import FileEvidence
 from millrace.sources.formats import FileFormat
 from millrace.sources.identity import Change, Fate, match
 from millrace.sources.lines import BadFileError
-from millrace.sources.listing import RESTLESS_S, FileStat, Listing, Place, Stillness
+from millrace.sources.listing import Doubt, FileStat, Listing, Place, Stillness
 
 MANY_FILES = 1000
 """From so many files on a folder is not looked at as often as a plan is asked for."""
@@ -80,7 +80,7 @@ class Lookout:
         self._evidence: FileEvidence | None = None
         self._last: Sight | None = None
         self._barren: dict[str, FileStat] = {}
-        self._doubted_s: float | None = None
+        self._doubt = Doubt()
 
     def last(self, state: ReadState) -> Sight | None:
         """The sight that the plan up to ``state`` was made by."""
@@ -121,22 +121,17 @@ class Lookout:
                 continue
             problem = self._problem(state, fates, known)
             if problem is None:
-                self._doubted_s = None
+                self._doubt = Doubt()
                 sight, state = self._seen(state, known, fates, new)
                 sight.listing = files
                 return sight, state
             # A file may have been renamed behind the listing: what is wrong is so when names rest.
-            if still is not None and (still.lasted() or self._is_restless()):
+            if still is not None and (
+                still.lasted() or self._doubt.is_over(self._clock.monotonic_s())
+            ):
                 raise problem
             still = Stillness(self._place, [*known, *(e.path for e in state.files.values())])
         return Sight(dict(files), {}, stale=True), state
-
-    def _is_restless(self) -> bool:
-        """Whether something has been wrong at every look for long, though names never rest."""
-        now_s = self._clock.monotonic_s()
-        if self._doubted_s is None:
-            self._doubted_s = now_s
-        return now_s - self._doubted_s >= RESTLESS_S
 
     def _is_seen(self, state: ReadState, files: Listing) -> bool:
         """Whether nothing has changed since the last look.

@@ -107,12 +107,6 @@ def read(
     return batch if groups is None else _pick(batch, spans, groups)
 
 
-def key_groups_of(data: bytes) -> int:
-    """K, the number of key groups that an object was written with."""
-    metadata = pa.ipc.open_stream(pa.py_buffer(data)).schema.metadata or {}
-    return int(metadata[_KEY_GROUPS])
-
-
 def _check_format(metadata: dict[bytes, bytes]) -> None:
     found = int(metadata[_FORMAT])
     if found > FORMAT:

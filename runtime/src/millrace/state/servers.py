@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from millrace.errors import StateServerError
 from millrace.ids import name_id
-from millrace.protocol.server import Found, NotOwner, Reason, StampReply, WriteReply
-from millrace.protocol.types import Stamp, Tag, View
+from millrace.protocol.server import Found, NotOwner, Reason
+from millrace.protocol.types import Stamp, View
 from millrace.state.client import StateAddress, StateClient, connect
 from millrace.state.errors import NotOwnerError, ObjectMissingError, UnreachableError
 
@@ -106,18 +106,6 @@ class StateServers:
                         del pending[name]
         return [found[name] for name, _ in wanted]
 
-    def write_record(self, tag: Tag, record: bytes) -> dict[str, WriteReply | StateServerError]:
-        """Write the record on every member; each member's answer or error by its name.
-
-        It is committed when every answer says so; ``TagTooLow`` with this very tag does too.
-        """
-        stamp = self.access.stamp
-        return self._ask_all(lambda client: client.write_record(stamp, tag, record))
-
-    def stamp_all(self) -> dict[str, StampReply | StateServerError]:
-        """Stamp every member; each member's answer or error by its name."""
-        return self._ask_all(lambda client: client.stamp(self.access.stamp))
-
     def close(self) -> None:
         """End helper threads; connections stay with the process."""
         if self._pool is not None:
@@ -148,15 +136,6 @@ class StateServers:
                 raise NotOwnerError(owner, reply)
             return names, (), NotOwnerError(owner, reply)
         return names, reply, None
-
-    def _ask_all(self, ask: Callable[[StateClient], B]) -> dict[str, B | StateServerError]:
-        def run(item: tuple[str, StateClient]) -> B | StateServerError:
-            try:
-                return ask(item[1])
-            except StateServerError as error:
-                return error
-
-        return dict(zip(self.clients, self._each(run, list(self.clients.items())), strict=True))
 
     def _each(self, function: Callable[[A], B], items: list[A]) -> list[B]:
         """Apply to all items, beside each other where there are several servers."""

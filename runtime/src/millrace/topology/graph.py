@@ -190,10 +190,6 @@ class Graph:
         """Every component whose tuples can lead to ``name``, without itself."""
         return self.leading_to((name,)) - {name}
 
-    def downstream(self, name: str) -> frozenset[str]:
-        """Every component that tuples of ``name`` can lead to, without itself."""
-        return self.reached_from((name,)) - {name}
-
     def leading_to(self, names: Iterable[str]) -> frozenset[str]:
         """Every component whose tuples can lead to one of ``names``, and these themselves."""
         return self._reach(names, lambda n: [e.producer for e in self.inputs(n)])
