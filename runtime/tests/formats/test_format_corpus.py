@@ -11,9 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
-from millrace.engine.driver.letters import decode_letters, payload_of, replay_of
+from millrace.engine.driver.letters import (
+    decode_letters,
+    payload_fields,
+    payload_of,
+    replay_of,
+)
 from millrace.engine.driver.process import read_settings
+from millrace.errors import NewerFormatError
 from millrace.homes.documents import (
     Ask,
     ProcessRow,
@@ -109,6 +116,18 @@ def test_dead_letters() -> None:
     again = replay_of(letter)
     assert (again.source, again.partition, again.offset) == ("lines", 7, 3)
     assert (again.number, again.locator, again.alone) == (3, {"f": "b.txt"}, True)
+
+
+def test_dead_letters_with_a_field_of_a_newer_release_ask_for_it() -> None:
+    document = json.loads((FIRST / "letters.json").read_bytes())
+    document["letters"][0]["colour"] = "red"
+    with pytest.raises(NewerFormatError, match="the field 'colour', which this release"):
+        decode_letters(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("payload", [None, b"", b"caf\xc3\xa9", b"caf\xe9"])
+def test_the_bytes_of_a_letter_come_back(payload: bytes | None) -> None:
+    assert payload_of(payload_fields(payload)) == payload
 
 
 def test_the_folder_of_a_sink(tmp_path: Path) -> None:

@@ -8,12 +8,16 @@ none lives. Asking twice for the same letter changes nothing.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.engine.driver.letters import DamagedLettersError, decode_letters, payload_of
+from millrace.engine.driver.letters import (
+    DamagedLettersError,
+    decode_letters,
+    payload_fields,
+    payload_of,
+)
 from millrace.errors import MillraceError, NewerFormatError
 from millrace.homes.documents import Ask, Request
 from millrace.local.reading import fetch, newest_record, reachable
@@ -88,13 +92,7 @@ class Letter:
             known = ("id", "window", "asked", "damaged")
             unknown = dict.fromkeys(["payload", "payloadEncoding"])
             return {key: plain[key] if key in known else None for key in plain} | unknown
-        if self.payload is None:
-            return {**plain, "payload": None, "payloadEncoding": "none"}
-        try:
-            return {**plain, "payload": self.payload.decode(), "payloadEncoding": "utf-8"}
-        except UnicodeDecodeError:
-            encoded = base64.b64encode(self.payload).decode()
-            return {**plain, "payload": encoded, "payloadEncoding": "base64"}
+        return {**plain, **payload_fields(self.payload)}
 
 
 def read_letters(folder: WorkFolder) -> list[Letter]:

@@ -16,6 +16,7 @@ _MAGIC = b"MRDEAD"
 _OLD = b'{"format":'
 _NUMBERS = ("partition", "offset", "number")
 _TEXTS = ("source", "processor", "error", "payloadEncoding")
+_FIELDS = {"alone", "locator", "payload", "payloadError", "trace", "where", *_NUMBERS, *_TEXTS}
 _DAMAGED = (
     "an object of dead letters is damaged and not believed; bring back the state server's "
     "append-only file from a copy, or give its letters up with millrace dead-letters drop"
@@ -59,7 +60,23 @@ def decode_letters(data: bytes) -> list[dict[str, Any]]:
             f"dead letters have format {document['format']}, this release reads up to {FORMAT}; "
             "use the newer release"
         )
+    unknown = sorted({name for one in letters for name in one.keys() - _FIELDS})
+    if unknown:
+        raise NewerFormatError(
+            f"dead letters have the field {unknown[0]!r}, which this release does not know; use "
+            "the newer release"
+        )
     return letters
+
+
+def payload_fields(payload: bytes | None) -> dict[str, str | None]:
+    """A record's own bytes as text, with how to read it; ``payload_of`` reads it back."""
+    if payload is None:
+        return {"payload": None, "payloadEncoding": "none"}
+    try:
+        return {"payload": payload.decode(), "payloadEncoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {"payload": base64.b64encode(payload).decode(), "payloadEncoding": "base64"}
 
 
 def payload_of(letter: Mapping[str, Any]) -> bytes | None:
@@ -121,9 +138,5 @@ def _letter(root: Replay, sources: Mapping[str, Source]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 the boundary to code of users
         # A letter without its payload is better than a stream that stops for it, and the source
         # may be anyone's code.
-        return {**letter, "payload": None, "payloadEncoding": "none", "payloadError": str(error)}
-    try:
-        return {**letter, "payload": payload.decode(), "payloadEncoding": "utf-8"}
-    except UnicodeDecodeError:
-        encoded = base64.b64encode(payload).decode()
-        return {**letter, "payload": encoded, "payloadEncoding": "base64"}
+        return {**letter, **payload_fields(None), "payloadError": str(error)}
+    return {**letter, **payload_fields(payload)}
