@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.engine.jobs.evidence import blames_a_row, worker_gone
+from millrace.engine.jobs.evidence import Thrown, blames_a_row, sql_states, worker_gone
 from millrace.engine.task.faults import TaskError, find_error, short_reason
 from millrace.errors import SourceError
 from millrace.protocol.types import AttemptId
@@ -57,17 +57,26 @@ def test_a_deliberate_error_comes_through_the_text_of_a_traceback():
     assert find_error(PYTHON, ATTEMPT) is None
 
 
-CRASHED = """An error occurred while calling o1.get.
-Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)
-Caused by: java.io.EOFException
-"""
+ABORTED = [
+    Thrown("java.util.concurrent.ExecutionException"),
+    Thrown("org.apache.spark.SparkException", state=""),
+]
+CRASHED = [*ABORTED, Thrown("org.apache.spark.SparkException", state="")]
+EOF = Thrown("java.io.EOFException", io=True)
+PYTHON_RAISED = Thrown("org.apache.spark.api.python.PythonException", state="38000")
 
 
 def test_a_worker_is_gone_only_where_no_exception_ended_the_task():
-    assert worker_gone(CRASHED)
-    assert not worker_gone(PYTHON)
-    assert not worker_gone(PYTHON.replace("KeyError: 'word'", "OSError: Broken pipe"))
-    assert not worker_gone(OTHER)
+    assert worker_gone([*CRASHED, EOF])
+    assert not worker_gone([*ABORTED, PYTHON_RAISED])
+    assert not worker_gone([*ABORTED, PYTHON_RAISED, EOF])
+    assert not worker_gone(ABORTED)
+    assert not worker_gone([])
+
+
+def test_sqlstates_are_those_of_sparks_own_exceptions():
+    assert sql_states([*CRASHED, EOF]) == ["", ""]
+    assert sql_states([*ABORTED, PYTHON_RAISED]) == ["", "38000"]
 
 
 @pytest.mark.parametrize("states", [["22018"], ["", "22012", ""], ["22P02"], ["P0001"]])

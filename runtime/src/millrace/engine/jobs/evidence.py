@@ -7,7 +7,8 @@ an expression for some row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
@@ -25,20 +26,27 @@ _RAISED_IN_SQL = "P0001"
 
 _LONGEST_CHAIN = 30
 
-_GONE = (
-    "Python worker exited",
-    "worker exited unexpectedly",
-    "EOFException",
-    "Connection reset",
-    "Broken pipe",
-)
+_RAISED = "org.apache.spark.api.python.PythonException"
+"""An exception in a Python task, whose worker lived to tell it."""
 
-_RAISED = "api.python.PythonException: "
+_IO = "java.io.IOException"
+"""What Spark meets at the other end of a connection to a worker that is gone."""
 
 
-def worker_gone(text: str) -> bool:
-    """Whether a job failed since a Python worker ended, and not by an exception in one."""
-    return _RAISED not in text and any(sign in text for sign in _GONE)
+@dataclass(frozen=True, slots=True)
+class Thrown:
+    """One exception of Java: its class, whether that is one of input and output, and its SQLSTATE
+    if it is one of Spark's own."""
+
+    kind: str
+    io: bool = False
+    state: str | None = None
+
+
+def worker_gone(chain: Sequence[Thrown]) -> bool:
+    """Whether a job may have failed since a Python worker ended, and not by an exception in one."""
+    raised = any(thrown.kind == _RAISED for thrown in chain)
+    return not raised and any(thrown.io for thrown in chain)
 
 
 def blames_a_row(states: Iterable[str]) -> bool:
@@ -49,24 +57,57 @@ def blames_a_row(states: Iterable[str]) -> bool:
     )
 
 
-def sql_states(failure: Exception) -> list[str]:
-    """SQLSTATEs of Spark's own exceptions in the chain of causes of a failed call into the JVM.
+def sql_states(chain: Sequence[Thrown]) -> list[str]:
+    """SQLSTATEs of Spark's own exceptions."""
+    return [thrown.state for thrown in chain if thrown.state is not None]
 
-    They are asked of the exceptions themselves: the text of a failure shows values of rows, too.
+
+def thrown_by(failure: Exception) -> list[Thrown]:
+    """The chain of causes of a failed call into the JVM, the outermost first.
+
+    The exceptions themselves are asked: the text of a failure shows what user code and the values
+    of rows say, too. Empty where the JVM says nothing.
     """
-    states: list[str] = []
+    chain: list[Thrown] = []
     thrown: Any = getattr(failure, "java_exception", None) or getattr(failure, "_origin", None)
     context = SparkContext._active_spark_context
     if thrown is None or context is None or context._gateway is None:
-        return states
+        return chain
     try:
         for _ in range(_LONGEST_CHAIN):
             if thrown is None:
                 break
-            if is_instance_of(context._gateway, thrown, "org.apache.spark.SparkThrowable"):
-                states.append(thrown.getSqlState() or "")
+            own = is_instance_of(context._gateway, thrown, "org.apache.spark.SparkThrowable")
+            state = thrown.getSqlState() or "" if own else None
+            io = is_instance_of(context._gateway, thrown, _IO)
+            chain.append(Thrown(thrown.getClass().getName(), io, state))
             thrown = thrown.getCause()
     except (Py4JError, OSError):
         # The JVM is on its way down; what it said so far counts.
-        return states
-    return states
+        return chain
+    return chain
+
+
+class Executors:
+    """Which executors of a session were lost, as Spark's own status store has it."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._known: set[str] = set()
+
+    def lost(self) -> list[str]:
+        """Sentences about executors that were lost since the last call."""
+        found = []
+        try:
+            listed = self._context._jsc.sc().statusStore().executorList(False)
+            for at in range(listed.size()):
+                one = listed.apply(at)
+                if not one.isActive() and one.id() not in self._known:
+                    self._known.add(one.id())
+                    why = one.removeReason()
+                    told = why.get() if why.isDefined() else "for no reason that Spark knows of"
+                    found.append(f"executor {one.id()} was lost: {told}")
+        except (Py4JError, OSError):
+            # The JVM is on its way down, which is told elsewhere.
+            return found
+        return found

@@ -17,7 +17,13 @@ from pyspark.core.rdd import RDD
 from pyspark.errors import PySparkException
 from pyspark.serializers import NoOpSerializer
 
-from millrace.engine.jobs.evidence import blames_a_row, sql_states, worker_gone
+from millrace.engine.jobs.evidence import (
+    Executors,
+    blames_a_row,
+    sql_states,
+    thrown_by,
+    worker_gone,
+)
 from millrace.engine.jobs.session import FOLDER
 from millrace.engine.program import kit as kit_files
 from millrace.engine.program.cutting import cut_intent
@@ -113,6 +119,7 @@ class AttemptRunner:
         spark_conf = self._context._jsc.sc().conf()
         self._serializer = jvm.org.apache.spark.serializer.JavaSerializer(spark_conf)
         self._cancelled: AttemptId | None = None
+        self._executors = Executors(self._context)
         self._folder = Path(self._context.getConf().get(FOLDER))
         self._kits: dict[tuple[tuple[str, str], ...], Path] = {}
         folder = self._context.getConf().get(f"spark.executorEnv.{blackbox.FOLDER_VARIABLE}")
@@ -239,11 +246,14 @@ class AttemptRunner:
             return AttemptDied(str(error))
         if error is not None:
             return error
-        if self._program.sql_steps and blames_a_row(sql_states(failure)):
+        chain = thrown_by(failure)
+        if self._program.sql_steps and blames_a_row(sql_states(chain)):
             return AttemptDied(short_reason(text), evidence=Evidence.ROW)
-        death = self._death(attempt) if worker_gone(text) else None
+        lost = self._executors.lost()
+        death = self._death(attempt) if worker_gone(chain) else None
         if death is None:
-            return AttemptDied(short_reason(text))
+            # With an executor its notes are gone; no root is blamed for that alone.
+            return AttemptDied("; ".join(lost) or short_reason(text))
         told = blackbox.describe(death, self._program.tuple_timeout_s)
         blamed = Evidence.USER_CODE if death.blames(attempt) else Evidence.NONE
         return AttemptDied(told, evidence=blamed)
