@@ -14,7 +14,7 @@ from typing import assert_never
 
 from millrace.errors import ProtocolError
 from millrace.ids import WindowAttempt, WindowNumber
-from millrace.protocol import cohorts, edits
+from millrace.protocol import edits
 from millrace.protocol import events as e
 from millrace.protocol import record as records
 from millrace.protocol.causes import causes, counted, told
@@ -31,9 +31,7 @@ from millrace.protocol.decide import (
     halves,
 )
 from millrace.protocol.doing import (
-    SURPRISES,
     TRANSITIONS,
-    Answer,
     Doing,
     Halving,
     Idle,
@@ -51,10 +49,12 @@ from millrace.protocol.doing import (
 )
 from millrace.protocol.membership import Membership, RecordWrite
 from millrace.protocol.names import LettersObject
+from millrace.protocol.outcomes import judged, outputs, too_many
 from millrace.protocol.planning import Planning
 from millrace.protocol.publishing import Publishing
 from millrace.protocol.record import NextWindow, Outcome
 from millrace.protocol.settings import Settings
+from millrace.protocol.surprises import Asked
 from millrace.protocol.types import (
     AttemptId,
     AttemptPlan,
@@ -65,8 +65,6 @@ from millrace.protocol.types import (
     Intent,
     Record,
     Roots,
-    Segment,
-    Staged,
     TaskReport,
     Verdict,
 )
@@ -266,48 +264,13 @@ class Windows:
                 return self.planning.surprise(event)
             case e.Published():
                 return self.publishing.surprise(event)
-            case e.VerdictGiven(verdict):
-                return self._of_attempt(event, verdict.id)
-            case e.RunDone(id) | e.RunDied(id) | e.RunFailed(id) | e.VerdictLost(id):
-                return self._of_attempt(event, id)
-            case e.DeadWritten(name):
-                return self._of_state(event) or self._of_letters(name)
-            case e.SplitDone():
-                return self._of_state(event) or self._of_cut(event)
             case e.PublishFailed() | e.DeadLetterRequest() | e.StopAsked():
                 return None
             case _:
-                assert_never(event)
+                return self._asked().surprise(event)
 
-    def _of_state(self, event: Answer) -> Surprise | None:
-        return SURPRISES[type(event)].get(type(self.doing))
-
-    def _of_attempt(self, event: Answer, attempt: AttemptId) -> Surprise | None:
-        if attempt == self.attempt:
-            return self._of_state(event)
-        return Surprise.LATE if self._was_begun(attempt) else Surprise.BUG
-
-    def _of_letters(self, name: str) -> Surprise | None:
-        """Letters of another ending of the window, or of one under another view."""
-        if isinstance(self.doing, WritingLetters) and name == self.doing.name:
-            return None
-        return Surprise.LATE
-
-    def _of_cut(self, event: e.SplitDone) -> Surprise | None:
-        """The window may have been split since, and its first half kept the number."""
-        assert isinstance(self.doing, Splitting)
-        assert self.record is not None
-        whole, at = self.record.intents[0], self.doing.decision.at
-        fits = whole.window == event.window
-        cut = fits and records.is_cut(whole, at, event.first, event.second)
-        return None if cut else Surprise.LATE
-
-    def _was_begun(self, attempt: AttemptId) -> bool:
-        mine = self.membership.execution
-        if attempt.execution != mine or self.record is None:
-            return attempt.execution < mine
-        known = self._numbers.get(attempt.window, 0)
-        return attempt.window <= self.record.sealed or attempt.attempt <= known
+    def _asked(self) -> Asked:
+        return Asked(self.doing, self.record, self.membership.execution, self._numbers)
 
     def _tell_bug(self, event: WindowEvent) -> None:
         """Nothing is done about what cannot be; that it came is told once."""
@@ -553,33 +516,10 @@ class Windows:
     # -- deciding
 
     def _judged(self, attempt: AttemptId, winners: Winners, verdict: Verdict | None) -> Judged:
-        """What tasks and ackers say. Nobody failed on a root that only lost tuples: it is
-        replayed as long as it may be, and then stops the run rather than being blamed."""
         intent = self._progress[attempt.window].intent
-        failed = {f.sequence: f for report in winners.reports for f in report.failed}
-        incomplete = verdict.incomplete if verdict is not None else ()
-        lost = tuple(root for root in incomplete if root.sequence not in failed)
-        if verdict is not None and verdict.window_complete:
-            # What the ackers found complete did go somewhere, whatever its source says. Of a slice
-            # that misses a message they name no root at all.
-            broken = {root.sequence for root in incomplete}
-            for root in [f for s, f in failed.items() if s not in broken]:
-                failed[root.sequence] = replace(root, unreadable=False)
-        return Judged(
-            tuple(failed.values()),
-            tuple(c for report in winners.reports for c in report.combined_failures),
-            verdict is None or verdict.window_complete,
-            lost,
-            any(self._is_last_try(intent, root.sequence) for root in lost),
-        )
-
-    def _is_last_try(self, intent: Intent, sequence: int) -> bool:
-        """Whether the root is dead if it is set aside once more."""
-        if self.settings.guarantee is Guarantee.AT_MOST_ONCE:
-            return False
-        replay = sequence - (intent.roots - len(intent.replays))
-        done = intent.replays[replay].number if replay >= 0 else 0
-        return done >= self.settings.backoff.max_replays
+        limited = self.settings.guarantee is not Guarantee.AT_MOST_ONCE
+        most = self.settings.backoff.max_replays if limited else None
+        return judged(intent, winners, verdict, most)
 
     def _judge(
         self, attempt: AttemptId, outcome: Judged | Died, winners: Winners | None = None
@@ -656,19 +596,8 @@ class Windows:
     def _too_many(self, draft: SealDraft) -> list[e.Action]:
         """Stop before letters are sealed of which there are more than the user allows."""
         assert self.record is not None
-        intent, letters, limit = draft.progress.intent, draft.letters, self.settings.dead_limit
-        after = cohorts.judge(self.record.cohorts, intent, draft.replays, letters)
-        worst = cohorts.worst(after, intent, letters, limit)
-        if worst is None:
-            return []
-        judged = worst.done + worst.dead
-        text = (
-            f"window {intent.window} is not sealed: {worst.dead} of {judged} roots that were read "
-            f"together fail for good, more than spec.deadLetters.maxShare ({limit.percent}%) "
-            f"allows: {told(causes(letters))}. Nothing is lost; mend the cause and run again, or "
-            'raise spec.deadLetters.maxShare ("100%" makes a dead letter of each)'
-        )
-        return [e.Stop(e.StopKind.DEAD_LETTERS, text)]
+        text = too_many(self.record.cohorts, draft, self.settings.dead_limit)
+        return [e.Stop(e.StopKind.DEAD_LETTERS, text)] if text else []
 
     def _write_letters(self, draft: SealDraft) -> list[e.Action]:
         """Write them under a name that no ending of this window under another view had: only an
@@ -693,7 +622,7 @@ class Windows:
         return [e.Notify("DeadLetters", text, window, warning=True), *self._seal(stored)]
 
     def _seal(self, draft: SealDraft) -> list[e.Action]:
-        segments, staged = _outputs(draft.winners)
+        segments, staged = outputs(draft.winners)
         roots = None
         if self.settings.callbacks:
             # The record is written with every window: it stays small without traces.
@@ -725,15 +654,3 @@ def _nobody_told(_: str) -> None:
 def _stopped_at(record: Record) -> str:
     text = f"stopped behind window {record.sealed}"
     return text if record.sealed else "stopped before a window was sealed"
-
-
-def _outputs(
-    winners: Winners | None,
-) -> tuple[tuple[tuple[str, Segment], ...], tuple[Staged, ...]]:
-    if winners is None:
-        return (), ()
-    segments = tuple(s for report in winners.reports for s in report.segments)
-    staged = sorted(
-        (s for report in winners.reports for s in report.staged), key=lambda s: (s.sink, s.name)
-    )
-    return segments, tuple(staged)

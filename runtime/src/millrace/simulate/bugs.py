@@ -41,6 +41,7 @@ from millrace.protocol.types import (
     Sealed,
     Stamp,
     TaskId,
+    Verdict,
 )
 from millrace.protocol.windows import Change, Windows
 from millrace.protocol.winners import Winners
@@ -240,8 +241,8 @@ class EngineFailureIsForgotten(Windows):
 class LossesBlameRoots(Windows):
     """Makes a dead letter of a root whose tuples were lost once too often."""
 
-    def _is_last_try(self, intent: Intent, sequence: int) -> bool:
-        return False
+    def _judged(self, attempt: AttemptId, winners: Winners, verdict: Verdict | None) -> Judged:
+        return replace(super()._judged(attempt, winners, verdict), last_try=False)
 
 
 class UnreadableReplayed(Windows):
