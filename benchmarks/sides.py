@@ -155,6 +155,10 @@ class MillraceSide:
         self._rounds += 1
         return begin
 
+    def cpu_s(self) -> float:
+        """Seconds of CPU that all processes of the run have spent."""
+        return self._cpu.read_s()
+
     def status(self) -> dict[str, Any]:
         """What the driver wrote last; empty before."""
         try:

@@ -1,0 +1,185 @@
+"""From the start of a driver to its first sealed window: ``make bench NAME=recovery``.
+
+A count by key under ExactlyOnce is fed until its state has the size that is asked for. Then the
+driver is killed with SIGKILL, again and again; the supervisor starts the next one, and a window of
+one line, which touches ten keys, waits for it. What is measured goes from the start of the new
+process, by the kernel's account of it, to the mark with which the sink says that this window is
+sealed and shown. Nothing is subtracted: most of it is the JVM and Spark. ``CPU`` is what all
+processes of the run spent from the kill to that mark; other load on the machine matters less to it.
+
+State is counted as keys of 100 bytes with a total of 8, most of which does not compress. What was
+counted is compared with what was fed. The last line is one JSON object: medians by size in seconds,
+and ``spread``, by how much of the smallest the largest of them lies above it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from measure import last_line, machine, stop_cleanly
+from recovery_functions import KEY_BYTES
+from sides import HERE, MillraceSide
+from wordcount import OUT
+
+TOTAL_BYTES = 8
+KEYS_A_LINE = 5_000
+LINES_A_WINDOW = 40
+TOUCHED = 10
+LIMIT_S = 600.0
+
+
+def main() -> None:
+    """Measure every size and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 10, 100, 500], help="in MB")
+    parser.add_argument("--kills", type=int, default=5, help="for each size")
+    parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")
+    options = parser.parse_args()
+    stop_cleanly()
+    print(machine())
+    run = OUT / "recovery"
+    shutil.rmtree(run, ignore_errors=True)
+    medians: dict[str, float] = {}
+    cpu_medians: dict[str, float] = {}
+    for size in options.sizes:
+        whole, cpu = measured(run / f"{size}", size, options.kills)
+        medians[f"{size}_mb"] = round(statistics.median(whole), 2)
+        cpu_medians[f"{size}_mb_cpu"] = round(statistics.median(cpu), 2)
+        print(
+            f"  {size:4d} MB: {statistics.median(whole):6.2f} s to the first sealed window "
+            f"({min(whole):.2f} to {max(whole):.2f}), {statistics.median(cpu):6.2f} s of CPU",
+            flush=True,
+        )
+        if not options.keep:
+            shutil.rmtree(run / f"{size}", ignore_errors=True)
+    spread = max(medians.values()) / min(medians.values()) - 1
+    last_line({**medians, **cpu_medians, "spread": round(spread, 3)})
+
+
+def measured(folder: Path, size_mb: int, kills: int) -> tuple[list[float], list[float]]:
+    """Seconds from start to first window, and of CPU, for each kill."""
+    lines = max(1, round(size_mb * 1e6 / (KEY_BYTES + TOTAL_BYTES) / KEYS_A_LINE))
+    side = MillraceSide(f"recovery-{size_mb}", spec(), folder)
+    try:
+        fed = folder / "fed.txt"
+        fed.write_text("".join(f"{n * KEYS_A_LINE} {KEYS_A_LINE}\n" for n in range(lines)))
+        side.feed([fed])
+        roots = lines
+        wait_for(side, roots)
+        whole, cpu = [], []
+        one = folder / "one.txt"
+        one.write_text(f"0 {TOUCHED}\n")
+        for _ in range(kills):
+            roots += 1
+            took_s, cpu_s = killed(side, one, roots)
+            whole.append(took_s)
+            cpu.append(cpu_s)
+            print(f"    {size_mb} MB: {took_s:.2f} s, {cpu_s:.2f} s of CPU", flush=True)
+    finally:
+        side.stop()
+    check(side.output, kills)
+    return whole, cpu
+
+
+def killed(side: MillraceSide, file: Path, roots: int) -> tuple[float, float]:
+    """Kill the driver, feed one line; seconds until the next driver has shown its window, and of
+    CPU."""
+    before, window = driver_pid(side), side.shown() + 1
+    os.kill(before, signal.SIGKILL)
+    wait_until(side, lambda: not psutil.pid_exists(before))
+    cpu_s = side.cpu_s()
+    side.feed([file])
+    wait_for(side, roots)
+    cpu_s = side.cpu_s() - cpu_s
+    begun_s = psutil.Process(driver_pid(side, other_than=before)).create_time()
+    mark = side.output / "_millrace" / "windows" / f"{window:012d}.done"
+    return mark.stat().st_mtime_ns / 1e9 - begun_s, cpu_s
+
+
+def driver_pid(side: MillraceSide, other_than: int = 0) -> int:
+    """The process id of the driver that lives now."""
+    found = 0
+
+    def lives() -> bool:
+        nonlocal found
+        found = side.status().get("pid", 0)
+        return found not in (0, other_than) and psutil.pid_exists(found)
+
+    wait_until(side, lives)
+    return found
+
+
+def wait_for(side: MillraceSide, roots: int) -> None:
+    """Until so many roots are sealed and shown."""
+
+    def shown() -> bool:
+        found = side.status()
+        sealed = found.get("totals", {}).get("roots", 0) >= roots
+        return bool(sealed and found["published"] == found["sealed"])
+
+    wait_until(side, shown)
+
+
+def wait_until(side: MillraceSide, condition: Callable[[], bool]) -> None:
+    """Raises ``SystemExit`` where that takes too long."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"{side.name}: stood still for {LIMIT_S:.0f} s; see {side.workdir}")
+        time.sleep(0.05)
+
+
+def check(output: Path, kills: int) -> None:
+    """The keys that every window touched were counted once for each, and once at first."""
+    last: dict[str, int] = {}
+    for part in sorted(output.glob("part-*")):
+        for line in part.read_text().splitlines():
+            row: dict[str, Any] = json.loads(line)
+            if row["n"] > 1 or row["key"] in last:
+                last[row["key"]] = max(row["n"], last.get(row["key"], 0))
+    if len(last) != TOUCHED or set(last.values()) != {kills + 1}:
+        raise SystemExit(f"{output}: {TOUCHED} keys were fed {kills + 1} times, counted: {last}")
+
+
+def spec() -> dict[str, Any]:
+    """A count of every key, of which only what a window changed is written."""
+    return {
+        "guarantee": "ExactlyOnce",
+        "window": {"maxRecords": LINES_A_WINDOW, "maxInterval": "100ms"},
+        "parallelism": 2,
+        "code": {"path": str(HERE)},
+        "sources": [{"name": "lines", "files": {"path": "input", "format": "text", "watch": True}}],
+        "processors": [
+            {
+                "name": "spread",
+                "inputs": [{"from": "lines"}],
+                "function": "recovery_functions:spread",
+            },
+            {
+                "name": "counts",
+                "inputs": [{"from": "spread", "key": ["key"]}],
+                "aggregate": {"emit": "changes", "columns": [{"name": "n", "function": "count"}]},
+            },
+        ],
+        "sinks": [
+            {
+                "name": "totals",
+                "inputs": [{"from": "counts"}],
+                "files": {"path": "output", "format": "jsonLines"},
+            }
+        ],
+    }
+
+
+if __name__ == "__main__":
+    main()
