@@ -775,3 +775,22 @@ def test_a_window_all_of_whose_roots_failed_drops_none() -> None:
     record = written(found)
     assert (record.sealed, len(record.replays)) == (4, 4)
     assert (record.totals.dropped, record.totals.roots) == (0, 0)
+
+
+# --- holes
+
+
+def test_holes_that_two_attempts_do_not_agree_on_are_believed_when_two_in_a_row_do() -> None:
+    found = script(OPEN, RUN)
+    report = TaskReport(TaskId(0, 0, 0), roots_read=((0, 4),), failed=(FailedRoot(3, "p", "no"),))
+    told(found, e.RunDone(AttemptId(2, 4, 1), (1,), (report,)))
+    # The record of root 1 was read before, and is gone now: that is not believed at once.
+    holey = replace(report, failed=(), holes=((1, 1),))
+    notice, run = told(found, e.RunDone(AttemptId(2, 4, 2), (1,), (holey,)))[-2:]
+    assert isinstance(run, e.Run)
+    assert isinstance(notice, e.Notify)
+    assert "offset 1 of source 's'" in notice.text
+    sent = told(found, e.RunDone(AttemptId(2, 4, 3), (1,), (holey,)))[-1]
+    assert isinstance(sent, e.SendRecord)
+    assert sent.record.sealed == 4
+    assert sent.record.totals.roots == found.records["R"].totals.roots + 2

@@ -23,6 +23,8 @@ BUGS = {
     "NeverDrained": "drained",
     "DrainedTooEarly": "drained",
     "ShortRead": "read",
+    "HolesOutside": "read",
+    "HolesByChance": "read-again",
     "LoudErrors": "read",
     "CountsReads": "read-again",
     "OneReader": "read-again",
@@ -44,6 +46,10 @@ BUGS = {
 
 def test_a_good_source_passes(tmp_path: Path) -> None:
     check_source(lambda: kitsources.Counted("numbers", {"count": 14}, tmp_path))
+
+
+def test_a_good_source_with_holes_passes(tmp_path: Path) -> None:
+    check_source(lambda: kitsources.Holey("numbers", {"count": 14}, tmp_path))
 
 
 @pytest.mark.parametrize(("bug", "rule"), BUGS.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import given, settings
@@ -11,7 +12,14 @@ from tasktold import TaskTold
 
 from millrace.ids import TRACKING_PARTITIONS
 from millrace.protocol.acker import AckerMachine, Answer, Drain, Follow, Reread, Unfollow
-from millrace.protocol.acklog import Open, SliceOwners, check_partition, roots_of, source_edge
+from millrace.protocol.acklog import (
+    Open,
+    SliceOwners,
+    check_partition,
+    roots_of,
+    sequences,
+    source_edge,
+)
 from millrace.protocol.plainfold import PlainFold, PlainMessage, seeds
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Replay, RootRange, TaskId
 from millrace.tracking.fold import ArrayFold, SeedIntervals
@@ -147,6 +155,34 @@ def test_halves_that_tasks_read_cancel_with_the_whole_that_is_seeded() -> None:
     for low, count in ((0, 20), (20, 30), (0, 50)):
         intervals.toggle(Seeds(source_edge("lines"), low, count, 1, 7))
     assert list(intervals.take()) == []
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_both_folds_leave_holes_alone(data: st.DataObject) -> None:
+    """A hole is complete where nothing came of it, and any tuple under its number shows."""
+    roots = data.draw(st.integers(1, 900))
+    fresh = roots - min(3, roots // 2)
+    cuts = sorted(data.draw(st.sets(st.integers(0, fresh), max_size=8)))
+    holes = tuple((low, high - low) for low, high in pairwise(cuts))[::2]
+    excluded = frozenset(data.draw(st.sets(st.integers(0, roots - 1), max_size=3)))
+    close = CloseMarker(ATTEMPT, intent(roots), excluded, (), (), holes)
+    empty = {s for first, count in holes for s in range(first, first + count)}
+    touched = data.draw(st.integers(0, roots - 1))
+    for partition in range(TRACKING_PARTITIONS):
+        opened = Open(ATTEMPT, roots, EDGES)
+        array, plain = ArrayFold(opened, partition), PlainFold(opened, partition)
+        mine = messages(roots, [(0, "a>b", touched, 5)])
+        for one, other in mine:
+            if other.partition == partition:
+                array.apply(one)
+                plain.apply(other)
+        array.seed(close)
+        plain.seed(close)
+        inside = set(sequences(WINDOW, partition, roots)) - excluded
+        wanted = sorted(s for s in inside if s not in empty or s == touched)
+        assert list(array.incomplete()) == list(plain.incomplete()) == wanted
+        assert list(array.trace(close).broken()) == list(plain.trace(close).broken())
 
 
 def _dense(edge: str, low: int, count: int) -> AckMessage:

@@ -45,12 +45,14 @@ def judge(
     intent: Intent,
     replays: Iterable[Replay],
     letters: Iterable[Replay],
+    holes: int = 0,
 ) -> tuple[Cohort, ...]:
-    """The cohorts once a window is sealed with these roots set aside and dead.
+    """The cohorts once a window is sealed with these roots set aside and dead; ``holes`` offsets
+    of its ranges carry none.
 
     A replay whose cohort is not known counts with the roots that are read now.
     """
-    fresh = sum(piece.count for piece in intent.ranges)
+    fresh = sum(piece.count for piece in intent.ranges) - holes
     alone = sum(1 for replay in intent.replays if not replay.window)
     found = _with(cohorts, intent.window, fresh + alone)
     if not found:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from millrace.protocol.causes import causes, counted, told
 from millrace.protocol.events import StopKind
+from millrace.protocol.holes import Runs, split
 from millrace.protocol.types import Evidence, FailedRoot, Guarantee, Intent
 
 MAX_RUNS = 3
@@ -34,7 +35,8 @@ class Progress:
     """What is known about an open window from its attempts in this driver's life.
 
     ``failed`` are the roots known to fail, by sequence number. ``runs`` and ``deaths`` count
-    attempts that say something about roots, ``breakages`` those in a row that do not.
+    attempts that say something about roots, ``breakages`` those in a row that do not. ``holes``
+    is what the last attempt with winners claimed, None before there was one.
     """
 
     intent: Intent
@@ -44,6 +46,7 @@ class Progress:
     failing_runs: int = 0
     deaths: int = 0
     breakages: int = 0
+    holes: Runs | None = None
 
     @property
     def remaining(self) -> int:
@@ -224,10 +227,11 @@ def narrow(progress: Progress, reason: str) -> Decision:
 def halves(progress: Progress, at: int, first: Intent, second: Intent) -> tuple[Progress, Progress]:
     """Carry what is known of a window over to its two halves."""
     low = {s: f for s, f in progress.failed.items() if s < at}
+    holes = split(progress.holes, at)
     high = {s - at: replace(f, sequence=s - at) for s, f in progress.failed.items() if s >= at}
     return (
-        Progress(first, failed=low, uncombined=progress.uncombined),
-        Progress(second, failed=high, uncombined=progress.uncombined),
+        Progress(first, failed=low, uncombined=progress.uncombined, holes=holes[0]),
+        Progress(second, failed=high, uncombined=progress.uncombined, holes=holes[1]),
     )
 
 

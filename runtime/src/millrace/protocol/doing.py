@@ -15,6 +15,7 @@ from enum import Enum
 
 from millrace.protocol import events as e
 from millrace.protocol.decide import Progress, SplitIt
+from millrace.protocol.holes import numbers
 from millrace.protocol.membership import RecordWrite
 from millrace.protocol.types import AttemptId, CloseMarker, DeadSegment, Replay
 from millrace.protocol.winners import Winners
@@ -32,6 +33,12 @@ class SealDraft:
     replays: tuple[Replay, ...] = ()
     letters: tuple[Replay, ...] = ()
     dead: DeadSegment | None = None
+
+    @property
+    def holes(self) -> int:
+        """How many of its numbers carry no record, and have not been set aside as failed."""
+        found = numbers(self.winners.holes()) if self.winners is not None else ()
+        return sum(1 for sequence in found if sequence not in self.progress.failed)
 
 
 @dataclass(frozen=True, slots=True)

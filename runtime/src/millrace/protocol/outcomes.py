@@ -49,7 +49,7 @@ def _replays(intent: Intent, sequence: int) -> int:
 def too_many(held: Sequence[Cohort], draft: SealDraft, limit: cohorts.DeadLimit) -> str:
     """Why a window may not be sealed with so many dead letters; empty if it may."""
     intent, letters = draft.progress.intent, draft.letters
-    after = cohorts.judge(held, intent, draft.replays, letters)
+    after = cohorts.judge(held, intent, draft.replays, letters, draft.holes)
     worst = cohorts.worst(after, intent, letters, limit)
     if worst is None:
         return ""

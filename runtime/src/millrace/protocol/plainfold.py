@@ -15,6 +15,7 @@ from millrace.protocol.acklog import (
     sequences,
     source_edge,
 )
+from millrace.protocol.holes import numbers
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Replay, RootRange, TaskId
 
 
@@ -78,7 +79,8 @@ class PlainFold:
     def seed(self, marker: CloseMarker) -> None:
         self._excluded = marker.excluded
         mine = sequences(self._opened.id.window, self._partition, self._opened.roots)
-        judged = (sequence for sequence in mine if sequence not in marker.excluded)
+        empty = frozenset(numbers(marker.holes))
+        judged = (s for s in mine if s not in marker.excluded and s not in empty)
         for sequence, seed, edge in seeds(marker.intent, judged):
             self._fold(sequence, seed, edge)
 
@@ -88,7 +90,8 @@ class PlainFold:
 
     def trace(self, marker: CloseMarker) -> PlainTrace:
         nets: dict[int, dict[str, int]] = {sequence: {} for sequence in self.incomplete()}
-        for sequence, seed, edge in seeds(marker.intent, nets):
+        empty = frozenset(numbers(marker.holes))
+        for sequence, seed, edge in seeds(marker.intent, (s for s in nets if s not in empty)):
             nets[sequence][edge] = seed
         return PlainTrace(self._opened.edges, nets)
 

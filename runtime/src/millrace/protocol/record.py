@@ -67,6 +67,7 @@ class Outcome:
     dropped: int = 0
     roots: Roots | None = None
     letters: tuple[Replay, ...] = ()
+    holes: int = 0
 
 
 def first_record(uid: str, tag: Tag) -> Record:
@@ -106,9 +107,9 @@ def seal(record: Record, outcome: Outcome) -> Record:
         replays=(*record.replays, *outcome.replays),
         dead=(*record.dead, outcome.dead) if outcome.dead else record.dead,
         unpublished=(*record.unpublished, sealed),
-        cohorts=judge(record.cohorts, intent, outcome.replays, outcome.letters),
+        cohorts=judge(record.cohorts, intent, outcome.replays, outcome.letters, outcome.holes),
         totals=Totals(
-            roots=totals.roots + intent.roots - lost,
+            roots=totals.roots + intent.roots - outcome.holes - lost,
             windows=totals.windows + 1,
             replays=totals.replays + len(outcome.replays),
             dead=totals.dead + (outcome.dead.count if outcome.dead else 0),

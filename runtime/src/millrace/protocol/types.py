@@ -380,13 +380,15 @@ class TaskReport:
     """What one task attempt says of itself; it counts only if the task is a winner.
 
     ``read`` are the tasks whose envelopes it read, ``roots_read`` the (first sequence, count)
-    runs that a source task read; ``partitions`` the slices of the ack log it wrote to;
+    runs that a source task read, ``holes`` those among them that carry no record;
+    ``partitions`` the slices of the ack log it wrote to;
     ``combined_failures`` the key groups, by processor, that failed after a combine.
     """
 
     task: TaskId
     read: tuple[TaskId, ...] = ()
     roots_read: tuple[tuple[int, int], ...] = ()
+    holes: tuple[tuple[int, int], ...] = ()
     partitions: tuple[int, ...] = ()
     segments: tuple[tuple[str, Segment], ...] = ()
     staged: tuple[Staged, ...] = ()
@@ -416,7 +418,8 @@ class CloseMarker:
     """Appended to the ack log when an attempt's winners are known.
 
     ``winners`` pairs each winner with the slices of the log it says it wrote to; ``excluded``
-    roots are neither seeded nor judged; every other root of ``intent`` is seeded.
+    roots are neither seeded nor judged; every other root of ``intent`` is seeded, but for
+    ``holes``, which are complete where nothing came of them.
     """
 
     id: AttemptId
@@ -424,6 +427,7 @@ class CloseMarker:
     excluded: Sequences
     winners: tuple[tuple[TaskId, tuple[int, ...]], ...]
     roots_read: tuple[tuple[int, int], ...]
+    holes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

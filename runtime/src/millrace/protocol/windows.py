@@ -14,7 +14,7 @@ from typing import assert_never
 
 from millrace.errors import ProtocolError
 from millrace.ids import WindowAttempt, WindowNumber
-from millrace.protocol import edits
+from millrace.protocol import edits, holes
 from millrace.protocol import events as e
 from millrace.protocol import record as records
 from millrace.protocol.causes import causes, counted, told
@@ -457,6 +457,10 @@ class Windows:
         found = find_winners(event.shape, event.reports, progress.intent.roots)
         if isinstance(found, Inconsistent):
             return self._judge(event.id, Died(found.reason, Evidence.NONE))
+        doubted = holes.doubt(found, event.reports, progress.intent, progress.holes)
+        self._progress[event.id.window] = replace(progress, holes=holes.joined(found.holes()))
+        if doubted:
+            return self._judge(event.id, Died(doubted, Evidence.NONE))
         if not self.settings.tracking:
             return self._judge(event.id, self._judged(event.id, found, None), found)
         marker = self.close_marker(event.id, progress, found, event.reports)
@@ -473,7 +477,8 @@ class Windows:
         """Name the winners; ``reports`` may hold losers too, which do not count."""
         named = tuple((r.task, r.partitions) for r in winners.reports)
         excluded = frozenset(progress.failed)
-        return CloseMarker(attempt, progress.intent, excluded, named, winners.roots_read())
+        read, empty = winners.roots_read(), winners.holes()
+        return CloseMarker(attempt, progress.intent, excluded, named, read, empty)
 
     def _run_died(self, event: e.RunDied) -> list[e.Action]:
         if event.member_lost:
@@ -629,7 +634,14 @@ class Windows:
             letters = tuple(replace(letter, trace="") for letter in draft.letters)
             roots = Roots(draft.progress.intent, draft.replays, letters)
         outcome = Outcome(
-            segments, staged, draft.replays, draft.dead, draft.dropped, roots, draft.letters
+            segments,
+            staged,
+            draft.replays,
+            draft.dead,
+            draft.dropped,
+            roots,
+            draft.letters,
+            draft.holes,
         )
         return self._change(lambda record: self._with_next(records.seal(record, outcome)), Sealing)
 

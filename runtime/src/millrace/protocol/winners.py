@@ -22,6 +22,9 @@ class Winners:
     def roots_read(self) -> tuple[tuple[int, int], ...]:
         return tuple(sorted(run for report in self.reports for run in report.roots_read))
 
+    def holes(self) -> tuple[tuple[int, int], ...]:
+        return tuple(sorted(run for report in self.reports for run in report.holes))
+
 
 @dataclass(frozen=True, slots=True)
 class Inconsistent:

@@ -507,6 +507,13 @@ class SealBeforeObjects(Attempt):
         task.waiting -= 1
 
 
+class ShortReadIsHole(Attempt):
+    """Takes what a source did not give, without a word, for offsets without a record."""
+
+    def holes(self, task: Task) -> list[int]:
+        return sorted({*super().holes(task), *task.skipped})
+
+
 BUGS: dict[str, Bug] = {
     bug.name: bug
     for bug in (
@@ -563,6 +570,7 @@ BUGS: dict[str, Bug] = {
             lambda: Machines(acker=_acker(_SameTreeFold), ids=_SameTreeIds),
         ),
         Bug("answers_unasked", "machine", lambda: Machines(attempt=AnswersUnasked)),
+        Bug("short_read_is_hole", "I3", lambda: Machines(attempt=ShortReadIsHole)),
         Bug("seal_before_objects", "rule 18", lambda: Machines(attempt=SealBeforeObjects)),
     )
 }

@@ -70,6 +70,7 @@ class Task:
     staged: tuple[Staged, ...] = ()
     partitions: tuple[int, ...] = ()
     unread: frozenset[int] = frozenset()
+    skipped: frozenset[int] = frozenset()
     waiting: int = 0
     dead: bool = False
 
@@ -158,8 +159,8 @@ class Attempt:
         last = self.plant.options.passes - 1
         if task.id.pass_no == 0:
             task.unread = self._transport.short_told(partition)
-            skipped = self._transport.short_read(partition) | task.unread
-            work = task.work = flow.source_task(plan, partition, self._salt(task.id), skipped)
+            task.skipped = self._transport.short_read(partition) | task.unread
+            work = task.work = flow.source_task(plan, partition, self._salt(task.id), task.skipped)
         else:
             task.read = self._sources(task.id.pass_no - 1)
         if work.killed:
@@ -408,19 +409,26 @@ class Attempt:
 
     def report(self, task: Task) -> TaskReport:
         runs: tuple[tuple[int, int], ...] = ()
+        holes: tuple[tuple[int, int], ...] = ()
         if task.id.pass_no == 0:
+            holes = _runs(s for s in self.holes(task) if s not in task.unread)
             share = self.plant.flow.share(self.plan.intent.roots, task.id.partition)
             runs = _runs(sequence for sequence in share if sequence not in task.unread)
         return TaskReport(
             task=task.id,
             read=task.read,
             roots_read=runs,
+            holes=holes,
             partitions=task.partitions,
             segments=task.objects,
             staged=task.staged,
             failed=tuple(task.work.failed),
             combined_failures=tuple(task.work.combined_failures),
         )
+
+    def holes(self, task: Task) -> list[int]:
+        """What a source task claims to carry no record, and what a bug may make of it."""
+        return self.plant.flow.holes(self.plan, task.id.partition)
 
     def _winners(self) -> tuple[TaskId, ...] | None:
         """The attempts whose output went into the result, None if readers disagreed or somebody

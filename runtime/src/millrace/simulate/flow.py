@@ -134,6 +134,12 @@ class Flow:
 
     # -- pass 0
 
+    def holes(self, plan: AttemptPlan, partition: int) -> list[int]:
+        """Sequence numbers that a partition of the source pass finds no record under."""
+        listed = roots_of(plan.intent)
+        share = self.share(len(listed), partition)
+        return [s for s in share if self._workload.is_hole(listed[s][0])]
+
     def source_task(
         self, plan: AttemptPlan, partition: int, salt: str, skipped: frozenset[int]
     ) -> Work:
@@ -146,6 +152,8 @@ class Flow:
                 continue
             root, replay = listed[sequence]
             kind = self._workload.kinds[root]
+            if kind is Kind.HOLE:
+                continue
             if kind is Kind.UNREADABLE:
                 text = f"{root} {kind.value}"
                 work.failed.append(FailedRoot(sequence, root[0], text, unreadable=True))

@@ -81,7 +81,8 @@ class Options:
     attempt until well behind the storm. At ``edit_s`` the topology is edited: source b goes, source
     c comes, and with ``reborn`` the last stateful processor is replaced by another of its name.
     At ``older_s`` a copy of everything is taken, to be put back later (``older``). More than
-    ``dead_percent`` of the judged roots dead stop the run, until its user allows more."""
+    ``dead_percent`` of the judged roots dead stop the run, until its user allows more. ``holes`` is
+    the share of offsets that carry no record."""
 
     seed: int
     guarantee: Guarantee
@@ -113,6 +114,7 @@ class Options:
     reborn: bool = False
     older_s: float | None = None
     dead_percent: int | None = None
+    holes: float = 0.0
 
 
 _GUARANTEES = (
@@ -162,7 +164,13 @@ def draw(seed: int) -> Options:
         **_edit(seed, poison_only),
         older_s=_older(seed) if servers == 1 and not poison_only else None,
     )
-    return replace(options, dead_percent=_dead_percent(options))
+    return replace(options, dead_percent=_dead_percent(options), holes=_holes(seed))
+
+
+def _holes(seed: int) -> float:
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"holes/{seed}")
+    return rng.choice((0.05, 0.2, 0.6)) if rng.random() < 0.3 else 0.0
 
 
 def _dead_percent(options: Options) -> int | None:

@@ -26,6 +26,7 @@ class Kind(str, Enum):
     KILLS_LATE = "kills the worker after the exchange"
     COMBINE = "raises after a combine"
     UNREADABLE = "cannot be decoded"
+    HOLE = "is an offset without a record"
 
     @property
     def deadly(self) -> bool:
@@ -66,6 +67,18 @@ class Workload:
             self.keys[root] = tuple(f"k{rng.randrange(7)}" for _ in range(rng.randint(1, 3)))
             self.kinds[root] = _kind(options.poison, options.combined, rng)
             self.ids[root] = root_id(name_id(root[0]), root[1], root[2])
+        self._dig(options)
+
+    def _dig(self, options: Options) -> None:
+        """Take the records of some offsets away."""
+        rng = Random(f"dig/{options.seed}")
+        for root in self.roots if options.holes else ():
+            if rng.random() < options.holes:
+                self.kinds[root] = Kind.HOLE
+
+    def is_hole(self, root: Root) -> bool:
+        """Whether its offset carries no record."""
+        return self.kinds[root] is Kind.HOLE
 
     def mend(self, root: Root, rng: Random) -> None:
         """The user may have mended what made a root fail."""

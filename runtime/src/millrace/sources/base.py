@@ -39,6 +39,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.errors import SourceError
@@ -50,7 +51,8 @@ from millrace.protocol.types import Json, Replay, RootRange
 class SourcePlan:
     """The next records of a source.
 
-    ``ranges`` hold exactly counted records, none twice; ``offsets`` is where the plan after this
+    ``ranges`` hold exactly counted records, none twice, among which there may be offsets that
+    carry none (``ReadBatch.holes``); ``offsets`` is where the plan after this
     one starts; ``drained`` says that nothing will ever come behind ``offsets``; ``lag_records``
     is an estimate of the records that are there but not in this plan.
     """
@@ -72,11 +74,38 @@ class ReadBatch:
     A record that cannot be decoded is a row of nulls and an (index of the row, message) in
     ``errors``: that root fails for good at once, the others go on. ``gone`` is for the engine: the
     record, a replay's, is not there, and may be when it is replayed again.
+
+    ``holes`` are offsets that carry no record and never will, such as marks of transactions and
+    records that were aborted or compacted away: rising (first, count), counted from the first
+    offset of the batch. A batch is about as many offsets as it has rows and holes; it may have
+    holes alone. Name only what is known to carry none: a hole is no root, and nobody misses it.
     """
 
     data: pa.RecordBatch
     errors: tuple[tuple[int, str], ...] = ()
     gone: bool = False
+    holes: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets of the range the batch is about."""
+        rows: int = self.data.num_rows
+        return rows + sum(count for _, count in self.holes)
+
+    def places(self) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+        """The offset of each row, counted from the first of the batch, int64[rows]; ``None``
+        without holes: 0, 1, 2, ... Raises ``ValueError`` where the holes are none of the batch's.
+        """
+        if not self.holes:
+            return None
+        free = np.ones(self.offsets, bool)
+        end = 0
+        for first, count in self.holes:
+            if count < 1 or first < end or first + count > len(free):
+                raise ValueError(f"holes {self.holes} do not lie in {len(free)} offsets, rising")
+            end = first + count
+            free[first:end] = False
+        return np.flatnonzero(free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +154,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, piece: RootRange) -> Iterator[ReadBatch]:
-        """The records of a range, in offset order, exactly ``piece.count`` rows in all.
+        """The records of a range, in offset order, exactly ``piece.count`` rows and holes in all.
 
         The same range always yields the same rows. Raises ``SourceError`` where it cannot.
         """
@@ -167,6 +196,8 @@ class Source(ABC):
         This one is the row as JSON. Raises ``SourceError`` where it cannot be read any more.
         """
         rows = [row for part in self.read(range_of(replay)) for row in part.data.to_pylist()]
+        if not rows:
+            raise SourceError(f"source {self.name!r}: {self.place(replay)}: the record is gone")
         return json.dumps(rows[0], default=str, ensure_ascii=False).encode()
 
     def place(self, replay: Replay) -> str:

@@ -150,7 +150,16 @@ def _told(batch: Any) -> Part:
     if not isinstance(batch, ReadBatch):
         return _broken("read", f"read() yields {batch!r}, which is no ReadBatch")
     data = wire.pack_batches([batch.data], batch.data.schema)
-    return {"data": data, "errors": [list(error) for error in batch.errors]}
+    try:
+        places = batch.places()
+    except ValueError as problem:
+        return _broken("read", f"read() gave {problem}")
+    return {
+        "data": data,
+        "errors": [list(error) for error in batch.errors],
+        "places": None if places is None else places.tolist(),
+        "offsets": batch.offsets,
+    }
 
 
 def _read(source: Source, args: Arguments) -> list[Part]:

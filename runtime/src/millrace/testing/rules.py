@@ -61,10 +61,10 @@ SOURCE_RULES: Mapping[str, str] = {
     "short": "with a small max_records the same records come in more plans; take what is left the "
     "next time",
     "drained": "drained is true when nothing will ever come behind offsets, and only then",
-    "read": "read() yields ReadBatches with exactly piece.count rows in offset order; errors name "
-    "rows of their batch, which are null in all columns",
-    "read-again": "read() gives the same rows for a range, any number of times, also while "
-    "another range is read and after a reader was left half-way",
+    "read": "read() yields ReadBatches with exactly piece.count rows and holes in offset order; "
+    "errors name rows of their batch, which are null in all columns",
+    "read-again": "read() gives the same rows and holes for a range, any number of times, also "
+    "while another range is read and after a reader was left half-way",
     "elsewhere": "a range's locator says all that another process needs: nothing may come from "
     "plan()'s memory, the process or hash(), which differs between processes",
     "split": "split(piece, at) gives two ranges that read as the first at rows and the rest; a "

@@ -22,7 +22,9 @@ Name = tuple[int, int]
 """Partition and offset of a record."""
 
 Records = Mapping[Name, str]
-"""Each record as text: its row as JSON, or its error."""
+"""Each offset as text: its record's row as JSON, or its error, or ``HOLE``."""
+
+HOLE = "no record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,10 @@ class Feed:
                     break
         return walk
 
+    def is_hole(self, piece: RootRange, index: int) -> bool:
+        """Whether an offset of a range carries no record."""
+        return self.truth.get((piece.partition, piece.start + index)) == HOLE
+
     def long_pieces(self) -> list[RootRange]:
         """A few ranges, the longest there are."""
         pieces = [piece for plan in self.walk.plans for piece in plan.ranges]
@@ -258,13 +264,16 @@ def told(parts: list[Any], piece: RootRange, schema: pa.Schema, rule: str) -> Re
                 f"{schema.to_string()!r}"
             )  # fmt: skip
         errors = _errors_of(part["errors"], batch)
+        places = range(batch.num_rows) if part["places"] is None else part["places"]
+        end = number + part["offsets"]
+        names = [(piece.partition, piece.start + at) for at in range(number, end)]
+        records |= dict.fromkeys(names, HOLE)
         for index, row in enumerate(batch.to_pylist()):
-            name = (piece.partition, piece.start + number)
             text = json.dumps(row, sort_keys=True, default=repr, ensure_ascii=False)
-            records[name] = errors.get(index, text)
-            number += 1
+            records[names[places[index]]] = errors.get(index, text)
+        number = end
     if number != piece.count:
-        raise BrokenError(rule, f"read() gave {number} rows of {piece}")
+        raise BrokenError(rule, f"read() gave {number} rows and holes of {piece}")
     return records
 
 

@@ -20,6 +20,7 @@ from millrace.protocol.acklog import (
     rotations,
     source_edge,
 )
+from millrace.protocol.holes import joined, without
 from millrace.protocol.types import CloseMarker
 from millrace.tracking.ids import U64, sequences_at
 from millrace.tracking.message import AckMessage, Net, Seeds
@@ -119,13 +120,14 @@ class ArrayFold:
         return sequences_at(self._window, self._partition, places)
 
     def _due(self, marker: CloseMarker) -> Iterator[Net | Seeds]:
-        """What the roots of this slice are seeded with, excluded roots included."""
-        first = 0
+        """What the roots of this slice are seeded with, excluded roots included, holes not."""
+        first, holes = 0, joined(marker.holes)
         for piece in marker.intent.ranges:
-            low, high = self._place(first), self._place(first + piece.count)
-            if low < high:
-                edge, base = source_edge(piece.source), (piece.start - first) % (1 << 64)
-                yield Seeds(edge, low, high - low, piece.partition, base)
+            edge, base = source_edge(piece.source), (piece.start - first) % (1 << 64)
+            for begin, count in without((first, piece.count), holes):
+                low, high = self._place(begin), self._place(begin + count)
+                if low < high:
+                    yield Seeds(edge, low, high - low, piece.partition, base)
             first += piece.count
         for place in range(self._place(first), self._size):
             index = int(self.sequences(np.array([place]))[0]) - first

@@ -272,3 +272,33 @@ class Hangs(Counted):
         while not plan.ranges or offsets is None:
             time.sleep(0.01)
         return plan
+
+
+class Holey(Counted):
+    """Every offset that three divides carries no record."""
+
+    def batch(self, numbers) -> ReadBatch:
+        found = super().batch(numbers)
+        held = [at for at, n in enumerate(numbers) if n % 3]
+        errors = tuple((held.index(at), text) for at, text in found.errors if at in held)
+        holes = tuple((at, 1) for at, n in enumerate(numbers) if n % 3 == 0)
+        return ReadBatch(found.data.take(held), errors, holes=holes)
+
+
+class HolesOutside(Holey):
+    def batch(self, numbers) -> ReadBatch:
+        return replace(super().batch(numbers), holes=((len(numbers), 1),))
+
+
+class HolesByChance(Holey):
+    """What is a record when it is first read is a hole from then on."""
+
+    reads = 0
+
+    def read(self, piece):
+        self.reads += 1
+        for part in super().read(piece):
+            if self.reads > 1 and part.data.num_rows:
+                yield ReadBatch(part.data.slice(0, 0), holes=((0, part.offsets),))
+            else:
+                yield part

@@ -36,6 +36,12 @@ def column_of(component: Component) -> str:
     return f"__mr_c{component.number}"
 
 
+def holes_of(source: Component) -> int:
+    """What stands for ``SOURCE`` in rows that are no records of a source but offsets without one:
+    how many in ``TRACKING``, from ``SEQUENCE`` on. No step looks at them."""
+    return -1 - source.number
+
+
 def keep_of(component: Component) -> str:
     """Column that says whether a row passes a step's ``where``, and all before it."""
     return f"__mr_k{component.number}"
@@ -46,7 +52,10 @@ def add_step(frame: DataFrame, before: Component, step: Component) -> DataFrame:
     assert step.sql is not None
     kept = [_quoted(c) for c in frame.columns]
     flat = frame.selectExpr(*kept, f"{column_of(before)}.*")
-    passed = "true" if before.kind is Kind.SOURCE else keep_of(before)
+    passed = keep_of(before)
+    if before.kind is Kind.SOURCE:
+        # Other rows hold nulls here, on which an expression might fail.
+        passed = f"{SOURCE} = {before.number}" if SOURCE in frame.columns else "true"
     condition = passed
     if step.sql.where is not None:
         # Short-circuits: a row that did not pass before is not looked at again.

@@ -28,7 +28,7 @@ from millrace.engine.task.steps.classes import ClassStep
 from millrace.engine.task.steps.ends import Piece, SinkStep, SourceStep
 from millrace.engine.task.steps.functions import RowStep, VectorStep, WhereStep
 from millrace.engine.task.steps.keyed import KeyedClassStep, StatefulStep
-from millrace.engine.task.steps.sqlstep import SqlOutcome, fed_batch, without_carried
+from millrace.engine.task.steps.sqlstep import SqlOutcome, fed_batch, fed_holes, without_carried
 from millrace.functions import FunctionSpec
 from millrace.protocol.types import Segment, Staged, TaskId, TaskReport
 from millrace.sinks.base import Sink
@@ -106,7 +106,12 @@ class PassRun:
         for frame in frames:
             for step in fed:
                 step.feed(fed_batch(step.component, frame, self.task.books.tracked))
+                step.feed_holes(fed_holes(step.component, frame))
         return [run for step in fed for run in step.fed_runs(pieces)]
+
+    def holes(self) -> tuple[tuple[int, int], ...]:
+        """(First sequence number, count) of what the sources read that carries no record."""
+        return tuple(sorted(run for step in self._sources() for run in step.holes))
 
     def receive(self, parcels: Sequence[Parcel]) -> None:
         """Take what the tasks of the pass before sent."""

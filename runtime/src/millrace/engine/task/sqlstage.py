@@ -23,10 +23,12 @@ from millrace.engine.program.sql import (
     SOURCE,
     TRACKING,
     column_of,
+    holes_of,
     jvm_sources,
 )
+from millrace.engine.task.batch import Array
 from millrace.engine.task.blackbox import Note
-from millrace.engine.task.steps.ends import ROWS_PER_BATCH, Piece, read_piece
+from millrace.engine.task.steps.ends import ROWS_PER_BATCH, Piece, read_piece, rows_at, seeds_at
 from millrace.engine.task.worker import (
     Job,
     Running,
@@ -36,7 +38,6 @@ from millrace.engine.task.worker import (
     marked_errors,
     toolbox_of,
 )
-from millrace.tracking.kernels import range_seeds
 
 
 class FrameReader:
@@ -69,6 +70,9 @@ class FrameReader:
         source, drop_gone = parts.source(component), parts.program.drop_gone
         for part in read_piece(source, piece, component.output, drop_gone):
             parts.box.end()
+            places = part.places()
+            if part.holes:
+                yield frame_holes(parts.program, component, piece, done, part.holes)
             texts: list[str | None] = [None] * part.data.num_rows
             for index, text in part.errors:
                 texts[index] = text
@@ -76,8 +80,9 @@ class FrameReader:
                 data = part.data.slice(at, ROWS_PER_BATCH)
                 errors = pa.array(texts[at : at + data.num_rows], pa.string())
                 fates = errors, pa.repeat(part.gone, data.num_rows)
-                yield frame_rows(parts.program, component, piece, done, data, fates)
-                done += data.num_rows
+                numbers = rows_at(done, at, data.num_rows, places)
+                yield frame_rows(parts.program, component, piece, numbers, data, fates)
+            done += part.offsets
             parts.box.begin(component.name, span)
         parts.box.end()
 
@@ -86,28 +91,56 @@ def frame_rows(
     program: Program,
     component: Component,
     piece: Piece,
-    done: int,
+    numbers: Array,
     data: pa.RecordBatch,
     fates: tuple[pa.Array, pa.Array],
 ) -> pa.RecordBatch:
-    """What the JVM gets of records ``done`` and on of a piece; ``fates`` are their ``ERROR`` and
-    ``GONE``."""
-    rows = data.num_rows
-    assert component.output is not None
-    start = piece.range.start + done
-    ids = range_seeds(component.name, piece.range.partition, start, rows, piece.replay)
-    first = piece.first + done
-    arrays: list[pa.Array] = [
-        pa.array(np.full(rows, component.number, np.int32)),
-        pa.array(np.arange(first, first + rows, dtype=np.int64)),
+    """What the JVM gets of the records at these places of a piece; ``fates`` are their ``ERROR``
+    and ``GONE``."""
+    ids = seeds_at(component.name, piece, numbers)
+    columns: tuple[pa.Array, ...] = (
+        pa.array(np.full(data.num_rows, component.number, np.int32)),
+        pa.array(numbers + piece.first),
         pa.array(ids.view(np.int64)),
         *fates,
-    ]
+    )
+    return _frame(program, component, columns, data)
+
+
+def frame_holes(
+    program: Program,
+    component: Component,
+    piece: Piece,
+    done: int,
+    holes: Sequence[tuple[int, int]],
+) -> pa.RecordBatch:
+    """What the JVM gets of offsets without a record, of a batch that begins at place ``done``."""
+    count = len(holes)
+    firsts, counts = (np.array(one, np.int64) for one in zip(*holes, strict=True))
+    columns = (
+        pa.array(np.full(count, holes_of(component), np.int32)),
+        pa.array(firsts + piece.first + done),
+        pa.array(counts),
+        pa.nulls(count, pa.string()),
+        pa.repeat(False, count),
+    )
+    return _frame(program, component, columns, None)
+
+
+def _frame(
+    program: Program,
+    component: Component,
+    columns: tuple[pa.Array, ...],
+    data: pa.RecordBatch | None,
+) -> pa.RecordBatch:
+    """Rows for the JVM: the columns of every row, and one struct for each source."""
+    arrays: list[pa.Array] = list(columns)
     names = [SOURCE, SEQUENCE, TRACKING, ERROR, GONE]
+    rows = len(arrays[0])
     for source in jvm_sources(program):
         assert source.output is not None
         kind = pa.struct(list(source.output))
-        if source.name == component.name:
+        if data is not None and source.name == component.name:
             # Read in this very schema (``read_piece``).
             arrays.append(pa.StructArray.from_arrays(data.columns, fields=list(source.output)))
         else:

@@ -203,6 +203,7 @@ class Running:
             task=self.task.id,
             read=read,
             roots_read=roots_read,
+            holes=self.run.holes(),
             segments=effects.segments,
             staged=effects.staged,
             failed=self.task.failures.failed,

@@ -48,7 +48,7 @@ class Bound:
     def _origin(self, intent: Intent) -> _Origin:
         listed = roots_of(intent)
         kinds = [self._workload.kinds[root] for root, _ in listed]
-        if set(kinds) <= {Kind.GOOD, Kind.UNREADABLE}:
+        if set(kinds) <= {Kind.GOOD, Kind.UNREADABLE, Kind.HOLE}:
             return _Origin(intent.window, 1)
         return _Origin(intent.window, limit(len(listed), sum(1 for kind in kinds if kind.deadly)))
 

@@ -11,7 +11,7 @@ from millrace.protocol.types import Guarantee, Record, Segment
 from millrace.simulate import history as h
 from millrace.simulate.flow import COUNT, OUT_SINK, materialise
 from millrace.simulate.options import Options
-from millrace.simulate.workload import Root, root_of, roots_of
+from millrace.simulate.workload import Root, Workload, root_of, roots_of
 
 State = dict[str, tuple[h.Row, ...]]
 
@@ -19,9 +19,10 @@ State = dict[str, tuple[h.Row, ...]]
 class Contents:
     """Asked at every commit."""
 
-    def __init__(self, history: h.History, options: Options) -> None:
+    def __init__(self, history: h.History, options: Options, workload: Workload) -> None:
         self._history = history
         self._options = options
+        self._workload = workload
         self._all = (1 << options.key_groups) - 1
         self._states: dict[str, State] = {}
         history.listen(h.Commit, self._committed)
@@ -109,7 +110,10 @@ class Contents:
                         "I1", f"window {after.sealed} shows {root}, not one of its own"
                     )
             for root in sorted(inside):
-                why = self._judge(found.get(root, []), root in aside)
+                rows = found.get(root, [])
+                why = self._judge(rows, root in aside)
+                if self._workload.is_hole(root):
+                    why = "is no record and shown or set aside" if rows or root in aside else None
                 if why is not None and not at_most:
                     raise h.ViolationError("I1", f"window {after.sealed}, {sink}: {root} {why}")
                 if why is not None:

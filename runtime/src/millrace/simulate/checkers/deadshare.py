@@ -9,6 +9,7 @@ from __future__ import annotations
 from millrace.protocol.types import Record
 from millrace.simulate import history as h
 from millrace.simulate.options import Options
+from millrace.simulate.workload import Workload, roots_of
 
 LEAST_JUDGED = 6
 STOPS_BEFORE_RAISED = 2
@@ -18,9 +19,10 @@ STOPS_BEFORE_RAISED = 2
 class DeadShare:
     """Asked at every commit."""
 
-    def __init__(self, history: h.History, options: Options) -> None:
+    def __init__(self, history: h.History, options: Options, workload: Workload) -> None:
         self._percent = options.dead_percent
         self._stops = 0
+        self._workload = workload
         history.listen(h.Commit, self._committed)
         history.listen(h.DriverGone, self._ended)
 
@@ -31,11 +33,22 @@ class DeadShare:
         if self._percent is None or self._stops >= STOPS_BEFORE_RAISED:
             return
         before, after = _dead(entry.before), _dead(entry.after)
-        judged = _judged(entry.after)
+        judged = _judged(entry.after) - self._holes(entry.after)
         if after > before and judged >= LEAST_JUDGED and after * 100 > self._percent * judged:
             raise h.ViolationError(
                 "dead share", f"{after} of {judged} judged roots are dead, {self._percent}% allowed"
             )
+
+    def _holes(self, record: Record) -> int:
+        """Offsets without a record, of those that are read and judged."""
+        read = {
+            (source, int(partition), offset)
+            for source, offsets in record.offsets.items()
+            for partition, count in offsets.items()
+            for offset in range(int(count))
+        }
+        read -= {root for intent in record.intents for root, _ in roots_of(intent)}
+        return sum(self._workload.is_hole(root) for root in read)
 
 
 def _dead(record: Record | None) -> int:

@@ -48,9 +48,17 @@ class Promises:
             if not _live(root, record):
                 self._removed(root)
                 continue
+            if self._workload.is_hole(root):
+                self._empty(root, dead)
+                continue
             gone = root in dead or root in self._dropped
             self._kept(root, gone)
             self._poison(root, gone)
+
+    def _empty(self, root: Root, dead: set[Root]) -> None:
+        """An offset without a record: nothing may have come of it."""
+        if root in dead or any(found.get(root) for found in self._rows.values()):
+            raise h.ViolationError("holes", f"{root} is no record, and something came of it")
 
     def _removed(self, root: Root) -> None:
         """Of a source that was removed, or never came: whole or not at all."""
@@ -88,6 +96,9 @@ class Promises:
         if good and gone and not unlucky and root not in self._workload.mended:
             raise h.ViolationError("poison", f"{root} is a good root and a dead letter")
 
+    def _due(self, root: Root, record: Record) -> bool:
+        return _live(root, record) and not self._workload.is_hole(root)
+
     def _at_most_once(self, record: Record) -> None:
         for sink, found in self._rows.items():
             whole = 0
@@ -95,7 +106,7 @@ class Promises:
                 if len({row.ordinal for row in rows}) != len(rows):
                     raise h.ViolationError("AtMostOnce", f"{root} shows twice on {sink}")
                 whole += _complete_sets(rows) if _live(root, record) else 0
-            lost = sum(1 for root in self._workload.roots if _live(root, record)) - whole
+            lost = sum(1 for root in self._workload.roots if self._due(root, record)) - whole
             if lost > record.totals.dropped and not self._options.combined:
                 raise h.ViolationError(
                     "AtMostOnce", f"{lost} roots lost on {sink}, {record.totals.dropped} counted"

@@ -5,14 +5,15 @@ from __future__ import annotations
 from millrace.protocol import acklog as al
 from millrace.protocol.types import AttemptId, CloseMarker, TaskId, Verdict
 from millrace.simulate import history as h
-from millrace.simulate.workload import Root, roots_of
+from millrace.simulate.workload import Root, Workload, roots_of
 
 
 class VerdictTruth:
     """Asked at every answer of an acker. Compares with counts of tuples, not with check values."""
 
-    def __init__(self, history: h.History) -> None:
+    def __init__(self, history: h.History, workload: Workload) -> None:
         self._history = history
+        self._workload = workload
         self._given: dict[tuple[object, int], Verdict] = {}
         self._trees: dict[int, tuple[Root, int]] = {}
         self._forgotten: set[AttemptId] = set()
@@ -53,7 +54,9 @@ class VerdictTruth:
         broken, window_broken = _broken(facts, tuple(facts.winners or ()))
         read = [s for task in facts.winners or () for s in facts.tasks[task].trees]
         self._are_new(facts, marker)
-        incomplete = tuple(s for s in judged if s in broken or read.count(s) != 1)
+        listed = roots_of(marker.intent)
+        due = {s: 0 if self._workload.is_hole(listed[s][0]) else 1 for s in judged}
+        incomplete = tuple(s for s in judged if s in broken or read.count(s) != due[s])
         whole = partition != al.check_partition(window) or not window_broken
         return len(judged) - len(incomplete), incomplete, whole
 

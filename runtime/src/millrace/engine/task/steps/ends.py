@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,7 +56,9 @@ def read_piece(
     found = 0
     try:
         for part in source.read(piece.range):
-            found += part.data.num_rows
+            if part.holes:
+                _check_holes(source, piece, part)
+            found += part.offsets
             if found > piece.range.count:
                 raise SourceError(
                     f"source {source.name!r} gave at least {found} records where "
@@ -86,7 +88,21 @@ def read_piece(
 def _fitted(part: ReadBatch, schema: pa.Schema, source: str) -> ReadBatch:
     """The records in the declared schema; one with a value beyond its type cannot be decoded."""
     data, bad = fitting(part.data, schema, source)
-    return ReadBatch(data, tuple({**bad, **dict(part.errors)}.items()), part.gone)
+    errors = tuple({**bad, **dict(part.errors)}.items())
+    return ReadBatch(data, errors, part.gone, part.holes)
+
+
+def _check_holes(source: Source, piece: Piece, part: ReadBatch) -> None:
+    """Raises ``SourceError`` for holes that cannot be. A replay's record was there before."""
+    if piece.replay:
+        raise SourceError(
+            f"source {source.name!r}: the record at offset {piece.range.start} of partition "
+            f"{piece.range.partition:016x} is not there any more"
+        )
+    try:
+        part.places()
+    except ValueError as error:
+        raise SourceError(f"source {source.name!r}: read() gave {error}; correct it") from error
 
 
 class SourceStep(Step):
@@ -96,6 +112,8 @@ class SourceStep(Step):
         super().__init__(task, component, outlet)
         self._source = source
         self._fed: list[Array] = []
+        self.holes: list[tuple[int, int]] = []
+        """(First sequence number, count) of what was read and carries no record."""
         self._excluded = np.array(sorted(task.plan.excluded), np.int64)
 
     def accept(self, edge: Channel, batch: Batch) -> None:
@@ -127,6 +145,10 @@ class SourceStep(Step):
             self.outlet.emit(batch.data, batch, None)
             self.task.books.absorb(source_edge(self.name), batch)
 
+    def feed_holes(self, holes: Iterable[tuple[int, int]]) -> None:
+        """Take what is no record of this source and came through the JVM."""
+        self.holes += holes
+
     def fed_runs(self, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
         """The (first, count) runs of roots that really came out of the JVM.
 
@@ -137,8 +159,10 @@ class SourceStep(Step):
         runs = []
         for piece in mine:
             low, high = piece.first, piece.first + piece.range.count
-            runs.append((low, int(((roots >= low) & (roots < high)).sum())))
-        if roots.size != sum(count for _, count in runs) or np.unique(roots).size != roots.size:
+            empty = sum(count for first, count in self.holes if low <= first < high)
+            runs.append((low, int(((roots >= low) & (roots < high)).sum()) + empty))
+        rows = sum(count for _, count in runs) - sum(count for _, count in self.holes)
+        if roots.size != rows or np.unique(roots).size != roots.size:
             raise EnvelopeError(
                 f"{roots.size} rows of source {self.name!r} came out of the JVM, among them roots "
                 "that were not read or that came twice"
@@ -152,22 +176,30 @@ class SourceStep(Step):
         for part in read_piece(
             self._source, piece, self.component.output, self.task.program.drop_gone
         ):
-            errors = dict(part.errors)
+            errors, places = dict(part.errors), part.places()
+            self.holes += ((piece.first + done + at, count) for at, count in part.holes)
             for at in range(0, part.data.num_rows, ROWS_PER_BATCH):
                 data = part.data.slice(at, ROWS_PER_BATCH)
                 self.task.box.end()
                 here = {i - at: text for i, text in errors.items()}
-                self._emit(piece, done, data, here, part.gone)
-                done += data.num_rows
+                numbers = rows_at(done, at, data.num_rows, places)
+                self._emit(piece, numbers, data, here, part.gone)
+            done += part.offsets
             self.task.box.begin(self.name)
         self.task.box.end()
         return done
 
     def _emit(
-        self, piece: Piece, done: int, data: pa.RecordBatch, errors: dict[int, str], gone: bool
+        self,
+        piece: Piece,
+        numbers: Array,
+        data: pa.RecordBatch,
+        errors: dict[int, str],
+        gone: bool,
     ) -> None:
-        batch = self._tracked(piece, done, data)
-        keep = self._wanted(piece.first + done, data.num_rows)
+        """Emit rows that stand at these places of the piece, counted from 0."""
+        batch = self._tracked(piece, numbers, data)
+        keep = self._wanted(batch.roots)
         books = self.task.books
         for index, text in errors.items():
             if 0 <= index < len(batch) and (keep is None or keep[index]):
@@ -178,22 +210,31 @@ class SourceStep(Step):
         self.outlet.emit(batch.data, batch, None)
         books.absorb(source_edge(self.name), batch)
 
-    def _tracked(self, piece: Piece, done: int, data: pa.RecordBatch) -> Batch:
-        first, rows = piece.first + done, data.num_rows
+    def _tracked(self, piece: Piece, numbers: Array, data: pa.RecordBatch) -> Batch:
         ids = None
         if self.task.books.tracked:
-            start = piece.range.start + done
-            ids = range_seeds(self.name, piece.range.partition, start, rows, piece.replay)
-        return Batch(data, np.arange(first, first + rows, dtype=np.uint32), ids)
+            ids = seeds_at(self.name, piece, numbers)
+        return Batch(data, (numbers + piece.first).astype(np.uint32), ids)
 
-    def _wanted(self, first: int, rows: int) -> Array | None:
-        """Mask of the roots that are not excluded, or ``None`` where all are wanted."""
-        low, high = np.searchsorted(self._excluded, [first, first + rows])
-        if low == high:
-            return None
-        keep = np.ones(rows, bool)
-        keep[self._excluded[low:high] - first] = False
-        return keep
+    def _wanted(self, roots: Array) -> Array | None:
+        """Mask of the roots, rising, that are not excluded, or ``None`` where all are wanted."""
+        low, high = np.searchsorted(self._excluded, [roots[0], int(roots[-1]) + 1])
+        return None if low == high else ~np.isin(roots, self._excluded[low:high])
+
+
+def rows_at(done: int, at: int, rows: int, places: Array | None) -> Array:
+    """Places in a piece, int64[rows], of rows of a batch that begins at its place ``done``."""
+    if places is None:
+        return np.arange(done + at, done + at + rows)
+    return places[at : at + rows] + done
+
+
+def seeds_at(source: str, piece: Piece, numbers: Array) -> Array:
+    """Tracking ids, uint64, of the records at these rising places of a piece."""
+    low, high = int(numbers[0]), int(numbers[-1]) + 1
+    start = piece.range.start + low
+    ids = range_seeds(source, piece.range.partition, start, high - low, piece.replay)
+    return ids if len(ids) == len(numbers) else ids[numbers - low]
 
 
 class SinkStep(CollectingStep):

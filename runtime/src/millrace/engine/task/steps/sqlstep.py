@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.program.program import Component
-from millrace.engine.program.sql import SEQUENCE, SOURCE, TRACKING, column_of, keep_of
+from millrace.engine.program.sql import SEQUENCE, SOURCE, TRACKING, column_of, holes_of, keep_of
 from millrace.engine.task.batch import Batch
 from millrace.engine.task.context import Task
 from millrace.engine.task.steps.base import Deliver, Outlet, StreamingStep
@@ -58,6 +58,13 @@ def without_carried(producer: Component, deliver: Deliver) -> Deliver:
         deliver(Batch(data, batch.roots, batch.ids, batch.order, batch.anchors))
 
     return pass_on
+
+
+def fed_holes(component: Component, frame: pa.RecordBatch) -> list[tuple[int, int]]:
+    """(First sequence number, count) of a source's offsets without a record in a frame."""
+    mine = np.flatnonzero(frame.column(SOURCE).to_numpy() == holes_of(component))
+    firsts, counts = (frame.column(name).to_numpy()[mine] for name in (SEQUENCE, TRACKING))
+    return list(zip(firsts.tolist(), counts.tolist(), strict=True))
 
 
 def fed_batch(component: Component, frame: pa.RecordBatch, tracked: bool) -> Batch:

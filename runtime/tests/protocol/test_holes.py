@@ -1,0 +1,117 @@
+"""Offsets without a record: what is claimed is believed unless somebody knows better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.protocol import cohorts, holes
+from millrace.protocol.decide import Progress, halves
+from millrace.protocol.record import Opening, Outcome, first_record, open_next, seal
+from millrace.protocol.types import Intent, Replay, RootRange, Tag, TaskId, TaskReport
+from millrace.protocol.winners import Inconsistent, Winners, find_winners
+
+INTENT = Intent(
+    3,
+    (RootRange("s", 1, 100, 6), RootRange("s", 2, 0, 4)),
+    (Replay("s", 1, 7, 1, 0.0),),
+)
+
+
+def report(partition: int, run: tuple[int, int], *empty: tuple[int, int], attempt: int = 0):
+    return TaskReport(TaskId(0, partition, attempt), roots_read=(run,), holes=empty)
+
+
+BOTH = (report(0, (0, 6), (1, 2)), report(1, (6, 5), (9, 1)))
+
+
+def doubt(*reports: TaskReport, before: holes.Runs | None = None, losers=()) -> str:
+    found = find_winners((2,), reports, INTENT.roots)
+    assert isinstance(found, Winners)
+    return holes.doubt(found, (*reports, *losers), INTENT, before)
+
+
+def test_what_is_claimed_once_is_believed() -> None:
+    assert doubt(*BOTH) == ""
+    assert doubt(*BOTH, before=((1, 2), (9, 1))) == ""
+    assert doubt(report(0, (0, 6)), report(1, (6, 5)), before=()) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "where"),
+    [
+        ((), "offset 101 of source 's' (partition 0000000000000001)"),
+        (((1, 3), (9, 1)), "offset 103 of source 's' (partition 0000000000000001)"),
+        (((1, 2),), "offset 3 of source 's' (partition 0000000000000002)"),
+        (((1, 2), (8, 2)), "offset 2 of source 's' (partition 0000000000000002)"),
+    ],
+)
+def test_an_attempt_before_that_had_it_otherwise_is_named_with_the_offset(before, where) -> None:
+    said = doubt(*BOTH, before=before)
+    why = "an attempt before this one had it otherwise, and two in a row have to agree"
+    assert said == f"{where}: {why}"
+
+
+def test_records_that_come_back_are_no_less_strange_than_those_that_go() -> None:
+    assert "offset 101" in doubt(report(0, (0, 6)), report(1, (6, 5)), before=((1, 2),))
+
+
+def test_a_loser_that_read_a_record_contradicts_the_winner() -> None:
+    loser = report(0, (0, 6), (1, 1), attempt=1)
+    assert "two tasks do not agree on holes: offset 102" in doubt(*BOTH, losers=[loser])
+    assert doubt(*BOTH, losers=[report(0, (0, 6), (2, 1), (1, 1), attempt=1)]) == ""
+
+
+def test_a_replay_is_never_a_hole() -> None:
+    assert "a replay was read as a hole" in doubt(BOTH[0], report(1, (6, 5), (10, 1)))
+
+
+def test_a_hole_that_nobody_read_is_no_hole() -> None:
+    wrong = (report(0, (0, 6), (6, 1)), report(1, (6, 5), (6, 1)))
+    assert doubt(*wrong) != ""
+    assert "among roots that it did not read" in doubt(report(0, (0, 6), (7, 1)), report(1, (6, 5)))
+
+
+def test_a_short_read_is_still_one_with_holes_around_it() -> None:
+    short = (report(0, (0, 5), (1, 2)), report(1, (6, 5)))
+    assert isinstance(find_winners((2,), short, INTENT.roots), Inconsistent)
+
+
+runs = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=6).map(
+    lambda found: holes.joined(
+        {(number, 1) for first, count in found for number in range(first, first + count)}
+    )
+)
+
+
+@given(runs, st.integers(0, 40))
+def test_halves_of_a_claim_say_what_the_whole_says(claim: holes.Runs, at: int) -> None:
+    low, high = holes.split(claim, at)
+    assert low is not None
+    assert high is not None
+    moved = [number + at for number in holes.numbers(high)]
+    assert [*holes.numbers(low), *moved] == list(holes.numbers(claim))
+    kept = set(holes.numbers(holes.without((at, 9), claim)))
+    assert kept == set(range(at, at + 9)) - set(holes.numbers(claim))
+
+
+def test_the_halves_of_a_window_know_what_its_attempts_claimed() -> None:
+    first = Intent(3, (RootRange("s", 1, 100, 4),))
+    second = Intent(4, (RootRange("s", 1, 104, 2), RootRange("s", 2, 0, 4)), INTENT.replays)
+    low, high = halves(Progress(INTENT, holes=((3, 2), (9, 1))), 4, first, second)
+    assert (low.holes, high.holes) == (((3, 1),), ((0, 1), (5, 1)))
+    low, high = halves(Progress(INTENT), 4, first, second)
+    assert (low.holes, high.holes) == (None, None)
+
+
+def test_holes_count_as_no_roots() -> None:
+    record = first_record("u", Tag(1, 1, 1, 1))
+    record = open_next(record, Opening(INTENT.ranges, (), {}, False))
+    sealed = seal(record, Outcome(holes=3))
+    assert sealed.totals.roots == 7
+    (cohort,) = sealed.cohorts
+    assert (cohort.roots, cohort.done) == (7, 7)
+    assert cohorts.judge((), replace(INTENT, replays=()), (), (), 10) == ()
