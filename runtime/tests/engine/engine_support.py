@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from millrace.engine.jobs.runner import share
-from millrace.engine.program.compile import CompileOptions, compile_topology
+from millrace.engine.program.compile import compile_topology
+from millrace.engine.program.draft import CompileOptions
 from millrace.engine.program.kit import Kit, store
 from millrace.engine.program.program import Program
 from millrace.engine.task import worker

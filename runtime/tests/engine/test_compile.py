@@ -6,7 +6,8 @@ import pytest
 from engine_support import CODE, HEAD, compiled, write_lines
 
 from millrace.ddl import SIMPLE_TYPES
-from millrace.engine.program.compile import CompileOptions, compile_topology
+from millrace.engine.program.compile import compile_topology
+from millrace.engine.program.draft import CompileOptions
 from millrace.engine.program.kit import Kit, load, store
 from millrace.engine.program.program import Kind, Route
 from millrace.errors import TopologyError

@@ -23,7 +23,8 @@ from millrace.checked import with_checksum
 from millrace.engine.driver.process import DriverProcess
 from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.jobs.start import StartedSpark, code_path
-from millrace.engine.program.compile import CompileOptions, compile_topology
+from millrace.engine.program.compile import compile_topology
+from millrace.engine.program.draft import CompileOptions
 from millrace.engine.program.program import DEFAULT_TRANSPORT
 from millrace.engine.program.sql import SqlAnalyser
 from millrace.homes.documents import Proposal

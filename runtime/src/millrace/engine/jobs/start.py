@@ -12,7 +12,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from millrace.engine.jobs.session import SessionSettings, build_session
-from millrace.engine.program.compile import CompileOptions, compile_topology
+from millrace.engine.program.compile import compile_topology
+from millrace.engine.program.draft import CompileOptions
 from millrace.engine.program.program import Program
 from millrace.engine.program.sql import SqlAnalyser
 from millrace.errors import MillraceError

@@ -129,6 +129,10 @@ class Component:
     emit_final: bool = False
     number: int = 0
     in_jvm: bool = False
+    step: str = ""
+    """What makes the step of a processor in a task, as ``module:function``."""
+    combines: bool = False
+    """Whether its inputs are combined by key before the exchange."""
     connector: Any = None
 
     @property

@@ -7,45 +7,31 @@ has no exchange at all, and everything else is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
 from millrace.engine.program.program import Channel, Component, Kind, Pass, Route
 from millrace.engine.program.sql import jvm_sources
+from millrace.engine.program.usercode import load_object
 from millrace.engine.task.batch import Batch, dense, joined, one_batch
 from millrace.engine.task.combine import CombineCrossing, Combiner, edge_of_lane, is_partial
-from millrace.engine.task.context import Task, getting_ready
+from millrace.engine.task.context import Task
 from millrace.engine.task.crossings import Crossing, broadcast, checks_of, crossing_for
 from millrace.engine.task.exchange import Header, Parcel, check_roots
 from millrace.engine.task.staging import TaskStaging
 from millrace.engine.task.state import TaskState
 from millrace.engine.task.steps.aggregate import MergeStep
 from millrace.engine.task.steps.base import Deliver, Outlet, Step
-from millrace.engine.task.steps.classes import ClassStep
 from millrace.engine.task.steps.ends import Piece, SinkStep, SourceStep
-from millrace.engine.task.steps.functions import RowStep, VectorStep, WhereStep
 from millrace.engine.task.steps.keyed import KeyedClassStep, StatefulStep
-from millrace.engine.task.steps.sqlstep import SqlOutcome, fed_batch, fed_holes, without_carried
-from millrace.functions import FunctionSpec
+from millrace.engine.task.steps.making import MakeStep, Site, Toolbox
+from millrace.engine.task.steps.sqlstep import fed_batch, fed_holes, without_carried
 from millrace.protocol.types import Segment, Staged, TaskId, TaskReport
-from millrace.sinks.base import Sink
-from millrace.sources.base import Source
 
 SLICE_ROWS = 131_072
 """Most tuples out of an envelope that a step without order gets at once."""
-
-
-class Toolbox(Protocol):
-    """User code, sources and sinks of this process, made on first use."""
-
-    def function(self, component: Component) -> FunctionSpec: ...
-
-    def source(self, component: Component) -> Source: ...
-
-    def sink(self, component: Component) -> Sink: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +182,7 @@ class PassRun:
     def _accept(self, edge: Channel) -> Deliver:
         component = self.task.program.components[edge.consumer]
         step = self._steps[edge.consumer]
-        if len(component.inputs) == 1 or component.kind is Kind.AGGREGATE:
+        if len(component.inputs) == 1 or component.combines:
             return lambda batch: step.accept(edge, batch)
         producer = self.task.program.components[component.inputs[0].producer]
         assert producer.output is not None
@@ -211,25 +197,8 @@ class PassRun:
             sink = parts.sink(component)
             sink.staging = TaskStaging(self._state.servers)
             return SinkStep(task, component, outlet, sink)
-        if kind is Kind.AGGREGATE:
-            return MergeStep(task, component, outlet, self._state)
-        if kind is Kind.SQL:
-            return SqlOutcome(task, component, outlet)
-        function = parts.function(component)
-        if kind is Kind.STATEFUL:
-            return StatefulStep(task, component, outlet, function.target, self._state)
-        if kind is Kind.CLASS:
-            with getting_ready(component.name):
-                instance = function.target()
-            if component.keyed:
-                return KeyedClassStep(task, component, outlet, instance, self._state)
-            return ClassStep(task, component, outlet, instance)
-        simple: dict[Kind, Callable[..., Step]] = {
-            Kind.ROW: RowStep,
-            Kind.VECTORIZED: VectorStep,
-            Kind.WHERE: WhereStep,
-        }
-        return simple[kind](task, component, outlet, function.target)
+        make: MakeStep = load_object(component.step, "")
+        return make(Site(task, component, outlet, parts, self._state))
 
     # -- arrivals
 

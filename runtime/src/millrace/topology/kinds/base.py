@@ -205,12 +205,13 @@ class Incoming:
 class ProcessorKind(Kind[S]):
     """A kind of processor.
 
-    ``compiler`` names the function (``module:function``) of the engine that makes its compiled
-    component, and that says which step runs it.
+    ``compiler`` and ``step`` name functions (``module:function``) of the engine: the one makes its
+    compiled component, the other the step that runs this in a task.
     """
 
     edits: ClassVar[tuple[FieldEdit, ...]] = (FieldEdit("", Effect.RESTART, COMPILED),)
     compiler: ClassVar[str]
+    step: ClassVar[str]
     in_jvm: ClassVar[bool] = False
     """Whether it runs in the JVM while its source is read."""
     combines: ClassVar[bool] = False

@@ -80,6 +80,7 @@ class AggregateProcessorKind(ProcessorKind[Aggregate]):
     settings = Aggregate
     fillers = {"columns": [{"name": "unnamed", "function": "count"}], "function": "count"}
     compiler = "millrace.engine.program.kinds:aggregate"
+    step = "millrace.engine.task.steps.making:aggregate"
     combines = True
     totals = (
         FieldEdit(

@@ -15,6 +15,7 @@ class FunctionProcessorKind(ProcessorKind[str]):
     settings = Target
     fillers = {"function": "count"}
     compiler = "millrace.engine.program.kinds:function"
+    step = "millrace.engine.task.steps.making:function"
 
     def summary(self, settings: str) -> str:
         return f"function {settings}"

@@ -38,6 +38,7 @@ class SqlProcessorKind(ProcessorKind[Sql]):
     meaning = "Spark SQL expressions."
     settings = Sql
     compiler = "millrace.engine.program.kinds:sql"
+    step = "millrace.engine.task.steps.making:sql"
     in_jvm = True
     expressions = "select"
 

@@ -1,0 +1,115 @@
+"""What the kinds of processors become: one function a kind, named by its declaration.
+
+Each gets the draft, the declared processor, the component that is common to all kinds and the
+columns that come in (``None`` where Spark alone knows them), and answers the compiled component.
+They raise ``TopologyError`` for what only shows here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from millrace.engine.program.aggregates import state_of
+from millrace.engine.program.draft import (
+    Draft,
+    arriving,
+    check_carried,
+    check_keys,
+    check_reserved,
+    described,
+)
+from millrace.engine.program.program import Accumulation, Component, Kind, SqlExpressions
+from millrace.engine.program.schema import normal_schema
+from millrace.engine.program.usercode import load_function
+from millrace.errors import TopologyError
+from millrace.sources.arrow_types import arrow_schema
+from millrace.topology.model import Processor
+
+
+def function(
+    draft: Draft, part: Processor, base: Component, incoming: pa.Schema | None
+) -> Component:
+    """User code; what it is its decorator says."""
+    target: str = part.settings
+    if len({i.key for i in part.inputs if i.key}) > 1:
+        raise TopologyError(
+            f"{part.name!r} merges inputs that are keyed by different columns; key all of them by "
+            "the same ones"
+        )
+    spec = load_function(target, str(draft.options.code_path))
+    output = arrow_schema(spec.output) if spec.output is not None else incoming
+    check_keys(draft, part)
+    if spec.keyed and not all(i.key for i in part.inputs):
+        raise TopologyError(f"{part.name!r} keeps state and needs a key on each of its inputs")
+    return replace(
+        base,
+        kind=Kind.of(spec.kind),
+        output=output,
+        state=spec.state,
+        function=target,
+        key=part.inputs[0].key,
+    )
+
+
+def sql(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | None) -> Component:
+    """Expressions for the JVM."""
+    declared = part.inputs[0]
+    producer = draft.components[declared.producer]
+    if len(part.inputs) > 1 or declared.key or declared.broadcast or declared.columns:
+        raise TopologyError(
+            f"SQL step {part.name!r} must have exactly one input, without key, broadcast or "
+            "columns: it runs in the JVM while the source is read"
+        )
+    if producer.kind not in (Kind.SOURCE, Kind.SQL):
+        raise TopologyError(
+            f"SQL step {part.name!r} stands behind {producer.name!r} ({producer.kind.value}); it "
+            "runs in the JVM and must be directly behind a source or another SQL step. Move it "
+            "there, or write it as a @row or @vectorized function"
+        )
+    step = SqlExpressions(tuple(part.settings.select), part.settings.where)
+    output = None
+    if draft.options.sql_schema is not None and incoming is not None:
+        output = normal_schema(draft.options.sql_schema(part.name, step, incoming))
+        check_reserved(part.name, output)
+        path = f"spec.processors[{part.name}].sql.select"
+        check_carried(path, output, "CAST it to string or to a number")
+    return replace(base, kind=Kind.SQL, sql=step, output=output, in_jvm=part.kind.in_jvm)
+
+
+def aggregate(
+    draft: Draft, part: Processor, base: Component, incoming: pa.Schema | None
+) -> Component:
+    """Totals that are combined before the exchange."""
+    key = part.inputs[0].key
+    if not key:
+        raise TopologyError(f"aggregate {part.name!r} needs a key on each of its inputs")
+    columns = tuple(Accumulation(c.name, c.function.value, c.of) for c in part.settings.columns)
+    component = replace(
+        base,
+        kind=Kind.AGGREGATE,
+        columns=columns,
+        key=key,
+        emit_final=bool(part.kind.at_end(part.settings)),
+    )
+    if incoming is None:
+        return component
+    check_keys(draft, part)
+    names = [*key, *dict.fromkeys(c.of for c in columns if c.of is not None and c.of not in key)]
+    for declared in part.inputs:
+        schema = arriving(draft, part, declared)
+        assert schema is not None
+        for name in names[len(key) :]:
+            if schema.get_field_index(name) < 0 or schema.field(name) != incoming.field(name):
+                raise TopologyError(
+                    f"aggregate {part.name!r} computes over {name!r}, which is no column of "
+                    f"{declared.producer!r}, or of another type; it has {described(schema)}"
+                )
+    component = replace(component, rows=pa.schema([incoming.field(name) for name in names]))
+    # The state itself knows what its functions take and give.
+    output = state_of(component, draft.topology.spec.key_groups).output_schema
+    if len(set(output.names)) < len(output.names):
+        listed = ", ".join(output.names)
+        raise TopologyError(f"aggregate {part.name!r} puts out a column twice: {listed}")
+    return replace(component, output=output)

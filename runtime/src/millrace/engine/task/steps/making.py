@@ -1,0 +1,77 @@
+"""How the kinds of processors become steps of a task: one function a kind.
+
+The kind's declaration names it (``step``), and its compiled component carries the name to workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from millrace.engine.program.program import Component, Kind
+from millrace.engine.task.context import Task, getting_ready
+from millrace.engine.task.state import TaskState
+from millrace.engine.task.steps.aggregate import MergeStep
+from millrace.engine.task.steps.base import Outlet, Step
+from millrace.engine.task.steps.classes import ClassStep
+from millrace.engine.task.steps.functions import RowStep, VectorStep, WhereStep
+from millrace.engine.task.steps.keyed import KeyedClassStep, StatefulStep
+from millrace.engine.task.steps.sqlstep import SqlOutcome
+from millrace.functions import FunctionSpec
+from millrace.sinks.base import Sink
+from millrace.sources.base import Source
+
+
+class Toolbox(Protocol):
+    """User code, sources and sinks of this process, made on first use."""
+
+    def function(self, component: Component) -> FunctionSpec: ...
+
+    def source(self, component: Component) -> Source: ...
+
+    def sink(self, component: Component) -> Sink: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a step goes: it delivers to the outlet and keeps what it keeps in the state."""
+
+    task: Task
+    component: Component
+    outlet: Outlet
+    toolbox: Toolbox
+    state: TaskState
+
+
+MakeStep = Callable[[Site], Step]
+
+
+def aggregate(site: Site) -> Step:
+    """Merges what was combined before the exchange into the state of each key."""
+    return MergeStep(site.task, site.component, site.outlet, site.state)
+
+
+def sql(site: Site) -> Step:
+    """Takes what the JVM made of each row."""
+    return SqlOutcome(site.task, site.component, site.outlet)
+
+
+def function(site: Site) -> Step:
+    """Calls user code in the way that its decorator or class asks for."""
+    task, component, outlet = site.task, site.component, site.outlet
+    kind, found = component.kind, site.toolbox.function(component)
+    if kind is Kind.STATEFUL:
+        return StatefulStep(task, component, outlet, found.target, site.state)
+    if kind is Kind.CLASS:
+        with getting_ready(component.name):
+            instance = found.target()
+        if component.keyed:
+            return KeyedClassStep(task, component, outlet, instance, site.state)
+        return ClassStep(task, component, outlet, instance)
+    simple: dict[Kind, Callable[..., Step]] = {
+        Kind.ROW: RowStep,
+        Kind.VECTORIZED: VectorStep,
+        Kind.WHERE: WhereStep,
+    }
+    return simple[kind](task, component, outlet, found.target)
