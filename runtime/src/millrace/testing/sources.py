@@ -260,7 +260,7 @@ class _Contract:
                 self._same(
                     worker.read(piece, "acks"), piece, "acks", "read after on_ack() of window 1"
                 )
-            lone = replace(windows[0][0], count=1, locator=failed.locator)
+            lone = replace(first, start=failed.offset, count=1, locator=failed.locator)
             self._same(
                 worker.read(lone, "acks"), lone, "acks", "read after on_ack() named it as failed"
             )

@@ -43,7 +43,7 @@ class HoleyAndShort(Holey):
         if 49 not in offsets:
             return whole
         kept = [at for at, n in enumerate(whole.data["n"].to_pylist()) if n != 49]
-        return ReadBatch(whole.data.take(kept), holes=whole.holes)
+        return ReadBatch(whole.data.take(pa.array(kept, pa.int64())), holes=whole.holes)
 
 
 class Vanishing(Holey):

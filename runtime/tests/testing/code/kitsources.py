@@ -282,7 +282,7 @@ class Holey(Counted):
         held = [at for at, n in enumerate(numbers) if n % 3]
         errors = tuple((held.index(at), text) for at, text in found.errors if at in held)
         holes = tuple((at, 1) for at, n in enumerate(numbers) if n % 3 == 0)
-        return ReadBatch(found.data.take(held), errors, holes=holes)
+        return ReadBatch(found.data.take(pa.array(held, pa.int64())), errors, holes=holes)
 
 
 class HolesOutside(Holey):
