@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millrace.protocol import cohorts, holes
 from millrace.protocol.decide import Progress, halves
-from millrace.protocol.record import Opening, Outcome, first_record, open_next, seal
+from millrace.protocol.record import NextWindow, Outcome, first_record, open_next, seal
 from millrace.protocol.types import Intent, Replay, RootRange, Tag, TaskId, TaskReport
 from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
@@ -109,7 +109,7 @@ def test_the_halves_of_a_window_know_what_its_attempts_claimed() -> None:
 
 def test_holes_count_as_no_roots() -> None:
     record = first_record("u", Tag(1, 1, 1, 1))
-    record = open_next(record, Opening(INTENT.ranges, (), {}, False))
+    record = open_next(record, NextWindow(INTENT.ranges, (), {}, False))
     sealed = seal(record, Outcome(holes=3))
     assert sealed.totals.roots == 7
     (cohort,) = sealed.cohorts
