@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from millrace.engine.jobs.runner import share
+from millrace.engine.program.sql import SOURCE, column_of, keep_of
+from millrace.engine.task import sqlstage, worker
+from millrace.engine.task.blackbox import Box
 from millrace.engine.task.faults import TaskError
+from millrace.engine.task.sqlstage import FramePass, FrameReader
+from millrace.engine.task.worker import Job, decode_reports, encode_pieces
 from millrace.errors import SourceError
-from millrace.protocol.holes import numbers
+from millrace.protocol.holes import joined, numbers
 from millrace.protocol.types import Intent, Replay
 from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
@@ -90,3 +98,46 @@ def test_a_replay_that_reads_as_a_hole_is_a_record_that_is_gone(windows):
     assert "--drop-gone" in str(error)
     with pytest.raises(SourceError, match="the record is gone"):
         run.sources["numbers"].payload(replay)
+
+
+SQL = """
+parallelism: 1
+sources: [{name: numbers, custom: {class: "holeysource:Holey", options: {count: 300}}}]
+processors:
+  - {name: same, sql: {select: ["*"]}, inputs: [{from: numbers}]}
+sinks:
+  - {name: out, inputs: [{from: same}], files: {path: out, format: jsonLines}}
+"""
+
+
+def evaluated(frame: pa.RecordBatch, program) -> pa.RecordBatch:
+    """What Spark makes of a frame for a step that selects everything (``add_step``)."""
+    source, step = program.components["numbers"], program.components["same"]
+    keep = pc.equal(frame.column(SOURCE), source.number)
+    value = frame.column(column_of(source))
+    arrays = [*frame.columns, keep, pc.if_else(keep, value, pa.scalar(None, value.type))]
+    names = [*frame.schema.names, keep_of(step), column_of(step)]
+    return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def test_holes_find_their_way_around_the_jvm(windows, monkeypatch):
+    """Both Python ends of a window with SQL, with what stands between them done over here."""
+    run = windows(SQL, whole=True, sql_schema=lambda name, step, incoming: incoming)
+    monkeypatch.setattr(sqlstage, "_partition", lambda: 0)
+
+    def tasks(plan):
+        job = Job(str(run.kit), plan, run.services, True)
+        worker.toolbox_of(job).box = Box(None, None)
+        data, shares = job.encode(), share(plan.intent, 1, run.sources)
+        parts = [encode_pieces(pieces) for pieces in shares]
+        frames = [evaluated(f, run.program) for f in FrameReader(data, parts)(())]
+        rows = list(FramePass(data, parts)(frames))
+        return [r for row in rows for v in row.column("value") for r in decode_reports(v.as_py())]
+
+    monkeypatch.setattr(run, "run_tasks", tasks)
+    outcome = run.attempt(run.plan())
+    found = find_winners((1,), outcome.reports.values(), COUNT)
+    assert isinstance(found, Winners)
+    assert list(numbers(joined(found.holes()))) == HOLES
+    assert sorted(row["n"] for row in outcome.rows["out"]) == RECORDS
+    assert outcome.verdict.incomplete == set(HOLES)
