@@ -77,6 +77,14 @@ def test_each_answer_has_a_place_in_each_state() -> None:
     }
 
 
+def test_an_answer_is_late_wherever_nothing_else_is_said() -> None:
+    assert d._late_but(*STATES) == {}
+    others = {state: d.Surprise.LATE for state in STATES if state is not d.Running}
+    assert d._late_but(d.Running) == others
+    doubled = {**others, d.Judging: d.Surprise.DOUBLED}
+    assert d._late_but(d.Running, Judging=d.Surprise.DOUBLED) == doubled
+
+
 def asked(found: Script, *events: e.Event) -> list[str]:
     """What is told of as a bug, after each event twice."""
     bugs: list[str] = []
