@@ -80,8 +80,8 @@ class PlainFold:
         self._excluded = marker.excluded
         mine = sequences(self._opened.id.window, self._partition, self._opened.roots)
         empty = frozenset(numbers(marker.holes))
-        judged = (s for s in mine if s not in marker.excluded and s not in empty)
-        for sequence, seed, edge in seeds(marker.intent, judged):
+        judged = (sequence for sequence in mine if sequence not in marker.excluded)
+        for sequence, seed, edge in seeds(marker.intent, (s for s in judged if s not in empty)):
             self._fold(sequence, seed, edge)
 
     def incomplete(self) -> Sequence[int]:
