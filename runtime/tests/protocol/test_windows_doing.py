@@ -11,9 +11,11 @@ from machine_script import Script
 from test_windows_events import OPEN, RUN, script, told
 
 from millrace.errors import ProtocolError
+from millrace.ids import Execution
 from millrace.protocol import doing as d
 from millrace.protocol import events as e
-from millrace.protocol.types import AttemptId, Verdict
+from millrace.protocol.surprises import Asked
+from millrace.protocol.types import AttemptId, Member, Stamp, Verdict
 from millrace.protocol.windows import Windows
 from millrace.simulate import states
 from millrace.simulate.runner import run_one
@@ -155,3 +157,16 @@ def test_the_document_is_made_from_the_tables() -> None:
     for before, after in d.TRANSITIONS:
         assert f"\n    {before.__name__} --> {after.__name__}\n" in text
     assert text.count(" --> ") == len(d.TRANSITIONS) + 1
+
+
+def test_before_a_record_is_known_only_older_executions_can_have_asked() -> None:
+    asked = Asked(d.Idle(), None, Execution(2), {})
+    assert asked.surprise(e.VerdictLost(OLDER)) is d.Surprise.LATE
+    assert asked.surprise(e.VerdictLost(MINE)) is d.Surprise.BUG
+
+
+def test_an_acknowledgement_is_late_where_nothing_is_written() -> None:
+    ack = e.RecordAck(Member("a", "1"), Stamp(1, 2), 3)
+    assert Asked(d.Idle(), None, Execution(2), {}).surprise(ack) is d.Surprise.LATE
+    writing = d.Noting.__new__(d.Noting)
+    assert Asked(writing, None, Execution(2), {}).surprise(ack) is None
