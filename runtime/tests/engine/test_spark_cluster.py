@@ -13,6 +13,7 @@ from engine_support import SparkWindows, compiled, write_lines
 
 from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
+from millrace.protocol.types import Evidence
 from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
 LINES = [f"alpha beta w{i % 7} w{i % 13}" for i in range(200)]
@@ -42,6 +43,14 @@ processors:
     inputs: [{{from: gated, key: [word]}}]
     aggregate: {{columns: [{columns}]}}
 sinks: [{{name: rows, inputs: [{{from: last}}], files: {{path: rows, format: jsonLines}}}}]
+"""
+
+
+ENDING = """
+sources: [{name: lines, files: {path: texts}}]
+processors:
+  - {name: last, function: "gates:end_executor", inputs: [{from: lines}]}
+sinks: [{name: rows, inputs: [{from: last}], files: {path: rows, format: jsonLines}}]
 """
 
 
@@ -112,3 +121,13 @@ def test_output_that_depends_on_the_attempt_is_never_mixed_unseen(windows, tmp_p
     if isinstance(found, Winners):
         assert outcome.verdict.complete
         assert sum(r["n"] for r in outcome.rows["rows"]) == sum(WORDS.values())
+
+
+def test_executors_that_are_lost_are_told_and_blame_no_root(windows):
+    """With an executor its notes are gone, so nothing is known about any root."""
+    run = windows(ENDING)
+    with pytest.raises(AttemptDied) as died:
+        run.attempt(run.plan())
+    assert "ExecutorLostFailure" in died.value.reason
+    assert died.value.evidence is Evidence.NONE
+    assert not died.value.member_lost

@@ -6,6 +6,8 @@ import random
 import time
 from pathlib import Path
 
+import psutil
+
 from millrace import row
 
 
@@ -31,3 +33,14 @@ def pause(word):
         while (folder / "gate").exists():
             time.sleep(0.02)
     return {"word": word["word"]}
+
+
+@row(output="word string")
+def end_executor(line):
+    """The JVM that this worker belongs to goes with it, every time."""
+    process = psutil.Process()
+    while process.name() != "java":
+        process = process.parent()
+    process.kill()
+    time.sleep(60)
+    return {"word": line["value"]}

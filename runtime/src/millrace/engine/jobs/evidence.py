@@ -86,28 +86,3 @@ def thrown_by(failure: Exception) -> list[Thrown]:
         # The JVM is on its way down; what it said so far counts.
         return chain
     return chain
-
-
-class Executors:
-    """Which executors of a session were lost, as Spark's own status store has it."""
-
-    def __init__(self, context: SparkContext) -> None:
-        self._context = context
-        self._known: set[str] = set()
-
-    def lost(self) -> list[str]:
-        """Sentences about executors that were lost since the last call."""
-        found = []
-        try:
-            listed = self._context._jsc.sc().statusStore().executorList(False)
-            for at in range(listed.size()):
-                one = listed.apply(at)
-                if not one.isActive() and one.id() not in self._known:
-                    self._known.add(one.id())
-                    why = one.removeReason()
-                    told = why.get() if why.isDefined() else "for no reason that Spark knows of"
-                    found.append(f"executor {one.id()} was lost: {told}")
-        except (Py4JError, OSError):
-            # The JVM is on its way down, which is told elsewhere.
-            return found
-        return found

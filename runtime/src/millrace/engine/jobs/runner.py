@@ -18,7 +18,6 @@ from pyspark.errors import PySparkException
 from pyspark.serializers import NoOpSerializer
 
 from millrace.engine.jobs.evidence import (
-    Executors,
     blames_a_row,
     sql_states,
     thrown_by,
@@ -119,7 +118,6 @@ class AttemptRunner:
         spark_conf = self._context._jsc.sc().conf()
         self._serializer = jvm.org.apache.spark.serializer.JavaSerializer(spark_conf)
         self._cancelled: AttemptId | None = None
-        self._executors = Executors(self._context)
         self._folder = Path(self._context.getConf().get(FOLDER))
         self._kits: dict[tuple[tuple[str, str], ...], Path] = {}
         folder = self._context.getConf().get(f"spark.executorEnv.{blackbox.FOLDER_VARIABLE}")
@@ -249,11 +247,10 @@ class AttemptRunner:
         chain = thrown_by(failure)
         if self._program.sql_steps and blames_a_row(sql_states(chain)):
             return AttemptDied(short_reason(text), evidence=Evidence.ROW)
-        lost = self._executors.lost()
         death = self._death(attempt) if worker_gone(chain) else None
         if death is None:
-            # With an executor its notes are gone; no root is blamed for that alone.
-            return AttemptDied("; ".join(lost) or short_reason(text))
+            # With an executor its notes are gone, too; no root is blamed for that alone.
+            return AttemptDied(short_reason(text))
         told = blackbox.describe(death, self._program.tuple_timeout_s)
         blamed = Evidence.USER_CODE if death.blames(attempt) else Evidence.NONE
         return AttemptDied(told, evidence=blamed)
