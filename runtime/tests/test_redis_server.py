@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis._parsers.base import BaseParser
 
 import millrace
 from millrace.redisserver import Trouble, open_client, trouble_of
+
+parse_error = BaseParser.parse_error
 
 SOURCES = Path(millrace.__file__).parent
 
@@ -28,6 +31,25 @@ SOURCES = Path(millrace.__file__).parent
 )
 def test_what_an_error_means(error: redis.RedisError | OSError, trouble: Trouble) -> None:
     assert trouble_of(error) is trouble
+
+
+@pytest.mark.parametrize(
+    ("answer", "trouble"),
+    [
+        ("READONLY You can't write against a read only replica.", Trouble.PASSING),
+        ("MASTERDOWN Link with MASTER is down", Trouble.PASSING),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", Trouble.PASSING),
+        ("CLUSTERDOWN The cluster is down", Trouble.PASSING),
+        ("BUSY Redis is busy running a script.", Trouble.PASSING),
+        ("MISCONF Errors writing to the AOF file: No space left on device", Trouble.PASSING),
+        ("LOADING Redis is loading the dataset in memory", Trouble.LOADING),
+        ("OOM command not allowed when used memory > 'maxmemory'.", Trouble.FULL),
+        ("WRONGPASS invalid username-password pair", Trouble.PASSWORD),
+        ("WRONGTYPE Operation against a key", Trouble.OTHER),
+    ],
+)
+def test_what_an_answer_means_as_the_client_gives_it(answer: str, trouble: Trouble) -> None:
+    assert trouble_of(parse_error(answer)) is trouble
 
 
 def test_a_client_never_waits_longer_to_connect_than_for_an_answer() -> None:

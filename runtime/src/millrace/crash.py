@@ -20,7 +20,7 @@ POINTS = {
     "driver.opened": "a window's intent is committed",
     "driver.planned": "the next input is planned, not yet part of the record",
     "driver.started": "a window attempt is announced and about to run",
-    "driver.ran": "a window attempt has ended, nothing verified",
+    "driver.ran": "a window attempt has ended, nothing is judged yet",
     "driver.closed": "the close marker is in the ack log",
     "driver.judged": "the verdict is known",
     "driver.dead-written": "the dead letters of a window are stored",

@@ -1,8 +1,8 @@
 """Identities: numbers that must not be confused, and the hashes that name tuples.
 
 ``mix`` is nonlinear because the numbers that go in are dense: under a linear mixer the XOR of
-neighbouring ids would cancel and a lost pair of tuples would look complete. ``tracking.kernels``
-holds the same functions over arrays; a test keeps the two equal.
+neighbouring ids would cancel and a lost pair of tuples would look complete. ``mixers`` and
+``tracking.ids`` hold the same functions over arrays; a test keeps them equal.
 
 Source: the finaliser of splitmix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom
 number generators").

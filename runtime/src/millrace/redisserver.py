@@ -23,8 +23,16 @@ class Trouble(Enum):
     OTHER = "other"
 
 
-_PASSING = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "READONLY", "TRYAGAIN")
-"""How refusals begin that pass: a long script, a full disk, a failover."""
+_PASSING = ("BUSY", "MISCONF")
+"""How refusals begin that pass and have no class: a long script, a full disk."""
+
+_FAILOVER = (
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.MasterDownError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.ClusterDownError,
+)
+"""The client takes the codes that it has a class for off the text."""
 
 
 def open_client(
@@ -65,4 +73,5 @@ def trouble_of(error: redis.RedisError | OSError) -> Trouble:
     # A script that met it is answered with an error of its own around it.
     if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command" in str(error):
         return Trouble.FULL
-    return Trouble.PASSING if str(error).startswith(_PASSING) else Trouble.OTHER
+    passing = isinstance(error, _FAILOVER) or str(error).startswith(_PASSING)
+    return Trouble.PASSING if passing else Trouble.OTHER

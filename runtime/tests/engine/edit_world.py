@@ -158,7 +158,11 @@ class DriverLife:
             return self.sink(name, number)
 
         self.publisher = Publisher(
-            sinks, Callbacks([]), self.published.put, RetiredSinks(lives, False, removed)
+            sinks,
+            Callbacks([]),
+            self.published.put,
+            RetiredSinks(lives, False, removed),
+            lambda notice: None,
         )
 
     def sink(self, name: str, number: int) -> MemorySink:

@@ -167,6 +167,15 @@ def test_the_next_incarnation_of_a_member_does_not_wait_for_the_one_before(serve
     assert bench.next().member == again
 
 
+def test_a_view_that_changes_asks_a_server_and_the_incarnation_before_it(servers, bench):
+    """Neither thread is ended for the other: both are answered, whoever comes first."""
+    members = [server.address.member() for server in servers]
+    before, after = (replace(one, name="state-0") for one in members)
+    for member in (before, after):
+        bench.performer.perform(e.SendStamp(member, Stamp(2, 1)))
+    assert {bench.next().member for _ in members} == {before, after}
+
+
 def test_dead_letters_are_read_and_stored_beside_the_loop(servers, bench):
     letter = Replay("lines", 0, 1, 1, 0.0, None, "split", "no word", False)
     action = e.WriteDead("1.1.1.1/dead", STAMP, 1, (letter,))

@@ -6,6 +6,7 @@ import json
 import queue
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +14,15 @@ from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.inbox import Mailbox
 from millrace.engine.driver.journal import REPEAT_S, EventTeller, StatusBoard
 from millrace.engine.driver.letters import decode_letters, encode_letters
+from millrace.engine.driver.lookout import Lookout
 from millrace.engine.driver.planner import Planner
 from millrace.errors import StateServerError
+from millrace.homes.documents import Ask, Proposal, Request
+from millrace.homes.memory import MemoryInbox
+from millrace.homes.stores import HomeAwayError
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
-from millrace.protocol.types import Components, DeadSegment, Replay, RootRange, Tag
+from millrace.protocol.types import Components, DeadSegment, Member, Replay, RootRange, Tag
 from millrace.sources.base import SourcePlan
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.journalfiles import JournalFiles
@@ -185,7 +190,7 @@ def requests(tmp_path):
 def test_a_request_waits_for_a_state_server_that_is_away(requests):
     requests.ask()
     requests.away = True
-    assert requests.box.look() == []
+    assert list(requests.box.look()) == []
     assert requests.left == ["1.json"]
     requests.away = False
     (asked,) = requests.box.look()
@@ -194,8 +199,8 @@ def test_a_request_waits_for_a_state_server_that_is_away(requests):
 
 def test_to_be_stopped_is_asked_for_once_and_done_when_the_driver_ends(requests):
     requests.ask(action="stop", segment="", indexes=[])
-    assert requests.box.look() == [e.StopAsked()]
-    assert requests.box.look() == []
+    assert list(requests.box.look()) == [e.StopAsked()]
+    assert list(requests.box.look()) == []
     assert requests.left == ["1.json"], "the next driver would have to end, too"
     requests.box.stopped()
     assert requests.left == []
@@ -204,12 +209,12 @@ def test_to_be_stopped_is_asked_for_once_and_done_when_the_driver_ends(requests)
 def test_a_driver_without_a_record_can_be_stopped(tmp_path):
     waiting = Requests(tmp_path)
     waiting.ask(action="stop")
-    assert waiting.box.look() == [e.StopAsked()]
+    assert list(waiting.box.look()) == [e.StopAsked()]
 
 
 def test_a_request_for_letters_that_are_gone_is_done(requests):
     requests.ask(segment="1.3.1.1/dead")
-    assert requests.box.look() == []
+    assert list(requests.box.look()) == []
     assert requests.left == []
 
 
@@ -222,9 +227,9 @@ def test_a_letter_whose_source_is_gone_is_not_replayed(requests):
     assert [type(asked) for asked in requests.box.look()] == [e.DeadLetterRequest]
     requests.box.committed(edited)
     assert requests.left == []
-    assert requests.box.look() == []
+    assert list(requests.box.look()) == []
     requests.ask()
-    assert requests.box.look() == []
+    assert list(requests.box.look()) == []
     assert requests.left == []
     requests.ask(action="drop")
     assert [asked.replays for asked in requests.box.look()] == [()]
@@ -235,7 +240,7 @@ def test_a_letter_whose_source_is_gone_is_not_replayed(requests):
 )
 def test_a_request_that_means_nothing_is_dropped(requests, changes):
     requests.ask(**changes)
-    requests.box.look()
+    list(requests.box.look())
     assert requests.left == []
 
 
@@ -271,3 +276,72 @@ def test_a_status_that_cannot_be_written_stops_nothing(tmp_path):
     gone.mkdir()
     board.tell(force=True)
     assert json.loads((gone / "status.json").read_text())["state"] == "running"
+
+
+class Failing(MemoryInbox):
+    """An inbox of which parts do not answer."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = set(parts)
+
+    def _answer(self, part):
+        if part in self.parts:
+            raise HomeAwayError(f"{part} does not answer")
+
+    def requests(self):
+        self._answer("requests")
+        return super().requests()
+
+    def done(self, token):
+        self._answer("done")
+        super().done(token)
+
+
+def looked_at(inbox):
+    """What a lookout posts within two looks, and what is left to say when the inbox is mended."""
+    posted: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+    away: queue.SimpleQueue[HomeAwayError] = queue.SimpleQueue()
+    box = Mailbox(inbox, lambda _: b"", lambda _: None)
+    lookout = Lookout(box, posted.put, away.put, posted.put)
+    lookout.committed(first_record("u", Tag(1, 1, 1, 1)))
+    lookout.start()
+    return lookout, posted, away
+
+
+def test_a_proposal_is_heard_though_requests_cannot_be_read():
+    inbox = Failing("requests")
+    inbox.propose(Proposal((Member("state-0", "run-2"),), ()))
+    lookout, posted, away = looked_at(inbox)
+    assert posted.get(timeout=30) == e.Proposal((Member("state-0", "run-2"),))
+    assert "requests does not answer" in str(away.get(timeout=30))
+    inbox.ask(Request(Ask.STOP))
+    inbox.parts.clear()
+    assert posted.get(timeout=30) == e.StopAsked()
+    lookout.stop(orderly=True)
+    assert inbox.requests() == []
+
+
+def test_a_stop_is_heard_though_no_request_can_be_put_away():
+    inbox = Failing("done")
+    inbox.ask(Request(Ask.DROP, "1.3.1.1/dead", (0,)))
+    inbox.ask(Request(Ask.STOP))
+    lookout, posted, _ = looked_at(inbox)
+    assert posted.get(timeout=30) == e.StopAsked()
+    lookout.stop(orderly=False)
+    assert posted.empty()
+
+
+def test_a_request_that_cannot_be_read_keeps_no_other_from_being_heard(requests, monkeypatch):
+    requests.ask(action="stop")
+    (requests.folder / "0.json").write_text("{}")
+    whole = Path.read_bytes
+
+    def read_bytes(path):
+        if path.name == "0.json":
+            raise PermissionError(13, "Permission denied")
+        return whole(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    assert list(requests.box.look()) == [e.StopAsked()]
+    assert sorted(requests.left) == ["0.json", "1.json"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 from millrace.clock import SystemClock
 from millrace.engine.driver.effects import Equipment, RealPerformer
 from millrace.engine.driver.journal import EventTeller
+from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.verdicts import Verdicts
+from millrace.errors import TopologyError
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Stamp
 from millrace.state.journalfiles import JournalFiles
@@ -71,6 +74,41 @@ def test_an_attempt_that_cannot_be_announced_dies(driver):
     assert events.get(timeout=WAIT_S) == e.RunDied(
         ATTEMPT, "ZeroDivisionError: nobody thought of this"
     )
+
+
+def test_an_attempt_that_cannot_be_announced_for_good_stops_the_driver(driver, monkeypatch):
+    """Spark refuses a setting at its start, say: no further attempt is begun."""
+    effects, events, _ = driver
+    wrong = TopologyError("spark.conf: no such thing; correct it")
+
+    def refused(*_: Any) -> None:
+        raise wrong
+
+    told: list[Exception] = []
+    monkeypatch.setattr(effects._parts.verdicts, "open", refused)
+    monkeypatch.setattr(effects, "_parts", replace(effects._parts, failed=told.append))
+    effects.perform(e.OpenLog(ATTEMPT, 10))
+    assert events.get(timeout=WAIT_S) == e.RunFailed(ATTEMPT, str(wrong))
+    assert told == [wrong]
+
+
+def test_leftovers_that_a_sink_keeps_hold_no_window_up():
+    events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+    notices: queue.SimpleQueue[e.Notify] = queue.SimpleQueue()
+    discarded: queue.SimpleQueue[e.Forget] = queue.SimpleQueue()
+    sinks = [
+        SimpleNamespace(name="first", discard=broken),
+        SimpleNamespace(name="second", discard=discarded.put),
+    ]
+    publisher = Publisher(sinks, None, events.put, None, notices.put)  # type: ignore[arg-type]
+    publisher.discard(e.Forget(STAMP, 0, (), (ATTEMPT,)))
+    discarded.get(timeout=WAIT_S)
+    publisher.stop()
+    notice = notices.get(timeout=WAIT_S)
+    assert notice.kind == "LeftoversKept"
+    assert "sink first" in notice.text
+    assert "nobody thought of this" in notice.text
+    assert events.empty()
 
 
 def test_a_deletion_that_fails_becomes_an_event(driver):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.engine.jobs import evidence
 from millrace.engine.jobs.evidence import Thrown, blames_a_row, sql_states, worker_gone
 from millrace.engine.task.faults import TaskError, find_error, short_reason
 from millrace.errors import SourceError
@@ -62,7 +63,7 @@ ABORTED = [
     Thrown("org.apache.spark.SparkException", state=""),
 ]
 CRASHED = [*ABORTED, Thrown("org.apache.spark.SparkException", state="")]
-EOF = Thrown("java.io.EOFException", io=True)
+EOF = Thrown("java.io.EOFException", ended=True)
 PYTHON_RAISED = Thrown("org.apache.spark.api.python.PythonException", state="38000")
 
 
@@ -72,6 +73,21 @@ def test_a_worker_is_gone_only_where_no_exception_ended_the_task():
     assert not worker_gone([*ABORTED, PYTHON_RAISED, EOF])
     assert not worker_gone(ABORTED)
     assert not worker_gone([])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "ended"),
+    [
+        ("java.io.IOException", "Broken pipe", True),
+        ("java.io.IOException", "Connection reset by peer", True),
+        ("java.io.IOException", "No space left on device", False),
+        ("java.io.IOException", None, False),
+        ("java.io.FileNotFoundException", "Connection reset by peer (No such file)", False),
+        ("java.lang.IllegalStateException", "Broken pipe", False),
+    ],
+)
+def test_a_full_disk_is_no_end_of_a_connection(kind, text, ended):
+    assert evidence._says_ended(kind, text) is ended
 
 
 def test_sqlstates_are_those_of_sparks_own_exceptions():

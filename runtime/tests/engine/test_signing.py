@@ -157,6 +157,7 @@ def test_the_table_knows_every_error_that_a_task_may_raise():
     places = tuple(f"millrace.{part}" for part in tasks)
     ours = {k for k in classes_below(MillraceError) if k.__module__.startswith(places)}
     elsewhere = {"SparkStartError", "JavaError", "DamagedLettersError"}  # of the driver
+    elsewhere |= {"KeyTextError"}  # of the command line
     assert NotOwnerError in ours
     assert {k.__name__ for k in ours} - elsewhere <= set(faults._CLASSES)
 

@@ -141,5 +141,5 @@ def problems(lines: Sequence[str], snapshot: Snapshot) -> list[str]:
 
 
 def bound(roots: int, killers: int) -> int:
-    """Most runs of a window that holds so many killers (design, section 4)."""
+    """Most runs of a window that holds so many killers."""
     return 3 * (1 + 2 * killers * math.ceil(math.log2(roots)))

@@ -112,7 +112,7 @@ def test_what_a_newer_release_says_is_an_error_and_a_request_of_it_stays(tmp_pat
     for file in ("proposal.json", "status.json", "requests/1.json"):
         (tmp_path / file).write_text(json.dumps(NEWER))
     for read in (inboxes().proposal, journals().status):
-        with pytest.raises(NewerFormatError, match=r"\.json: .* has format 3, .* use the newer"):
+        with pytest.raises(NewerFormatError, match=r"\.json: .* has format 3, .* install the"):
             read()
     assert list(inboxes().requests()) == []
     assert "request 1.json is left alone" in caplog.text

@@ -151,6 +151,19 @@ GONE = {"millrace.sources": {"tally": "broken.kind:TALLY"}}
             """,
             "'tally' declares no settings derived from millrace.topology.parts.Part; mend or",
         ),
+        (
+            GONE,
+            """
+            from millrace.topology.kinds.base import SourceKind
+            class Tally(SourceKind[object]):
+                @property
+                def name(self): raise ZeroDivisionError("no name")
+                settings = property(lambda self: 1 / 0)
+                def summary(self, settings): return ""
+            TALLY = Tally()
+            """,
+            "'tally' cannot say what it is: ZeroDivisionError: no name; mend or uninstall",
+        ),
     ],
 )
 def test_a_broken_kind_is_one_error_for_those_who_name_it(site, entries, text, said):

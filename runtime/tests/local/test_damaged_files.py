@@ -190,13 +190,13 @@ def test_requests_and_proposals(folder):
     proposal = {"members": [{"name": "s", "run_id": "r", "url": "u"}], "ackers": ["acker-0"]}
     write_json(folder.proposal, proposal)
     data = folder.proposal.read_bytes()
-    assert len(box.look()) == 1
+    assert len(list(box.look())) == 1
     for _, damaged in damages(data):
         folder.proposal.write_bytes(damaged)
         for event in box.look():
             assert len(event.members) == 1
     write_json(folder.proposal, {**proposal, "ackers": []})
-    assert len(box.look()) == 1
+    assert len(list(box.look())) == 1
     assert told[-1] == ()
 
     box._record = type("Record", (), {"dead": ()})()
@@ -209,7 +209,7 @@ def test_requests_and_proposals(folder):
     write_json(folder.requests / "whole.json", request)
     assert _asked(folder)[request["segment"], 1] == "replay"
     (folder.requests / "folder.json").mkdir()
-    box.look()
+    list(box.look())
     assert [path.name for path in folder.requests.iterdir()] == ["folder.json"]
 
 

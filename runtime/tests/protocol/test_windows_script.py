@@ -14,7 +14,7 @@ from millrace.protocol.types import Guarantee, Replay, RootRange, Tag
 
 
 def test_sealing_and_opening_are_one_write() -> None:
-    """The mark of what is published rides along (design section 4)."""
+    """The mark of what is published rides along."""
     Script().play(
         """
         record R 1.1.1.5 sealed 3

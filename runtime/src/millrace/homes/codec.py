@@ -1,9 +1,9 @@
 """JSON of the documents that processes of a run leave for each other.
 
 A document is one JSON object with ``format``, its fields in camelCase, and ``checksum`` over all
-else. An older format is brought to today's one step at a time; documents of format 1, from before
-there was a number, may lack the checksum too. Of today's format every field is known: one that is
-not was written by a newer release.
+else. An older format is brought to today's one step at a time; documents of format 1 carry no
+number and may lack the checksum. Of today's format every field is known: one that is not was
+written by a newer release.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def plain(document: object) -> Plain:
 
 
 def encode(document: object) -> Plain:
-    """A document as it is kept."""
-    return checked.with_checksum({"format": FORMAT, **plain(document)})
+    """A document as it is kept; fields of which nothing is known, None, are left out."""
+    known = {name: value for name, value in plain(document).items() if value is not None}
+    return checked.with_checksum({"format": FORMAT, **known})
 
 
 def encode_line(document: object) -> str:
@@ -116,4 +117,6 @@ def _where(fault: Mapping[str, Any]) -> str:
 
 
 def _newer(kind: type[Any], what: str) -> NewerFormatError:
-    return NewerFormatError(f"{kind.__name__} {what}; use the newer release of millrace")
+    return NewerFormatError(
+        f"{kind.__name__} {what}; install the release that wrote it, or a later one"
+    )

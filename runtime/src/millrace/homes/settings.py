@@ -7,7 +7,6 @@ way: the document says in which environment variable.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,9 +132,3 @@ def decode_settings(data: bytes, workdir: Path) -> DriverSettings:
         return {**codec.plain(known), **fields, "workdir": str(workdir)}
 
     return codec.decode(DriverSettings, data, {1: with_places})
-
-
-def encode_settings(settings: DriverSettings) -> dict[str, Any]:
-    """The document; plain JSON."""
-    found: dict[str, Any] = json.loads(json.dumps(codec.encode(settings)))
-    return found

@@ -5,8 +5,7 @@ or Spark failed, a tuple was lost) neither splits a window nor counts as one of 
 again a few times, each after a longer pause, and then the run stops with nothing sealed.
 
 A window may be run at most three times on evidence before it is split, so a window of n roots
-with k roots that kill their worker ends within 3 * (1 + 2k * ceil(log2 n)) such runs (design
-section 4).
+with k roots that kill their worker ends within 3 * (1 + 2k * ceil(log2 n)) such runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The driver's state machine: the single writer of a topology's record (design sections 4, 5).
+"""The driver's state machine: the single writer of a topology's record.
 
 It is told events and answers with actions (``protocol.events``); ``Membership`` brings it to an
 open view with a committed record, ``Windows`` runs windows from there. Everything the driver
@@ -9,7 +9,7 @@ What recovery does if the driver dies right after a step of a window:
 =============  =====================================================================
 open           the record holds the intent: the next driver runs the same roots
 run            objects under attempt names that no record names: forgotten later
-verify         the verdict is a pure function of the log; the attempt is run again
+judge          the verdict is a pure function of the log; the attempt is run again
 dead letters   an object that no record names: forgotten later
 edit           the record holds all of it or nothing: the next driver applies it, or finds it done
 seal           not committed: the write-back makes it final or unseen, never half

@@ -1,4 +1,4 @@
-"""One window after the other: plan, run, find_winners, decide, seal, publish, forget.
+"""One window after the other: plan, run, judge, decide, seal, publish, forget.
 
 The machine holds the last committed record and the one thing that it is doing (``doing``): a window
 attempt, what comes of it, or a record write on its way. ``advance`` is called after every event and

@@ -31,7 +31,7 @@ DEFAULT_STRATEGY = Strategy.BLAKE2
 def paper_hash(text: str) -> int:
     """32-bit hash over the UTF-8 bytes of ``text``, from right to left.
 
-    Source: the consistent hashing of the tuple tracking paper (design section 6), after
+    Source: the consistent hashing of the tuple tracking paper, after
     Jenkins' one-at-a-time; the order of steps is a reconstruction from the paper's formulas.
     """
     h = 0

@@ -76,7 +76,8 @@ class InboxFiles:
             except FileNotFoundError:
                 continue  # done meanwhile
             except OSError as error:
-                raise _away(file, error) from error
+                # One that cannot be read keeps none of the others from being heard.
+                log.warning("request %s waits: it cannot be read (%s)", file.name, error)
         return found
 
     def done(self, token: str) -> None:

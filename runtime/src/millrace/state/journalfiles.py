@@ -96,7 +96,7 @@ class EventFollower:
         self._path = path
         self._at = 0
         self._inode = 0
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             stat = path.stat()
             self._at, self._inode = stat.st_size, stat.st_ino
 

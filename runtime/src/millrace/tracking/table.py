@@ -6,7 +6,7 @@ which task to tell, further updates XOR ids in, and the record leaves the table 
 makes a seeded one zero. An update may overtake its ``init``; a record that is zero but not
 seeded is not complete, it is one that nothing is known about yet.
 
-Source: the ack record and its life cycle of the tuple tracking paper (design section 3); deletion
+Source: the ack record and its life cycle of the tuple tracking paper; deletion
 by backward shift after Knuth, The Art of Computer Programming 3, algorithm 6.4R, so that no
 tombstones pile up. Slots are chosen by multiplication (Lemire 2016, "A fast alternative to the
 modulo reduction"), so any capacity will do and memory follows the number of records closely.

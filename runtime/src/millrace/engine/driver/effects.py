@@ -31,6 +31,10 @@ log = logging.getLogger(__name__)
 Post = Callable[[e.Event], None]
 
 
+ASKING_END_S = 5.0
+"""How long the end waits for what is asked of sources."""
+
+
 @dataclass(frozen=True, slots=True)
 class Equipment:
     """The real things that actions are carried out on."""
@@ -109,6 +113,8 @@ class RealPerformer:
         if self._active is not None:
             self._active.cancel_all()
         self._lookout.stop(self._orderly)
+        # What asks a source must not meet one that is closed.
+        self._asking.join(ASKING_END_S)
         self._parts.planner.stop()
         self._parts.verdicts.stop()
         self._parts.publisher.stop()
@@ -204,6 +210,10 @@ class RealPerformer:
         except StateServerError as error:
             self._over.add(action.id)
             self._post(e.RunDied(action.id, str(error), member_lost=True))
+        except MillraceError as error:
+            # What Spark said at its start, say: the next attempt would hear the same.
+            self._over.add(action.id)
+            self._broke(action.id, error)
         except Exception as error:
             # The boundary of a thread: an attempt that the ackers do not know of has no verdict.
             log.exception("opening the ack log for %s", action.id)
@@ -233,11 +243,7 @@ class RealPerformer:
         except AttemptDied as died:
             self._post(e.RunDied(plan.id, died.reason, died.member_lost, died.evidence))
         except MillraceError as error:
-            if error.retryable:
-                self._post(e.RunDied(plan.id, str(error), member_lost=True))
-            else:
-                self._parts.failed(error)
-                self._post(e.RunFailed(plan.id, str(error)))
+            self._broke(plan.id, error)
         except SparkGone as error:
             # A root cannot be to blame, and no attempt can succeed: a new driver is needed.
             self._post(e.RunFailed(plan.id, str(error)))
@@ -248,6 +254,14 @@ class RealPerformer:
         else:
             crash.reached("driver.ran")
             self._post(e.RunDone(plan.id, result.shape, result.reports))
+
+    def _broke(self, attempt: AttemptId, error: MillraceError) -> None:
+        """An attempt ended with an error of ours: it runs again only where that may help."""
+        if error.retryable:
+            self._post(e.RunDied(attempt, str(error), member_lost=True))
+        else:
+            self._parts.failed(error)
+            self._post(e.RunFailed(attempt, str(error)))
 
     def _verify(self, result: AttemptResult) -> None:
         try:

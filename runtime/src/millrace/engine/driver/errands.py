@@ -54,6 +54,11 @@ class Errands:
         self._stopped = True
         self._queue.put(None)
 
+    def join(self, timeout_s: float) -> None:
+        """Wait, behind ``stop``, for what is under way."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
     def _run(self) -> None:
         while True:
             errand = self._queue.get()
@@ -78,19 +83,18 @@ class Couriers:
     def __init__(self, post: Callable[[e.Event], None], fail: Callable[[Exception], None]) -> None:
         self._post = post
         self._fail = fail
-        self._to: dict[str, tuple[Member, Errands]] = {}
+        self._to: dict[Member, Errands] = {}
 
     def to(self, member: Member) -> Errands:
-        """The thread of one incarnation; that of an earlier one of its name is not waited for."""
-        known = self._to.get(member.name)
-        if known is not None and known[0] == member:
-            return known[1]
-        if known is not None:
-            known[1].stop()
-        made = Errands(f"to-{member.name}", self._post, self._fail)
-        self._to[member.name] = (member, made)
-        return made
+        """The thread of one incarnation. That of the one before goes on, since a view that changes
+        asks both; those before it end."""
+        if member not in self._to:
+            before = [one for one in self._to if one.name == member.name]
+            for one in before[:-1]:
+                self._to.pop(one).stop()
+            self._to[member] = Errands(f"to-{member.name}", self._post, self._fail)
+        return self._to[member]
 
     def stop(self) -> None:
-        for _, errands in self._to.values():
+        for errands in self._to.values():
             errands.stop()

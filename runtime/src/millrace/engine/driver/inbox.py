@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from millrace.engine.driver.letters import DamagedLettersError, decode_letters, replay_of
 from millrace.errors import MillraceError
 from millrace.homes.documents import Ask, Proposal, Request
-from millrace.homes.stores import Inbox
+from millrace.homes.stores import HomeAwayError, Inbox
 from millrace.protocol import events as e
 from millrace.protocol.names import spoken
 from millrace.protocol.record import replayable
@@ -40,8 +40,11 @@ class Mailbox:
         self._waiting: dict[str, e.DeadLetterRequest] = {}
         self._stops: list[str] = []
 
-    def look(self) -> list[e.Event]:
-        return [*self._proposals(), *self._new_requests()]
+    def look(self) -> Iterator[e.Event]:
+        """What is new, one by one. What was given is not given again, so it is to be posted before
+        the next is asked for, which may raise ``HomeAwayError``."""
+        yield from self._proposals()
+        yield from self._new_requests()
 
     def committed(self, record: Record) -> None:
         """Requests that the record reflects are done."""
@@ -73,25 +76,29 @@ class Mailbox:
         for token in self._stops:
             self._inbox.done(token)
 
-    def _proposals(self) -> list[e.Event]:
+    def _proposals(self) -> Iterator[e.Event]:
         proposal = self._inbox.proposal()
         if proposal is None or proposal == self._seen:
-            return []
+            return
         self._seen = proposal
-        self._ackers(proposal.ackers)
         members = tuple(sorted(proposal.members, key=lambda member: member.name))
-        return [e.Proposal(members)] if members else []
+        if members:
+            yield e.Proposal(members)
+        # Behind it: the ackers are told through a server, which may be the one that is gone.
+        self._ackers(proposal.ackers)
 
-    def _new_requests(self) -> list[e.Event]:
-        found: list[e.Event] = []
-        for asked in self._inbox.requests():
-            if asked.request.action is Ask.STOP:
-                if asked.token not in self._stops:
-                    self._stops.append(asked.token)
-                    found.append(e.StopAsked())
-            elif self._record is not None and asked.token not in self._waiting:
+    def _new_requests(self) -> Iterator[e.Event]:
+        found = self._inbox.requests()
+        for asked in found:
+            if asked.request.action is Ask.STOP and asked.token not in self._stops:
+                self._stops.append(asked.token)
+                yield e.StopAsked()
+        for asked in found:
+            if asked.request.action is Ask.STOP or asked.token in self._waiting:
+                continue
+            if self._record is not None:
                 self._take(asked.token, asked.request, self._record)
-        return [*found, *self._waiting.values()]
+        yield from list(self._waiting.values())
 
     def _take(self, token: str, asked: Request, record: Record) -> None:
         """Let a request about letters wait for the record that shows it, or be done at once."""
@@ -101,14 +108,21 @@ class Mailbox:
                 request = self._with_replays(request)
         except (LookupError, DamagedLettersError) as error:
             log.warning("request %s is dropped: %s", token, error)
-            self._inbox.done(token)
+            self._finish(token)
         except MillraceError as error:
             log.warning("request %s waits: %s", token, error)
         else:
             if self._done(request, record):
-                self._inbox.done(token)
+                self._finish(token)
             else:
                 self._waiting[token] = request
+
+    def _finish(self, token: str) -> None:
+        """One that stays is looked at again; the others do not wait for it."""
+        try:
+            self._inbox.done(token)
+        except HomeAwayError as error:
+            log.warning("request %s stays: %s", token, error)
 
     def _with_replays(self, request: e.DeadLetterRequest) -> e.DeadLetterRequest:
         """Raises ``StateServerError`` while the letters cannot be read."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from millrace.engine.driver.inbox import Mailbox
 from millrace.homes.stores import HomeAwayError
@@ -86,20 +87,27 @@ class Lookout:
                 record, stopped = self._record, self._stopped
             try:
                 if record is not None:
-                    self._mailbox.committed(record)
+                    self._try(partial(self._mailbox.committed, record))
                 if stopped:
-                    self._end()
+                    self._try(self._end)
                     return
-                for event in self._mailbox.look():
-                    self._post(event)
-            except HomeAwayError as error:
-                self._away(error)
-                if stopped:
-                    return
+                self._try(self._look)
             except Exception as error:  # noqa: BLE001 the boundary of a thread: the loop raises it
                 self._fail(error)
                 return
             self._await(record)
+
+    def _try(self, part: Callable[[], None]) -> None:
+        """What an inbox that does not answer leaves undone is tried again at the next look; the
+        other parts of this one are done all the same."""
+        try:
+            part()
+        except HomeAwayError as error:
+            self._away(error)
+
+    def _look(self) -> None:
+        for event in self._mailbox.look():
+            self._post(event)
 
     def _end(self) -> None:
         if self._orderly:

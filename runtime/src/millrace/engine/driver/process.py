@@ -212,7 +212,7 @@ class DriverProcess:
             stores=self._stores,
             verdicts=verdicts,
             planner=planner,
-            publisher=Publisher(self._sinks, self._callbacks, post, self._retired()),
+            publisher=Publisher(self._sinks, self._callbacks, post, self._retired(), self._tell),
             mailbox=Mailbox(self._inbox, self._stores.fetch, verdicts.members),
             events=self._events,
             sources={source.name: source for source in self._sources},
@@ -272,6 +272,9 @@ class DriverProcess:
     def _observe(self, event: e.Event) -> None:
         if isinstance(event, e.CasDone):
             self._stores.use(event.view)
+        elif (view := self._machine.membership.view) is not None:
+            # One whose answer was lost is found by reading it.
+            self._stores.use(view)
         if isinstance(event, e.SinkRefused):
             self._exit_code = ExitCode.SINK
         if isinstance(event, e.PlanFailed):

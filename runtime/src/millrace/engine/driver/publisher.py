@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """One thread that answers ``FenceSinks`` and ``Publish`` actions through ``post``."""
+    """One thread that answers ``FenceSinks`` and ``Publish`` actions through ``post``.
+
+    ``tell`` is told, on that thread, of what no answer depends on.
+    """
 
     def __init__(
         self,
@@ -28,11 +31,13 @@ class Publisher:
         callbacks: Callbacks,
         post: Callable[[e.Event], None],
         retired: RetiredSinks,
+        tell: Callable[[e.Notify], object],
     ) -> None:
         self._sinks = sinks
         self._callbacks = callbacks
         self._post = post
         self._retired = retired
+        self._tell = tell
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publisher")
 
     def stop(self) -> None:
@@ -58,7 +63,7 @@ class Publisher:
 
     def discard(self, forget: e.Forget) -> None:
         """Drop staged leftovers of ended attempts that no committed record names."""
-        self._thread.submit(self._guarded, NO_WINDOW, lambda: self._discard(forget))
+        self._thread.submit(self._discard, forget)
 
     def _fence(self, execution: Execution, record: Record) -> None:
         old = self._retired.open(record)
@@ -102,7 +107,14 @@ class Publisher:
 
     def _discard(self, forget: e.Forget) -> None:
         for sink in self._sinks:
-            sink.discard(forget.covers)
+            try:
+                sink.discard(forget.covers)
+            except Exception as error:
+                # The boundary of a sink's code: what is left is found by the next sweep, and no
+                # window waits for it.
+                log.exception("discarding leftovers of sink %s", sink.name)
+                reason = f"sink {sink.name} keeps what ended attempts staged: {error_text(error)}"
+                self._tell(e.Notify("LeftoversKept", reason, warning=True))
 
     def _guarded(self, window: WindowNumber, work: Callable[[], None]) -> None:
         try:

@@ -30,23 +30,34 @@ _RAISED = "org.apache.spark.api.python.PythonException"
 """An exception in a Python task, whose worker lived to tell it."""
 
 _IO = "java.io.IOException"
-"""What Spark meets at the other end of a connection to a worker that is gone."""
+_ENDED = (
+    "java.io.EOFException",
+    "java.net.SocketException",
+    "java.nio.channels.ClosedChannelException",
+)
+_ENDED_TEXTS = ("broken pipe", "connection reset", "socket closed", "stream closed")
+"""What Spark meets at the other end of a connection to a worker that is gone: these classes, and
+how the texts of a plain ``IOException`` begin, which a full disk is too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thrown:
-    """One exception of Java: its class, whether that is one of input and output, and its SQLSTATE
-    if it is one of Spark's own."""
+    """One exception of Java: its class, whether it says that a connection has ended, and its
+    SQLSTATE if it is one of Spark's own."""
 
     kind: str
-    io: bool = False
+    ended: bool = False
     state: str | None = None
 
 
 def worker_gone(chain: Sequence[Thrown]) -> bool:
     """Whether a job may have failed since a Python worker ended, and not by an exception in one."""
     raised = any(thrown.kind == _RAISED for thrown in chain)
-    return not raised and any(thrown.io for thrown in chain)
+    return not raised and any(thrown.ended for thrown in chain)
+
+
+def _says_ended(kind: str, text: str | None) -> bool:
+    return kind == _IO and (text or "").lower().startswith(_ENDED_TEXTS)
 
 
 def blames_a_row(states: Iterable[str]) -> bool:
@@ -79,8 +90,9 @@ def thrown_by(failure: Exception) -> list[Thrown]:
                 break
             own = is_instance_of(context._gateway, thrown, "org.apache.spark.SparkThrowable")
             state = thrown.getSqlState() or "" if own else None
-            io = is_instance_of(context._gateway, thrown, _IO)
-            chain.append(Thrown(thrown.getClass().getName(), io, state))
+            kind = str(thrown.getClass().getName())
+            ended = any(is_instance_of(context._gateway, thrown, one) for one in _ENDED)
+            chain.append(Thrown(kind, ended or _says_ended(kind, thrown.getMessage()), state))
             thrown = thrown.getCause()
     except (Py4JError, OSError):
         # The JVM is on its way down; what it said so far counts.

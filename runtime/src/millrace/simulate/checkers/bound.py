@@ -25,7 +25,7 @@ class _Origin:
 
 
 def limit(roots: int, killers: int) -> int:
-    """The bound of design section 4."""
+    """Most runs of a window; see ``protocol.decide``."""
     return 3 * (1 + 2 * killers * ceil(log2(max(roots, 1))))
 
 

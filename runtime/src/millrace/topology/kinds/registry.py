@@ -153,9 +153,12 @@ def _loaded(entry: EntryPoint, base: type[C]) -> C:
     if not isinstance(kind, base):
         text = f"is {type(kind).__name__} in {entry.value}, not an instance of a class derived from"
         raise _FaultError(f"{text} {base.__module__}.{base.__name__}", mend)
-    wrong = _lacking(kind)
-    if getattr(kind, "name", None) != entry.name:
-        wrong = f"calls itself {getattr(kind, 'name', None)!r}"
+    try:
+        wrong = _lacking(kind)
+        if getattr(kind, "name", None) != entry.name:
+            wrong = f"calls itself {getattr(kind, 'name', None)!r}"
+    except Exception as error:  # noqa: BLE001 the boundary to another package, as above
+        wrong = f"cannot say what it is: {type(error).__name__}: {' '.join(str(error).split())}"
     if wrong:
         raise _FaultError(wrong, mend)
     return kind
