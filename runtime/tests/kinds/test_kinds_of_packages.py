@@ -162,7 +162,7 @@ GONE = {"millrace.sources": {"tally": "broken.kind:TALLY"}}
                 def summary(self, settings): return ""
             TALLY = Tally()
             """,
-            "'tally' cannot say what it is: ZeroDivisionError: no name; mend or uninstall",
+            "'tally' cannot say what it is: ZeroDivisionError: division by zero; mend",
         ),
     ],
 )
