@@ -40,14 +40,7 @@ def read_state(chain: Sequence[Segment], groups: int, keys: int, fetch: Fetch) -
     batches = _read(parts, fetch([link.segment for link in parts]))
     if not batches:
         return pa.RecordBatch.from_arrays([], names=[])
-    rows = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    if not rows:
-        return batches[0].slice(0, 0).drop_columns(_marks(batches[0]))
-    (whole,) = rows
-    codes = distinct(whole.columns[:keys]).codes
-    last = np.zeros(int(codes.max()) + 1, np.int64)
-    last[codes] = np.arange(len(codes))
-    current = whole.take(pa.array(np.sort(last)))
+    current = _latest(pa.concat_batches(batches), keys)
     if DELETED in current.schema.names:
         current = current.filter(pc.invert(current.column(DELETED))).drop_columns([DELETED])
     names = current.schema.names[:keys]
@@ -123,8 +116,14 @@ def _read(parts: Sequence[Link], objects: Sequence[bytes]) -> list[pa.RecordBatc
     return batches
 
 
-def _marks(batch: pa.RecordBatch) -> list[str]:
-    return [name for name in batch.schema.names if name == DELETED]
+def _latest(rows: pa.RecordBatch, keys: int) -> pa.RecordBatch:
+    """Of each key the last row."""
+    if not rows.num_rows:
+        return rows
+    codes = distinct(rows.columns[:keys]).codes
+    last = np.zeros(int(codes.max()) + 1, np.int64)
+    last[codes] = np.arange(len(codes))
+    return rows.take(pa.array(last))
 
 
 def _shown(schema: pa.Schema) -> str:
