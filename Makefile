@@ -55,7 +55,7 @@ simulate: $(STAMP) ## Simulated runs of the protocol with crashes at every actio
 	@$(BIN)/python -m millrace.simulate --runs $(RUNS) $(ARGS)
 
 .PHONY: mutants
-mutants: $(STAMP) ## Small faults in the protocol, one at a time: who notices? (ARGS="windows --runs 300")
+mutants: $(STAMP) ## Small faults in the protocol, one at a time: who notices? (ARGS="machine --runs 300")
 	@$(BIN)/python runtime/tests/mutants/mutant_runner.py $(ARGS)
 
 .PHONY: soak

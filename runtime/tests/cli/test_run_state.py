@@ -13,17 +13,17 @@ from cli_support import HEAD, command
 
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, StateServerError
-from millrace.local import statereader
 from millrace.local.files import write_json
+from millrace.local.inspect import state as statereader
 from millrace.local.launch import state_servers
 from millrace.local.workdir import WorkFolder, open_folder
 from millrace.protocol.codec import encode_record
 from millrace.protocol.types import Record, Segment, Stamp, Tag
-from millrace.state.aggregates import Aggregate
-from millrace.state.aggregatestate import AggregateState
 from millrace.state.client import StateAddress, StateClient
-from millrace.state.dictstate import DictState
-from millrace.state.query import Fetch
+from millrace.state.keyed.aggregates import Aggregate
+from millrace.state.keyed.aggregatestate import AggregateState
+from millrace.state.keyed.dictstate import DictState
+from millrace.state.keyed.query import Fetch
 from millrace.topology.load import parse
 
 K = 128

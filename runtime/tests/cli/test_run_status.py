@@ -17,8 +17,8 @@ from millrace.engine.driver.journal import StatusBoard
 from millrace.engine.driver.statistics import Statistics
 from millrace.errors import ExitCode
 from millrace.local.files import write_json
+from millrace.local.inspect.table import Seen, roles_of
 from millrace.local.processes import ProcessId
-from millrace.local.table import Seen, roles_of
 from millrace.local.takeover import take_over
 from millrace.local.workdir import open_folder
 from millrace.protocol.events import STOP_CODES, StopKind

@@ -40,6 +40,7 @@ from millrace.protocol.types import (
     TaskReport,
     View,
 )
+from millrace.simulate.parts.server import ServerModel
 from millrace.sinks.base import Sink
 
 MEMBER = Member("s", "r1")
@@ -73,7 +74,7 @@ def fails(offset: int, number: int) -> bool:
 class World:
     """All that outlives a driver."""
 
-    server: s.ServerModel = field(default_factory=lambda: s.ServerModel("s", "r1"))
+    server: ServerModel = field(default_factory=lambda: ServerModel("s", "r1"))
     view: tuple[int, View | None] = (0, None)
     available: dict[str, int] = field(default_factory=lambda: dict.fromkeys("abc", 0))
     rows: dict[str, list[Row]] = field(default_factory=dict)

@@ -12,8 +12,8 @@ from millrace.engine.program.kit import Kit, load, store
 from millrace.engine.program.program import Kind, Route
 from millrace.errors import TopologyError
 from millrace.sources.arrow_types import arrow_schema, type_name
-from millrace.state.aggregates import Aggregate, partial_columns
-from millrace.state.aggregatestate import AggregateState
+from millrace.state.keyed.aggregates import Aggregate, partial_columns
+from millrace.state.keyed.aggregatestate import AggregateState
 from millrace.topology.graph import graph_of
 from millrace.topology.kinds.processor_aggregate import (
     AggregateFunction,

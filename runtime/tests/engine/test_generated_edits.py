@@ -11,7 +11,7 @@ from edit_world import Histories
 from millrace.local import accepted
 from millrace.protocol import edits
 from millrace.protocol.driver import Driver
-from millrace.protocol.windows import Windows
+from millrace.protocol.windows.machine import Windows
 
 HISTORIES = 400
 

@@ -56,10 +56,11 @@ from millrace.protocol.types import (
     View,
 )
 from millrace.sinks.files import FileSink
-from millrace.state import blobs
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.journalfiles import JournalFiles
-from millrace.state.keyed import Aggregate, AggregateState
+from millrace.state.keyed import blobs
+from millrace.state.keyed.aggregates import Aggregate
+from millrace.state.keyed.aggregatestate import AggregateState
 
 FIRST = Path(__file__).with_name("corpus") / "format-1"
 

@@ -28,8 +28,8 @@ from millrace.errors import ExitCode, MillraceError, NewerFormatError, WorkFolde
 from millrace.homes.documents import RunningWindow, Status, Totals
 from millrace.local.accepted import accept, read_accepted, write_accepted
 from millrace.local.files import write_json
-from millrace.local.letters import _asked
-from millrace.local.overview import overview
+from millrace.local.inspect.letters import _asked
+from millrace.local.inspect.overview import overview
 from millrace.local.takeover import take_over
 from millrace.local.workdir import find_folder, open_folder
 from millrace.protocol.types import Phase, Replay, View

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 from standins import Run, alive, running, until
 
-from millrace.local.table import Row, process_rows
+from millrace.local.inspect.table import Row, process_rows
 from millrace.local.workdir import find_folder
 
 SPARK = Path(__file__).with_name("standin_spark.py")

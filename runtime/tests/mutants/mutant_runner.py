@@ -26,13 +26,13 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import settings
-from mutations import MODULES, PROTOCOL, Fault, faults
+from mutations import FILES, MODULES, PROTOCOL, Fault, faults
 from survivors import explained
 
 from millrace.simulate.runner import run_one
@@ -66,9 +66,15 @@ class Trial:
 # --- putting a fault in
 
 
+def imported(module: str) -> ModuleType:
+    """A module of the protocol by the last part of its name."""
+    inside = FILES[module].relative_to(PROTOCOL).with_suffix("")
+    return importlib.import_module(".".join(["millrace.protocol", *inside.parts]))
+
+
 def live_function(module: str, name: str) -> FunctionType:
     """The function that a qualified name of a protocol module stands for."""
-    found: Any = importlib.import_module(f"millrace.protocol.{module}")
+    found: Any = imported(module)
     for part in name.split("."):
         found = vars(found)[part]
     if isinstance(found, property):
@@ -100,7 +106,7 @@ def put_in(fault: Fault) -> Iterator[None]:
 
 def _forget_results(module: str) -> None:
     """What functions with a cache have made so far was made by sound code."""
-    for found in vars(importlib.import_module(f"millrace.protocol.{module}")).values():
+    for found in vars(imported(module)).values():
         if hasattr(found, "cache_clear"):
             found.cache_clear()
 
@@ -117,7 +123,7 @@ def _constant(module: str, name: str, code: CodeType) -> Iterator[None]:
     """Constants are changed wherever they were imported to."""
     namespace: dict[str, object] = {}
     exec(code, namespace)
-    sound = getattr(importlib.import_module(f"millrace.protocol.{module}"), name)
+    sound = getattr(imported(module), name)
     holders = [m for k, m in list(sys.modules.items()) if k.startswith("millrace.")]
     holders = [m for m in holders if name in vars(m) and getattr(m, name) == sound]
     for holder in holders:
@@ -279,7 +285,7 @@ def calls(step: Trial, fault: Fault) -> bool:
     """Whether a step may notice a fault: it calls the function, or any in a module that has the
     constant."""
     if not isinstance(fault.scope.node, ast.FunctionDef):
-        modules = {m: importlib.import_module(f"millrace.protocol.{m}") for m in MODULES}
+        modules = {m: imported(m) for m in MODULES}
         users = tuple(
             f"{m}." for m, found in modules.items() if fault.mutant.function in vars(found)
         )

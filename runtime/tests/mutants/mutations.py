@@ -19,7 +19,10 @@ import millrace.protocol
 
 PROTOCOL = Path(millrace.protocol.__file__).parent
 
-MODULES = tuple(sorted(p.stem for p in PROTOCOL.glob("*.py") if p.stem != "__init__"))
+FILES = {p.stem: p for p in sorted(PROTOCOL.rglob("*.py")) if p.stem != "__init__"}
+"""Modules of the protocol by the last part of their name, which no two of them share."""
+
+MODULES = tuple(sorted(FILES))
 
 TEXTS = frozenset({"text", "reason", "warning", "error", "message"})
 """Names of variables and arguments that hold what people read."""
@@ -116,7 +119,7 @@ class Fault:
 
 def faults(module: str) -> Iterator[Fault]:
     """Every fault of one module of the protocol, in the order of its text."""
-    tree = ast.parse((PROTOCOL / f"{module}.py").read_text())
+    tree = ast.parse(FILES[module].read_text())
     seen: Counter[Mutant] = Counter()
     for scope in _scopes(tree):
         for change in _changes(scope.node):

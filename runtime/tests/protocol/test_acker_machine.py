@@ -27,7 +27,6 @@ from millrace.protocol.acklog import (
     sequences,
     source_edge,
 )
-from millrace.protocol.plainfold import PlainFold, PlainMessage
 from millrace.protocol.types import (
     AttemptId,
     CloseMarker,
@@ -37,6 +36,7 @@ from millrace.protocol.types import (
     TaskId,
     Verdict,
 )
+from millrace.simulate.parts.plainfold import PlainFold, PlainMessage
 
 LINES = source_edge("lines")
 SPLIT, AUDIT, WORDS = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.protocol.causes import causes, told
 from millrace.protocol.cohorts import COHORT_ROOTS, KEPT, DeadLimit, judge, worst
 from millrace.protocol.record import (
     Backoff,
@@ -26,7 +25,8 @@ from millrace.protocol.types import (
     RootRange,
     Tag,
 )
-from millrace.protocol.waiting import Waiting
+from millrace.protocol.windows.causes import causes, told
+from millrace.protocol.windows.waiting import Waiting
 
 HALF = DeadLimit(50)
 BACKOFF = Backoff(2, 1.0)

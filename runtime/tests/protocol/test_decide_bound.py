@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.protocol.decide import (
+from millrace.protocol.types import Evidence, FailedRoot, Guarantee, Intent, RootRange
+from millrace.protocol.windows.decide import (
     BREAKAGE_PAUSES_S,
     KILLED,
     Died,
@@ -25,7 +26,6 @@ from millrace.protocol.decide import (
     decide,
     halves,
 )
-from millrace.protocol.types import Evidence, FailedRoot, Guarantee, Intent, RootRange
 
 EXACTLY, AT_LEAST, AT_MOST = (
     Guarantee.EXACTLY_ONCE,

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.protocol.decide import (
+from millrace.protocol.types import Evidence, FailedRoot, Guarantee, Intent, RootRange
+from millrace.protocol.windows.decide import (
     KILLED,
     Died,
     Judged,
@@ -17,7 +18,6 @@ from millrace.protocol.decide import (
     decide,
     halves,
 )
-from millrace.protocol.types import Evidence, FailedRoot, Guarantee, Intent, RootRange
 
 EXACTLY, AT_MOST = Guarantee.EXACTLY_ONCE, Guarantee.AT_MOST_ONCE
 DEATH = Died("oops", Evidence.USER_CODE)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.protocol import cohorts, holes
-from millrace.protocol.decide import Progress, halves
 from millrace.protocol.record import NextWindow, Outcome, first_record, open_next, seal
 from millrace.protocol.types import Intent, Replay, RootRange, Tag, TaskId, TaskReport
+from millrace.protocol.windows.decide import Progress, halves
 from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
 INTENT = Intent(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from millrace.protocol.acklog import Open, partition_of
-from millrace.protocol.plainfold import PlainFold, PlainMessage
 from millrace.protocol.types import AttemptId, TaskId
+from millrace.simulate.parts.plainfold import PlainFold, PlainMessage
 
 ATTEMPT = AttemptId(1, 1, 1)
 HERE = partition_of(1, 0)

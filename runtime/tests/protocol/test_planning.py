@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from millrace.protocol import events as e
-from millrace.protocol.doing import Surprise
-from millrace.protocol.planning import Planning
 from millrace.protocol.types import RootRange
+from millrace.protocol.windows.doing import Surprise
+from millrace.protocol.windows.planning import Planning
 
 SOME = (RootRange("s", 0, 0, 4),)
 

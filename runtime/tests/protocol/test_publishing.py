@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from millrace.protocol import events as e
-from millrace.protocol.doing import Surprise
-from millrace.protocol.publishing import Publishing
 from millrace.protocol.record import first_record
 from millrace.protocol.types import Sealed, Tag
+from millrace.protocol.windows.doing import Surprise
+from millrace.protocol.windows.publishing import Publishing
 
 FOUR, FIVE = Sealed(4, "d4", ()), Sealed(5, "d5", ())
 RECORD = replace(first_record("uid", Tag(1, 2, 1, 1)), sealed=5, published=3)

@@ -23,7 +23,7 @@ from millrace.protocol.types import (
     Tag,
     Totals,
 )
-from millrace.protocol.waiting import Waiting
+from millrace.protocol.windows.waiting import Waiting
 
 TAG = Tag(1, 1, 1, 1)
 BACKOFF = r.Backoff(max_replays=1, delay_s=2.0)

@@ -17,11 +17,11 @@ from millrace.protocol.server import (
     Listed,
     NotOwner,
     Reason,
-    ServerModel,
     Stamped,
     TagTooLow,
 )
 from millrace.protocol.types import Stamp, Tag
+from millrace.simulate.parts.server import ServerModel
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedServer
 

@@ -8,7 +8,7 @@ from machine_script import Script
 
 from millrace.protocol import events as e
 from millrace.protocol.types import Replay
-from millrace.protocol.waiting import Waiting
+from millrace.protocol.windows.waiting import Waiting
 
 
 def replay(offset: int, delay_s: float = 0.0, alone: bool = False, number: int = 1) -> Replay:

@@ -12,11 +12,11 @@ from test_windows_events import OPEN, RUN, script, told
 
 from millrace.errors import ProtocolError
 from millrace.ids import Execution
-from millrace.protocol import doing as d
 from millrace.protocol import events as e
-from millrace.protocol.surprises import Asked
 from millrace.protocol.types import AttemptId, Member, Stamp, Verdict
-from millrace.protocol.windows import Windows
+from millrace.protocol.windows import doing as d
+from millrace.protocol.windows.machine import Windows
+from millrace.protocol.windows.surprises import Asked
 from millrace.simulate import states
 from millrace.simulate.runner import run_one
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.protocol import decide
 from millrace.protocol.record import first_record
 from millrace.protocol.types import Member, Phase, Stamp, Tag, View
+from millrace.protocol.windows import decide
 from millrace.simulate.checkers.acts import Acts
 from millrace.simulate.checkers.bound import Bound, limit
 from millrace.simulate.checkers.contents import Contents

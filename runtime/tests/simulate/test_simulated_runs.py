@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from millrace.protocol.types import Guarantee, Member, Phase, View
-from millrace.simulate.cluster import ViewStore
 from millrace.simulate.history import History
 from millrace.simulate.options import draw
+from millrace.simulate.parts.cluster import ViewStore
 
 RUNS = 1000
 

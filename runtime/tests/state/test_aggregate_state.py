@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from millrace.errors import TopologyError
-from millrace.state import blobs
 from millrace.state.errors import KeyTypeError, StateSchemaError
-from millrace.state.keyed import Aggregate, AggregateOverflowError, AggregateState, combine
-from millrace.state.keys import hash_keys, key_groups
+from millrace.state.keyed import blobs
+from millrace.state.keyed.aggregates import Aggregate, AggregateOverflowError
+from millrace.state.keyed.aggregatestate import AggregateState, combine
+from millrace.state.keyed.keys import hash_keys, key_groups
 
 K = 8
 INPUTS = pa.schema(

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millrace.state import blobs
-from millrace.state.dictstate import DictState, Row, StateValueError
 from millrace.state.errors import StateSchemaError
+from millrace.state.keyed import blobs
+from millrace.state.keyed.dictstate import DictState, Row, StateValueError
 
 K = 8
 KEYS = pa.schema([("user", pa.string()), ("day", pa.date32())])

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.state.errors import KeyTypeError
-from millrace.state.keys import distinct, hash_keys, key_groups
-from millrace.state.keytable import KeyTable
+from millrace.state.keyed.keys import distinct, hash_keys, key_groups
+from millrace.state.keyed.keytable import KeyTable
 
 _TEXT = st.none() | st.text(max_size=20)
 _BYTES = st.none() | st.binary(max_size=40)
@@ -137,7 +137,7 @@ def test_the_hash_never_changes() -> None:
 
 def test_processes_agree() -> None:
     code = (
-        "import pyarrow as pa; from millrace.state.keys import hash_keys\n"
+        "import pyarrow as pa; from millrace.state.keyed.keys import hash_keys\n"
         "print(hash_keys([pa.array(['x', 'yy', None]), pa.array([1, None, 3])]).tolist())"
     )
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"

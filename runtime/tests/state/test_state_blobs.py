@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from millrace.errors import NewerFormatError, ProtocolError
 from millrace.protocol.types import FORMAT
-from millrace.state import blobs
+from millrace.state.keyed import blobs
 
 KEY_GROUPS = 16
 

@@ -12,16 +12,10 @@ import pytest
 from millrace.protocol.record import extend
 from millrace.protocol.types import Segment
 from millrace.state.errors import BlobError
-from millrace.state.keyed import (
-    Aggregate,
-    AggregateState,
-    DictState,
-    OpenState,
-    StateCache,
-    StateKey,
-    links,
-    should_compact,
-)
+from millrace.state.keyed.aggregates import Aggregate
+from millrace.state.keyed.aggregatestate import AggregateState
+from millrace.state.keyed.cache import OpenState, StateCache, StateKey, links, should_compact
+from millrace.state.keyed.dictstate import DictState
 
 K = 16
 ALL = (1 << K) - 1

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.protocol.types import Segment
-from millrace.state import query
-from millrace.state.aggregates import Aggregate
-from millrace.state.aggregatestate import AggregateState
-from millrace.state.cache import StateCache, StateKey
-from millrace.state.dictstate import DictState
 from millrace.state.errors import BlobError
+from millrace.state.keyed import query
+from millrace.state.keyed.aggregates import Aggregate
+from millrace.state.keyed.aggregatestate import AggregateState
+from millrace.state.keyed.cache import StateCache, StateKey
+from millrace.state.keyed.dictstate import DictState
 
 K = 8
 KEYS = pa.schema([("user", pa.string()), ("day", pa.date32())])

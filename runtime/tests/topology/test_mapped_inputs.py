@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from topology_texts import at, problems_in
 
+from millrace.topology.checks.facts import gather
 from millrace.topology.edits import classify
-from millrace.topology.facts import gather
 from millrace.topology.graph import graph_of
 from millrace.topology.kinds.base import Effect
 from millrace.topology.load import parse

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.topology.check import problems_of
-from millrace.topology.facts import gather
+from millrace.topology.checks.check import problems_of
+from millrace.topology.checks.facts import gather
 from millrace.topology.load import parse
 
 TEXT = """

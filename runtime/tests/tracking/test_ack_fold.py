@@ -20,8 +20,8 @@ from millrace.protocol.acklog import (
     sequences,
     source_edge,
 )
-from millrace.protocol.plainfold import PlainFold, PlainMessage, seeds
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Replay, RootRange, TaskId
+from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, seeds
 from millrace.tracking.fold import ArrayFold, SeedIntervals
 from millrace.tracking.message import AckMessage, Net, Seeds, decode
 

@@ -18,7 +18,7 @@ from millrace.cli.output import console, counted, print_plain, print_warning
 from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
-    from millrace.local.letters import Letter
+    from millrace.local.inspect.letters import Letter
     from millrace.local.workdir import WorkFolder
 
 _PAYLOAD_SHOWN = 60
@@ -104,7 +104,7 @@ def show(
 
     What would steer a terminal is written out, as \\x1b.
     """
-    from millrace.local.letters import chosen
+    from millrace.local.inspect.letters import chosen
 
     _, letters = _letters(topology, workdir, None, None)
     wanted = chosen(letters, ids) if ids else letters
@@ -159,7 +159,7 @@ def _ask(
     everything: bool,
     place: tuple[Path | None, Path | None, str | None, str | None],
 ) -> None:
-    from millrace.local.letters import ask
+    from millrace.local.inspect.letters import ask
 
     folder, letters = _letters(*place)
     if place[2:] != (None, None):
@@ -181,7 +181,7 @@ def _ask(
 def _letters(
     topology: Path | None, workdir: Path | None, processor: str | None, source: str | None
 ) -> tuple[WorkFolder, list[Letter]]:
-    from millrace.local.letters import read_letters
+    from millrace.local.inspect.letters import read_letters
     from millrace.local.workdir import find_folder
 
     folder = find_folder(named_folder(topology, workdir))
@@ -217,7 +217,7 @@ def _warn_of_damaged(letters: Sequence[Letter]) -> None:
 
 
 def _wanted(letters: list[Letter], ids: Sequence[str] | None, everything: bool) -> list[Letter]:
-    from millrace.local.letters import chosen
+    from millrace.local.inspect.letters import chosen
 
     if bool(ids) == everything:
         raise typer.BadParameter(

@@ -61,7 +61,7 @@ def _work_folders(folder: Path) -> list[Path]:
 def row_of(path: Path) -> dict[str, Any]:
     """What is known of the topology with the work folder ``path``; ``state`` says what is wrong
     with a folder that cannot be read."""
-    from millrace.local.overview import overview
+    from millrace.local.inspect.overview import overview
     from millrace.local.workdir import find_folder
 
     try:

@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
         What user code prints is not in them: that goes where the run was started.
         """
-        from millrace.local.tail import Tail, log_files
+        from millrace.local.inspect.tail import Tail, log_files
         from millrace.local.workdir import find_folder
 
         files, roles = _sorted(names or [])

@@ -15,7 +15,7 @@ from millrace.cli.options import TopologyOption
 from millrace.cli.output import console, counted, print_note, print_plain, visible
 
 if TYPE_CHECKING:
-    from millrace.local.statereader import StateRows
+    from millrace.local.inspect.state import StateRows
     from millrace.local.workdir import WorkFolder
 
 Of = Annotated[str, typer.Argument(metavar="PROCESSOR", help="The processor that has the state.")]
@@ -51,7 +51,7 @@ def get(
     as_json: AsJson = False,
 ) -> None:
     """Show the state of one key. Exits with 1 where it has none."""
-    from millrace.local import statereader
+    from millrace.local.inspect import state as statereader
 
     found = statereader.get(_folder(topology, workdir), processor, key)
     if not found.rows.num_rows:
@@ -69,7 +69,7 @@ def scan(
     as_json: AsJson = False,
 ) -> None:
     """Show the state of all keys, in their order."""
-    from millrace.local import statereader
+    from millrace.local.inspect import state as statereader
 
     found = statereader.scan(_folder(topology, workdir), processor)
     _print(found, as_json, limit)

@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
         Reads the work folder only, so it answers whatever state the run is in.
         """
-        from millrace.local.overview import overview
+        from millrace.local.inspect.overview import overview
         from millrace.local.workdir import find_folder
 
         folder = find_folder(named_folder(one_file(file, topology), workdir))

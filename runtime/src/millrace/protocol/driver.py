@@ -28,7 +28,7 @@ from millrace.protocol.membership import Membership, Owners, Standing
 from millrace.protocol.presence import Presence
 from millrace.protocol.record import Locate
 from millrace.protocol.settings import Settings
-from millrace.protocol.windows import Windows
+from millrace.protocol.windows.machine import Windows
 
 RESEND_S = 1.0
 """How long an unanswered message is waited for before it is sent again."""

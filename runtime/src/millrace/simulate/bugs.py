@@ -14,22 +14,10 @@ from millrace.protocol import acker as a
 from millrace.protocol import events as e
 from millrace.protocol import record as records
 from millrace.protocol.acklog import Open
-from millrace.protocol.decide import Died, Judged, Progress
-from millrace.protocol.doing import (
-    Idle,
-    Judging,
-    Noting,
-    SealDraft,
-    Splitting,
-    WindowEvent,
-    Writing,
-    WritingLetters,
-)
 from millrace.protocol.driver import Driver
 from millrace.protocol.membership import Membership, Owners, Standing
-from millrace.protocol.plainfold import PlainFold, PlainMessage
 from millrace.protocol.record import Locate
-from millrace.protocol.server import NotOwner, Reason, ServerModel, StampReply
+from millrace.protocol.server import NotOwner, Reason, StampReply
 from millrace.protocol.types import (
     AttemptId,
     CloseMarker,
@@ -43,11 +31,24 @@ from millrace.protocol.types import (
     TaskId,
     Verdict,
 )
-from millrace.protocol.windows import Change, Windows
+from millrace.protocol.windows.decide import Died, Judged, Progress
+from millrace.protocol.windows.doing import (
+    Idle,
+    Judging,
+    Noting,
+    SealDraft,
+    Splitting,
+    WindowEvent,
+    Writing,
+    WritingLetters,
+)
+from millrace.protocol.windows.machine import Change, Windows
 from millrace.protocol.winners import Winners
-from millrace.simulate.engine import Attempt, Task
-from millrace.simulate.flow import Ids
 from millrace.simulate.machines import Machines
+from millrace.simulate.parts.engine import Attempt, Task
+from millrace.simulate.parts.flow import Ids
+from millrace.simulate.parts.plainfold import PlainFold, PlainMessage
+from millrace.simulate.parts.server import ServerModel
 from millrace.simulate.world import World
 
 

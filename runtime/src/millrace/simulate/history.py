@@ -23,7 +23,7 @@ from millrace.protocol.types import (
     Verdict,
     View,
 )
-from millrace.simulate.workload import Root
+from millrace.simulate.parts.workload import Root
 
 
 class ViolationError(Exception):

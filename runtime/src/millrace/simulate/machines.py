@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from millrace.protocol.acker import AckerMachine
 from millrace.protocol.driver import Driver
 from millrace.protocol.membership import Owners
-from millrace.protocol.plainfold import PlainMessage
 from millrace.protocol.record import Locate
-from millrace.protocol.server import ServerModel
 from millrace.protocol.settings import Settings
-from millrace.simulate.acklog import make_machine
-from millrace.simulate.engine import Attempt
-from millrace.simulate.flow import Ids
+from millrace.simulate.parts.acklog import make_machine
+from millrace.simulate.parts.engine import Attempt
+from millrace.simulate.parts.flow import Ids
+from millrace.simulate.parts.plainfold import PlainMessage
+from millrace.simulate.parts.server import ServerModel
 from millrace.simulate.world import Clock, World
 
 

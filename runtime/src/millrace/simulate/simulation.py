@@ -16,21 +16,21 @@ from millrace.protocol.record import Backoff
 from millrace.protocol.settings import Settings
 from millrace.protocol.types import Components, Member
 from millrace.simulate import history as h
-from millrace.simulate.acklog import AckerProcess, AckLog
 from millrace.simulate.brief import brief
 from millrace.simulate.checkers import Checkers
 from millrace.simulate.checkers.deadshare import LEAST_JUDGED, STOPS_BEFORE_RAISED
-from millrace.simulate.cluster import Cluster, ViewStore, place
-from millrace.simulate.driver import DriverProcess, Surroundings
-from millrace.simulate.engine import Plant
-from millrace.simulate.flow import OUT_SINK, SIDE_SINK, Flow
 from millrace.simulate.machines import Machines
-from millrace.simulate.nemesis import Nemesis, Targets
-from millrace.simulate.older import OlderCopy
 from millrace.simulate.options import Options, draw
-from millrace.simulate.sinks import FilesSink, Sink, TransactionSink
-from millrace.simulate.supervisor import Supervisor
-from millrace.simulate.workload import Workload, locate
+from millrace.simulate.parts.acklog import AckerProcess, AckLog
+from millrace.simulate.parts.cluster import Cluster, ViewStore, place
+from millrace.simulate.parts.driver import DriverProcess, Surroundings
+from millrace.simulate.parts.engine import Plant
+from millrace.simulate.parts.flow import OUT_SINK, SIDE_SINK, Flow
+from millrace.simulate.parts.nemesis import Nemesis, Targets
+from millrace.simulate.parts.older import OlderCopy
+from millrace.simulate.parts.sinks import FilesSink, Sink, TransactionSink
+from millrace.simulate.parts.supervisor import Supervisor
+from millrace.simulate.parts.workload import Workload, locate
 from millrace.simulate.world import World
 
 CALM_LIMIT_S = 400.0

@@ -6,17 +6,17 @@ import inspect
 from collections.abc import Iterator
 from typing import get_args
 
-from millrace.protocol.doing import SURPRISES, TRANSITIONS, Answer, Doing, Idle
+from millrace.protocol.windows.doing import SURPRISES, TRANSITIONS, Answer, Doing, Idle
 
 _HEAD = """\
 # States of the driver's windows
 
-Made by `make states` from the tables of `millrace.protocol.doing`, which the machine follows
-([development.md](development.md)); `make verify` compares them.
+Made by `make states` from the tables of `millrace.protocol.windows.doing`, which the machine
+follows ([development.md](development.md)); `make verify` compares them.
 
-What the driver plans ahead (`millrace.protocol.planning`) and what it shows on the sinks
-(`millrace.protocol.publishing`) goes on beside this. A driver that dies begins as `Idle` again,
-with the committed record.
+What the driver plans ahead (`millrace.protocol.windows.planning`) and what it shows on the sinks
+(`millrace.protocol.windows.publishing`) goes on beside this. A driver that dies begins as `Idle`
+again, with the committed record.
 """
 
 _SURPRISES = """\

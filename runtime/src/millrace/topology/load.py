@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from millrace.topology.check import check
+from millrace.topology.checks.check import check
 from millrace.topology.document import Document, read_document
 from millrace.topology.document import read_name as _name_in
 from millrace.topology.explain import explain, model_at

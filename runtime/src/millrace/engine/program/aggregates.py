@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millrace.engine.program.program import Component
-from millrace.state.aggregates import Aggregate
-from millrace.state.aggregatestate import AggregateState
+from millrace.state.keyed.aggregates import Aggregate
+from millrace.state.keyed.aggregatestate import AggregateState
 
 
 def state_of(component: Component, groups: int) -> AggregateState:

@@ -36,7 +36,7 @@ from millrace.protocol.types import Guarantee
 from millrace.sinks import SinkSpec
 from millrace.sources import SourceSpec, open_source
 from millrace.state.errors import KeyTypeError
-from millrace.state.keybytes import check_key_type
+from millrace.state.keyed.keybytes import check_key_type
 from millrace.topology.graph import graph_of
 from millrace.topology.model import (
     Processor,

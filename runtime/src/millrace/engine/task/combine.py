@@ -18,8 +18,8 @@ from millrace.engine.task import kernels
 from millrace.engine.task.batch import ID, Array, Batch, concat, dense
 from millrace.engine.task.context import Task
 from millrace.engine.task.crossings import Crossing, keyed_parts
-from millrace.state.aggregates import AggregateOverflowError
-from millrace.state.keys import hash_keys, key_groups
+from millrace.state.keyed.aggregates import AggregateOverflowError
+from millrace.state.keyed.keys import hash_keys, key_groups
 
 _PARTIAL = "+"
 

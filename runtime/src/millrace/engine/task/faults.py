@@ -22,8 +22,8 @@ from millrace.errors import MillraceError
 from millrace.protocol.types import AttemptId
 from millrace.sinks.base import RowsRefusedError, SinkFullError, SinkUnavailableError
 from millrace.state import errors as state
-from millrace.state.aggregates import AggregateOverflowError
-from millrace.state.dictstate import StateValueError
+from millrace.state.keyed.aggregates import AggregateOverflowError
+from millrace.state.keyed.dictstate import StateValueError
 from millrace.tracking.log import AckLogLostError
 
 _MARK = "MILLRACE-ERROR"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from millrace.engine.task.batch import Array
-from millrace.state import keys
+from millrace.state.keyed import keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from millrace import crash
 from millrace.engine.program.program import Component
 from millrace.engine.task.context import Task
 from millrace.protocol.types import Segment
-from millrace.state.cache import OpenState, StateCache, StateKey
 from millrace.state.client import StateAddress
+from millrace.state.keyed.cache import OpenState, StateCache, StateKey
 from millrace.state.servers import StateAccess, StateObject, StateServers
 
 

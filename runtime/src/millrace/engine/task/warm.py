@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from millrace.state import blobs
-from millrace.state.aggregates import Aggregate
-from millrace.state.aggregatestate import AggregateState
-from millrace.state.dictstate import DictState
-from millrace.state.keys import hash_keys
+from millrace.state.keyed import blobs
+from millrace.state.keyed.aggregates import Aggregate
+from millrace.state.keyed.aggregatestate import AggregateState
+from millrace.state.keyed.dictstate import DictState
+from millrace.state.keyed.keys import hash_keys
 from millrace.tracking.jit import compile_all
 
 _KEY_GROUPS = 2

@@ -24,10 +24,10 @@ from millrace.simulate.checkers.shown import ShownWindows
 from millrace.simulate.checkers.stamps import Stamps
 from millrace.simulate.checkers.unreadable import Unreadable
 from millrace.simulate.checkers.verdicts import VerdictTruth
-from millrace.simulate.cluster import Cluster, ViewStore
 from millrace.simulate.options import Options
-from millrace.simulate.sinks import Sink
-from millrace.simulate.workload import Workload
+from millrace.simulate.parts.cluster import Cluster, ViewStore
+from millrace.simulate.parts.sinks import Sink
+from millrace.simulate.parts.workload import Workload
 
 
 class Checkers:

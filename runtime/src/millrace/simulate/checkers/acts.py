@@ -7,7 +7,7 @@ from millrace.protocol.names import read_name
 from millrace.protocol.types import AttemptId, Intent, Stamp, Tag
 from millrace.simulate import history as h
 from millrace.simulate.checkers.ledger import Ledger
-from millrace.simulate.cluster import ViewStore
+from millrace.simulate.parts.cluster import ViewStore
 
 
 class Acts:

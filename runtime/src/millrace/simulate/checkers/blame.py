@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from millrace.protocol.types import AttemptPlan, Record
 from millrace.simulate import history as h
-from millrace.simulate.workload import Kind, Root, Workload, root_of, roots_of
+from millrace.simulate.parts.workload import Kind, Root, Workload, root_of, roots_of
 
 LONGEST_ROW = 5
 """Attempts in a row that an engine may fail before the driver has to stop."""

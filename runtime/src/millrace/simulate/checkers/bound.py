@@ -10,7 +10,7 @@ from math import ceil, log2
 from millrace.protocol import events as e
 from millrace.protocol.types import Intent
 from millrace.simulate import history as h
-from millrace.simulate.workload import Kind, Root, Workload, roots_of
+from millrace.simulate.parts.workload import Kind, Root, Workload, roots_of
 
 Tree = tuple[Root, int]
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 
 from millrace.protocol.types import Guarantee, Record, Segment
 from millrace.simulate import history as h
-from millrace.simulate.flow import COUNT, OUT_SINK, materialise
 from millrace.simulate.options import Options
-from millrace.simulate.workload import Root, Workload, root_of, roots_of
+from millrace.simulate.parts.flow import COUNT, OUT_SINK, materialise
+from millrace.simulate.parts.workload import Root, Workload, root_of, roots_of
 
 State = dict[str, tuple[h.Row, ...]]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from millrace.protocol.types import Record
 from millrace.simulate import history as h
 from millrace.simulate.options import Options
-from millrace.simulate.workload import Workload, roots_of
+from millrace.simulate.parts.workload import Workload, roots_of
 
 LEAST_JUDGED = 6
 STOPS_BEFORE_RAISED = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from millrace.protocol.types import View
 from millrace.simulate import history as h
 from millrace.simulate.checkers.ledger import Ledger
-from millrace.simulate.cluster import Cluster, owners_of
-from millrace.simulate.copying import named
+from millrace.simulate.parts.cluster import Cluster, owners_of
+from millrace.simulate.parts.copying import named
 
 
 class Durability:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from millrace.protocol.types import Components, Record
 from millrace.simulate import history as h
-from millrace.simulate.workload import Workload, roots_of
+from millrace.simulate.parts.workload import Workload, roots_of
 
 
 class Edits:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millrace.simulate import history as h
-from millrace.simulate.workload import Root, root_of, roots_of
+from millrace.simulate.parts.workload import Root, root_of, roots_of
 
 TOLERANCE_S = 1e-6
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from millrace.protocol.types import Guarantee, Record
 from millrace.simulate import history as h
 from millrace.simulate.options import Options
-from millrace.simulate.workload import Root, Workload, root_of, roots_of
+from millrace.simulate.parts.workload import Root, Workload, root_of, roots_of
 
 UNREAD, REPLAY, DEAD, GONE = "unread", "replay", "dead", "gone"
 

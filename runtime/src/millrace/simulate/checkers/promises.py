@@ -5,7 +5,7 @@ from __future__ import annotations
 from millrace.protocol.types import Guarantee, Record
 from millrace.simulate import history as h
 from millrace.simulate.options import Options
-from millrace.simulate.workload import Kind, Root, Workload, root_of
+from millrace.simulate.parts.workload import Kind, Root, Workload, root_of
 
 
 class Promises:

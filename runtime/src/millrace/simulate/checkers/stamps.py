@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millrace.protocol.types import Member, Stamp
 from millrace.simulate import history as h
-from millrace.simulate.cluster import Cluster
+from millrace.simulate.parts.cluster import Cluster
 
 
 class Stamps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.simulate import history as h
-from millrace.simulate.workload import Kind, Root, Workload, root_of, roots_of
+from millrace.simulate.parts.workload import Kind, Root, Workload, root_of, roots_of
 
 
 class Unreadable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millrace.protocol import acklog as al
 from millrace.protocol.types import AttemptId, CloseMarker, TaskId, Verdict
 from millrace.simulate import history as h
-from millrace.simulate.workload import Root, Workload, roots_of
+from millrace.simulate.parts.workload import Root, Workload, roots_of
 
 
 class VerdictTruth:

@@ -47,7 +47,7 @@ from millrace.topology.parts import Guarantee, Input
 from millrace.topology.problems import FieldPath, Problem
 
 if TYPE_CHECKING:
-    from millrace.topology.facts import Facts
+    from millrace.topology.checks.facts import Facts
     from millrace.topology.graph import Component
 
 Columns = tuple[tuple[str, str | None], ...]

@@ -23,7 +23,7 @@ from millrace.topology.problems import NOTHING, Problem, format_path
 from millrace.topology.scalars import Text
 
 if TYPE_CHECKING:
-    from millrace.topology.facts import Facts
+    from millrace.topology.checks.facts import Facts
     from millrace.topology.graph import Component, Edge
 
 NUMERIC_TYPES = ("long", "int", "double", "float")

@@ -12,7 +12,7 @@ from millrace.topology.parts import CustomPart
 from millrace.topology.problems import Problem, format_path
 
 if TYPE_CHECKING:
-    from millrace.topology.facts import Facts
+    from millrace.topology.checks.facts import Facts
     from millrace.topology.graph import Component
 
 

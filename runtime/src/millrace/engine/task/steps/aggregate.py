@@ -21,9 +21,9 @@ from millrace.engine.task.exchange import EnvelopeError
 from millrace.engine.task.state import TaskState
 from millrace.engine.task.steps.base import CollectingStep, Outlet
 from millrace.protocol.types import Guarantee
-from millrace.state.aggregates import AggregateOverflowError
-from millrace.state.aggregatestate import AggregateState
-from millrace.state.keys import hash_keys, key_groups
+from millrace.state.keyed.aggregates import AggregateOverflowError
+from millrace.state.keyed.aggregatestate import AggregateState
+from millrace.state.keyed.keys import hash_keys, key_groups
 
 
 class MergeStep(CollectingStep):

@@ -1,0 +1,127 @@
+"""State of a processor as of a sealed window, while windows go on.
+
+The record that a server holds names the objects; what it names may be deleted while it is read,
+since the next window no longer needs it. Then the next record is read, so an answer is always of
+one window as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from millrace.errors import MillraceError, StateServerError
+from millrace.local.inspect.reading import fetch, newest_record, reachable, topology_of
+from millrace.local.workdir import WorkFolder
+from millrace.protocol.types import Record, Segment
+from millrace.state.client import StateClient
+from millrace.state.keyed import query
+from millrace.state.keyed.aggregates import Aggregate
+from millrace.topology.kinds.processor_aggregate import Aggregate as AggregateSettings
+from millrace.topology.model import Processor, StreamTopology
+
+_TRIES = 20
+
+
+class _GoneError(Exception):
+    """An object of the record was deleted: a later window has been sealed."""
+
+
+class NoStateError(MillraceError):
+    """There is no state of that name, or of that key."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateRows:
+    """Rows of one processor's state behind ``window``; the first ``keys`` columns are the key."""
+
+    window: int
+    keys: int
+    rows: pa.RecordBatch
+
+
+def scan(folder: WorkFolder, processor: str) -> StateRows:
+    """All state of a processor, by key.
+
+    Raises ``NoStateError`` for a name that is no processor with state, ``StateServerError`` where
+    no server can be reached.
+    """
+
+    def look(chain: Sequence[Segment], groups: int, keys: int, get: query.Fetch) -> pa.RecordBatch:
+        return query.read_state(chain, (1 << groups) - 1, keys, get)
+
+    return _read(folder, processor, look)
+
+
+def get(folder: WorkFolder, processor: str, key: Sequence[str]) -> StateRows:
+    """The state of one key, given as texts in the order of its columns; one row or none.
+
+    Reads the objects of the key's group alone. Raises as ``scan``, and ``KeyTextError``.
+    """
+
+    def look(chain: Sequence[Segment], groups: int, keys: int, get: query.Fetch) -> pa.RecordBatch:
+        kinds = query.key_types(chain, keys, get)
+        if not kinds:
+            return pa.RecordBatch.from_arrays([], names=[])
+        wanted = query.parse_key(key, kinds)
+        mask = 1 << query.group_of(wanted, groups)
+        return query.pick(query.read_state(chain, mask, keys, get), wanted)
+
+    return _read(folder, processor, look)
+
+
+_Look = Callable[[Sequence[Segment], int, int, query.Fetch], pa.RecordBatch]
+
+
+def _read(folder: WorkFolder, name: str, look: _Look) -> StateRows:
+    topology = topology_of(folder)
+    with reachable(folder) as clients:
+        for _ in range(_TRIES):
+            record = newest_record(clients)
+            if record is None:
+                raise NoStateError(f"{folder.identity.name}: no window has been sealed yet")
+            processor, keys = _stateful(topology, record, name)
+            chain = record.chains.get(name, ())
+            try:
+                rows = look(chain, topology.spec.key_groups, keys, _fetcher(clients))
+            except _GoneError:
+                continue
+            return StateRows(record.sealed, keys, query.results(rows, _aggregates(processor)))
+    raise StateServerError(
+        f"state of {name}: in {_TRIES} tries what one window left was deleted by the next before "
+        "it was read; stop the run, and ask again"
+    )
+
+
+def _stateful(topology: StreamTopology, record: Record, name: str) -> tuple[Processor, int]:
+    """The processor and the number of its key's columns."""
+    for processor in topology.spec.processors:
+        edges = [edge for edge in processor.inputs if edge.key]
+        if processor.name == name and edges:
+            return processor, len(edges[0].key)
+    having = ", ".join(sorted(record.chains)) or "none"
+    raise NoStateError(
+        f"{name!r} is no processor with a key, so it has no state; processors that have: {having}"
+    )
+
+
+def _aggregates(processor: Processor) -> list[Aggregate]:
+    settings = processor.settings
+    if not isinstance(settings, AggregateSettings):
+        return []
+    return [Aggregate(one.name, one.function.value, one.of) for one in settings.columns]
+
+
+def _fetcher(clients: Sequence[StateClient]) -> query.Fetch:
+    def read(segments: Sequence[Segment]) -> list[bytes]:
+        found = []
+        for segment in segments:
+            data = fetch(clients, segment.name)
+            if data is None:
+                raise _GoneError
+            found.append(data)
+        return found
+
+    return read

@@ -1,0 +1,1 @@
+"""The simulated parts of a topology, and who breaks them."""

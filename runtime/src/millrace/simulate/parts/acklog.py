@@ -1,0 +1,283 @@
+"""The ack log with its one copy, the acker processes that read it, the driver's end of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from millrace.ids import Execution
+from millrace.protocol import acker as a
+from millrace.protocol import acklog as al
+from millrace.protocol import events as e
+from millrace.protocol.types import AttemptId, CloseMarker, Verdict
+from millrace.simulate import history as h
+from millrace.simulate.parts.plainfold import PlainFold, PlainMessage
+from millrace.simulate.world import World
+
+SliceKey = tuple[AttemptId, int]
+MakeMachine = Callable[[str], a.AckerMachine[PlainMessage]]
+
+
+def make_machine(name: str) -> a.AckerMachine[PlainMessage]:
+    """The production acker machine over plain dictionaries."""
+    return a.AckerMachine(name, PlainFold)
+
+
+class AckLog:
+    """Streams of control entries, messages and verdicts; ``life`` rises when all is lost."""
+
+    def __init__(self, history: h.History) -> None:
+        self._history = history
+        self._watchers: list[Callable[[], None]] = []
+        self.life = 0
+        self.control: list[al.ControlEntry] = []
+        self.slices: dict[SliceKey, list[PlainMessage]] = {}
+        self.verdicts: list[Verdict] = []
+
+    def lose(self) -> None:
+        """The server of the log restarts empty."""
+        self.life += 1
+        self.control = []
+        self.slices = {}
+        self.verdicts = []
+        self._changed()
+
+    def watch(self, watcher: Callable[[], None]) -> None:
+        self._watchers.append(watcher)
+
+    def append_control(self, entry: al.ControlEntry) -> None:
+        self.control.append(entry)
+        self._changed()
+
+    def append(self, message: PlainMessage) -> None:
+        self.slices.setdefault((message.attempt, message.partition), []).append(message)
+        self._changed()
+
+    def answer(self, verdict: Verdict, life: int) -> None:
+        if life == self.life:
+            self.verdicts.append(verdict)
+            self._changed()
+
+    def forget(self, attempt: AttemptId) -> None:
+        self._history.add(h.AttemptForgotten(attempt))
+        for key in [key for key in self.slices if key[0] == attempt]:
+            del self.slices[key]
+
+    def _changed(self) -> None:
+        for watcher in self._watchers:
+            watcher()
+
+
+class AckerProcess:
+    """One acker: reads what is new whenever the log has changed; killed and started at will."""
+
+    def __init__(
+        self, name: str, world: World, history: h.History, log: AckLog, make: MakeMachine
+    ) -> None:
+        self.name = name
+        self.alive = True
+        self._world = world
+        self._history = history
+        self._log = log
+        self._make = make
+        self._reading = False
+        self._begin()
+        log.watch(self._notice)
+
+    def _begin(self) -> None:
+        self._machine = self._make(self.name)
+        self._life = self._log.life
+        self._at = 0
+        self._followed: dict[SliceKey, int] = {}
+        self._markers: dict[AttemptId, CloseMarker] = {}
+
+    def kill(self) -> None:
+        self.alive = False
+
+    def start(self) -> None:
+        """A new process of the same name knows nothing and reads from the beginning."""
+        self.alive = True
+        self._begin()
+        self._notice()
+
+    def _notice(self) -> None:
+        if self.alive and not self._reading:
+            self._reading = True
+            self._world.soon(self._read)
+
+    def _read(self) -> None:
+        self._reading = False
+        if not self.alive:
+            return
+        if self._life != self._log.life:
+            self._begin()
+        for key in list(self._followed):
+            self._hand_in(key)
+        for entry in self._log.control[self._at :]:
+            if isinstance(entry, CloseMarker):
+                self._markers.setdefault(entry.id, entry)
+            self._carry_out(self._machine.control(entry))
+        self._at = len(self._log.control)
+
+    def _hand_in(self, key: SliceKey) -> None:
+        messages = self._log.slices.get(key, [])
+        for at in range(self._followed[key], len(messages)):
+            self._machine.message(key[1], str(at), messages[at])
+        self._followed[key] = len(messages)
+
+    def _carry_out(self, actions: list[a.AckerAction]) -> None:
+        for action in actions:
+            if isinstance(action, a.Follow):
+                self._followed[action.id, action.partition] = 0
+            elif isinstance(action, a.Unfollow):
+                self._followed.pop((action.id, action.partition), None)
+            elif isinstance(action, a.Answer):
+                self._answer(action.verdict)
+            else:
+                self._world.soon(self._later, action, self._life, self._machine)
+
+    def _later(
+        self, action: a.Drain | a.Reread, life: int, machine: a.AckerMachine[PlainMessage]
+    ) -> None:
+        if not self.alive or self._log.life != life or self._machine is not machine:
+            return
+        key = (action.id, action.partition)
+        if isinstance(action, a.Drain):
+            if key in self._followed:
+                self._hand_in(key)
+            self._carry_out(self._machine.drained(action.id, action.partition))
+            return
+        messages = self._log.slices.get(key, [])
+        found = [messages[int(at)] if int(at) < len(messages) else None for at in action.entries]
+        self._carry_out(self._machine.reread(action.id, action.partition, found))
+
+    def _answer(self, verdict: Verdict) -> None:
+        self._history.add(h.Answered(self.name, self._markers[verdict.id], verdict))
+        self._world.soon(self._log.answer, verdict, self._life)
+
+
+@dataclass(slots=True)
+class _Case:
+    """An attempt as its driver sees it."""
+
+    opened: al.Open
+    life: int
+    marker: CloseMarker | None = None
+    given: bool = False
+
+
+class Verdicts:
+    """The driver's end of the log: appends control entries in order and merges the answers."""
+
+    def __init__(
+        self,
+        world: World,
+        log: AckLog,
+        ackers: Callable[[], tuple[str, ...]],
+        post: Callable[[e.Event], None],
+        short: float,
+    ) -> None:
+        self._world = world
+        self._log = log
+        self._ackers = ackers
+        self._post = post
+        self._short = short
+        self._cases: dict[AttemptId, _Case] = {}
+        self._owners: al.SliceOwners | None = None
+        self._owners_life = -1
+        self._queue: deque[tuple[int, al.ControlEntry]] = deque()
+        self._sending = False
+        self._looking = False
+        self.closed = False
+        log.watch(self._notice)
+
+    def open(self, opened: al.Open) -> None:
+        self._cases[opened.id] = _Case(opened, self._log.life)
+        if self._owners_life != self._log.life:
+            self.place(opened.id.execution)
+        self._append(opened)
+
+    def place(self, execution: Execution) -> None:
+        """Say who owns which slice; called again when an acker comes or goes."""
+        names = self._ackers()
+        if not names:
+            return
+        self._owners_life = self._log.life
+        live = tuple(case.opened.id for case in self._cases.values())
+        self._owners = al.SliceOwners.of(execution, names, live, self._owners, virtual_nodes=4)
+        self._append(self._owners)
+
+    def ask(self, marker: CloseMarker) -> None:
+        case = self._cases.get(marker.id)
+        if case is None:
+            return
+        if case.life != self._log.life:
+            self._post(e.VerdictLost(marker.id))
+            return
+        if case.marker is None or self._world.chance(0.1):
+            case.marker = marker
+            self._append(marker)
+        case.given = False
+        self._notice()
+
+    def forget(self, attempts: tuple[AttemptId, ...]) -> None:
+        for attempt in attempts:
+            self._cases.pop(attempt, None)
+            self._append(al.ForgetAttempt(attempt))
+
+    # -- appending, in order, again after a lost answer
+
+    def _append(self, entry: al.ControlEntry) -> None:
+        self._queue.append((self._log.life, entry))
+        if not self._sending:
+            self._sending = True
+            self._world.soon(self._send)
+
+    def _send(self) -> None:
+        """Append what waits. An entry for a log that was lost since then is not sent."""
+        if self.closed:
+            return
+        life, entry = self._queue[0]
+        if life == self._log.life:
+            self._log.append_control(entry)
+            if isinstance(entry, al.ForgetAttempt):
+                self._log.forget(entry.id)
+        elif isinstance(entry, al.SliceOwners):
+            self._log.append_control(entry)
+        if not self._world.chance(0.05):
+            self._queue.popleft()
+        self._sending = bool(self._queue)
+        if self._sending:
+            self._world.soon(self._send)
+
+    # -- answers
+
+    def _notice(self) -> None:
+        if not self._looking and not self.closed:
+            self._looking = True
+            self._world.soon(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        if self.closed:
+            return
+        for case in list(self._cases.values()):
+            if case.marker is None or case.given:
+                continue
+            if case.life != self._log.life:
+                case.given = True
+                self._post(e.VerdictLost(case.opened.id))
+                continue
+            found = a.merge_verdicts(v for v in self._log.verdicts if v.id == case.opened.id)
+            if found is not None:
+                case.given = True
+                self._post(e.VerdictGiven(self._shortened(found)))
+
+    def _shortened(self, verdict: Verdict) -> Verdict:
+        """An answer that forgets a root, and says so by its count alone."""
+        if not verdict.incomplete or not self._world.chance(self._short):
+            return verdict
+        forgotten = self._world.rng.choice(verdict.incomplete)
+        kept = tuple(root for root in verdict.incomplete if root is not forgotten)
+        return replace(verdict, incomplete=kept)

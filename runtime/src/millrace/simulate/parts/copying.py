@@ -1,0 +1,59 @@
+"""Puts the objects that a record names on their owners, one by one, as a driver does it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from millrace.protocol import events as e
+from millrace.protocol import server as s
+from millrace.protocol.types import Member, Record, Stamp
+from millrace.simulate.parts.cluster import Cluster, owners_of
+
+
+class Copying:
+    """What one ``CopyObjects`` still has to do; ``left`` are (object, owner)."""
+
+    def __init__(self, cluster: Cluster, action: e.CopyObjects) -> None:
+        self.action = action
+        self._cluster = cluster
+        members = {m.name: m for m in action.view.target}
+        self.left: deque[tuple[str, Member]] = deque(
+            (name, members[owner])
+            for name, groups in named(action.record).items()
+            for owner in owners_of(action.view.owners, name, groups)
+        )
+
+    def one(self) -> e.Event | None:
+        """Put the next object where it is missing; an event if that is not possible."""
+        name, owner = self.left.popleft()
+        stamp = self.action.stamp
+        reply = self._cluster.get(owner, stamp, (name,))
+        if reply is None:
+            return e.Unreachable(owner, stamp)
+        if isinstance(reply, s.NotOwner):
+            return refused(owner, stamp, reply)
+        if isinstance(reply[0], s.Found):
+            return None
+        silent: Member | None = None
+        for source in self.action.sources:
+            found = self._cluster.get(source, stamp, (name,))
+            if found is None or isinstance(found, s.NotOwner):
+                silent = source
+            elif isinstance(found[0], s.Found):
+                self._cluster.put(owner, stamp, (name,))
+                return None
+        if silent is not None:
+            return e.Unreachable(silent, stamp)
+        return e.CopyFailed(stamp, f"{name} is on none of the members it can be copied from")
+
+
+def refused(member: Member, stamp: Stamp, reply: s.NotOwner) -> e.Refused:
+    """The event for a server's refusal."""
+    return e.Refused(member, stamp, reply.reason.value, reply.current)
+
+
+def named(record: Record) -> dict[str, int]:
+    """Objects on state servers that a record names, with the key groups that decide on owners."""
+    wanted = {segment.name: segment.groups for chain in record.chains.values() for segment in chain}
+    wanted.update({one.name: 0 for one in record.dead})
+    return wanted

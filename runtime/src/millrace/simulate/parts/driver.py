@@ -1,0 +1,411 @@
+"""One life of a driver process: the production machine, and what its actions do in the world.
+
+A life may be killed or frozen between any two actions. A frozen one is a zombie: it wakes up
+later, carries out the rest of its list and hears everything that was said to it meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from millrace.ids import Execution
+from millrace.protocol import events as e
+from millrace.protocol import server as s
+from millrace.protocol.acklog import Open
+from millrace.protocol.driver import Driver
+from millrace.protocol.record import behind
+from millrace.protocol.types import AttemptId, Member, Stamp
+from millrace.simulate import history as h
+from millrace.simulate.parts.acklog import Verdicts
+from millrace.simulate.parts.cluster import ViewStore, owners_of
+from millrace.simulate.parts.copying import Copying, refused
+from millrace.simulate.parts.engine import Attempt, Plant
+from millrace.simulate.parts.flow import edges
+from millrace.simulate.parts.sinks import SinkRefusalError
+from millrace.simulate.parts.workload import Workload, cut
+from millrace.simulate.world import Clock, World
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a driver process finds outside of itself."""
+
+    plant: Plant
+    store: ViewStore
+    workload: Workload
+    ackers: Callable[[], tuple[str, ...]]
+    gone: Callable[[DriverProcess, str], None]
+    clock: Callable[[World], Clock]
+
+
+class DriverProcess:
+    """``number`` counts the lives; the execution is claimed by the machine itself."""
+
+    def __init__(self, around: Surroundings, machine: Driver, number: int) -> None:
+        self.number = number
+        self.machine = machine
+        machine.windows.on_bug = self._bug
+        self.alive = True
+        self.frozen = False
+        self.actions = 0
+        self.awake_since_s = around.plant.world.now_s
+        self._around = around
+        self._plant = around.plant
+        self._world: World = around.plant.world
+        self._clock = around.clock(self._world)
+        self._rest: deque[e.Action] = deque()
+        self._unheard: deque[e.Event] = deque()
+        self._handling = False
+        self._attempts: dict[AttemptId, Attempt] = {}
+        self._verdicts = Verdicts(
+            self._world,
+            self._plant.log,
+            around.ackers,
+            self.post,
+            self._plant.options.chaos.verdict_short,
+        )
+        self._claimed = Execution(0)
+        self._methods: dict[type, Callable[..., None]] = {
+            e.ReadView: self._read_view,
+            e.CasView: self._cas_view,
+            e.SendStamp: self._send_stamp,
+            e.SendRecord: self._send_record,
+            e.CopyObjects: self._copy_objects,
+            e.FenceSinks: self._fence_sinks,
+            e.Plan: self._plan,
+            e.OpenLog: self._open_log,
+            e.Run: self._run,
+            e.Cancel: self._cancel,
+            e.AskVerdict: self._ask_verdict,
+            e.WriteDead: self._write_dead,
+            e.Split: self._split,
+            e.Publish: self._publish,
+            e.Forget: self._forget,
+            e.Wake: self._wake,
+            e.Notify: self._tell,
+            e.Committed: self._tell,
+            e.Stop: self._stop,
+        }
+
+    # -- life and death
+
+    def start(self) -> None:
+        self._plant.history.add(h.DriverStarted(self.number))
+        self._carry_out(self.machine.start(self._clock()))
+
+    def post(self, event: e.Event) -> None:
+        """Hear an event, unless the process is gone; a frozen one hears it when it wakes."""
+        if not self.alive:
+            return
+        self._unheard.append(event)
+        self._listen()
+
+    def kill(self) -> None:
+        self._end("killed")
+
+    def freeze(self, seconds: float) -> None:
+        self.frozen = True
+        self._plant.history.add(h.DriverGone(self.number, "frozen"))
+        self._world.after(seconds, self._wake_up)
+
+    def acker_change(self) -> None:
+        """The ackers alive have changed."""
+        if self.alive and self._claimed:
+            self._verdicts.place(self._claimed)
+
+    def _wake_up(self) -> None:
+        if not self.alive:
+            return
+        self.frozen = False
+        self.awake_since_s = self._world.now_s
+        self._plant.history.add(h.DriverGone(self.number, "woken"))
+        self._carry_out([])
+        self._listen()
+
+    def _listen(self) -> None:
+        while self._unheard and self.alive and not self.frozen and not self._rest:
+            event = self._unheard.popleft()
+            self._carry_out(self.machine.handle(event, self._clock()))
+
+    def _carry_out(self, actions: list[e.Action]) -> None:
+        self._rest.extend(actions)
+        while self._rest and self.alive and not self.frozen:
+            action = self._rest.popleft()
+            self._note_claim()
+            self._methods[type(action)](action)
+            self.actions += 1
+            self._plant.history.add(h.Acted(self.number, self._claimed, action))
+            if self.alive and self._world.chance(self._plant.options.chaos.driver):
+                self._strike()
+
+    def _strike(self) -> None:
+        rng = self._world.rng
+        if rng.random() < self._plant.options.chaos.freeze:
+            self.freeze(rng.expovariate(1 / 3.0))
+            self._around.gone(self, "frozen")
+        else:
+            self.kill()
+
+    def _note_claim(self) -> None:
+        execution = self.machine.membership.execution
+        if execution != self._claimed:
+            self._claimed = execution
+            self._plant.history.add(h.Claimed(self.number, execution))
+
+    def _end(self, how: str) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        self._rest.clear()
+        self._unheard.clear()
+        self._verdicts.closed = True
+        for attempt in self._attempts.values():
+            attempt.cancel()
+        self._plant.history.add(h.DriverGone(self.number, how))
+        self._around.gone(self, how)
+
+    def _stop(self, action: e.Stop) -> None:
+        self._end(action.kind)
+
+    def _tell(self, _: e.Action) -> None:
+        return None
+
+    def _bug(self, text: str) -> None:
+        raise h.ViolationError("machine", text)
+
+    # -- the view
+
+    def _read_view(self, action: e.ReadView) -> None:
+        def read() -> None:
+            found = e.ViewRead(*self._around.store.read(), action.token)
+            self._world.send(self.post, found)
+
+        self._world.send(read)
+
+    def _cas_view(self, action: e.CasView) -> None:
+        life = self._around.store.life
+
+        def swap() -> None:
+            version = self._around.store.cas(action.expected, action.view, life)
+            if version is None or self._world.chance(self._plant.options.chaos.cas_answer_lost):
+                self._world.send(self.post, e.CasLost(action.view))
+            else:
+                self._world.send(self.post, e.CasDone(version, action.view))
+
+        self._world.send(swap)
+
+    # -- state servers
+
+    def _send_stamp(self, action: e.SendStamp) -> None:
+        member, stamp, cluster = action.member, action.stamp, self._plant.cluster
+
+        def answer(reply: s.StampReply) -> None:
+            if isinstance(reply, s.NotOwner):
+                self.post(refused(member, stamp, reply))
+            else:
+                record = None if reply.record is None else cluster.vault.decode(reply.record)
+                self.post(e.Stamped(member, stamp, record))
+
+        cluster.ask(
+            member, lambda: cluster.stamp(member, stamp), answer, self._unreachable(member, stamp)
+        )
+
+    def _send_record(self, action: e.SendRecord) -> None:
+        member, stamp, record = action.member, action.stamp, action.record
+        cluster = self._plant.cluster
+
+        def answer(reply: s.WriteReply) -> None:
+            if isinstance(reply, s.NotOwner):
+                self.post(refused(member, stamp, reply))
+            elif isinstance(reply, s.Ok) or reply.current == record.tag:
+                self.post(e.RecordAck(member, stamp, record.tag.seq))
+
+        cluster.ask(
+            member,
+            lambda: cluster.write(member, stamp, record),
+            answer,
+            self._unreachable(member, stamp),
+        )
+
+    def _unreachable(self, member: Member, stamp: Stamp) -> Callable[[], None]:
+        return lambda: self.post(e.Unreachable(member, stamp))
+
+    def _copy_objects(self, action: e.CopyObjects) -> None:
+        copying = Copying(self._plant.cluster, action)
+        self._world.soon(self._copy_some, copying)
+
+    def _copy_some(self, copying: Copying) -> None:
+        """Copy until a random pause; the process may be gone by then."""
+        if not self.alive:
+            return
+        while copying.left:
+            trouble = copying.one()
+            if trouble is not None:
+                self._world.after(0.1, self.post, trouble)
+                return
+            if self._world.chance(0.1):
+                self._world.soon(self._copy_some, copying)
+                return
+        self._world.send(self.post, e.Copied(copying.action.stamp))
+
+    # -- windows
+
+    def _plan(self, action: e.Plan) -> None:
+        components = self.machine.settings.components
+        found = self._around.workload.plan(action, self._world.now_s, components)
+        if found is None:
+            self._world.soon(self.post, e.Planned(action.token, (), action.offsets, True))
+        elif isinstance(found, e.Planned):
+            self._world.soon(self.post, found)
+            if self._world.chance(0.05):
+                self._world.after(0.5, self.post, found)
+        else:
+            self._world.after(max(0.0, found - self._world.now_s) + 0.05, self._plan_later, action)
+
+    def _plan_later(self, action: e.Plan) -> None:
+        if self.alive:
+            self._plan(action)
+
+    def _open_log(self, action: e.OpenLog) -> None:
+        names = edges(self._plant.options, self._around.workload)
+        self._verdicts.open(Open(action.id, action.roots, names))
+
+    def _run(self, action: e.Run) -> None:
+        view = self.machine.membership.view
+        assert view is not None
+        attempt = self._plant.attempt(self._plant, action.plan, view, self.post)
+        self._attempts[action.plan.id] = attempt
+        attempt.start()
+
+    def _cancel(self, action: e.Cancel) -> None:
+        attempt = self._attempts.pop(action.id, None)
+        if attempt is not None:
+            attempt.cancel()
+
+    def _ask_verdict(self, action: e.AskVerdict) -> None:
+        self._verdicts.ask(action.marker)
+
+    def _write_dead(self, action: e.WriteDead) -> None:
+        """Dead letters go with the key group that their name decides on."""
+        view = self.machine.membership.view
+        assert view is not None
+        contents = self._plant.history.contents
+        contents.setdefault(action.name, action.letters)
+        members = {m.name: m for m in view.target}
+        waiting = {members[n] for n in owners_of(view.owners, action.name, 0)}
+        cluster = self._plant.cluster
+        slow_s = self._world.rng.expovariate(0.7) if self._world.chance(0.3) else 0.005
+
+        def put(member: Member) -> None:
+            def answer(reply: s.PutReply) -> None:
+                if isinstance(reply, s.Ok):
+                    waiting.discard(member)
+                    if not waiting:
+                        self._world.after(slow_s, self.post, e.DeadWritten(action.name))
+
+            cluster.ask(
+                member,
+                lambda: cluster.put(member, action.stamp, (action.name,)),
+                answer,
+                lambda: None,
+            )
+
+        for member in sorted(waiting, key=lambda one: one.name):
+            put(member)
+
+    def _split(self, action: e.Split) -> None:
+        first, second = cut(action.intent, action.at)
+        done = e.SplitDone(action.intent.window, first, second)
+        delay_s = self._world.rng.expovariate(2.0) if self._world.chance(0.3) else 0.01
+        self._world.after(delay_s, self.post, done)
+        if self._world.chance(0.2):
+            self._world.after(self._world.rng.expovariate(2.0), self.post, done)
+
+    # -- sinks
+
+    def _fence_sinks(self, action: e.FenceSinks) -> None:
+        def fence() -> None:
+            sinks = self._plant.sinks.values()
+            ahead = behind(action.record, [mark for s in sinks if (mark := s.mark()) is not None])
+            if ahead is not None:
+                self.post(e.SinkRefused(ahead, fenced=False, behind=True))
+                return
+            try:
+                for sink in sinks:
+                    sink.fence(action.execution)
+            except SinkRefusalError as refusal:
+                self.post(e.SinkRefused(str(refusal), refusal.fenced))
+                return
+            self.post(e.SinksFenced(action.execution))
+
+        self._world.send(fence)
+
+    def _publish(self, action: e.Publish) -> None:
+        self._world.soon(self._publish_step, action, self._publish_steps(action))
+
+    def _publish_steps(self, action: e.Publish) -> Iterator[None]:
+        for name, sink in self._plant.sinks.items():
+            mine = [staged for staged in action.sealed.staged if staged.sink == name]
+            yield from sink.publish(action.sealed, mine, action.execution)
+            yield
+
+    def _publish_step(self, action: e.Publish, steps: Iterator[None]) -> None:
+        """One step of publishing; the process may be killed or frozen between two of them."""
+        if not self.alive:
+            return
+        if self.frozen:
+            self._world.after(0.2, self._publish_step, action, steps)
+            return
+        window = action.sealed.window
+        if self._world.chance(self._plant.options.chaos.sink_away):
+            self._world.soon(self.post, e.PublishFailed(window, "a sink is away"))
+            if self._world.rng.random() < 0.5:
+                return
+        try:
+            next(steps)
+        except StopIteration:
+            self._world.soon(self.post, e.Published(window))
+        except SinkRefusalError as refusal:
+            self.post(e.SinkRefused(str(refusal), refusal.fenced))
+        else:
+            self._world.soon(self._publish_step, action, steps)
+            if self._world.chance(self._plant.options.chaos.driver):
+                self._strike()
+
+    def _forget(self, action: e.Forget) -> None:
+        view = self.machine.membership.view
+        assert view is not None
+        for member in view.target:
+            self._world.send(self._forget_on, member, action)
+        self._world.send(self._discard, action)
+        self._verdicts.forget(action.attempts)
+
+    def _forget_on(self, member: Member, action: e.Forget) -> None:
+        cluster = self._plant.cluster
+        names = action.names
+        if action.keep is not None:
+            listed = cluster.listed(member, action.stamp)
+            if not isinstance(listed, s.Listed):
+                return
+            names = tuple(name for name in listed.names if action.covers(name))
+        cluster.delete(member, action.stamp, names)
+
+    def _discard(self, action: e.Forget) -> None:
+        if action.keep is not None:
+            for sink in self._plant.sinks.values():
+                sink.discard(action.covers)
+
+    # -- time
+
+    def _wake(self, action: e.Wake) -> None:
+        self._ring(action.at_s)
+
+    def _ring(self, at_s: float) -> None:
+        """Tick as soon as the clock of the process has come that far."""
+        left_s = at_s - self._clock()
+        if left_s <= 0:
+            self.post(e.Tick())
+        elif self.alive:
+            self._world.after(max(left_s, 1e-6), self._ring, at_s)

@@ -1,0 +1,234 @@
+"""Who breaks things: kills and starts servers, ackers and the log, scales, starts rivals, asks.
+
+State servers are only killed as far as the protocol promises to survive: of the members of the
+last open view at most R-1 may be gone at once; with a single copy a server comes back with its
+fsynced file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from millrace.protocol import events as e
+from millrace.protocol.types import DeadSegment, Member, Phase, Record, Replay
+from millrace.simulate import history as h
+from millrace.simulate.options import Options
+from millrace.simulate.parts.acklog import AckerProcess, AckLog
+from millrace.simulate.parts.cluster import Cluster, ViewStore
+from millrace.simulate.parts.server import ServerFile
+from millrace.simulate.parts.supervisor import Supervisor
+from millrace.simulate.parts.workload import Workload, root_of
+from millrace.simulate.world import World
+
+RESTART_S = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What can be broken."""
+
+    options: Options
+    cluster: Cluster
+    store: ViewStore
+    ackers: list[AckerProcess]
+    log: AckLog
+    supervisor: Supervisor
+    workload: Workload
+    committed: Callable[[], Record | None]
+
+
+class Nemesis:
+    """Plans its next blow of each kind at random times until the storm is over."""
+
+    def __init__(self, world: World, history: h.History, targets: Targets) -> None:
+        self._world = world
+        self._history = history
+        self._to = targets
+        self.crashes = 0
+        self._requested: set[tuple[str, int]] = set()
+        self._stale_file = False
+        self._asked = 0
+
+    def start(self) -> None:
+        chaos = self._to.options.chaos
+        for mean_s, blow in (
+            (chaos.server_s, self._server),
+            (chaos.acker_s, self._acker),
+            (chaos.log_s, self._log),
+            (chaos.rival_s, self._rival),
+            (chaos.stop_s, self._stop),
+            (chaos.scale_s, self._scale),
+            (chaos.cut_s, self._cut),
+            (chaos.stale_s, self._stale),
+            (chaos.clock_s, self._jump),
+            (1.0 if self._to.options.requests else 0.0, self._request),
+        ):
+            if mean_s:
+                self._again(mean_s, blow)
+        if self._to.options.edit_s is not None:
+            self._world.after(self._to.options.edit_s, self._to.supervisor.edit)
+
+    def _again(self, mean_s: float, blow: Callable[[], None]) -> None:
+        def strike() -> None:
+            if self._world.stormy:
+                blow()
+                self._again(mean_s, blow)
+
+        self._world.after(self._world.rng.expovariate(1 / mean_s), strike)
+
+    # -- state servers
+
+    def _server(self) -> None:
+        options, cluster = self._to.options, self._to.cluster
+        members = [m for m in cluster.alive() if options.copies == 1 or self._expendable(m)]
+        if not members or self._stale_file:
+            return
+        name = self._world.rng.choice(members).name
+        self.crashes += 1
+        cluster.kill(name)
+        self._to.supervisor.look()
+        keeps_file = options.copies == 1 or self._world.rng.random() < 0.5
+        unsynced = cluster.unsynced(name)
+        kept = self._world.rng.randint(0, unsynced) if unsynced else None
+        delay_s = self._world.rng.expovariate(1 / RESTART_S)
+        self._world.after(delay_s, self._restart, name, keeps_file, kept)
+
+    def _restart(self, name: str, keeps_file: bool, kept: int | None) -> None:
+        self._to.cluster.start(name, keeps_file, kept)
+        self._to.supervisor.look()
+
+    def _stale(self) -> None:
+        """A copy of the only server's file, from before the view was last open, takes its place
+        for a while. The driver must not believe it (rule 24); then the newest file comes back."""
+        cluster, view = self._to.cluster, self._to.store.view
+        if self._stale_file or len(cluster.names) > 1 or self._to.options.older_s is not None:
+            return
+        if view is None or view.phase is not Phase.OPEN:
+            return
+        (name,) = cluster.names
+        newest, old = cluster.file(name), cluster.old_file(name)
+        if not cluster.alive() or old.tag is None or old.tag.epoch >= view.open_epoch:
+            return
+        self.crashes += 1
+        self._stale_file = True
+        cluster.kill(name)
+        self._world.after(0.3, self._put_file, name, old)
+        self._world.after(1.0 + self._world.rng.expovariate(0.5), self._put_file, name, newest)
+
+    def _put_file(self, name: str, file: ServerFile) -> None:
+        cluster = self._to.cluster
+        if cluster.alive():
+            cluster.kill(name)
+            self._stale_file = False
+        cluster.start_on(name, file)
+        self._to.supervisor.look()
+
+    def _expendable(self, member: Member) -> bool:
+        """Whether R-1 losses among the last open members are not used up yet."""
+        view = self._to.store.view
+        if view is None:
+            return False
+        last_open = view.last_open
+        if member not in last_open:
+            return True
+        lost = sum(1 for one in last_open if not self._to.cluster.is_alive(one))
+        return lost + 1 <= min(self._to.options.copies, len(last_open)) - 1
+
+    def _scale(self) -> None:
+        """The user wants fewer or more state servers; only empty ones go at once."""
+        cluster, options = self._to.cluster, self._to.options
+        if options.copies == 1 or len(cluster.names) == 1:
+            return
+        name = self._world.rng.choice(cluster.names)
+        if name in cluster.wanted and len(cluster.wanted) > options.copies:
+            cluster.wanted.discard(name)
+        else:
+            cluster.wanted.add(name)
+        self._to.supervisor.look()
+
+    def _cut(self) -> None:
+        cluster, rng = self._to.cluster, self._world.rng
+        cluster.cut(rng.choice(cluster.names), rng.expovariate(1.0))
+
+    # -- others
+
+    def _jump(self) -> None:
+        """Somebody sets the wall clock, an hour forwards or backwards."""
+        jump_s = self._world.rng.choice((-3600.0, 3600.0))
+        self._world.jumped_s += jump_s
+        self._history.add(h.Note(f"the wall clock jumps by {jump_s:.0f} s"))
+
+    def _acker(self) -> None:
+        alive = [one for one in self._to.ackers if one.alive]
+        if not alive:
+            return
+        victim = self._world.rng.choice(alive)
+        self.crashes += 1
+        victim.kill()
+        self._to.supervisor.ackers_changed()
+        self._world.after(self._world.rng.expovariate(1 / RESTART_S), self._revive, victim)
+
+    def _revive(self, acker: AckerProcess) -> None:
+        acker.start()
+        self._to.supervisor.ackers_changed()
+
+    def _log(self) -> None:
+        self.crashes += 1
+        self._to.log.lose()
+
+    def _rival(self) -> None:
+        """Somebody starts a second driver although the first is well."""
+        self._to.supervisor.start_driver()
+
+    def _stop(self) -> None:
+        self._to.supervisor.tell(e.StopAsked())
+
+    def _request(self) -> None:
+        """The user takes dead letters, perhaps twice: to be replayed, maybe mended, or dropped."""
+        if self._history.muted:
+            return
+        record = self._to.committed()
+        found = [
+            (one, indexes)
+            for one in (record.dead if record is not None else ())
+            if (indexes := tuple(self._left(one)))
+        ]
+        if not found:
+            return
+        one, indexes = self._world.rng.choice(found)
+        taken = indexes[: self._world.rng.randint(1, (len(indexes) + 1) // 2)]
+        self._requested |= {(one.name, index) for index in taken}
+        held = self._history.letters(one.name)
+        letters = tuple(held[index] for index in taken)
+        replays: tuple[Replay, ...] = ()
+        if self._world.rng.random() < 0.7:
+            for letter in letters:
+                self._to.workload.mend(root_of(letter), self._world.rng)
+            replays = tuple(
+                replace(letter, number=letter.number + 1, delay_s=0.0) for letter in letters
+            )
+        request = e.DeadLetterRequest(self._token(), one.name, taken, replays)
+        self._history.add(h.LettersTaken(request, letters))
+        self._insist(request)
+        if self._world.rng.random() < 0.8:
+            again = replace(request, token=self._token())
+            delay_s = self._world.rng.expovariate(1.0)
+            self._world.after(delay_s, self._to.supervisor.tell, again)
+
+    def _left(self, one: DeadSegment) -> list[int]:
+        """Letters of a segment that nobody has asked for yet."""
+        gone = {*one.removed, *(n for name, n in self._requested if name == one.name)}
+        return [index for index in range(one.count) if index not in gone]
+
+    def _token(self) -> str:
+        self._asked += 1
+        return f"request {self._asked}"
+
+    def _insist(self, request: e.DeadLetterRequest) -> None:
+        """A request is repeated until the committed record shows it."""
+        record = self._to.committed()
+        held = {one.name: one.removed for one in (record.dead if record is not None else ())}
+        if not set(request.indexes) <= set(held.get(request.segment, request.indexes)):
+            self._to.supervisor.tell(request)
+            self._world.after(0.7, self._insist, request)

@@ -1,0 +1,113 @@
+"""The simulated operator: starts drivers, says which state servers and ackers it sees alive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millrace.protocol import events as e
+from millrace.simulate.parts.acklog import AckerProcess
+from millrace.simulate.parts.cluster import Cluster
+from millrace.simulate.parts.driver import DriverProcess
+from millrace.simulate.world import World
+
+PROPOSE_S = 1.5
+
+MakeDriver = Callable[[int, Callable[[DriverProcess, str], None]], DriverProcess]
+
+
+class Supervisor:
+    """Keeps a driver running until one says that the input is drained."""
+
+    def __init__(
+        self, world: World, cluster: Cluster, ackers: list[AckerProcess], make: MakeDriver
+    ) -> None:
+        self._world = world
+        self._cluster = cluster
+        self._ackers = ackers
+        self._make = make
+        self.drivers: list[DriverProcess] = []
+        self.drained = False
+        self.dead_stops = 0
+        self.failures: list[str] = []
+        self.crashes = 0
+        self._starting = False
+        self.watcher: Callable[[DriverProcess, str], None] | None = None
+        """Who starts drivers instead, for a while."""
+        self.edits = 0
+        """How often the topology was edited: what drivers are made for from then on."""
+
+    def start(self) -> None:
+        self.start_driver()
+        self._propose_again()
+
+    def alive_ackers(self) -> tuple[str, ...]:
+        return tuple(one.name for one in self._ackers if one.alive)
+
+    # -- drivers
+
+    def start_driver(self) -> None:
+        self._starting = False
+        if self.drained:
+            return
+        driver = self._make(len(self.drivers) + 1, self._gone)
+        self.drivers.append(driver)
+        driver.start()
+        self._propose(driver)
+
+    def edit(self) -> None:
+        """The user edits the file and runs it: a driver for it starts beside the old one."""
+        self.edits += 1
+        self.start_driver()
+
+    def tell(self, event: e.Event) -> None:
+        """Say something to every driver there is."""
+        for driver in self._running():
+            self._world.send(driver.post, event)
+
+    def ackers_changed(self) -> None:
+        for driver in self._running():
+            if not driver.frozen:
+                driver.acker_change()
+
+    def _running(self) -> list[DriverProcess]:
+        return [driver for driver in self.drivers if driver.alive]
+
+    def _gone(self, driver: DriverProcess, how: str) -> None:
+        if self.watcher is not None:
+            self._starting = False
+            self.watcher(driver, how)
+            return
+        if how == "drained":
+            self.drained = True
+            return
+        if how in ("killed", "frozen"):
+            self.crashes += 1
+        if how == "deadLetters":
+            self.dead_stops += 1
+        if how == "failed":
+            self.failures.append(str(driver.machine.stopped))
+        latest = self.drivers[-1]
+        if (latest.alive and not latest.frozen) or self._starting:
+            return
+        self._starting = True
+        self._world.after(0.1 + self._world.rng.expovariate(1 / 0.5), self.start_driver)
+
+    # -- proposals
+
+    def look(self) -> None:
+        """Something about the state servers has changed; it shows after a moment."""
+        self._world.after(0.2 + self._world.rng.random() * 0.3, self._propose_all)
+
+    def _propose_all(self) -> None:
+        for driver in self._running():
+            self._propose(driver)
+
+    def _propose(self, driver: DriverProcess) -> None:
+        members = self._cluster.alive()
+        if members:
+            self._world.send(driver.post, e.Proposal(members))
+
+    def _propose_again(self) -> None:
+        if not self.drained:
+            self._propose_all()
+            self._world.after(PROPOSE_S, self._propose_again)

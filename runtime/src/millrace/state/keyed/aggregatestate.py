@@ -1,0 +1,261 @@
+"""State of a declared keyed aggregation inside a worker: a key table beside accumulators.
+
+Between ``begin`` and ``commit`` or ``rollback`` the state belongs to one window attempt: the
+first change of a key saves what it had, new keys are the newest rows, so undoing costs as much
+as was touched. Not safe for use by several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.state.errors import StateSchemaError
+from millrace.state.keyed import blobs, kernels
+from millrace.state.keyed.aggregates import (
+    Accumulator,
+    Aggregate,
+    AggregateOverflowError,
+    TextAccumulator,
+    accumulator_of,
+    final,
+    partial_columns,
+    partials,
+)
+from millrace.state.keyed.blobs import Blob
+from millrace.state.keyed.keybytes import Array, check_key_type
+from millrace.state.keyed.keys import key_groups as group_of
+from millrace.state.keyed.keytable import KeyTable
+
+
+class AggregateState:
+    """Totals by key.
+
+    ``inputs`` is the schema of the rows to aggregate, ``keys`` names its key columns;
+    ``key_groups`` is K. Raises ``KeyTypeError`` and ``TopologyError`` for what cannot be.
+    """
+
+    kind = "aggregate"
+
+    def __init__(
+        self,
+        inputs: pa.Schema,
+        keys: Sequence[str],
+        aggregates: Sequence[Aggregate],
+        key_groups: int,
+    ) -> None:
+        self.aggregates = tuple(aggregates)
+        self.key_groups = key_groups
+        self._keys = [inputs.field(name).remove_metadata() for name in keys]
+        for field in self._keys:
+            check_key_type(field.name, field.type)
+        self._parts = [partial_columns(aggregate, inputs) for aggregate in aggregates]
+        self._accumulators = [accumulator_of(part) for parts in self._parts for part in parts]
+        self._table = KeyTable([field.type for field in self._keys])
+        self._kept_rows = 0
+        self._undo: list[tuple[Array, list[tuple[Array, ...]]]] = []
+        self._changing = False
+
+    # -- schemas
+
+    @property
+    def partial_schema(self) -> pa.Schema:
+        """Key columns and partial columns: what ``merge`` takes and blobs hold."""
+        fields = [pa.field(a.part.name, a.part.kind) for a in self._accumulators]
+        return pa.schema([*self._keys, *fields])
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """Key columns and one column for each aggregate: what ``rows`` gives."""
+        kinds = [
+            pa.float64() if a.function == "avg" else parts[0].kind
+            for a, parts in zip(self.aggregates, self._parts, strict=True)
+        ]
+        named = zip(self.aggregates, kinds, strict=True)
+        return pa.schema([*self._keys, *(pa.field(a.name, kind) for a, kind in named)])
+
+    @property
+    def size(self) -> int:
+        """Number of keys."""
+        return self._table.rows
+
+    @property
+    def size_bytes(self) -> int:
+        return self._table.size_bytes + sum(a.size_bytes for a in self._accumulators)
+
+    @property
+    def broken(self) -> bool:
+        """Whether a change was interrupted half-way, so that nothing can be undone."""
+        return self._changing
+
+    # -- a window attempt
+
+    def begin(self) -> None:
+        """Start a window attempt: nothing is touched, and from here all can be undone."""
+        self._table.begin()
+        self._kept_rows = self._table.rows
+        self._undo = []
+
+    def commit(self) -> None:
+        """Keep what the attempt changed."""
+        self.begin()
+
+    def rollback(self) -> None:
+        """Undo what the attempt changed."""
+        for rows, saved in self._undo:
+            for accumulator, one in zip(self._accumulators, saved, strict=True):
+                accumulator.restore(rows, one)
+        self._table.truncate(self._kept_rows)
+        self.begin()
+
+    def merge(self, batch: pa.RecordBatch) -> Array:
+        """Merge partial rows (``partial_schema``, any order of columns, keys may repeat).
+
+        Returns the table row (int64) of each row. Raises ``AggregateOverflowError``; the attempt
+        can still be rolled back then.
+        """
+        columns = [batch.column(a.part.name) for a in self._accumulators]
+        return self._merge(batch, columns)
+
+    def update(self, batch: pa.RecordBatch) -> Array:
+        """Merge single input rows; returns and raises as ``merge``."""
+        if all(a.function == "count" and a.of is None for a in self.aggregates):
+            return self._merge(batch, None)
+        parts = [part for one in self.aggregates for part in partials(one, batch)]
+        return self._merge(batch, parts)
+
+    def touched(self) -> Array:
+        """Table rows (int64) that this attempt touched, each once, ascending.
+
+        Reading rows in this order is several times as fast as in the order of touch; which row a
+        key has depends on what this process did before.
+        """
+        return np.sort(self._table.touched())
+
+    # -- reading
+
+    def rows(self, rows: Array | None = None) -> pa.RecordBatch:
+        """Keys and results of table rows (None: all)."""
+        rows = self._all(rows)
+        columns = iter(self._partial_columns(rows))
+        results = [
+            final(aggregate, [next(columns) for _ in parts])
+            for aggregate, parts in zip(self.aggregates, self._parts, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(
+            [*self._table.keys(rows), *results], schema=self.output_schema
+        )
+
+    def partials(self, rows: Array | None = None) -> pa.RecordBatch:
+        """Keys and partial values of table rows (None: all)."""
+        rows = self._all(rows)
+        return pa.RecordBatch.from_arrays(
+            [*self._table.keys(rows), *self._partial_columns(rows)], schema=self.partial_schema
+        )
+
+    def hashes(self, rows: Array | None = None) -> Array:
+        """Key hashes (uint64) of table rows (None: all)."""
+        return self._table.hashes(rows)
+
+    def groups(self, rows: Array | None = None) -> Array:
+        """Key groups (int64) of table rows (None: all)."""
+        return group_of(self._table.hashes(rows), self.key_groups)
+
+    # -- blobs
+
+    def delta(self) -> Blob | None:
+        """State object of the touched keys' whole partial values; None when there are none."""
+        rows = self.touched()
+        return self._blob(rows) if len(rows) else None
+
+    def base(self) -> Blob:
+        """State object of all keys."""
+        return self._blob(self._all(None))
+
+    def apply(self, batch: pa.RecordBatch) -> None:
+        """Set keys to the values of a state object's rows; not within an attempt."""
+        if batch.schema.remove_metadata() != self.partial_schema:
+            raise StateSchemaError(
+                f"stored totals have columns ({_shown(batch.schema)}), the processor now has "
+                f"({_shown(self.partial_schema)}): give the processor another name, or start "
+                "over with --fresh"
+            )
+        self._changing = True
+        self._table.begin()
+        before = self._table.rows
+        found = self._table.find_or_insert([batch.column(f.name) for f in self._keys])
+        for accumulator in self._accumulators:
+            accumulator.reserve(before, self._table.rows)
+            accumulator.replace(found, batch.column(accumulator.part.name))
+        self.begin()
+        self._changing = False
+
+    # -- helpers
+
+    def _merge(self, batch: pa.RecordBatch, columns: list[pa.Array] | None) -> Array:
+        self._changing = True
+        touched, before = self._table.touched_count, self._table.rows
+        found = self._table.find_or_insert([batch.column(f.name) for f in self._keys])
+        fresh = self._table.touched(touched)
+        known = fresh[fresh < self._kept_rows]
+        for accumulator in self._accumulators:
+            accumulator.reserve(before, self._table.rows)
+        if len(known):
+            self._undo.append((known, [a.save(known) for a in self._accumulators]))
+        overflow: tuple[Accumulator | TextAccumulator, int] | None = None
+        for at, accumulator in enumerate(self._accumulators):
+            if columns is None:
+                assert isinstance(accumulator, Accumulator)
+                accumulator.count(found)
+                continue
+            item = accumulator.merge(found, columns[at])
+            overflow = (accumulator, item) if item >= 0 else overflow
+        self._changing = False
+        if overflow is not None:
+            raise self._overflow(*overflow, found)
+        return found
+
+    def _overflow(
+        self, at: Accumulator | TextAccumulator, item: int, found: Array
+    ) -> AggregateOverflowError:
+        row = found[item : item + 1]
+        key = ", ".join(str(column[0].as_py()) for column in self._table.keys(row))
+        return AggregateOverflowError(at.part.name, key, int(self.groups(row)[0]))
+
+    def _all(self, rows: Array | None) -> Array:
+        return np.arange(self._table.rows) if rows is None else rows
+
+    def _partial_columns(self, rows: Array) -> list[pa.Array]:
+        return [accumulator.column(rows) for accumulator in self._accumulators]
+
+    def _blob(self, rows: Array) -> Blob:
+        order, starts = order_by_group(self._table.hashes(rows), self.key_groups)
+        return blobs.write_sorted(self.partials(rows[order]), starts, self.kind)
+
+
+def combine(
+    rows: pa.RecordBatch, keys: Sequence[str], aggregates: Sequence[Aggregate], key_groups: int
+) -> tuple[pa.RecordBatch, Array, Array]:
+    """Combine input rows by key, as before an exchange.
+
+    Returns partial rows in order of first appearance, their hashes (uint64), and for each input
+    row (int64) the partial row that it went into.
+    """
+    state = AggregateState(rows.schema, keys, aggregates, key_groups)
+    state.begin()
+    into = state.update(rows)
+    return state.partials(), state.hashes(), into
+
+
+def order_by_group(hashes: Array, key_groups: int) -> tuple[Array, Array]:
+    """Stable order (int64) of keys by key group, and the first place of each group (K + 1)."""
+    order = np.empty(len(hashes), np.int64)
+    starts = np.zeros(key_groups + 1, np.int64)
+    kernels.order_by_group(hashes, key_groups, order, starts)
+    return order, starts
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -1,0 +1,309 @@
+"""State of a stateful Python function inside a worker: one dict for each key, typed by a schema.
+
+A key whose columns are all None is the same as a key without state: it is not stored, and was
+deleted if it was there before. Undo works as in ``AggregateState``: dicts are copied at their
+first touch. Not safe for use by several threads.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.errors import MillraceError
+from millrace.state.errors import StateSchemaError
+from millrace.state.keyed import blobs
+from millrace.state.keyed.aggregatestate import order_by_group
+from millrace.state.keyed.blobs import Blob
+from millrace.state.keyed.keybytes import Array, check_key_type
+from millrace.state.keyed.keys import key_groups as group_of
+from millrace.state.keyed.keytable import KeyTable
+
+Row = dict[str, Any]
+
+DELETED = "__deleted"
+"""Column of a state object that marks a key as deleted."""
+
+_ROW_BYTES = 300
+
+
+class StateValueError(MillraceError):
+    """A value that a function left in its state does not have the declared type."""
+
+    def __init__(self, key: str, problem: str, group: int) -> None:
+        super().__init__(
+            f"state of key {key}: {problem}; store what the declared state says, or declare "
+            "another type"
+        )
+        self.key, self.problem, self.group = key, problem, group
+
+    def __reduce__(self) -> tuple[type[StateValueError], tuple[str, str, int]]:
+        return StateValueError, (self.key, self.problem, self.group)
+
+
+class DictState:
+    """Typed dicts by key. ``key_groups`` is K.
+
+    ``find`` gives table rows for keys; ``values[row]`` is the dict to hand to the function, which
+    may change it in place. A function that cleared its dict gets ``empty`` back by ``revive``.
+    """
+
+    kind = "dict"
+
+    def __init__(self, keys: pa.Schema, values: pa.Schema, key_groups: int) -> None:
+        self.key_groups = key_groups
+        self.values: list[Row] = []
+        self._keys = [field.remove_metadata() for field in keys]
+        self._columns = [field.remove_metadata() for field in values]
+        for field in self._keys:
+            check_key_type(field.name, field.type)
+        self.empty: Row = {field.name: None for field in self._columns}
+        nested = any(pa.types.is_nested(field.type) for field in self._columns)
+        self.copy: Callable[[Row], Row] = copy.deepcopy if nested else dict
+        self.problem_of: Callable[[Row], str | None] = _checker(self._columns)
+        self._table = KeyTable([field.type for field in self._keys])
+        self._kept_rows = 0
+        self._saved: dict[int, Row] = {}
+        self._changing = False
+        self._deleted = 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of state objects: keys, values, and the mark of deleted keys."""
+        return pa.schema([*self._keys, *self._columns, pa.field(DELETED, pa.bool_())])
+
+    @property
+    def size(self) -> int:
+        """Number of keys with state, as of the last commit or rollback, at most."""
+        return self._table.rows - self._deleted
+
+    @property
+    def size_bytes(self) -> int:
+        return self._table.size_bytes + _ROW_BYTES * len(self.values)
+
+    @property
+    def broken(self) -> bool:
+        """Whether a change was interrupted half-way, so that nothing can be undone."""
+        return self._changing
+
+    # -- a window attempt
+
+    def begin(self) -> None:
+        """Start a window attempt: nothing is touched, and from here all can be undone."""
+        self._table.begin()
+        self._kept_rows = self._table.rows
+        self._saved = {}
+
+    def commit(self) -> None:
+        """Keep what the attempt changed; frees deleted keys when they are many."""
+        for row in self._table.touched().tolist():
+            held = _present(self._saved.get(row, self.empty))
+            present = _present(self.values[row])
+            if not present:
+                self.values[row] = dict(self.empty)
+            if row >= self._kept_rows:
+                self._deleted += not present
+            else:
+                self._deleted += held - present
+        if self._deleted > 1024 and 2 * self._deleted > self._table.rows:
+            self._compact()
+        self.begin()
+
+    def rollback(self) -> None:
+        """Undo what the attempt changed."""
+        for row, saved in self._saved.items():
+            self.values[row] = saved
+        del self.values[self._kept_rows :]
+        self._table.truncate(self._kept_rows)
+        self.begin()
+
+    def find(self, keys: Sequence[pa.Array]) -> Array:
+        """Table row (int64) of each key, for ``values``; all of them count as touched."""
+        self._changing = True
+        touched = self._table.touched_count
+        found = self._table.find_or_insert(keys)
+        self.values += [dict(self.empty) for _ in range(self._table.rows - len(self.values))]
+        fresh = self._table.touched(touched)
+        values, duplicate, saved = self.values, self.copy, self._saved
+        for row in fresh[fresh < self._kept_rows].tolist():
+            saved[row] = duplicate(values[row])
+        self._changing = False
+        return found
+
+    def revive(self, row: int) -> None:
+        """Give a dict that was cleared its columns back, all None."""
+        if len(self.values[row]) < len(self.empty):
+            self.values[row] = {**self.empty, **self.values[row]}
+
+    def check(self, row: int) -> str | None:
+        """What is wrong with the dict that a function left behind, or None.
+
+        To be asked after each call: it also replaces values (such as numpy's numbers, or floats
+        of a 32-bit column) by what will be read back, and Arrow stores 1.5 in an integer column
+        as 1 without a word. ``problem_of`` does the same for a dict.
+        """
+        return self.problem_of(self.values[row])
+
+    def touched(self) -> Array:
+        """Table rows (int64) that this attempt touched, each once, ascending."""
+        return np.sort(self._table.touched())
+
+    def groups(self, rows: Array) -> Array:
+        """Key groups (int64) of table rows."""
+        return group_of(self._table.hashes(rows), self.key_groups)
+
+    # -- blobs
+
+    def delta(self) -> Blob | None:
+        """State object of the changed keys, deleted ones marked; None when nothing changed.
+
+        Raises ``StateValueError`` when a value does not have its declared type.
+        """
+        changed = []
+        for row in self._table.touched().tolist():
+            before = self._saved.get(row, self.empty)
+            now = self.values[row]
+            if now != before and (_present(now) or _present(before)):
+                changed.append(row)
+        return self._blob(np.array(changed, np.int64)) if changed else None
+
+    def base(self) -> Blob:
+        """State object of all keys that have state; raises as ``delta``."""
+        present = [row for row, held in enumerate(self.values) if _present(held)]
+        return self._blob(np.array(present, np.int64))
+
+    def apply(self, batch: pa.RecordBatch) -> None:
+        """Set keys to the dicts of a state object's rows; not within an attempt."""
+        if batch.schema.remove_metadata() != self.schema:
+            raise StateSchemaError(
+                f"stored state has columns ({_shown(batch.schema)}), the function now declares "
+                f"({_shown(self.schema)}): give the processor another name, or start over with "
+                "--fresh"
+            )
+        self._changing = True
+        self._table.begin()
+        found = self._table.find_or_insert([batch.column(f.name) for f in self._keys]).tolist()
+        self.values += [dict(self.empty) for _ in range(self._table.rows - len(self.values))]
+        names = list(self.empty)
+        columns = [batch.column(name).to_pylist() for name in names]
+        for row, held in zip(found, zip(*columns, strict=True), strict=True):
+            self.values[row] = dict(zip(names, held, strict=True))
+        self._deleted = sum(not _present(held) for held in self.values)
+        self.begin()
+        self._changing = False
+
+    # -- helpers
+
+    def _compact(self) -> None:
+        """Build the table anew without the keys that have no state."""
+        present = [row for row, held in enumerate(self.values) if _present(held)]
+        keys = self._table.keys(np.array(present, np.int64))
+        self._table = KeyTable([field.type for field in self._keys])
+        self._table.find_or_insert(keys)
+        self.values = [self.values[row] for row in present]
+        self._deleted = 0
+
+    def _blob(self, rows: Array) -> Blob:
+        order, starts = order_by_group(self._table.hashes(rows), self.key_groups)
+        rows = rows[order]
+        held = [self.values[row] for row in rows.tolist()]
+        columns = [self._column(field, rows, held) for field in self._columns]
+        deleted = pa.array([not _present(one) for one in held], pa.bool_())
+        batch = pa.RecordBatch.from_arrays(
+            [*self._table.keys(rows), *columns, deleted], schema=self.schema
+        )
+        return blobs.write_sorted(batch, starts, self.kind)
+
+    def _column(self, field: pa.Field, rows: Array, held: list[Row]) -> pa.Array:
+        try:
+            return pa.array([one.get(field.name) for one in held], field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            for row in rows.tolist():
+                problem = self.check(row)
+                if problem is not None:
+                    raise self._wrong(row, problem) from error
+            raise self._wrong(int(rows[0]), f"column {field.name}: {error}") from error
+
+    def _wrong(self, row: int, problem: str) -> StateValueError:
+        where = np.array([row], np.int64)
+        key = ", ".join(str(column[0].as_py()) for column in self._table.keys(where))
+        return StateValueError(key, problem, int(self.groups(where)[0]))
+
+
+def _present(row: Row) -> bool:
+    for value in row.values():  # noqa: SIM110 - a generator takes five times as long
+        if value is not None:
+            return True
+    return False
+
+
+def _checker(columns: Sequence[pa.Field]) -> Callable[[Row], str | None]:
+    """Function that says what is wrong with a dict; quick for the usual types."""
+    kinds = {field.name: field.type for field in columns}
+    quick = {field.name: _exact_type(field.type) for field in columns}
+
+    def slow(row: Row, name: str) -> str | None:
+        if name not in kinds:
+            return f"it has no column {name}; its columns are {', '.join(kinds)}"
+        try:
+            if row[name] is not None:
+                row[name] = _as_stored(row[name], kinds[name])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            return f"column {name} of type {kinds[name]} cannot hold {row[name]!r} ({error})"
+        return None
+
+    def check(row: Row) -> str | None:
+        for name, value in row.items():
+            exact: Any = quick.get(name)
+            if type(value) is exact:
+                if exact is int:
+                    if -_SMALL <= value < _SMALL:
+                        continue
+                elif exact is not str or value.isascii():
+                    continue
+            if (problem := slow(row, name)) is not None:
+                return problem
+        return None
+
+    return check
+
+
+def _as_stored(value: Any, kind: pa.DataType) -> Any:
+    """The value as it will be read back; raises where Arrow would quietly store another one."""
+    stored = pa.scalar(value, kind).as_py()
+    if stored != value and value == value and not _rounds(kind):
+        raise ValueError(f"it would become {stored!r}")
+    return stored
+
+
+def _rounds(kind: pa.DataType) -> bool:
+    """Whether values of a type are rounded on purpose: floats of less than 64 bits."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _rounds(kind.value_type)
+    return kind in (pa.float16(), pa.float32())
+
+
+_SMALL = 1 << 31
+
+
+def _exact_type(kind: pa.DataType) -> type | None:
+    """The Python type whose values surely fit (ints of 32 bits, strings of ASCII), if any."""
+    if kind in (pa.int64(), pa.int32()):
+        return int
+    if kind == pa.float64():
+        return float
+    if kind == pa.bool_():
+        return bool
+    if kind == pa.binary():
+        return bytes
+    if kind == pa.string():
+        return str
+    return None
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -1,0 +1,130 @@
+"""State as rows, read from its objects alone: for those who look at it from outside.
+
+A chain's objects are laid over each other, oldest first; of a key the last row counts, and a key
+that was deleted has none. Nothing here needs the processor's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace.errors import MillraceError
+from millrace.protocol.types import Segment
+from millrace.state.errors import StateSchemaError
+from millrace.state.keyed import blobs
+from millrace.state.keyed.aggregates import Aggregate, final
+from millrace.state.keyed.cache import Link, links
+from millrace.state.keyed.dictstate import DELETED
+from millrace.state.keyed.keys import distinct, hash_keys, key_groups
+
+Fetch = Callable[[Sequence[Segment]], Sequence[bytes]]
+"""Objects of segments, in their order."""
+
+
+class KeyTextError(MillraceError):
+    """A key that is given as text is no value of the key's columns."""
+
+
+def read_state(chain: Sequence[Segment], groups: int, keys: int, fetch: Fetch) -> pa.RecordBatch:
+    """All rows of the key groups in the mask ``groups``, by key; the first ``keys`` columns are
+    the key. A chain without rows of these groups gives a batch without columns.
+
+    Raises ``BlobError`` for a damaged object, ``StateSchemaError`` where objects do not fit
+    together, and what ``fetch`` raises.
+    """
+    parts = links(chain, groups)
+    batches = _read(parts, fetch([link.segment for link in parts]))
+    if not batches:
+        return pa.RecordBatch.from_arrays([], names=[])
+    current = _latest(pa.concat_batches(batches), keys)
+    if DELETED in current.schema.names:
+        current = current.filter(pc.invert(current.column(DELETED))).drop_columns([DELETED])
+    names = current.schema.names[:keys]
+    order = pc.sort_indices(current, [(name, "ascending") for name in names])
+    return current.take(order)
+
+
+def results(rows: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> pa.RecordBatch:
+    """Rows of an aggregation as it puts them out: partial columns become the declared results."""
+    if not rows.num_columns:
+        return rows
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    made: dict[str, pa.Array] = {}
+    for aggregate in aggregates:
+        average = aggregate.function == "avg"
+        names = [f"{aggregate.name}.{p}" for p in ("sum", "count")] if average else [aggregate.name]
+        made[aggregate.name] = final(aggregate, [columns.pop(name) for name in names])
+    columns |= made
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def parse_key(texts: Sequence[str], kinds: Sequence[pa.DataType]) -> list[pa.Array]:
+    """A key given as texts, one for each column, as columns of one row.
+
+    Raises ``KeyTextError`` where there are more or fewer texts, or one is no value of its type.
+    """
+    if len(texts) != len(kinds):
+        raise KeyTextError(f"the key has {len(kinds)} columns, {len(texts)} values were given")
+    columns = []
+    for text, kind in zip(texts, kinds, strict=True):
+        try:
+            columns.append(pa.array([text]).cast(kind))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise KeyTextError(f"{text!r} is no value of type {kind}") from error
+    return columns
+
+
+def group_of(key: Sequence[pa.Array], count: int) -> int:
+    """The key group, of ``count``, of a key in columns of one row."""
+    return int(key_groups(hash_keys(list(key)), count)[0])
+
+
+def pick(rows: pa.RecordBatch, key: Sequence[pa.Array]) -> pa.RecordBatch:
+    """The rows of one key: one or none."""
+    if not rows.num_rows:
+        return rows
+    wanted = None
+    for column, value in zip(rows.columns, key, strict=False):
+        same = pc.equal(column, value[0]) if value[0].is_valid else column.is_null()
+        wanted = same if wanted is None else pc.and_kleene(wanted, same)
+    return rows.filter(wanted)
+
+
+def key_types(chain: Sequence[Segment], keys: int, fetch: Fetch) -> list[pa.DataType]:
+    """Types of the key's columns, from the newest object; of a chain without any: none."""
+    if not chain:
+        return []
+    (data,) = fetch(chain[-1:])
+    batch = blobs.read(data, digest=chain[-1].digest)
+    return [field.type for field in batch.schema][:keys]
+
+
+def _read(parts: Sequence[Link], objects: Sequence[bytes]) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = []
+    for link, data in zip(parts, objects, strict=True):
+        batch = blobs.read(data, link.groups, link.segment.digest).replace_schema_metadata(None)
+        if batches and batch.schema != batches[0].schema:
+            raise StateSchemaError(
+                f"state objects of one processor have columns ({_shown(batches[0].schema)}) and "
+                f"({_shown(batch.schema)})"
+            )
+        batches.append(batch)
+    return batches
+
+
+def _latest(rows: pa.RecordBatch, keys: int) -> pa.RecordBatch:
+    """Of each key the last row."""
+    if not rows.num_rows:
+        return rows
+    codes = distinct(rows.columns[:keys]).codes
+    last = np.zeros(int(codes.max()) + 1, np.int64)
+    last[codes] = np.arange(len(codes))
+    return rows.take(pa.array(last))
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -1,0 +1,1 @@
+"""What must hold between the fields of a topology, rule by rule."""

@@ -1,0 +1,155 @@
+"""Rules about single parts and settings: kinds, sources, sinks, guarantee, acker and state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millrace.topology.checks.facts import Facts
+from millrace.topology.kinds.registry import SINKS
+from millrace.topology.kinds.sink_redis import address_problems
+from millrace.topology.parts import Guarantee
+from millrace.topology.places import real
+from millrace.topology.problems import NOTHING, Problem, format_path
+
+
+def exactly_one_kind(facts: Facts) -> Iterator[Problem]:
+    """A source, processor or sink must declare what it is, once."""
+    spec = facts.topology.spec
+    lists = (("sources", spec.sources), ("processors", spec.processors), ("sinks", spec.sinks))
+    for name, parts in lists:
+        for index, part in enumerate(parts):
+            kinds = [kind.name for kind, _ in part.declared()]
+            if len(kinds) != 1:
+                found = f"declares {' and '.join(kinds)}" if kinds else "declares no kind"
+                yield Problem(
+                    format_path(("spec", name, index)),
+                    part.name,
+                    found,
+                    f"give it exactly one of {', '.join(part.kinds())}",
+                )
+
+
+def one_place_of_code(facts: Facts) -> Iterator[Problem]:
+    """User code comes from one place."""
+    code = facts.topology.spec.code
+    places = {"path": code.path, "image": code.image, "configMap": code.config_map}
+    given = [name for name, value in places.items() if value is not None]
+    if len(given) > 1:
+        message = f"declares {' and '.join(given)}"
+        yield Problem("spec.code", NOTHING, message, "keep one of them")
+
+
+def settings_of_kinds(facts: Facts) -> Iterator[Problem]:
+    """What each kind says of its settings."""
+    for component, part in facts.components():
+        for kind, settings in part.declared():
+            yield from kind.check(settings, component, facts)
+
+
+def separate_folders(facts: Facts) -> Iterator[Problem]:
+    """No two sinks write into one folder, and none into one that a source reads."""
+    sources = [(c.name, kind, s) for c, part in facts.sources() for kind, s in part.declared()]
+    sinks: dict[str, str] = {}
+    for index, sink in enumerate(facts.topology.spec.sinks):
+        for kind, settings in sink.declared():
+            written = kind.writes(settings)
+            if written is None:
+                continue
+            path = format_path(("spec", "sinks", index, kind.name, "path"))
+            folder = real(written.path, facts.folder)
+            for name, source, read in sources:
+                if source.reads(read, written, facts.folder):
+                    message = f"is a folder that source {name!r} reads"
+                    yield Problem(path, written.path, message, "write into another folder")
+                    break
+            if folder in sinks:
+                message = f"is the folder of sink {sinks[folder]!r} too"
+                yield Problem(path, written.path, message, "write into another folder")
+            sinks.setdefault(folder, sink.name)
+
+
+def guarantee_of_sinks(facts: Facts) -> Iterator[Problem]:
+    """A kind of sink must be able to give the guarantee; a custom class is asked by its kind."""
+    wanted = facts.topology.spec.guarantee
+    for index, sink in enumerate(facts.topology.spec.sinks):
+        for kind, _ in sink.declared():
+            if wanted not in kind.guarantees:
+                best = f"set spec.guarantee to {kind.guarantees[-1].value}, or " * bool(
+                    kind.guarantees
+                )
+                yield Problem(
+                    format_path(("spec", "sinks", index, kind.name)),
+                    sink.name,
+                    f"cannot give {wanted.value}: {kind.weakness}",
+                    f"{best}use a {_able(wanted)} sink",
+                )
+
+
+def _able(wanted: Guarantee) -> str:
+    """The kinds that give a guarantee whatever their settings: ``files or redis``."""
+    names = [k.name for k in SINKS if wanted in k.guarantees and k.lasting]
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def ackers_for_tracking(facts: Facts) -> Iterator[Problem]:
+    """Tracking needs an acker."""
+    spec = facts.topology.spec
+    if spec.tracked and spec.ackers.replicas == 0:
+        yield Problem(
+            "spec.ackers.replicas",
+            0,
+            "leaves nobody to prove that tuple trees are complete",
+            'use at least 1, or set spec.tracking: "Off"',
+        )
+
+
+def state_copies(facts: Facts) -> Iterator[Problem]:
+    """Copies need as many servers; a server of one's own is one."""
+    state = facts.topology.spec.state_servers
+    if state.copies > state.replicas:
+        yield Problem(
+            "spec.stateServers.copies",
+            state.copies,
+            f"is more than there are servers ({state.replicas})",
+            "raise spec.stateServers.replicas or lower the copies",
+        )
+    if state.url is not None:
+        yield from address_problems("spec.stateServers.url", state.url)
+        if state.replicas > 1:
+            yield Problem(
+                "spec.stateServers.replicas",
+                state.replicas,
+                "does not go with a server of your own, which is one",
+                "use 1 or remove spec.stateServers.url",
+            )
+
+
+def final_needs_an_end(facts: Facts) -> Iterator[Problem]:
+    """``emit: final`` emits when all sources upstream are drained, so they must end."""
+    endless = {
+        c.name for c, part in facts.sources() if any(k.endless(s) for k, s in part.declared())
+    }
+    for index, processor in enumerate(facts.topology.spec.processors):
+        late = next(((k.name, k.at_end(s)) for k, s in processor.declared() if k.at_end(s)), None)
+        if late is None:
+            continue
+        names = sorted(facts.graph.upstream(processor.name) & endless)
+        if names:
+            yield Problem(
+                format_path(("spec", "processors", index, *late)),
+                "final",
+                f"never comes: source {', '.join(names)} has no end",
+                "use changes, or bound the source (files: watch: false, generator: count)",
+            )
+
+
+RULES = (
+    exactly_one_kind,
+    one_place_of_code,
+    settings_of_kinds,
+    separate_folders,
+    guarantee_of_sinks,
+    ackers_for_tracking,
+    state_copies,
+    final_needs_an_end,
+)
