@@ -78,14 +78,20 @@ class Stores:
     def copy(self, action: e.CopyObjects) -> e.Event:
         """Bring every object that the record names to its owners, from any source that has it.
 
-        Names are listed once for each member; only what an owner lacks is read and written.
+        Names are listed once for each member, those of a source that is no owner only where all
+        owners lack something; only that is read and written.
         """
         try:
             held = {m: self._names(m, action.stamp) for m in action.view.target}
+            others = [m for m in action.sources if m not in held]
             elsewhere = _elsewhere(action.record)
             for name, lacking in missing(_named(action.record), action.view, held):
                 having = [m for m in held if name in held[m]]
-                data = self._find([*having, *action.sources], action.stamp, name)
+                while not having and others:
+                    source = others.pop(0)
+                    held[source] = self._names(source, action.stamp)
+                    having = [source] if name in held[source] else []
+                data = self._find(having, action.stamp, name)
                 if data is not None:
                     for member in lacking:
                         self._store(member, action.stamp, name, data)
