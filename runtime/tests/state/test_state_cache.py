@@ -9,13 +9,22 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from millrace.errors import EngineError
 from millrace.protocol.record import extend
 from millrace.protocol.types import Segment
 from millrace.state.errors import BlobError
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
-from millrace.state.keyed.cache import OpenState, StateCache, StateKey, links, should_compact
+from millrace.state.keyed.cache import (
+    MAX_DELTAS,
+    OpenState,
+    StateCache,
+    StateKey,
+    links,
+    should_compact,
+)
 from millrace.state.keyed.dictstate import DictState
+from millrace.state.keyed.keys import hash_keys, key_groups
 
 K = 16
 ALL = (1 << K) - 1
@@ -50,20 +59,23 @@ def totals(state: AggregateState) -> dict[int, int]:
 class Window:
     """One process's attempts at windows of one processor, for one task's key groups."""
 
-    def __init__(self, store: Store, groups: int = ALL) -> None:
+    def __init__(self, store: Store, groups: int = ALL, **options: int) -> None:
         self.store = store
-        self.cache = StateCache()
+        self.cache = StateCache(**options)
         self.key = StateKey("uid", "counts", groups)
 
-    def open(self, chain: Sequence[Segment]) -> OpenState[AggregateState]:
-        return self.cache.open(self.key, chain, make, self.store.load)
+    def open(
+        self, chain: Sequence[Segment], touched: int | None = None
+    ) -> OpenState[AggregateState]:
+        told = None if touched is None else lambda: touched
+        return self.cache.open(self.key, chain, make, self.store.load, told)
 
     def attempt(
         self, chain: Sequence[Segment], keys: Sequence[int], name: str, **options: bool
     ) -> tuple[Segment, ...]:
         """Add one to each key on top of a chain; the chain if this attempt is sealed."""
-        opened = self.open(chain)
         mine = keys_of(self.key.groups, keys)
+        opened = self.open(chain, groups_of(mine))
         if mine:
             add(opened.state, mine, 1)
         written = opened.write(name, len(chain), **options)
@@ -74,13 +86,23 @@ class Window:
         return extend({"counts": tuple(chain)}, [("counts", segment)])["counts"]
 
 
+def group_of(key: int) -> int:
+    return int(key_groups(hash_keys([pa.array([key])]), K)[0])
+
+
 def keys_of(groups: int, keys: Sequence[int]) -> list[int]:
     """Those of some keys that lie in a mask of key groups."""
-    probe = make()
-    probe.begin()
-    add(probe, keys, 0)
-    place = dict(zip(probe.rows().column("k").to_pylist(), probe.groups().tolist(), strict=True))
-    return [key for key in keys if groups >> place[key] & 1]
+    return [key for key in keys if groups >> group_of(key) & 1]
+
+
+def groups_of(keys: Sequence[int]) -> int:
+    """Mask of the key groups of some keys."""
+    return sum(1 << group for group in {group_of(key) for key in keys})
+
+
+def lazy(store: Store, groups: int = ALL) -> Window:
+    """A process in which no state is so small that it is loaded whole anyway."""
+    return Window(store, groups, small_bytes=0)
 
 
 def test_a_sealed_attempt_needs_no_reading() -> None:
@@ -240,15 +262,96 @@ def test_long_or_heavy_chains_are_compacted() -> None:
     assert not should_compact([base, *light, light[0]], 0b10)
     assert should_compact([base, heavy], ALL)
     assert not should_compact([base, replace(heavy, size_bytes=1 << 20)], ALL)
+    assert not should_compact([base, heavy], ALL, patience=2)
+    assert should_compact([base, heavy, heavy], ALL, patience=2)
+    assert not should_compact([base, *light, *light], ALL, patience=2)
+    assert should_compact([base, *light, *light, *light[:2]], ALL, patience=2)
 
 
+def test_only_what_a_window_touches_is_loaded() -> None:
+    store = Store()
+    chain: tuple[Segment, ...] = ()
+    for key in range(40):  # an object for each key, so that what is read says which groups are
+        chain = (*chain, *Window(store).attempt((), [key], f"k{key}"))
+    chain = tuple(replace(s, groups=groups_of([k]), base=False) for k, s in enumerate(chain))
+    first, second = group_of(0), group_of(1)
+    assert first != second
+    window = lazy(store)
+    opened = window.open(chain, 1 << first)
+    assert store.read == [f"k{k}" for k in range(40) if group_of(k) == first]
+    assert not opened.whole
+    store.read.clear()
+    window.open(chain, 1 << first)
+    assert store.read == []
+    opened = window.open(chain, 1 << first | 1 << second)
+    assert store.read == [f"k{k}" for k in range(40) if group_of(k) == second]
+    store.read.clear()
+    opened = window.open(chain)
+    assert store.read == [f"k{k}" for k in range(40) if group_of(k) not in (first, second)]
+    assert opened.whole
+    assert totals(opened.state) == dict.fromkeys(range(40), 1)
+
+
+def test_an_undone_attempt_keeps_the_groups_that_were_loaded_for_it() -> None:
+    store = Store()
+    chain = Window(store).attempt((), range(100), "w1")
+    window = lazy(store)
+    add(window.open(chain, groups_of([0])).state, [0], 5)
+    add(window.open(chain, groups_of([0, 1])).state, [0, 1], 7)
+    assert store.read == ["w1", "w1"]
+    sealed = window.attempt(chain, [0, 1], "w2")
+    assert [segment.base for segment in sealed] == [True, False]
+    assert totals(lazy(store).open(sealed).state) == {k: 1 + (k < 2) for k in range(100)}
+
+
+def test_what_was_not_loaded_cannot_be_written() -> None:
+    store = Store()
+    chain = Window(store).attempt((), range(100), "w1")
+    stranger = next(k for k in range(100) if group_of(k) != group_of(0))
+    opened = lazy(store).open(chain, groups_of([0]))
+    add(opened.state, [0, stranger], 1)
+    with pytest.raises(EngineError, match=r"counts: state of the key groups .* loaded"):
+        opened.write("w2", 2)
+
+
+def test_a_group_that_nobody_wrote_is_there_at_once() -> None:
+    store = Store()
+    chain = Window(store).attempt((), keys_of(0x00FF, range(100)), "w1")
+    chain = tuple(replace(segment, groups=0x00FF) for segment in chain)
+    opened = lazy(store).open(chain, 0)
+    assert store.read == []
+    opened.require(0xFF00)
+    with pytest.raises(EngineError):
+        opened.require(1)
+
+
+def test_part_of_a_state_never_becomes_a_base_and_a_long_chain_loads_it_whole() -> None:
+    store = Store()
+    chain = Window(store).attempt((), range(100), "w1")
+    window = lazy(store)
+    for number in range(2 * MAX_DELTAS):
+        chain = window.attempt(chain, [0], f"d{number}")
+    assert [segment.base for segment in chain] == [True] + [False] * (2 * MAX_DELTAS)
+    assert set(store.read) == {"w1"}
+    [base] = window.attempt(chain, [0], "last")
+    assert base.base
+    assert base.groups == ALL
+    expected = {k: 1 + (k == 0) * (2 * MAX_DELTAS + 1) for k in range(100)}
+    assert totals(lazy(store).open((base,)).state) == expected
+
+
+@pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("seed", range(12))
-def test_random_histories_equal_a_plain_model(seed: int) -> None:
-    """Processes with caches of their own take turns; some attempts are sealed, some are lost."""
+def test_random_histories_equal_a_plain_model(seed: int, small: bool) -> None:
+    """Processes with caches of their own take turns; some attempts are sealed, some are lost.
+
+    Where the state is not ``small`` it is loaded by key group.
+    """
     dice = random.Random(seed)
     store = Store()
     tasks = (0x003F, 0xFFC0) if dice.random() < 0.7 else (ALL,)
-    workers = [{mask: Window(store, mask) for mask in tasks} for _ in range(3)]
+    make_window = Window if small else lazy
+    workers = [{mask: make_window(store, mask) for mask in tasks} for _ in range(3)]
     chain: tuple[Segment, ...] = ()
     model: dict[int, int] = {}
     for number in range(40):
@@ -271,9 +374,11 @@ def test_random_histories_equal_a_plain_model(seed: int) -> None:
         model = {k: model.get(k, 0) + (k in keys) for k in {*model, *keys}}
         if dice.random() < 0.3:
             found: dict[int, int] = {}
+            asked = dice.sample(range(60), dice.randint(1, 60))
             for mask in tasks:
-                found |= totals(dice.choice(workers)[mask].open(chain).state)
-            assert found == model
+                opened = dice.choice(workers)[mask].open(chain, groups_of(asked))
+                found |= totals(opened.state)
+            assert {k: found.get(k) for k in asked} == {k: model.get(k) for k in asked}
     fresh = StateCache()
     everything = fresh.open(StateKey("uid", "counts", ALL), chain, make, store.load)
     assert totals(everything.state) == model

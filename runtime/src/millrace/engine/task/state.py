@@ -15,7 +15,7 @@ from millrace.engine.program.program import Component
 from millrace.engine.task.context import Task
 from millrace.protocol.types import Segment
 from millrace.state.client import StateAddress
-from millrace.state.keyed.cache import OpenState, StateCache, StateKey
+from millrace.state.keyed.cache import OpenState, StateCache, StateKey, Touched
 from millrace.state.servers import StateAccess, StateObject, StateServers
 
 
@@ -69,15 +69,27 @@ class TaskState:
         self._access = replace(access, stamp=task.plan.stamp)
         self._opened: dict[tuple[str, int], OpenState[Any]] = {}
 
-    def open(self, component: Component, shard: int, make: Callable[[], Any]) -> Any:
-        """The state of one shard of a processor; ``make`` gives an empty one."""
+    def open(
+        self,
+        component: Component,
+        shard: int,
+        make: Callable[[], Any],
+        touched: Touched | None = None,
+    ) -> Any:
+        """The state of one shard of a processor; ``make`` gives an empty one.
+
+        At least the key groups ``touched`` of it are there, None: all; ``touched`` must cover
+        whatever the task does with it. Raises ``EngineError`` where a second call wants more.
+        """
         found = self._opened.get((component.name, shard))
         if found is None:
             program, plan = self._task.program, self._task.plan
             key = StateKey(program.uid, component.name, self._mask(shard))
             chain = plan.chains.get(component.name, ())
-            found = self._host.cache.open(key, chain, make, self._load)
+            found = self._host.cache.open(key, chain, make, self._load, touched)
             self._opened[component.name, shard] = found
+        elif not found.whole:
+            found.require(found.key.groups & (-1 if touched is None else touched()))
         return found.state
 
     def servers(self) -> StateServers:

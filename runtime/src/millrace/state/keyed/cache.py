@@ -12,6 +12,10 @@ exactly the chain it is given::
 
 A process that dies loses nothing but time: the next one loads the chain. A state is marked as in
 an attempt before anything in it can change, so a task that ends anywhere leaves it undoable.
+
+A state that is large is loaded by key group, those that a window touches: an entry *holds* a mask
+of groups and is of the chain as far as it matters for them. It is *whole* when that is all of them,
+and only then may it become a base. Groups are added at ``open``, before the attempt begins.
 """
 
 from __future__ import annotations
@@ -20,12 +24,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
+from millrace.errors import EngineError
 from millrace.ids import WindowNumber
 from millrace.protocol.types import Segment
 from millrace.state.keyed import blobs
 from millrace.state.keyed.blobs import Blob
+from millrace.state.keyed.keybytes import Array
 
 MAX_DELTAS = 32
 """Longest chain of deltas: each is one more object to read, and a line in the record."""
@@ -34,7 +41,13 @@ MIN_COMPACT_BYTES = 256 << 10
 DELTAS_PER_BASE = 2.0
 """A base is written once the deltas weigh this much more than the base before them."""
 
+PATIENCE = 2
+"""How many times as long a chain may be before a state that is not whole is loaded for a base."""
+
 DEFAULT_LIMIT_BYTES = 1 << 30
+
+SMALL_BYTES = 1 << 20
+"""A chain up to this size is loaded whole: that is quicker than asking which groups are touched."""
 
 
 class State(Protocol):
@@ -52,6 +65,8 @@ class State(Protocol):
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def apply(self, batch: pa.RecordBatch) -> None: ...
+    def touched(self) -> Array: ...
+    def groups(self, rows: Array) -> Array: ...
     def delta(self) -> Blob | None: ...
     def base(self) -> Blob: ...
 
@@ -60,6 +75,9 @@ S = TypeVar("S", bound=State)
 
 Load = Callable[[Sequence[Segment]], Sequence[bytes]]
 """Reads the objects of segments, in their order, in as few round trips as it can."""
+
+Touched = Callable[[], int]
+"""Mask with at least the key groups that a window touches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +108,24 @@ def links(chain: Sequence[Segment], groups: int) -> tuple[Link, ...]:
     return tuple(reversed(found))
 
 
-def should_compact(chain: Sequence[Segment], groups: int, max_deltas: int = MAX_DELTAS) -> bool:
-    """Whether a task that holds ``groups`` should write a base instead of one more delta."""
+def should_compact(
+    chain: Sequence[Segment], groups: int, max_deltas: int = MAX_DELTAS, patience: int = 1
+) -> bool:
+    """Whether a task that holds ``groups`` should write a base instead of one more delta.
+
+    All limits are ``patience`` times as high.
+    """
     parts = links(chain, groups)
     deltas = [link.segment.size_bytes for link in parts if not link.segment.base]
     bases = sum(link.segment.size_bytes for link in parts if link.segment.base)
-    if len(deltas) >= max_deltas:
+    if len(deltas) >= patience * max_deltas:
         return True
-    return sum(deltas) > max(MIN_COMPACT_BYTES, DELTAS_PER_BASE * bases)
+    return sum(deltas) > patience * max(MIN_COMPACT_BYTES, DELTAS_PER_BASE * bases)
+
+
+def mask_of(groups: Array) -> int:
+    """Bit mask of key groups (int64, in any order, as often as they come)."""
+    return sum(1 << group for group in np.flatnonzero(np.bincount(groups)).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +139,11 @@ class StateKey:
 
 @dataclass(slots=True)
 class _Entry:
-    """A cached state and the links it reflects; ``wrote`` are those if its attempt is sealed."""
+    """A cached state, the key groups (mask) that it holds, and the links to them that it reflects;
+    ``wrote`` are those if its attempt is sealed."""
 
     state: State
+    holds: int = 0
     reflects: tuple[Link, ...] = ()
     in_attempt: bool = False
     wrote: tuple[Link, ...] | None = None
@@ -128,60 +158,91 @@ class OpenState(Generic[S]):
         self._chain = tuple(chain)
         self._entry = entry
 
+    @property
+    def whole(self) -> bool:
+        """Whether the state of all key groups is there."""
+        return self._entry.holds == self.key.groups
+
+    def require(self, groups: int) -> None:
+        """Raises ``EngineError`` unless the state of all these key groups (mask) is there."""
+        if groups & ~self._entry.holds:
+            raise EngineError(
+                f"{self.key.processor}: state of the key groups {groups:#x} was used, but only "
+                f"{self._entry.holds:#x} had been loaded; this is an error of millrace, please "
+                "report it"
+            )
+
     def write(
         self, name: str, window: WindowNumber, *, compact: bool | None = None
     ) -> tuple[Segment, bytes] | None:
         """The object to store under ``name`` for what this attempt changed, and its segment.
 
         To be called once, when nothing will change any more. A base when the chain is long or
-        hardly anything is untouched (``compact`` overrules); None when nothing changed and there
-        is no need of a base.
+        hardly anything is untouched (``compact`` overrules), never of a state that is not whole;
+        None when nothing changed and there is no need of a base. Raises ``EngineError`` where key
+        groups were touched that had not been loaded.
         """
-        if compact is None:
+        if not self.whole:
+            self.require(mask_of(self.state.groups(self.state.touched())))
+            compact = False
+        elif compact is None:
             compact = should_compact(self._chain, self.key.groups)
         blob = None if compact else self.state.delta()
         if blob is None and not compact:
             self._entry.wrote = self._entry.reflects
             return None
-        if blob is None or 2 * blob.rows >= self.state.size:
+        if blob is None or (self.whole and 2 * blob.rows >= self.state.size):
             compact, blob = True, self.state.base()
         groups = self.key.groups if compact else blob.groups
         segment = Segment(name, window, groups, compact, blob.rows, len(blob.data), blob.digest)
-        self._entry.wrote = links((*self._chain, segment), self.key.groups)
+        self._entry.wrote = links((*self._chain, segment), self._entry.holds)
         return segment, blob.data
 
 
 class StateCache:
     """States of one process; a process runs one task at a time.
 
-    ``limit_bytes`` bounds what is kept beside the states that are open.
+    ``limit_bytes`` bounds what is kept beside the states that are open; chains up to
+    ``small_bytes`` are always loaded whole.
     """
 
-    def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+    def __init__(
+        self, limit_bytes: int = DEFAULT_LIMIT_BYTES, small_bytes: int = SMALL_BYTES
+    ) -> None:
         self._limit_bytes = limit_bytes
+        self._small_bytes = small_bytes
         self._entries: dict[StateKey, _Entry] = {}
 
     def open(
-        self, key: StateKey, chain: Sequence[Segment], make: Callable[[], S], load: Load
+        self,
+        key: StateKey,
+        chain: Sequence[Segment],
+        make: Callable[[], S],
+        load: Load,
+        touched: Touched | None = None,
     ) -> OpenState[S]:
         """The state as of a sealed chain, ready for a window attempt.
 
-        ``make`` gives an empty state, ``load`` reads objects. Raises what ``load`` raises, and
-        ``BlobError`` for a damaged object; the state is then left out of the cache.
+        ``make`` gives an empty state, ``load`` reads objects. ``touched`` is asked only where not
+        all is there, and what the window does not touch then stays away; None: all is needed.
+        Raises what ``load`` raises, and ``BlobError`` for a damaged object; the state is then
+        left out of the cache.
         """
-        wanted = links(chain, key.groups)
         self._drop_overlapping(key)
         entry = self._entries.pop(key, None)
-        if entry is not None and not self._settle(entry, wanted):
-            entry = None
-        if entry is None:
-            entry = _Entry(make())
-        missing = wanted[len(entry.reflects) :]
+        wanted = () if entry is None else links(chain, entry.holds)
+        if entry is None or not _settle(entry, wanted):
+            entry, wanted = _Entry(make()), ()
+        holds = self._to_hold(entry, key, chain, touched)
+        if holds != entry.holds:
+            wanted = links(chain, holds)
+        missing = _missing(wanted, entry)
         if missing:
             for link, data in zip(missing, load([m.segment for m in missing]), strict=True):
                 kind = entry.state.kind
                 batch = blobs.read(data, link.groups, link.segment.digest, kind)
                 entry.state.apply(batch)
+        entry.holds = holds
         entry.reflects = wanted
         entry.in_attempt = True
         entry.wrote = None
@@ -203,19 +264,20 @@ class StateCache:
 
     # -- helpers
 
-    def _settle(self, entry: _Entry, wanted: tuple[Link, ...]) -> bool:
-        """Keep or undo the last attempt; whether the state is then an ancestor of ``wanted``."""
-        if entry.state.broken:
-            return False
-        if entry.in_attempt:
-            if entry.wrote is not None and _begins(wanted, entry.wrote):
-                entry.state.commit()
-                entry.reflects = entry.wrote
-            else:
-                entry.state.rollback()
-            entry.in_attempt = False
-            entry.wrote = None
-        return _begins(wanted, entry.reflects)
+    def _to_hold(
+        self, entry: _Entry, key: StateKey, chain: Sequence[Segment], touched: Touched | None
+    ) -> int:
+        """Mask of the key groups that an entry is to hold for a window."""
+        if touched is None or entry.holds == key.groups:
+            return key.groups
+        parts = links(chain, key.groups)
+        small = sum(link.segment.size_bytes for link in parts) <= self._small_bytes
+        if small or should_compact(chain, key.groups, patience=PATIENCE):
+            return key.groups
+        stored = 0
+        for link in parts:
+            stored |= link.groups
+        return entry.holds | key.groups & (touched() | ~stored)
 
     def _drop_overlapping(self, key: StateKey) -> None:
         """Key groups have moved between tasks: what is kept under the old masks is of no use."""
@@ -230,6 +292,31 @@ class StateCache:
                 return
             if oldest != keep:
                 del self._entries[oldest]
+
+
+def _settle(entry: _Entry, wanted: tuple[Link, ...]) -> bool:
+    """Keep or undo the last attempt; whether the state is then an ancestor of ``wanted``."""
+    if entry.state.broken:
+        return False
+    if entry.in_attempt:
+        if entry.wrote is not None and _begins(wanted, entry.wrote):
+            entry.state.commit()
+            entry.reflects = entry.wrote
+        else:
+            entry.state.rollback()
+        entry.in_attempt = False
+        entry.wrote = None
+    return _begins(wanted, entry.reflects)
+
+
+def _missing(wanted: Sequence[Link], entry: _Entry) -> list[Link]:
+    """What an entry does not have of some links: later ones, and all of key groups that are new."""
+    known = {link.segment.name for link in entry.reflects}
+    parts = (
+        Link(w.segment, w.groups & ~entry.holds if w.segment.name in known else w.groups)
+        for w in wanted
+    )
+    return [part for part in parts if part.groups]
 
 
 def _begins(chain: tuple[Link, ...], start: tuple[Link, ...]) -> bool:

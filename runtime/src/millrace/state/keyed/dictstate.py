@@ -186,13 +186,16 @@ class DictState:
             )
         self._changing = True
         self._table.begin()
+        known = self._table.rows
         found = self._table.find_or_insert([batch.column(f.name) for f in self._keys]).tolist()
+        self._deleted += self._table.rows - known
         self.values += [dict(self.empty) for _ in range(self._table.rows - len(self.values))]
         names = list(self.empty)
         columns = [batch.column(name).to_pylist() for name in names]
         for row, held in zip(found, zip(*columns, strict=True), strict=True):
+            self._deleted += _present(self.values[row])
             self.values[row] = dict(zip(names, held, strict=True))
-        self._deleted = sum(not _present(held) for held in self.values)
+            self._deleted -= _present(self.values[row])
         self.begin()
         self._changing = False
 

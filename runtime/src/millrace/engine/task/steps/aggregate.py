@@ -7,6 +7,7 @@ contributed to it in this window; the rest belongs to the window's own tree.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from millrace.engine.task.steps.base import CollectingStep, Outlet
 from millrace.protocol.types import Guarantee
 from millrace.state.keyed.aggregates import AggregateOverflowError
 from millrace.state.keyed.aggregatestate import AggregateState
+from millrace.state.keyed.cache import Touched, mask_of
 from millrace.state.keyed.keys import hash_keys, key_groups
 
 
@@ -33,12 +35,15 @@ class MergeStep(CollectingStep):
         super().__init__(task, component, outlet)
         self._state = state
         self._partials: list[tuple[Channel, pa.RecordBatch]] = []
+        self._touched: Touched | None = None
 
     def accept_partial(self, edge: Channel, rows: pa.RecordBatch) -> None:
         self._partials.append((edge, rows))
 
     def finish(self) -> None:
         states: dict[int, AggregateState] = {}
+        final = self.component.emit_final and self.task.final
+        self._touched = None if final else self._groups_of_all()
         for edge, rows in self._partials:
             ids = rows.column(ID).to_numpy() if ID in rows.schema.names else None
             for shard, part in self._by_shard(rows):
@@ -51,6 +56,7 @@ class MergeStep(CollectingStep):
                 self.task.books.net(edge.name).loose[0] ^= np.uint64(kernels.xor(ids))
         self._partials = []
         contributors = self._merge_singles(states)
+        self._touched = None
         if self.component.emit_final:
             self._emit_final(states)
             return
@@ -96,9 +102,24 @@ class MergeStep(CollectingStep):
         if shard not in states:
             groups = self.task.program.key_groups
             states[shard] = self._state.open(
-                self.component, shard, lambda: state_of(self.component, groups)
+                self.component, shard, lambda: state_of(self.component, groups), self._touched
             )
         return states[shard]
+
+    def _groups_of_all(self) -> Touched:
+        """Says once it is asked which key groups the rows that wait now belong to."""
+        waiting = [(self.component.key, rows) for _, rows in self._partials]
+        waiting += [(edge.key, batch.data) for edge, batch in self.waiting]
+        count = self.task.program.key_groups
+
+        @cache
+        def touched() -> int:
+            mask = 0
+            for names, rows in waiting:
+                mask |= mask_of(key_groups(hash_keys([rows.column(n) for n in names]), count))
+            return mask
+
+        return touched
 
     def _by_shard(self, rows: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
         return [

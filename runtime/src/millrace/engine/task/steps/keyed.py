@@ -26,6 +26,7 @@ from millrace.engine.task.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.task.steps.output import RowBuffer
 from millrace.functions import Processor, Row
 from millrace.sources.arrow_types import arrow_schema
+from millrace.state.keyed.cache import mask_of
 from millrace.state.keyed.dictstate import DictState
 
 
@@ -34,16 +35,12 @@ class StateError(ValueError):
 
 
 class KeyedInput:
-    """Everything that reached a keyed step, in root order, with the state of each tuple's key.
-
-    ``shards`` of the state are opened as the keys need them.
-    """
+    """Everything that reached a keyed step, in root order, with the state of each tuple's key."""
 
     def __init__(self, task: Task, component: Component, state: TaskState) -> None:
         self._task = task
         self._component = component
         self._state = state
-        self._states: dict[int, DictState] = {}
 
     def order(self, waiting: list[tuple[Channel, Batch]]) -> Batch | None:
         """All tuples as one batch in root order; ``None`` where there are none."""
@@ -79,16 +76,18 @@ class KeyedInput:
         return [one for one in found if one is not None]
 
     def _open(self, shard: int, keys: Keys) -> DictState:
-        if shard not in self._states:
-            component = self._component
-            names = zip(component.key, keys.values, strict=True)
-            schema = pa.schema([pa.field(name, column.type) for name, column in names])
-            columns: tuple[Column, ...] = component.state or ()
-            groups = self._task.program.key_groups
-            self._states[shard] = self._state.open(
-                component, shard, lambda: DictState(schema, arrow_schema(columns), groups)
-            )
-        return self._states[shard]
+        component = self._component
+        names = zip(component.key, keys.values, strict=True)
+        schema = pa.schema([pa.field(name, column.type) for name, column in names])
+        columns: tuple[Column, ...] = component.state or ()
+        groups = self._task.program.key_groups
+        opened: DictState = self._state.open(
+            component,
+            shard,
+            lambda: DictState(schema, arrow_schema(columns), groups),
+            lambda: mask_of(keys.groups),
+        )
+        return opened
 
 
 class StatefulStep(CollectingStep):
