@@ -45,6 +45,20 @@ POINTS = {
 }
 """Every crash point and the state of affairs when it fires."""
 
+SNAPSHOT_POINTS = {
+    "snapshot.part": "a part of a snapshot is written, its manifest is not",
+    "snapshot.manifest": "the manifest is written: the snapshot is there, nobody was told",
+    "snapshot.unlisted": "the manifest of a snapshot that is deleted is gone, its parts are not",
+    "restore.marked": "the work folder says that a restore is under way",
+    "restore.fenced": "the sinks are fenced, nothing is retracted",
+    "restore.retracted": "the sinks show nothing behind the snapshot",
+    "restore.claimed": "the view is of the new timeline, and being created",
+    "restore.put": "all objects are on their owners, no record names them",
+    "restore.recorded": "the record is written, the view not yet open",
+    "restore.opened": "the view is open, the work folder still says that a restore is under way",
+}
+"""The same of snapshots."""
+
 _counts: dict[str, int] = {}
 
 

@@ -31,6 +31,7 @@ class ExitCode(IntEnum):
     ENGINE = 11
     TOO_MANY_DEAD = 12
     DEAD_LETTERS = 13
+    SNAPSHOT = 14
     INTERRUPTED = 130
 
 
@@ -107,6 +108,12 @@ class JavaError(MillraceError):
     """No Java that Spark can run on."""
 
     exit_code = ExitCode.JAVA
+
+
+class SnapshotError(MillraceError):
+    """A snapshot that is damaged, unfinished or another topology's, or cannot be written."""
+
+    exit_code = ExitCode.SNAPSHOT
 
 
 class ProtocolError(MillraceError):

@@ -1,0 +1,231 @@
+"""Where snapshots lie: a folder, or whatever fsspec reaches by a URL.
+
+A place holds folders of files. A write shows all of its bytes or none, and is durable on return; a
+local folder does that by drafts, links and fsync, an object store by its own nature. What goes
+wrong is a ``SnapshotError`` that names the place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from millrace import durable
+from millrace.addresses import place_of
+from millrace.errors import SnapshotError
+
+_LOCAL = ("file", "local")
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Place(Protocol):
+    """Folders of files. Every method raises ``SnapshotError``."""
+
+    shown: str
+
+    def folders(self) -> list[str]:
+        """Names of all folders, sorted; none where the place itself is not there yet."""
+        ...
+
+    def files(self, folder: str) -> list[str]:
+        """Names of the files of a folder, sorted."""
+        ...
+
+    def read(self, folder: str, file: str) -> bytes | None:
+        """A file's content; None where it is not there."""
+        ...
+
+    def write(self, folder: str, file: str, data: bytes) -> None:
+        """Write a file, or replace one."""
+        ...
+
+    def create(self, folder: str, file: str, data: bytes) -> bool:
+        """Write a file; ``False`` where it was there before, which is left as it is."""
+        ...
+
+    def remove(self, folder: str, file: str) -> None:
+        """Remove a file, if it is there."""
+        ...
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder with all its files, if it is there."""
+        ...
+
+
+def open_place(to: str, base: Path) -> Place:
+    """The place that a path (relative ones from ``base``) or a URL names.
+
+    Raises ``SnapshotError`` for a URL that fsspec cannot use.
+    """
+    scheme, separator, rest = to.partition("://")
+    if not separator:
+        return FolderPlace(base / to)
+    if scheme in _LOCAL:
+        return FolderPlace(Path(rest))
+    return StorePlace(to)
+
+
+class FolderPlace:
+    """A local folder; see ``Place``. Its files are their user's alone."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.shown = str(self.root)
+
+    def folders(self) -> list[str]:
+        with _explained(self.shown, "listed"):
+            if not self.root.exists():
+                return []
+            return sorted(one.name for one in self.root.iterdir() if one.is_dir())
+
+    def files(self, folder: str) -> list[str]:
+        with _explained(self.shown, "listed"):
+            try:
+                return sorted(os.listdir(self.root / folder))
+            except FileNotFoundError:
+                return []
+
+    def read(self, folder: str, file: str) -> bytes | None:
+        with _explained(self.shown, "read"):
+            try:
+                return (self.root / folder / file).read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def write(self, folder: str, file: str, data: bytes) -> None:
+        with _explained(self.shown, "written"):
+            self._make(folder)
+            durable.replace(self.root / folder / file, data)
+
+    def create(self, folder: str, file: str, data: bytes) -> bool:
+        with _explained(self.shown, "written"):
+            self._make(folder)
+            return durable.create(self.root / folder / file, data)
+
+    def remove(self, folder: str, file: str) -> None:
+        with _explained(self.shown, "cleared"):
+            if (self.root / folder).is_dir():
+                (self.root / folder / file).unlink(missing_ok=True)
+                durable.sync_folder(self.root / folder)
+
+    def remove_folder(self, folder: str) -> None:
+        with _explained(self.shown, "cleared"):
+            if (self.root / folder).is_dir():
+                for file in (self.root / folder).iterdir():
+                    file.unlink(missing_ok=True)
+                (self.root / folder).rmdir()
+                durable.sync_folder(self.root)
+
+    def _make(self, folder: str) -> None:
+        target = self.root / folder
+        if not target.is_dir():
+            target.mkdir(mode=0o700, parents=True, exist_ok=True)
+            durable.sync_folder(self.root)
+            durable.sync_folder(self.root.parent)
+
+
+class StorePlace:
+    """What fsspec reaches; see ``Place``. Credentials come from the environment."""
+
+    def __init__(self, url: str) -> None:
+        # Needed for places that are no folder alone.
+        import fsspec
+
+        self.shown = place_of(url)
+        try:
+            self._store, root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError, OSError) as error:
+            raise SnapshotError(
+                f"snapshots in {self.shown}: {error}; install what fsspec needs for such a URL, or "
+                "name a folder"
+            ) from error
+        # Listings of others' changes are never answered from memory.
+        self._store.use_listings_cache = False
+        self._root = str(root).rstrip("/")
+
+    def folders(self) -> list[str]:
+        return sorted(_last(one["name"]) for one in self._list("") if one["type"] == "directory")
+
+    def files(self, folder: str) -> list[str]:
+        return sorted(_last(one["name"]) for one in self._list(folder) if one["type"] == "file")
+
+    def read(self, folder: str, file: str) -> bytes | None:
+        with _explained(self.shown, "read"):
+            try:
+                data: bytes = self._store.cat_file(self._at(folder, file))
+            except FileNotFoundError:
+                return None
+            return data
+
+    def write(self, folder: str, file: str, data: bytes) -> None:
+        with _explained(self.shown, "written"):
+            self._make(folder)
+            self._store.pipe_file(self._at(folder, file), data)
+
+    def create(self, folder: str, file: str, data: bytes) -> bool:
+        with _explained(self.shown, "written"):
+            self._make(folder)
+            try:
+                self._store.pipe_file(self._at(folder, file), data, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+    def remove(self, folder: str, file: str) -> None:
+        with _explained(self.shown, "cleared"):
+            try:
+                self._store.rm_file(self._at(folder, file))
+            except FileNotFoundError:
+                return
+
+    def remove_folder(self, folder: str) -> None:
+        for file in self.files(folder):
+            self.remove(folder, file)
+        with _explained(self.shown, "cleared"):
+            try:
+                self._store.rmdir(self._at(folder))
+            except (FileNotFoundError, NotImplementedError):
+                return  # an object store has none of its own
+
+    def _list(self, folder: str) -> list[dict[str, Any]]:
+        with _explained(self.shown, "listed"):
+            self._store.invalidate_cache()
+            try:
+                found: list[dict[str, Any]] = self._store.ls(self._at(folder), detail=True)
+            except FileNotFoundError:
+                return []
+            return found
+
+    def _make(self, folder: str) -> None:
+        self._store.makedirs(self._at(folder), exist_ok=True)
+
+    def _at(self, *parts: str) -> str:
+        return "/".join((self._root, *(part for part in parts if part)))
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
+
+
+@contextmanager
+def _explained(place: str, doing: str) -> Iterator[None]:
+    """What a place answers becomes an error that names it and says what to do."""
+    try:
+        yield
+    except SnapshotError:
+        raise
+    except Exception as error:
+        # The boundary to file systems of others, each of which has errors of its own.
+        why = getattr(error, "strerror", None) or str(error) or repr(error)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            remedy = "free some space, or name another place"
+        elif isinstance(error, PermissionError):
+            remedy = "allow it, or name another place"
+        else:
+            remedy = "mend that, or name another place"
+        raise SnapshotError(f"snapshots in {place}: cannot be {doing} ({why}); {remedy}") from error

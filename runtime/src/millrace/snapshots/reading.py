@@ -1,0 +1,103 @@
+"""Finds, checks, reads and deletes snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from millrace import crash
+from millrace.errors import MillraceError, NewerFormatError, SnapshotError
+from millrace.snapshots.manifest import Manifest, Part, check_name, decode, digest_of
+from millrace.snapshots.places import Place
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What lies under a name: a snapshot, or (``fault``) why it is none."""
+
+    name: str
+    manifest: Manifest | None
+    fault: str = ""
+    unfinished: bool = False
+
+
+def find(place: Place, name: str) -> Manifest | None:
+    """The manifest of a snapshot; None where there is no snapshot of that name.
+
+    Raises ``SnapshotError`` for a damaged one, ``NewerFormatError``.
+    """
+    check_name(name)
+    data = place.read(name, MANIFEST)
+    return None if data is None else decode(data, name, f"{place.shown}/{name}/{MANIFEST}")
+
+
+def load(place: Place, name: str) -> Manifest:
+    """The manifest of a snapshot. Raises ``SnapshotError``, ``NewerFormatError``."""
+    manifest = find(place, name)
+    if manifest is None and place.files(name):
+        raise SnapshotError(
+            f"snapshot {name} in {place.shown}: was never finished, so it is not believed; it may "
+            "still be written, else delete it"
+        )
+    if manifest is None:
+        known = ", ".join(e.name for e in entries(place) if e.manifest) or "none"
+        raise SnapshotError(f"snapshot {name}: is not in {place.shown}; snapshots there: {known}")
+    return manifest
+
+
+def entries(place: Place) -> list[Entry]:
+    """All that lies in a place, the oldest snapshot first and what is none behind."""
+    found = []
+    for name in place.folders():
+        try:
+            manifest = find(place, name)
+        except (SnapshotError, NewerFormatError) as error:
+            found.append(Entry(name, None, str(error)))
+            continue
+        if manifest is not None:
+            found.append(Entry(name, manifest))
+        elif place.files(name):
+            found.append(Entry(name, None, "was never finished", unfinished=True))
+    return sorted(found, key=_order)
+
+
+def _order(entry: Entry) -> tuple[float, str]:
+    return (float("inf") if entry.manifest is None else entry.manifest.created), entry.name
+
+
+def read_part(place: Place, manifest: Manifest, part: Part) -> bytes:
+    """A part, as it was written. Raises ``SnapshotError`` for one that is gone or damaged."""
+    data = place.read(manifest.name, part.file)
+    where = f"snapshot {manifest.name}: {place.shown}/{manifest.name}/{part.file}"
+    if data is None:
+        raise SnapshotError(f"{where} is gone; the snapshot cannot be restored, take another one")
+    if (len(data), digest_of(data)) != (part.size_bytes, part.digest):
+        raise SnapshotError(
+            f"{where} has {len(data)} bytes that are not those that were written "
+            f"({part.size_bytes} bytes); the snapshot cannot be restored, take another one"
+        )
+    return data
+
+
+def faults(place: Place, manifest: Manifest) -> Iterator[str]:
+    """What is wrong with the parts of a snapshot; all of them are read."""
+    for part in manifest.parts:
+        try:
+            read_part(place, manifest, part)
+        except MillraceError as error:
+            yield str(error)
+
+
+def delete(place: Place, name: str) -> None:
+    """Delete a snapshot, or what is left of one; the manifest goes first.
+
+    Raises ``SnapshotError``, also where nothing lies under that name.
+    """
+    check_name(name)
+    if not place.files(name):
+        load(place, name)
+    place.remove(name, MANIFEST)
+    crash.reached("snapshot.unlisted")
+    place.remove_folder(name)

@@ -1,0 +1,60 @@
+"""Names of the snapshots that a topology takes by itself, and which of them have had their time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from millrace.protocol.types import Record
+from millrace.snapshots.reading import Entry
+
+_AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How many of them are kept, and for how long; the newest one always is."""
+
+    keep: int
+    max_age_s: float | None = None
+
+
+def own_name(record: Record) -> str:
+    """What the snapshot of a record is called: nobody else gives this name."""
+    tag = record.tag
+    return f"{_family(record.uid)}{tag.timeline}.{tag.execution}.{record.sealed}"
+
+
+def outdated(
+    found: Iterable[Entry], record: Record, retention: Retention, now_s: float
+) -> list[str]:
+    """Names of those to be deleted: the topology's own, older than ``record``'s execution where
+    they were never finished. What a user asked for stays."""
+    family = _family(record.uid)
+    mine = [entry for entry in found if entry.name.startswith(family)]
+    dead = [e.name for e in mine if e.unfinished and _execution(e.name) < record.tag.execution]
+    whole = [e for e in mine if e.manifest is not None and e.manifest.uid == record.uid]
+    whole.sort(key=_age, reverse=True)
+    late = []
+    for place, entry in enumerate(whole[1:], 1):
+        assert entry.manifest is not None
+        age_s = now_s - entry.manifest.created
+        if place >= retention.keep or (
+            retention.max_age_s is not None and age_s > retention.max_age_s
+        ):
+            late.append(entry.name)
+    return [*dead, *late]
+
+
+def _age(entry: Entry) -> tuple[int, int]:
+    assert entry.manifest is not None
+    return entry.manifest.decoded.tag.timeline, entry.manifest.window
+
+
+def _family(uid: str) -> str:
+    return f"{_AUTO}-{uid[:8]}-"
+
+
+def _execution(name: str) -> int:
+    numbers = name.rpartition("-")[2].split(".")
+    return int(numbers[1]) if len(numbers) == 3 and numbers[1].isdecimal() else 0

@@ -1,0 +1,138 @@
+"""Writes a snapshot: its parts, and then the manifest that makes them one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from millrace import crash
+from millrace.errors import SnapshotError
+from millrace.protocol.codec import encode_record
+from millrace.protocol.record import mark_published
+from millrace.protocol.types import Record, Segment
+from millrace.snapshots.manifest import Column, Manifest, Part, check_name, digest_of, encode
+from millrace.snapshots.places import Place
+from millrace.snapshots.reading import MANIFEST, find
+
+Fetch = Callable[[str, int], bytes]
+"""Gives an object of a (name, mask of key groups)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a snapshot is taken of; see ``Manifest``."""
+
+    topology: str
+    document: Mapping[str, Any]
+    key_groups: int
+    record: Record
+    created: float
+    asked: str = ""
+
+
+def write_snapshot(
+    place: Place, name: str, subject: Subject, fetch: Fetch, shown: Callable[[], None]
+) -> Manifest:
+    """Write a snapshot of a committed record.
+
+    ``shown`` returns once the sinks show every window of the record, so that none of them has to
+    be shown by who restores it; it is called behind the parts. A snapshot of that name that
+    answers the same request counts as this one. Raises ``SnapshotError``, and what ``fetch`` and
+    ``shown`` raise; then no snapshot of that name has come to be.
+    """
+    check_name(name)
+    known = find(place, name)
+    if known is not None:
+        return _same(known, subject)
+    state: dict[str, tuple[Column, ...]] = {}
+    parts = []
+    for one in _objects(subject.record):
+        data = fetch(one.name, one.groups)
+        if one.processor:
+            state[one.processor] = _columns(one, data)
+        part = Part(one.name, "state" if one.processor else "letters", len(data), digest_of(data))
+        place.write(name, part.file, data)
+        parts.append(part)
+        crash.reached("snapshot.part")
+    shown()
+    record = mark_published(subject.record, subject.record.sealed)
+    manifest = Manifest(
+        name,
+        subject.topology,
+        record.uid,
+        record.sealed,
+        subject.created,
+        subject.key_groups,
+        subject.document,
+        state,
+        tuple(parts),
+        encode_record(record).decode(),
+        subject.asked,
+    )
+    if not place.create(name, MANIFEST, encode(manifest)):
+        known = find(place, name)
+        if known is None:
+            raise SnapshotError(f"snapshot {name}: was deleted while it was written")
+        return _same(known, subject)
+    crash.reached("snapshot.manifest")
+    return manifest
+
+
+def _same(known: Manifest, subject: Subject) -> Manifest:
+    if subject.asked and known.asked == subject.asked and known.uid == subject.record.uid:
+        return known
+    raise SnapshotError(
+        f"snapshot {known.name}: there is one of that name, of {known.topology} behind window "
+        f"{known.window}; give it another name, or delete that one"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """An object of a record; one of dead letters has no processor."""
+
+    name: str
+    groups: int
+    processor: str = ""
+    digest: str = ""
+
+
+def _objects(record: Record) -> Iterator[_Object]:
+    """Every object that a record with shown windows needs, once."""
+    seen: set[str] = set()
+    for processor, chain in record.chains.items():
+        for segment in chain:
+            if segment.name not in seen:
+                seen.add(segment.name)
+                yield _Object(segment.name, _groups(chain, segment), processor, segment.digest)
+    for one in record.dead:
+        yield _Object(one.name, 0)
+
+
+def _groups(chain: tuple[Segment, ...], segment: Segment) -> int:
+    """The key groups for which an object is needed, wherever its chain names it."""
+    groups = 0
+    for one in chain:
+        groups |= one.groups if one.name == segment.name else 0
+    return groups
+
+
+def _columns(one: _Object, data: bytes) -> tuple[Column, ...]:
+    """The columns of a state object. Raises ``SnapshotError`` for one that is damaged."""
+    found = xxhash.xxh3_128_hexdigest(data)
+    if one.digest and found != one.digest:
+        raise SnapshotError(
+            f"state of {one.processor!r}: object {one.name} has digest {found}, the record says "
+            f"{one.digest}: it was damaged, and no snapshot is taken of it"
+        )
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            return tuple(Column(field.name, str(field.type)) for field in reader.schema)
+    except (pa.ArrowException, OSError) as error:
+        raise SnapshotError(
+            f"state of {one.processor!r}: object {one.name} cannot be read ({error})"
+        ) from error

@@ -1,0 +1,388 @@
+"""Snapshots as they are kept: written whole or not at all, and believed only where whole."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from snapshot_parts import COMPONENTS, UID, K, Objects, content, empty, shown, subject, unpublished
+
+from millrace import checked
+from millrace.errors import ExitCode, NewerFormatError, SnapshotError
+from millrace.protocol.record import needed_objects
+from millrace.snapshots import reading
+from millrace.snapshots.manifest import FORMAT, Column, Manifest, encode
+from millrace.snapshots.places import FolderPlace, Place, StorePlace, open_place
+from millrace.snapshots.retention import Retention, outdated, own_name
+from millrace.snapshots.writing import write_snapshot
+
+
+@pytest.fixture(params=["folder", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "folder":
+        yield FolderPlace(tmp_path / "snapshots")
+        return
+    url = f"memory://{uuid.uuid4().hex}/snapshots"
+    yield StorePlace(url)
+
+
+def written(place: Place, name: str = "one", asked: str = "") -> Manifest:
+    record, held = content()
+    return write_snapshot(place, name, subject(record, asked), Objects(held), shown)
+
+
+def restorable(place: Place, name: str) -> bool:
+    """Whether all that ``restore`` reads is there and whole."""
+    manifest = reading.load(place, name)
+    return not list(reading.faults(place, manifest))
+
+
+def test_a_snapshot_says_all_that_its_record_knew_and_holds_every_object(place: Place) -> None:
+    record, held = content()
+    objects = Objects(held)
+    write_snapshot(place, "one", subject(unpublished(record)), objects, shown)
+    manifest = reading.load(place, "one")
+    assert manifest.decoded == record, "what the sinks show now is not shown again"
+    assert manifest.decoded.components == COMPONENTS
+    assert (manifest.window, manifest.uid, manifest.key_groups) == (7, UID, K)
+    assert manifest.state == {"count": (Column("word", "string"), Column("n", "int64"))}
+    parts = {part.name: reading.read_part(place, manifest, part) for part in manifest.parts}
+    assert parts == held
+    assert set(parts) == needed_objects(record)
+    assert objects.read == [(name, (1 << K) - 1 if "state" in name else 0) for name in held]
+    assert [entry.name for entry in reading.entries(place)] == ["one"]
+
+
+def test_one_without_any_state_is_one_too(place: Place) -> None:
+    write_snapshot(place, "none", subject(empty()), Objects({}), shown)
+    assert reading.load(place, "none").decoded == empty()
+
+
+def test_a_snapshot_that_fails_before_its_manifest_is_none(place: Place) -> None:
+    """Whatever fails: an object, the sinks, or damage that is noticed on the way."""
+    record, held = content()
+    lacking = {name: data for name, data in held.items() if "dead" not in name}
+    with pytest.raises(KeyError):
+        write_snapshot(place, "one", subject(record), Objects(lacking), shown)
+
+    def away() -> None:
+        raise SnapshotError("the sinks are away")
+
+    with pytest.raises(SnapshotError, match="the sinks are away"):
+        write_snapshot(place, "one", subject(record), Objects(held), away)
+    name = next(iter(held))
+    damaged = {**held, name: held[name][:-1] + b"x"}
+    with pytest.raises(SnapshotError, match="it was damaged, and no snapshot is taken of it"):
+        write_snapshot(place, "one", subject(record), Objects(damaged), shown)
+    with pytest.raises(SnapshotError, match="was never finished, so it is not believed") as found:
+        reading.load(place, "one")
+    assert found.value.exit_code == ExitCode.SNAPSHOT == 14
+    (entry,) = reading.entries(place)
+    assert (entry.manifest, entry.unfinished) == (None, True)
+    # The next try under that name is as good as the first.
+    written(place)
+    assert restorable(place, "one")
+
+
+def test_a_disk_that_is_full_leaves_no_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is the last that still fits, up to the manifest."""
+    whole = os.fsync
+    for room in range(9):
+        left = [room]
+
+        def full(descriptor: int, left: list[int] = left) -> None:
+            if not left[0]:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            left[0] -= 1
+            whole(descriptor)
+
+        place = FolderPlace(tmp_path / str(room))
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(SnapshotError, match=r"No space left on device.*free some space"):
+            written(place)
+        monkeypatch.setattr(os, "fsync", whole)
+        assert [e.name for e in reading.entries(place) if e.manifest] == []
+        with pytest.raises(SnapshotError, match=r"never finished|is not in"):
+            reading.load(place, "one")
+        written(place)
+        assert restorable(place, "one")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(SnapshotError, match=r"closed: cannot be written .*allow it"):
+        written(FolderPlace(tmp_path / "closed" / "in"))
+
+
+def test_a_place_that_is_a_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(SnapshotError, match=r"file: cannot be (written|listed|read)"):
+        written(FolderPlace(tmp_path / "file"))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from snapshot_parts import Objects, content, shown, subject
+from millrace.snapshots.places import FolderPlace
+from millrace.snapshots.reading import delete
+from millrace.snapshots.writing import write_snapshot
+record, held = content()
+place = FolderPlace(Path({place!r}))
+write_snapshot(place, "one", subject(record, "token"), Objects(held), shown)
+delete(place, "one")
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "whole"),
+    [
+        ("snapshot.part:1", False),
+        ("snapshot.part:2", False),
+        ("snapshot.part:3", False),
+        ("snapshot.manifest", True),
+        ("snapshot.unlisted", False),
+    ],
+)
+def test_killed_at_any_step_there_is_a_whole_snapshot_or_none(
+    tmp_path: Path, point: str, whole: bool
+) -> None:
+    place = FolderPlace(tmp_path / "snapshots")
+    code = KILLED.format(tests=str(Path(__file__).parent), place=str(place.root))
+    environment = {**os.environ, "MILLRACE_CRASH_AT": point}
+    done = subprocess.run([sys.executable, "-c", code], check=False, env=environment)
+    assert done.returncode == -signal.SIGKILL
+    assert [bool(e.manifest) for e in reading.entries(place)] == [whole]
+    if whole:
+        assert restorable(place, "one")
+    # Who takes over answers the same request under the same name, once.
+    again = written(place, asked="token")
+    assert restorable(place, "one")
+    assert reading.load(place, "one") == again
+    reading.delete(place, "one")
+    assert reading.entries(place) == []
+
+
+def test_two_who_write_under_one_name_leave_the_snapshot_of_one(place: Place) -> None:
+    """An old driver that wakes up behind its parts finds the other's, and harms nothing."""
+    record, held = content()
+    later = replace(record, sealed=8, published=8, intents=())
+
+    def meanwhile() -> None:
+        write_snapshot(place, "one", subject(later, "token"), Objects(held), shown)
+
+    found = write_snapshot(place, "one", subject(record, "token"), Objects(held), meanwhile)
+    assert found.window == 8
+    assert reading.load(place, "one").window == 8
+    assert restorable(place, "one")
+
+
+def test_a_name_that_is_taken_is_refused_and_what_is_there_stays(place: Place) -> None:
+    first = written(place)
+    record, held = content()
+    other = subject(replace(record, sealed=8, published=8, intents=()), "other")
+    with pytest.raises(SnapshotError, match="there is one of that name, of first behind window 7"):
+        write_snapshot(place, "one", other, Objects(held), shown)
+    assert reading.load(place, "one") == first
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "x" * 101, "a b", "-x"])
+def test_what_is_no_name_is_refused(place: Place, name: str) -> None:
+    with pytest.raises(SnapshotError, match="a name has up to 100 letters"):
+        written(place, name)
+    with pytest.raises(SnapshotError, match="a name has up to 100 letters"):
+        reading.delete(place, name)
+
+
+def test_a_damaged_part_is_named(place: Place) -> None:
+    manifest = written(place)
+    for part in manifest.parts:
+        data = place.read("one", part.file)
+        assert data is not None
+        for bad in (data[:-1], data + b"x", bytes([data[0] ^ 1]) + data[1:], b""):
+            place.write("one", part.file, bad)
+            with pytest.raises(SnapshotError, match=f"{part.file} has {len(bad)} bytes that are"):
+                reading.read_part(place, manifest, part)
+            assert len(list(reading.faults(place, manifest))) == 1
+        place.remove("one", part.file)
+        with pytest.raises(SnapshotError, match=f"{part.file} is gone"):
+            reading.read_part(place, manifest, part)
+        place.write("one", part.file, data)
+    assert restorable(place, "one")
+
+
+def test_a_manifest_with_any_byte_changed_is_not_believed(place: Place) -> None:
+    written(place)
+    data = place.read("one", reading.MANIFEST)
+    assert data is not None
+    for at in range(0, len(data), 41):
+        flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        place.write("one", reading.MANIFEST, flipped)
+        try:
+            found = reading.load(place, "one")
+        except (SnapshotError, NewerFormatError):
+            continue
+        # Nothing but the room between two fields may differ.
+        assert json.loads(flipped) == json.loads(data), (at, found)
+    for cut in (0, 1, len(data) // 2, len(data) - 1):
+        place.write("one", reading.MANIFEST, data[:cut])
+        with pytest.raises(SnapshotError, match="is damaged and not believed"):
+            reading.load(place, "one")
+    (entry,) = reading.entries(place)
+    assert "is damaged and not believed" in entry.fault
+
+
+def rewritten(place: Place, **fields: object) -> None:
+    """A manifest with other fields, and a checksum that fits."""
+    data = place.read("one", reading.MANIFEST)
+    assert data is not None
+    document = {**checked.parse(data), **fields}
+    place.write("one", reading.MANIFEST, json.dumps(checked.with_checksum(document)).encode())
+
+
+def test_a_newer_format_is_refused_as_such(place: Place) -> None:
+    written(place)
+    rewritten(place, format=FORMAT + 1, something="new")
+    with pytest.raises(NewerFormatError, match=f"has format {FORMAT + 1}, this release reads up"):
+        reading.load(place, "one")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"window": 8},
+        {"uid": "other"},
+        {"name": "other"},
+        {"parts": []},
+        {"record": "{}"},
+        {"kind": "Record"},
+        {"format": "one"},
+        {"keyGroups": "16"},
+        {"unknown": 1},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_a_manifest_that_contradicts_itself_is_refused(
+    place: Place, fields: dict[str, object]
+) -> None:
+    written(place)
+    rewritten(place, **fields)
+    with pytest.raises(SnapshotError, match="is damaged and not believed"):
+        reading.load(place, "one")
+
+
+def test_parts_outside_of_the_snapshot_cannot_be_named(place: Place) -> None:
+    manifest = written(place)
+    (first, *rest) = json.loads(encode(manifest))["parts"]
+    rewritten(place, parts=[{**first, "digest": "../" * 21 + "x"}, *rest])
+    with pytest.raises(SnapshotError, match="is damaged and not believed"):
+        reading.load(place, "one")
+
+
+def test_deleting_takes_the_whole_snapshot_and_no_other(place: Place) -> None:
+    written(place)
+    written(place, "two")
+    reading.delete(place, "one")
+    assert [entry.name for entry in reading.entries(place)] == ["two"]
+    assert place.files("one") == []
+    assert restorable(place, "two")
+    with pytest.raises(SnapshotError, match=r"snapshot one: is not in .*; snapshots there: two"):
+        reading.delete(place, "one")
+
+
+def test_a_url_of_fsspec_is_one_and_a_path_is_a_folder(tmp_path: Path) -> None:
+    assert isinstance(open_place("memory://x", tmp_path), StorePlace)
+    relative = open_place("in/here", tmp_path)
+    assert isinstance(relative, FolderPlace)
+    assert relative.root == tmp_path / "in" / "here"
+    local = open_place(f"file://{tmp_path}/there", Path("/elsewhere"))
+    assert isinstance(local, FolderPlace)
+    assert local.root == tmp_path / "there"
+    with pytest.raises(SnapshotError, match=r"nosuch.*name a folder"):
+        open_place("nosuch://x", tmp_path)
+
+
+def test_a_store_that_fails_is_said_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = StorePlace("memory://failing/snapshots")
+    written(place)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("not for you")
+
+    for method in ("cat_file", "pipe_file", "ls", "rm_file"):
+        monkeypatch.setattr(place._store, method, refuse)
+    for act in (
+        lambda: place.read("one", "x"),
+        lambda: place.write("one", "x", b""),
+        place.folders,
+        lambda: place.remove("one", "x"),
+    ):
+        with pytest.raises(SnapshotError, match=r"cannot be .* \(not for you\); allow it"):
+            act()
+
+
+def test_folders_are_their_users_alone(tmp_path: Path) -> None:
+    manifest = written(FolderPlace(tmp_path / "made"))
+    for path in (tmp_path / "made" / "one", tmp_path / "made" / "one" / manifest.parts[0].file):
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def taken(place: Place, window: int, created: float, execution: int = 3, uid: str = UID) -> str:
+    """A snapshot that a topology takes by itself."""
+    tag = replace(empty().tag, execution=execution)
+    record = replace(empty(uid), tag=tag, sealed=window, published=window)
+    name = own_name(record)
+    write_snapshot(place, name, subject(record, created=created), Objects({}), shown)
+    return name
+
+
+def test_retention_goes_by_count_and_age_and_leaves_what_is_not_its_own(place: Place) -> None:
+    old = [taken(place, window, created=100.0 * window) for window in (9, 10, 100)]
+    other = taken(place, 1, created=1.0, uid="f" * 32)
+    written(place, "by-hand")
+    record = replace(empty(), tag=replace(empty().tag, execution=4))
+    found = reading.entries(place)
+
+    def out(keep: int, max_age_s: float | None = None, now_s: float = 0.0) -> list[str]:
+        return outdated(found, record, Retention(keep, max_age_s), now_s)
+
+    assert out(3) == []
+    assert out(2) == [old[0]], "by window, not by name"
+    assert out(1) == [old[1], old[0]]
+    assert out(3, 5.0, now_s=10_005.0) == [old[1], old[0]]
+    # The newest stays, however old it is.
+    assert out(3, 5.0, now_s=99_999.0) == [old[1], old[0]]
+    assert other not in out(1, 0.0, now_s=99_999.0)
+
+
+def test_what_an_ended_driver_left_unfinished_goes_and_what_one_writes_now_stays(
+    place: Place,
+) -> None:
+    record = replace(empty(), tag=replace(empty().tag, execution=4))
+    names = [own_name(replace(empty(), tag=replace(empty().tag, execution=n))) for n in (3, 4, 5)]
+    for name in names:
+        place.write(name, "x.arrow", b"part")
+    assert outdated(reading.entries(place), record, Retention(1), 0.0) == [names[0]]
+
+
+def test_every_crash_point_of_a_snapshot_is_tried_here() -> None:
+    from millrace.crash import SNAPSHOT_POINTS
+
+    text = Path(__file__).read_text()
+    points = [point for point in SNAPSHOT_POINTS if point.startswith("snapshot.")]
+    assert len(points) == 3
+    assert [point for point in points if f'"{point}' not in text] == []
