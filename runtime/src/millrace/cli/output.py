@@ -111,6 +111,7 @@ def exit_codes() -> str:
         ExitCode.ENGINE: "the engine, a connector or Spark failed again and again",
         ExitCode.TOO_MANY_DEAD: "too many roots failed for good",
         ExitCode.DEAD_LETTERS: "there are dead letters (--fail-on-dead-letters)",
+        ExitCode.SNAPSHOT: "a snapshot is damaged, unfinished, does not fit or cannot be written",
         ExitCode.INTERRUPTED: "interrupted",
     }
     return ", ".join(f"{code.value} {meanings[code]}" for code in ExitCode)
