@@ -26,7 +26,7 @@ BLOCK_ROOTS = 256
 """Consecutive roots in one tracking block."""
 
 TRACKING_PARTITIONS = 16
-"""Fixed slices of the ack log that blocks are striped over."""
+"""Slices of the ack log that a window attempt's blocks are striped over, at the least."""
 
 DEFAULT_KEY_GROUPS = 128
 
@@ -80,6 +80,6 @@ def block_of(sequence: int) -> int:
     return sequence // BLOCK_ROOTS
 
 
-def tracking_partition(window: int, block: int) -> int:
+def tracking_partition(window: int, block: int, slices: int) -> int:
     """Slice of the ack log that holds a block; windows start at different slices."""
-    return (window + block) % TRACKING_PARTITIONS
+    return (window + block) % slices

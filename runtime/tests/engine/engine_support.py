@@ -50,6 +50,8 @@ from millrace.tracking.message import decode
 
 CODE = Path(__file__).parent / "code"
 STAMP = Stamp(1, 1)
+SLICES = 18
+"""Of the ack log, as with six ackers."""
 
 HEAD = """
 apiVersion: millrace.dev/v1alpha1
@@ -148,9 +150,9 @@ class Windows:
         """Run one attempt of a window, every task once."""
         self.attempts += 1
         self.current = attempt = AttemptId(1, intent.window, self.attempts)
-        self.log.append_control(1, Open(attempt, intent.roots, self.program.tracked_edges))
+        self.log.append_control(1, Open(attempt, intent.roots, self.program.tracked_edges, SLICES))
         plan = AttemptPlan(
-            attempt, STAMP, intent, frozenset(excluded), uncombined or {}, self.chains
+            attempt, STAMP, intent, frozenset(excluded), uncombined or {}, self.chains, SLICES
         )
         reports = self.run_tasks(plan)
         outcome = Outcome(intent, {r.task: r for r in reports}, {}, Verdict(set(), {}, {}))
@@ -216,7 +218,7 @@ class Windows:
     def judge(self, attempt: AttemptId, intent: Intent, excluded: set[int], winners) -> Verdict:
         values: dict[str, np.ndarray] = {}
         window: dict[str, int] = {}
-        for partition in range(16):
+        for partition in range(SLICES):
             key = self.log.slice_key(attempt, partition)
             for entries in self.log.read({key: "0-0"}).values():
                 for _, fields in entries:
@@ -238,8 +240,8 @@ class Windows:
         return Verdict(incomplete, broken, {e: v for e, v in window.items() if v})
 
     def fold(self, message, intent, partition, values) -> None:
-        mine = np.array(list(sequences(intent.window, partition, intent.roots)), np.int64)
-        for net in message.values():
+        mine = np.array(list(sequences(intent.window, partition, intent.roots, SLICES)), np.int64)
+        for net in message.values(SLICES):
             assert net.edge in self.program.tracked_edges
             places = net.places
             if places is None:

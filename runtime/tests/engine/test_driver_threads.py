@@ -123,7 +123,7 @@ def test_a_deletion_that_fails_becomes_an_event(driver):
 
 def test_a_wait_for_a_verdict_that_breaks_stops_the_driver(monkeypatch):
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
-    control = SimpleNamespace(close=quiet)
+    control = SimpleNamespace(close=quiet, slices=quiet)
     asking = Verdicts(SimpleNamespace(), lambda: (), events.put, quiet, 64)  # type: ignore[arg-type]
     monkeypatch.setattr(asking, "_begun", lambda: control)
     monkeypatch.setattr(asking, "_log", SimpleNamespace(wait_verdict=broken))

@@ -10,7 +10,7 @@ import pytest
 from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.protocol import events as e
-from millrace.protocol.acklog import TRACKING_PARTITIONS, SliceOwners
+from millrace.protocol.acklog import SliceOwners
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Phase, Verdict, View
 from millrace.ring import assign
 from millrace.state.client import connect
@@ -62,8 +62,8 @@ def test_slices_are_placed_by_as_many_virtual_nodes_as_were_declared(server, vir
     entries = log.read({log.control_key: "0-0"})[log.control_key]
     told = [decode_control(fields) for _, fields in entries]
     placed = [entry.owners for entry in told if isinstance(entry, SliceOwners)]
-    assert placed == [assign(TRACKING_PARTITIONS, names, None, virtual_nodes)]
-    assert assign(TRACKING_PARTITIONS, names, None, 1) != assign(TRACKING_PARTITIONS, names)
+    assert placed == [assign(18, names, None, virtual_nodes, striped=True)]
+    assert assign(18, names, None, 1, striped=True) != assign(18, names, striped=True)
     made.stop()
 
 

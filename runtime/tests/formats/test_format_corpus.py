@@ -36,7 +36,7 @@ from millrace.homes.documents import Totals as RunTotals
 from millrace.homes.settings import RetiredSink, in_folder
 from millrace.homes.stores import Asked
 from millrace.protocol import codec
-from millrace.protocol.acklog import SliceOwners
+from millrace.protocol.acklog import Open, SliceOwners
 from millrace.protocol.types import (
     AttemptId,
     Components,
@@ -109,6 +109,22 @@ def test_a_name_in_the_code_may_change_and_none_in_a_document() -> None:
         b'{"format":2,"kind":"Members","crc":"03d42362","value":{"execution":3,"owners":["a"],'
         b'"live":[{"execution":1,"window":2,"attempt":3}]}}'
     )
+
+
+def test_an_ack_log_from_when_every_attempt_had_sixteen_slices() -> None:
+    opened = codec.decode(
+        Open,
+        b'{"format":2,"kind":"Open","crc":"e33781d9","value":{"id":{"execution":1,"window":2,'
+        b'"attempt":3},"roots":10,"edges":[">s"]}}',
+    )
+    assert opened == Open(AttemptId(1, 2, 3), 10, (">s",), 16)
+    owners = codec.decode(
+        SliceOwners,
+        b'{"format":2,"kind":"Members","crc":"8810e7c4","value":{"execution":3,"owners":["a","b",'
+        b'"a","b","a","b","a","b","a","b","a","b","a","b","a","b"],"live":[{"execution":1,"window"'
+        b':2,"attempt":3}]}}',
+    )
+    assert owners.owned_by("b") == {opened.slices: frozenset(range(1, 16, 2))}
 
 
 def test_dead_letters() -> None:

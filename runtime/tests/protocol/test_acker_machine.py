@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -14,6 +14,7 @@ from millrace.errors import ProtocolError
 from millrace.ids import TRACKING_PARTITIONS, edge_id, name_id, root_id, tracking_id, tuple_id
 from millrace.protocol import acker, codec
 from millrace.protocol.acklog import (
+    MOST_SLICES,
     ControlEntry,
     ForgetAttempt,
     Open,
@@ -71,18 +72,19 @@ class History:
     winners: list[TaskId]
     losers: list[Event] = field(default_factory=list)
     excluded: frozenset[int] = frozenset()
+    slices: int = TRACKING_PARTITIONS
 
     def opened(self) -> Open:
-        return Open(self.attempt, self.intent.roots, EDGES)
+        return Open(self.attempt, self.intent.roots, EDGES, self.slices)
 
     def messages(self) -> list[PlainMessage]:
         found: dict[tuple[TaskId, int], PlainMessage] = {}
         window = self.attempt.window
-        home = check_partition(window)
+        home = check_partition(window, self.slices)
         for task in self.winners:
             found[task, home] = PlainMessage(self.attempt, task, home, defaultdict(dict), {})
         for event in [*self.events, *self.losers]:
-            partition = home if event.root < 0 else partition_of(window, event.root)
+            partition = home if event.root < 0 else partition_of(window, event.root, self.slices)
             key = (event.task, partition)
             if key not in found:
                 found[key] = PlainMessage(
@@ -218,7 +220,7 @@ def judge(what: History, rng: random.Random, log: Log | None = None) -> Verdict:
     """The verdict of a single acker that reads everything, in an order that ``rng`` says."""
     log = log or Log()
     one = Acker("a", log)
-    log.control += [SliceOwners.of(2, ["a"]), what.opened()]
+    log.control += [SliceOwners.of(2, ["a"], {what.attempt: what.slices}), what.opened()]
     messages = what.messages()
     rng.shuffle(messages)
     for message in messages:
@@ -227,7 +229,7 @@ def judge(what: History, rng: random.Random, log: Log | None = None) -> Verdict:
             one.step(rng)
     log.control.append(what.marker())
     settle(rng, one)
-    verdict = acker.merge_verdicts(log.answers)
+    verdict = acker.merge_verdicts(log.answers, what.slices)
     assert verdict is not None
     return verdict
 
@@ -354,11 +356,11 @@ def test_a_lost_message_blames_nobody(
         log.append(message)
     log.control += [SliceOwners.of(2, ["a"]), what.opened(), what.marker()]
     settle(rng, one)
-    verdict = acker.merge_verdicts(log.answers)
+    verdict = acker.merge_verdicts(log.answers, TRACKING_PARTITIONS)
     assert verdict is not None
     assert not verdict.window_complete
     assert verdict.incomplete == ()
-    assert verdict.complete == roots - roots_of(5, lost.partition, roots)
+    assert verdict.complete == roots - roots_of(5, lost.partition, roots, TRACKING_PARTITIONS)
 
 
 def test_a_message_that_does_not_fit_counts_as_lost() -> None:
@@ -396,13 +398,13 @@ def test_a_root_that_nobody_read_breaks_at_its_source() -> None:
 # --- several ackers, changes, crashes
 
 
-@given(st.integers(0, 99), st.sampled_from([1, 300, 900]), rngs())
+@given(st.integers(0, 99), st.sampled_from([1, 300, 900]), st.sampled_from([16, 18, 20]), rngs())
 @settings(max_examples=60, deadline=None)
 def test_changes_and_crashes_give_the_same_verdict(
-    seed: int, roots: int, rng: random.Random
+    seed: int, roots: int, slices: int, rng: random.Random
 ) -> None:
     """Ackers come and go, crash and are doubled, in the middle of a window."""
-    what = history(seed, roots)
+    what = replace(history(seed, roots), slices=slices)
     keep = random.Random(seed)
     what.events = [event for event in what.events if keep.random() < 0.99]
     what.losers = [replace(e, task=TaskId(1, 0, 77)) for e in what.events if keep.random() < 0.1]
@@ -410,7 +412,8 @@ def test_changes_and_crashes_give_the_same_verdict(
     log = Log()
     names = ["a", "b", "c"]
     ackers = [Acker(name, log) for name in [*names, "a"]]
-    log.control += [(members := SliceOwners.of(2, names[:1])), what.opened()]
+    live = {what.attempt: slices}
+    log.control += [(members := SliceOwners.of(2, names[:1], live)), what.opened()]
     todo: list[PlainMessage | CloseMarker] = [*what.messages()]
     rng.shuffle(todo)
     todo.append(what.marker())
@@ -418,7 +421,7 @@ def test_changes_and_crashes_give_the_same_verdict(
         match rng.randrange(10):
             case 0:
                 alive = rng.sample(names, rng.randint(1, 3))
-                members = SliceOwners.of(2, alive, [what.attempt], members)
+                members = SliceOwners.of(2, alive, live, members)
                 log.control.append(members)
             case 1:
                 rng.choice(ackers).restart()
@@ -432,9 +435,9 @@ def test_changes_and_crashes_give_the_same_verdict(
                 rng.choice(ackers).step(rng)
     settle(rng, *ackers)
     if rng.random() < 0.5:
-        log.control.append(SliceOwners.of(2, names[1:], [what.attempt], members))
+        log.control.append(SliceOwners.of(2, names[1:], live, members))
         settle(rng, *ackers)
-    assert acker.merge_verdicts(log.answers) == expected
+    assert acker.merge_verdicts(log.answers, slices) == expected
     by_slice: dict[tuple[int, ...], Verdict] = {}
     for answer in log.answers:
         assert by_slice.setdefault(answer.partitions, answer) == answer
@@ -447,7 +450,7 @@ def test_an_acker_without_a_share_answers_nothing() -> None:
     log.control += [SliceOwners.of(2, ["a"]), what.opened(), what.marker()]
     settle(random.Random(0), one)
     assert log.answers == []
-    assert one.machine.owned == frozenset()
+    assert one.machine.owned(TRACKING_PARTITIONS) == frozenset()
 
 
 def test_who_takes_over_after_the_close_answers_for_all() -> None:
@@ -459,9 +462,9 @@ def test_who_takes_over_after_the_close_answers_for_all() -> None:
         log.append(message)
     settle(random.Random(0), heir)
     assert log.answers == []
-    log.control.append(SliceOwners.of(2, ["b"], [what.attempt]))
+    log.control.append(SliceOwners.of(2, ["b"], {what.attempt: what.slices}))
     settle(random.Random(0), heir)
-    verdict = acker.merge_verdicts(log.answers)
+    verdict = acker.merge_verdicts(log.answers, TRACKING_PARTITIONS)
     assert verdict is not None
     assert (verdict.complete, verdict.window_complete) == (300, True)
 
@@ -473,21 +476,25 @@ def test_what_is_not_held_has_no_phase_and_takes_no_message() -> None:
     for message in what.messages():
         machine.message(message.partition, "1", message)
     assert machine.control(SliceOwners.of(0, ["a"])) == []
-    assert machine.owned == frozenset(range(TRACKING_PARTITIONS)), "execution 0 is not too old"
+    assert machine.owned(TRACKING_PARTITIONS) == frozenset(range(TRACKING_PARTITIONS)), (
+        "execution 0 is not too old"
+    )
 
 
 def test_a_slice_without_roots_is_followed_only_for_the_windows_own_tree() -> None:
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
     opened = history(1, 5).opened()
     machine.control(opened)
-    followed = machine.control(SliceOwners.of(2, ["a"], [opened.id]))
-    assert followed == [acker.Follow(opened.id, check_partition(opened.id.window))]
+    followed = machine.control(SliceOwners.of(2, ["a"], {opened.id: opened.slices}))
+    assert followed == [
+        acker.Follow(opened.id, check_partition(opened.id.window, TRACKING_PARTITIONS))
+    ]
 
 
 def closed(what: History, *messages: PlainMessage) -> tuple[acker.AckerMachine[PlainMessage], int]:
     """A machine that has been handed these messages of a small window, and its close marker."""
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
-    home = check_partition(what.attempt.window)
+    home = check_partition(what.attempt.window, TRACKING_PARTITIONS)
     machine.control(SliceOwners.of(2, ["a"]))
     machine.control(what.opened())
     for number, message in enumerate(messages):
@@ -497,7 +504,7 @@ def closed(what: History, *messages: PlainMessage) -> tuple[acker.AckerMachine[P
 
 
 def lost(what: History) -> list[acker.AckerAction]:
-    home = check_partition(what.attempt.window)
+    home = check_partition(what.attempt.window, TRACKING_PARTITIONS)
     verdict = Verdict(what.attempt, (home,), 0, (), False)
     return [acker.Unfollow(what.attempt, home), acker.Answer(verdict)]
 
@@ -522,7 +529,7 @@ def test_steps_that_nobody_waits_for_change_nothing() -> None:
 
 def test_a_losers_message_that_is_gone_from_the_log_loses_the_verdict() -> None:
     what = history(1, 5)
-    home = check_partition(what.attempt.window)
+    home = check_partition(what.attempt.window, TRACKING_PARTITIONS)
     loser = PlainMessage(what.attempt, LOSER, home, {LINES: {0: 7}})
     machine, _ = closed(what, loser, *what.messages())
     assert machine.drained(what.attempt, home) == [acker.Reread(what.attempt, home, ("0",))]
@@ -556,7 +563,7 @@ def test_a_message_on_the_stream_of_another_slice_is_passed_over() -> None:
 def test_nothing_is_folded_any_more_while_losers_are_undone() -> None:
     """Not even from a winner that has nothing to say here, by its own word."""
     what = history(1, 5)
-    home = check_partition(what.attempt.window)
+    home = check_partition(what.attempt.window, TRACKING_PARTITIONS)
     silent = TaskId(2, 0, 1)
     loser = PlainMessage(what.attempt, LOSER, home, {LINES: {0: 7}})
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
@@ -593,11 +600,11 @@ def test_who_loses_a_slice_stops_reading_it() -> None:
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
     machine.control(SliceOwners.of(2, ["a"]))
     opened = history(1, 300).opened()
-    slices = [check_partition(5), check_partition(5) + 1]
+    slices = [check_partition(5, TRACKING_PARTITIONS), check_partition(5, TRACKING_PARTITIONS) + 1]
     assert machine.control(opened) == [acker.Follow(opened.id, p) for p in slices]
-    gone = machine.control(SliceOwners.of(2, ["b"], [opened.id]))
+    gone = machine.control(SliceOwners.of(2, ["b"], {opened.id: opened.slices}))
     assert gone == [acker.Unfollow(opened.id, p) for p in slices]
-    assert machine.owned == frozenset()
+    assert machine.owned(TRACKING_PARTITIONS) == frozenset()
     assert machine.drained(opened.id, slices[0]) == []
 
 
@@ -607,7 +614,9 @@ def test_a_winner_that_was_refused_where_none_was_expected_counts_as_lost() -> N
     one = Acker("a", log)
     for message in what.messages():
         log.append(message)
-    elsewhere = next(p for p in range(TRACKING_PARTITIONS) if roots_of(5, p, 300) == 44)
+    elsewhere = next(
+        p for p in range(TRACKING_PARTITIONS) if roots_of(5, p, 300, TRACKING_PARTITIONS) == 44
+    )
     marker = what.marker()
     task = marker.winners[0][0]
     unlisted = tuple((t, tuple(p for p in parts if p != elsewhere)) for t, parts in marker.winners)
@@ -616,7 +625,7 @@ def test_a_winner_that_was_refused_where_none_was_expected_counts_as_lost() -> N
     ]
     log.control += [SliceOwners.of(2, ["a"]), what.opened(), replace(marker, winners=unlisted)]
     settle(random.Random(0), one)
-    verdict = acker.merge_verdicts(log.answers)
+    verdict = acker.merge_verdicts(log.answers, TRACKING_PARTITIONS)
     assert verdict is not None
     assert not verdict.window_complete
 
@@ -625,9 +634,14 @@ def test_only_slices_with_roots_are_followed() -> None:
     machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
     machine.control(SliceOwners.of(2, ["a"]))
     opened = history(1, 100).opened()
-    assert machine.control(opened) == [acker.Follow(opened.id, check_partition(5))]
-    assert machine.reading(opened.id, check_partition(5)) is acker.Reading.FOLLOWING
-    assert machine.reading(opened.id, check_partition(6)) is None
+    assert machine.control(opened) == [
+        acker.Follow(opened.id, check_partition(5, TRACKING_PARTITIONS))
+    ]
+    assert (
+        machine.reading(opened.id, check_partition(5, TRACKING_PARTITIONS))
+        is acker.Reading.FOLLOWING
+    )
+    assert machine.reading(opened.id, check_partition(6, TRACKING_PARTITIONS)) is None
 
 
 def test_forget_lets_go() -> None:
@@ -636,7 +650,7 @@ def test_forget_lets_go() -> None:
     opened = history(1, 100).opened()
     machine.control(opened)
     assert machine.control(opened) == []
-    gone = [acker.Unfollow(opened.id, check_partition(5))]
+    gone = [acker.Unfollow(opened.id, check_partition(5, TRACKING_PARTITIONS))]
     assert machine.control(ForgetAttempt(opened.id)) == gone
     assert machine.control(ForgetAttempt(opened.id)) == []
     assert machine.attempts == ()
@@ -649,7 +663,7 @@ def test_members_name_what_is_alive() -> None:
     old, new = history(1, 9).opened(), replace(history(1, 9).opened(), id=AttemptId(2, 6, 1))
     machine.control(old)
     machine.control(new)
-    machine.control(SliceOwners.of(2, ["a"], live=[new.id]))
+    machine.control(SliceOwners.of(2, ["a"], live={new.id: new.slices}))
     assert machine.attempts == (new.id,)
 
 
@@ -658,12 +672,12 @@ def test_a_new_execution_ends_the_older_ones_attempts() -> None:
     machine.control(SliceOwners.of(2, ["a"]))
     old = history(1, 9).opened()
     machine.control(old)
-    machine.control(SliceOwners.of(3, ["a"], live=[old.id]))
+    machine.control(SliceOwners.of(3, ["a"], live={old.id: old.slices}))
     assert machine.attempts == ()
     # What the fenced driver still appends is not listened to.
     assert machine.control(old) == []
     assert machine.control(SliceOwners.of(2, ["b"])) == []
-    assert len(machine.owned) == TRACKING_PARTITIONS
+    assert len(machine.owned(TRACKING_PARTITIONS)) == TRACKING_PARTITIONS
 
 
 def test_a_second_close_and_late_messages_change_nothing() -> None:
@@ -679,7 +693,7 @@ def test_a_second_close_and_late_messages_change_nothing() -> None:
     for message in what.messages():
         log.append(message)
     settle(random.Random(3), one)
-    verdict = acker.merge_verdicts(log.answers)
+    verdict = acker.merge_verdicts(log.answers, TRACKING_PARTITIONS)
     assert verdict is not None
     assert (verdict.complete, verdict.window_complete) == (5, True)
     assert len(log.answers) == TRACKING_PARTITIONS
@@ -688,24 +702,29 @@ def test_a_second_close_and_late_messages_change_nothing() -> None:
 # --- numbers and values
 
 
-@given(st.integers(0, 40), st.integers(0, 9000))
+@given(st.integers(0, 40), st.integers(0, 9000), st.integers(1, 64))
 @settings(deadline=None, max_examples=40)
-def test_slices_partition_the_roots(window: int, roots: int) -> None:
+def test_slices_partition_the_roots(window: int, roots: int, slices: int) -> None:
     seen = []
-    for partition in range(TRACKING_PARTITIONS):
-        mine = list(sequences(window, partition, roots))
-        assert [partition_of(window, s) for s in mine] == [partition] * len(mine)
-        assert [local_index(window, partition, s) for s in mine] == list(range(len(mine)))
-        assert roots_of(window, partition, roots) == len(mine)
+    busy = []
+    for partition in range(slices):
+        mine = list(sequences(window, partition, roots, slices))
+        assert [partition_of(window, s, slices) for s in mine] == [partition] * len(mine)
+        assert [local_index(window, partition, s, slices) for s in mine] == list(range(len(mine)))
+        assert roots_of(window, partition, roots, slices) == len(mine)
+        if mine or partition == check_partition(window, slices):
+            busy.append(partition)
         seen += mine
     assert sorted(seen) == list(range(roots))
+    assert Open(AttemptId(1, window, 1), roots, EDGES, slices).partitions() == busy
 
 
 @pytest.mark.parametrize(
     "entry",
     [
         Open(AttemptId(1, 2, 3), 10, EDGES),
-        SliceOwners.of(4, ["a", "b"], [AttemptId(4, 2, 3)]),
+        Open(AttemptId(1, 2, 3), 10, EDGES, 18),
+        SliceOwners.of(4, ["a", "b"], {AttemptId(4, 2, 3): 20}),
         ForgetAttempt(AttemptId(1, 2, 3)),
         history(1, 5).marker(),
     ],
@@ -714,23 +733,66 @@ def test_control_entries_survive_json(entry: ControlEntry) -> None:
     assert codec.decode(type(entry), codec.encode(entry)) == entry
 
 
-def test_a_change_of_members_moves_few_slices() -> None:
-    before = SliceOwners.of(1, ["a", "b"])
-    after = SliceOwners.of(1, ["a", "b", "c"], previous=before)
-    moved = sum(x != y for x, y in zip(before.owners, after.owners, strict=True))
-    assert moved == TRACKING_PARTITIONS // 3
-    five = SliceOwners.of(1, [f"acker-{n}" for n in range(5)])
-    six = SliceOwners.of(1, [f"acker-{n}" for n in range(6)], previous=five)
-    assert sum(x != y for x, y in zip(five.owners, six.owners, strict=True)) == 2
+def moved(before: SliceOwners, after: SliceOwners, slices: int) -> int:
+    one, other = before.table(slices), after.table(slices)
+    assert one is not None
+    assert other is not None
+    return sum(x != y for x, y in zip(one, other, strict=True))
+
+
+def test_a_change_of_members_moves_few_slices_of_what_is_open() -> None:
+    open_ = {AttemptId(1, 1, 1): 16}
+    before = SliceOwners.of(1, ["a", "b"], open_)
+    after = SliceOwners.of(1, ["a", "b", "c"], open_, before)
+    assert moved(before, after, 16) == 16 // 3
+    open_ = {AttemptId(1, 1, 1): 20}
+    five = SliceOwners.of(1, [f"acker-{n}" for n in range(5)], open_)
+    six = SliceOwners.of(1, [f"acker-{n}" for n in range(6)], open_, five)
+    assert moved(five, six, 20) == 3
+
+
+@pytest.mark.parametrize("ackers", range(1, 65))
+def test_what_opens_is_shared_evenly_by_any_number_of_ackers(ackers: int) -> None:
+    names = [f"acker-{n}" for n in range(ackers)]
+    placed = SliceOwners.of(1, names, {AttemptId(1, 1, 1): 16})
+    assert TRACKING_PARTITIONS <= placed.slices <= MOST_SLICES
+    assert set(Counter(placed.owners).values()) == {placed.slices // ackers}
+    # Striped: that many slices in a row, and the blocks in them, are on different ackers.
+    assert placed.owners[:ackers] * (placed.slices // ackers) == placed.owners
+    assert len(placed.table(16) or ()) == 16
+
+
+def test_owners_of_what_nobody_has_open_any_more_are_not_told() -> None:
+    open_ = {AttemptId(1, 1, 1): 16, AttemptId(1, 2, 1): 20}
+    placed = SliceOwners.of(1, ["a", "b", "c"], open_)
+    assert [len(table) for table in (placed.owners, *placed.others)] == [18, 16, 20]
+    again = placed.renewed({AttemptId(1, 2, 1): 20})
+    assert (again.owners, again.live) == (placed.owners, (AttemptId(1, 2, 1),))
+    assert again.others == placed.others[1:]
+    assert again.table(16) is None
+    # What was placed for 16 slices does not bind an attempt that opens with them later.
+    later = SliceOwners.of(1, ["a", "b"], {AttemptId(1, 2, 1): 20}, placed)
+    assert later.owners == SliceOwners.of(1, ["a", "b"]).owners
+
+
+def test_an_acker_that_comes_back_has_what_it_had() -> None:
+    names = [f"acker-{n}" for n in range(6)]
+    open_ = {AttemptId(1, 1, 1): 18}
+    six = SliceOwners.of(1, names, open_)
+    five = SliceOwners.of(1, names[1:], open_, six)
+    assert moved(six, five, 18) == 3
+    assert SliceOwners.of(1, names, open_, five).owners == six.owners
 
 
 def test_merging_waits_for_every_slice() -> None:
     attempt = AttemptId(1, 1, 1)
     parts = [Verdict(attempt, (p,), p, (), True) for p in range(TRACKING_PARTITIONS)]
-    assert acker.merge_verdicts(parts[1:]) is None
-    assert acker.merge_verdicts([]) is None
-    merged = acker.merge_verdicts([*parts, *parts])
+    assert acker.merge_verdicts(parts[1:], TRACKING_PARTITIONS) is None
+    assert acker.merge_verdicts([], TRACKING_PARTITIONS) is None
+    merged = acker.merge_verdicts([*parts, *parts], TRACKING_PARTITIONS)
     assert merged is not None
     assert merged.complete == sum(range(TRACKING_PARTITIONS))
     with pytest.raises(ProtocolError, match="different window attempts"):
-        acker.merge_verdicts([*parts, replace(parts[0], id=AttemptId(1, 1, 2))])
+        acker.merge_verdicts(
+            [*parts, replace(parts[0], id=AttemptId(1, 1, 2))], TRACKING_PARTITIONS
+        )

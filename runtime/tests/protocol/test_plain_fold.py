@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.ids import TRACKING_PARTITIONS
 from millrace.protocol.acklog import Open, partition_of
 from millrace.protocol.types import AttemptId, TaskId
 from millrace.simulate.parts.plainfold import PlainFold, PlainMessage
 
 ATTEMPT = AttemptId(1, 1, 1)
-HERE = partition_of(1, 0)
+HERE = partition_of(1, 0, TRACKING_PARTITIONS)
 
 
 def accepts(nets: dict[str, dict[int, int]], roots: int = 3) -> bool:
@@ -38,6 +39,6 @@ def test_what_is_not_of_the_slice_is_refused(nets: dict[str, dict[int, int]]) ->
 
 
 def test_roots_of_another_slice_are_refused() -> None:
-    far = next(s for s in range(100_000) if partition_of(1, s) != HERE)
+    far = next(s for s in range(100_000) if partition_of(1, s, TRACKING_PARTITIONS) != HERE)
     assert not accepts({">s": {far: 1}}, far + 1)
     assert not accepts({">s": {0: 1, far: 1}}, far + 1)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.errors import ProtocolError
-from millrace.ring import assign, owners
+from millrace.ring import Difference, assign, diff, largest_share, owners
 
 MEMBERS = st.frozensets(st.sampled_from([f"m{i}" for i in range(9)]), min_size=1)
 
@@ -70,6 +70,57 @@ def test_no_even_assignment_moves_less(units: int, count: int, data: st.DataObje
 def test_no_change_moves_nothing(units: int, members: frozenset[str]) -> None:
     placed = assign(units, members)
     assert assign(units, members, placed) == placed
+
+
+@given(st.integers(0, 90), MEMBERS)
+@settings(deadline=None)
+def test_stripes_lie_on_the_members_in_turn(units: int, members: frozenset[str]) -> None:
+    placed = assign(units, members, striped=True)
+    turn = placed[: len(members)]
+    assert len(set(turn)) == len(turn)
+    assert placed == tuple(turn[unit % len(members)] for unit in range(units))
+    assert placed == assign(units, sorted(members, reverse=True), striped=True)
+
+
+@given(st.integers(1, 64), MEMBERS, MEMBERS, st.booleans())
+@settings(deadline=None)
+def test_a_placement_moves_what_diff_says_had_to(
+    units: int, members: frozenset[str], others: frozenset[str], striped: bool
+) -> None:
+    before = assign(units, members, striped=striped)
+    after = assign(units, others, before, striped=striped)
+    found = diff(before, after, others)
+    assert found.units == tuple(u for u in range(units) if before[u] != after[u])
+    assert found.moves == len(found.units) == found.least
+    assert found.least == units - _most_kept(units, others, Counter(before))
+
+
+@given(st.integers(1, 64), st.integers(1, 3), MEMBERS, MEMBERS)
+@settings(deadline=None)
+def test_diff_counts_each_owner_that_is_new(
+    groups: int, copies: int, members: frozenset[str], others: frozenset[str]
+) -> None:
+    before = owners(groups, members, copies)
+    after = owners(groups, others, copies, previous=before)
+    found = diff(before, after, others)
+    new = [set(b) - set(a) for a, b in zip(before, after, strict=True)]
+    assert found.moves == sum(map(len, new))
+    assert found.units == tuple(group for group, names in enumerate(new) if names)
+    assert 0 <= found.least <= found.moves
+    assert diff(after, after).moves == diff(after, after).least == 0
+
+
+def test_diff_needs_the_same_units() -> None:
+    with pytest.raises(ProtocolError, match="3 units cannot be compared with one of 2"):
+        diff(("a",) * 3, ("a",) * 2)
+    # A needless exchange is told from what had to move.
+    assert diff(("a", "b"), ("b", "a")) == Difference((0, 1), 2, 0)
+
+
+def test_the_largest_share_is_in_parts_of_the_mean() -> None:
+    assert largest_share([3, 3, 3]) == 1.0
+    assert largest_share([4, 2, 0]) == 2.0
+    assert largest_share([]) == largest_share([0, 0]) == 1.0
 
 
 def test_placing_on_nobody_is_refused() -> None:

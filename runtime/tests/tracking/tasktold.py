@@ -33,10 +33,16 @@ class TaskTold:
     """What one task attempt emits and processes; roots are uint32, ids uint64."""
 
     def __init__(
-        self, attempt: AttemptId, task: TaskId, roots: int, ranges: Sequence[RootRange] = ()
+        self,
+        attempt: AttemptId,
+        task: TaskId,
+        roots: int,
+        ranges: Sequence[RootRange] = (),
+        slices: int = ids.TRACKING_PARTITIONS,
     ) -> None:
         self._named = attempt, task, roots, ranges
-        self._books = Books(roots, True, NetPool())
+        self._slices = slices
+        self._books = Books(roots, slices, True, NetPool())
 
     def read(self, source: str, roots: U32, seeds: U64) -> None:
         """A source task has read these roots: closes the seed that the acker sets."""
@@ -59,4 +65,4 @@ class TaskTold:
         kernels.absorb(np.array([value], np.uint64), tree, self._books.net(edge.name).pair)
 
     def messages(self) -> list[tuple[int, bytes]]:
-        return told(self._books, AckCollector(*self._named)).messages()
+        return told(self._books, AckCollector(*self._named, slices=self._slices)).messages()

@@ -61,11 +61,13 @@ def touches(roots: int) -> st.SearchStrategy[Touches]:
     return st.lists(one, max_size=30)
 
 
-def messages(roots: int, what: Touches) -> list[tuple[AckMessage, PlainMessage]]:
+def messages(
+    roots: int, what: Touches, slices: int = TRACKING_PARTITIONS
+) -> list[tuple[AckMessage, PlainMessage]]:
     """The same messages in both forms."""
     found = []
     for task in {touch[0] for touch in what}:
-        collector = TaskTold(ATTEMPT, TaskId(0, task, task), roots, intent(roots).ranges)
+        collector = TaskTold(ATTEMPT, TaskId(0, task, task), roots, intent(roots).ranges, slices)
         for edge in EDGES:
             mine = [touch for touch in what if touch[:2] == (task, edge)]
             roots_of_edge = np.array([root for _, _, root, _ in mine], np.uint32)
@@ -73,9 +75,9 @@ def messages(roots: int, what: Touches) -> list[tuple[AckMessage, PlainMessage]]
             collector.absorb(edge, roots_of_edge, values)
         for partition, data in collector.messages():
             message = decode(data)
-            fold = ArrayFold(Open(ATTEMPT, roots, EDGES), partition)
+            fold = ArrayFold(Open(ATTEMPT, roots, EDGES, slices), partition)
             nets: dict[str, dict[int, int]] = {}
-            for net in message.values():
+            for net in message.values(slices):
                 so_far = nets.setdefault(net.edge, {})
                 for sequence, value in _by_sequence(fold, net).items():
                     so_far[sequence] = so_far.get(sequence, 0) ^ value
@@ -96,18 +98,19 @@ def _by_sequence(fold: ArrayFold, net: Net) -> dict[int, int]:
         )
     ),
     st.integers(0, TRACKING_PARTITIONS - 1),
+    st.sampled_from([TRACKING_PARTITIONS, 18, 21]),
 )
 @settings(deadline=None, max_examples=60)
 def test_the_array_fold_equals_the_plain_one(
-    case: tuple[int, Touches, frozenset[int]], taken_out: int
+    case: tuple[int, Touches, frozenset[int]], taken_out: int, slices: int
 ) -> None:
     roots, what, excluded = case
-    opened, close = Open(ATTEMPT, roots, EDGES), marker(roots, excluded)
+    opened, close = Open(ATTEMPT, roots, EDGES, slices), marker(roots, excluded)
     # Most roots are read, so that both kinds of roots are there.
     read = [s for s in range(roots) if s not in excluded and (s % 7 or s == 0)]
     what = what + [(0, edge, s, seed) for s, seed, edge in seeds(close.intent, read)]
-    pairs = messages(roots, what)
-    for partition in range(TRACKING_PARTITIONS):
+    pairs = messages(roots, what, slices)
+    for partition in range(slices):
         array, plain = ArrayFold(opened, partition), PlainFold(opened, partition)
         mine = [pair for pair in pairs if pair[0].partition == partition]
         for one, other in mine:
@@ -141,10 +144,12 @@ def test_seeds_that_cancel_are_never_computed(said: list[tuple[int, int, tuple[i
     for low, count, records in said:
         seeds = Seeds(source_edge("lines"), low, count, *records)
         intervals.toggle(seeds)
-        plain[low : low + count] ^= seeds.net(WINDOW, WINDOW).values
+        plain[low : low + count] ^= seeds.net(WINDOW, WINDOW, TRACKING_PARTITIONS).values
     left = list(intervals.take())
     for seeds in left:
-        plain[seeds.low : seeds.low + seeds.count] ^= seeds.net(WINDOW, WINDOW).values
+        plain[seeds.low : seeds.low + seeds.count] ^= seeds.net(
+            WINDOW, WINDOW, TRACKING_PARTITIONS
+        ).values
     assert not plain.any()
     assert sum(seeds.count for seeds in left) <= sum(count for _, count, _ in said)
     assert list(intervals.take()) == []
@@ -179,7 +184,7 @@ def test_both_folds_leave_holes_alone(data: st.DataObject) -> None:
                 plain.apply(other)
         array.seed(close)
         plain.seed(close)
-        inside = set(sequences(WINDOW, partition, roots)) - excluded
+        inside = set(sequences(WINDOW, partition, roots, TRACKING_PARTITIONS)) - excluded
         wanted = sorted(s for s in inside if s not in empty or s == touched)
         assert list(array.incomplete()) == list(plain.incomplete()) == wanted
         assert list(array.trace(close).broken()) == list(plain.trace(close).broken())
@@ -187,16 +192,20 @@ def test_both_folds_leave_holes_alone(data: st.DataObject) -> None:
 
 def _dense(edge: str, low: int, count: int) -> AckMessage:
     net = Net(edge, low, np.ones(count, np.uint64))
-    return AckMessage(ATTEMPT, TaskId(0, 0, 0), check_partition(WINDOW), (net,), {})
+    return AckMessage(
+        ATTEMPT, TaskId(0, 0, 0), check_partition(WINDOW, TRACKING_PARTITIONS), (net,), {}
+    )
 
 
 def _sparse(*places: int) -> AckMessage:
     net = Net("a>b", 0, np.ones(len(places), np.uint64), np.array(places, np.uint32))
-    return AckMessage(ATTEMPT, TaskId(0, 0, 0), check_partition(WINDOW), (net,), {})
+    return AckMessage(
+        ATTEMPT, TaskId(0, 0, 0), check_partition(WINDOW, TRACKING_PARTITIONS), (net,), {}
+    )
 
 
 def test_messages_that_do_not_fit_are_not_accepted() -> None:
-    fold = ArrayFold(Open(ATTEMPT, 200, EDGES), check_partition(WINDOW))
+    fold = ArrayFold(Open(ATTEMPT, 200, EDGES), check_partition(WINDOW, TRACKING_PARTITIONS))
     assert fold.accepts(_dense("a>b", 0, 200))
     assert not fold.accepts(_dense("a>b", 1, 200))
     assert not fold.accepts(_dense("a>c", 0, 200))
@@ -219,7 +228,7 @@ def test_eight_bytes_a_root() -> None:
 
 def test_a_wrong_close_marker_breaks_roots_but_not_the_acker() -> None:
     """More roots than were announced, excluded ones far away, a source that has no edge."""
-    fold = ArrayFold(Open(ATTEMPT, 10, ("a>b",)), check_partition(WINDOW))
+    fold = ArrayFold(Open(ATTEMPT, 10, ("a>b",)), check_partition(WINDOW, TRACKING_PARTITIONS))
     close = marker(5000, frozenset([4097, 3]))
     fold.seed(close)
     assert list(fold.incomplete()) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
@@ -278,4 +287,4 @@ def test_a_machine_over_arrays_finds_the_broken_roots() -> None:
             assert isinstance(action, Follow | Unfollow)
     assert [(root.sequence, root.processor) for root in found] == [(4000, "b")]
     assert complete == roots - 2
-    assert roots_of(WINDOW, 0, roots) > 0
+    assert roots_of(WINDOW, 0, roots, TRACKING_PARTITIONS) > 0

@@ -145,14 +145,14 @@ def test_changed_ackers_are_told_once(log: AckLog, control: AckControl) -> None:
 
 def test_waiting_ends_with_the_last_slice(log: AckLog, control: AckControl) -> None:
     control.open(attempt(1), 5)
-    assert log.wait_verdict(attempt(1), 0.0) is None
+    assert log.wait_verdict(attempt(1), TRACKING_PARTITIONS, 0.0) is None
     some = parts(1)
     some[3] = Verdict(attempt(1), (3,), 4, (FailedRoot(2, "out", "broken"),), False)
     log.answer(attempt(1), some[:5])
     log.answer(attempt(1), some[2:9])
-    assert log.wait_verdict(attempt(1), 0.01) is None
+    assert log.wait_verdict(attempt(1), TRACKING_PARTITIONS, 0.01) is None
     log.answer(attempt(1), some[9:])
-    assert log.wait_verdict(attempt(1), 5.0) == Verdict(
+    assert log.wait_verdict(attempt(1), TRACKING_PARTITIONS, 5.0) == Verdict(
         attempt(1),
         tuple(range(TRACKING_PARTITIONS)),
         4,
@@ -167,7 +167,7 @@ def test_a_lost_log_is_told_from_a_slow_acker(
     control.open(attempt(1), 5)
     client.flushdb()
     with pytest.raises(AckLogLostError, match="a new attempt is needed"):
-        log.wait_verdict(attempt(1), 60.0)
+        log.wait_verdict(attempt(1), TRACKING_PARTITIONS, 60.0)
 
 
 def test_a_log_that_was_lost_is_begun_again(

@@ -29,9 +29,11 @@ def _net_by_root(collector: TaskTold, roots: int) -> dict[tuple[str, int], int]:
         message = codec.decode(data)
         assert (message.attempt, message.task, message.partition) == (ATTEMPT, TASK, partition)
         place_of = {
-            local_index(7, partition, s): s for s in range(roots) if partition_of(7, s) == partition
+            local_index(7, partition, s, TRACKING_PARTITIONS): s
+            for s in range(roots)
+            if partition_of(7, s, TRACKING_PARTITIONS) == partition
         }
-        for net in message.values():
+        for net in message.values(TRACKING_PARTITIONS):
             places = range(net.low, net.low + len(net.values)) if net.places is None else net.places
             for place, value in zip(places, net.values.tolist(), strict=True):
                 root = (net.edge, place_of[int(place)])
@@ -86,7 +88,10 @@ def test_every_task_writes_to_the_slice_that_judges_the_window() -> None:
     collector.absorb(SPLIT, np.array([300], np.uint32), np.array([9], np.uint64))
     for value in (5, 1, 2):
         collector.combined(WORDS, value)
-    home, other = check_partition(7), (check_partition(7) + 1) % TRACKING_PARTITIONS
+    home, other = (
+        check_partition(7, TRACKING_PARTITIONS),
+        (check_partition(7, TRACKING_PARTITIONS) + 1) % TRACKING_PARTITIONS,
+    )
     messages = {partition: codec.decode(data) for partition, data in collector.messages()}
     assert messages.keys() == {home, other}
     assert messages[home].window_checks == {WORDS.name: 5 ^ 1 ^ 2}
@@ -98,7 +103,11 @@ def test_dense_and_sparse_by_size() -> None:
     def nets(roots: np.ndarray, total: int) -> list[codec.Net]:  # type: ignore[type-arg]
         collector = TaskTold(ATTEMPT, TASK, total)
         collector.read("lines", roots.astype(np.uint32), np.ones(len(roots), np.uint64))
-        return [n for _, data in collector.messages() for n in codec.decode(data).values()]
+        return [
+            n
+            for _, data in collector.messages()
+            for n in codec.decode(data).values(TRACKING_PARTITIONS)
+        ]
 
     dense = nets(np.arange(8192), 8192)
     assert len(dense) == TRACKING_PARTITIONS
@@ -200,7 +209,7 @@ def _bytes() -> bytes:
     collector.absorb(SPLIT, np.arange(600, dtype=np.uint32), np.ones(600, np.uint64))
     collector.absorb(WORDS, np.array([1, 90, 200], np.uint32), np.ones(3, np.uint64))
     collector.combined(WORDS, 5)
-    return dict(collector.messages())[check_partition(7)]
+    return dict(collector.messages())[check_partition(7, TRACKING_PARTITIONS)]
 
 
 def test_a_newer_format_is_refused() -> None:

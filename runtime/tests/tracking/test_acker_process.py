@@ -107,7 +107,7 @@ def test_kill_after_the_answer_answers_the_same_again(
     while not found:
         found = log.read({key: last}, block_s=PATIENCE_S)  # type: ignore[assignment]
     assert [fields for _, fields in log.read({key: "0-0"})[key][1:]] == [before, before]
-    assert log.wait_verdict(good.attempt, PATIENCE_S) == complete(good)
+    assert log.wait_verdict(good.attempt, TRACKING_PARTITIONS, PATIENCE_S) == complete(good)
 
 
 def test_two_ackers_share_a_window(
@@ -138,7 +138,7 @@ def test_members_change_in_the_middle(
     log.append(bad.attempt, sink)
     control.close(bad.marker())
     control.set_ackers(["acker-2"])
-    assert log.wait_verdict(bad.attempt, PATIENCE_S) == broken(bad, 7)
+    assert log.wait_verdict(bad.attempt, TRACKING_PARTITIONS, PATIENCE_S) == broken(bad, 7)
 
 
 def test_the_server_goes_away_and_comes_back(own_server: Server, uid: str, ackers: Ackers) -> None:
@@ -219,7 +219,7 @@ def finish(acker: Acker, log: AckLog, one: TrackedWindow) -> Verdict:
     """Let an acker in this process read all there is."""
     while acker.step(0.0):
         pass
-    verdict = log.wait_verdict(one.attempt, 0.0)
+    verdict = log.wait_verdict(one.attempt, TRACKING_PARTITIONS, 0.0)
     assert verdict is not None
     return verdict
 
@@ -253,7 +253,7 @@ def test_a_damaged_message_counts_as_lost(
     good = window(1, 100)
     control.open(good.attempt, good.roots)
     (home, data), *_ = good.messages()[0]
-    assert home == check_partition(1)
+    assert home == check_partition(1, TRACKING_PARTITIONS)
     bad = {
         "cut": data[:-8],
         "newer": data[:2] + b"\x63\0" + data[4:],

@@ -47,7 +47,7 @@ class MeasuredFold(ArrayFold):
 
     def __init__(self, opened: Open, partition: int, figures: Figures) -> None:
         super().__init__(opened, partition)
-        self._judged_roots = roots_of(opened.id.window, partition, opened.roots)
+        self._judged_roots = roots_of(opened.id.window, partition, opened.roots, opened.slices)
         self._figures = figures
 
     def seed(self, marker: CloseMarker) -> None:

@@ -26,7 +26,7 @@ from enum import Enum, auto
 from typing import Generic
 
 from millrace.errors import ProtocolError
-from millrace.ids import TRACKING_PARTITIONS, Execution
+from millrace.ids import Execution
 from millrace.protocol.acklog import (
     ControlEntry,
     Fold,
@@ -36,7 +36,6 @@ from millrace.protocol.acklog import (
     Open,
     SliceOwners,
     Trace,
-    check_partition,
     consumer_of,
     partition_of,
     roots_of,
@@ -120,6 +119,7 @@ class _Slice(Generic[M]):
 @dataclass(slots=True)
 class _Attempt(Generic[M]):
     opened: Open
+    read: frozenset[int]
     marker: CloseMarker | None = None
     winners: Mapping[TaskId, frozenset[int]] = field(default_factory=dict)
     slices: dict[int, _Slice[M]] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class AckerMachine(Generic[M]):
         self.name = name
         self._make_fold = make_fold
         self._attempts: dict[AttemptId, _Attempt[M]] = {}
-        self._owned: frozenset[int] = frozenset()
+        self._owned: dict[int, frozenset[int]] = {}
         self._execution = 0
 
     @property
@@ -140,10 +140,9 @@ class AckerMachine(Generic[M]):
         """Attempts that are held, in the order they were opened."""
         return tuple(self._attempts)
 
-    @property
-    def owned(self) -> frozenset[int]:
-        """Tracking partitions of this acker."""
-        return self._owned
+    def owned(self, slices: int) -> frozenset[int]:
+        """Tracking partitions of this acker, of attempts with so many slices."""
+        return self._owned.get(slices, frozenset())
 
     def reading(self, attempt: AttemptId, partition: int) -> Reading | None:
         """State of a slice; ``None`` where it is not held, or answered."""
@@ -168,9 +167,9 @@ class AckerMachine(Generic[M]):
         if entry.id in self._attempts or entry.id.execution < self._execution:
             return []
         actions = self._begin_execution(entry.id.execution)
-        held: _Attempt[M] = _Attempt(entry)
+        held: _Attempt[M] = _Attempt(entry, frozenset(entry.partitions()))
         self._attempts[entry.id] = held
-        for partition in sorted(self._owned):
+        for partition in sorted(self.owned(entry.slices)):
             actions += self._follow(held, partition)
         return actions
 
@@ -181,7 +180,7 @@ class AckerMachine(Generic[M]):
         held.marker = marker
         held.winners = {task: frozenset(parts) for task, parts in marker.winners}
         actions: list[AckerAction] = []
-        for partition in sorted(self._owned):
+        for partition in sorted(self.owned(held.opened.slices)):
             if partition in held.slices:
                 held.slices[partition].reading = Reading.DRAINING
                 actions.append(Drain(marker.id, partition))
@@ -196,14 +195,14 @@ class AckerMachine(Generic[M]):
         live = set(entry.live)
         for attempt in [one for one in self._attempts if one not in live]:
             actions += self._forget(attempt)
-        owned = frozenset(p for p, owner in enumerate(entry.owners) if owner == self.name)
-        lost, gained = self._owned - owned, owned - self._owned
-        self._owned = owned
+        before, self._owned = self._owned, entry.owned_by(self.name)
         for held in self._attempts.values():
-            for partition in sorted(lost):
+            slices = held.opened.slices
+            was, owned = before.get(slices, frozenset()), self.owned(slices)
+            for partition in sorted(was - owned):
                 if held.slices.pop(partition, None) is not None:
                     actions.append(Unfollow(held.opened.id, partition))
-            for partition in sorted(gained):
+            for partition in sorted(owned - was):
                 actions += self._follow(held, partition)
         return actions
 
@@ -220,11 +219,9 @@ class AckerMachine(Generic[M]):
         return [Unfollow(attempt, partition) for partition in sorted(held.slices)]
 
     def _follow(self, held: _Attempt[M], partition: int) -> list[AckerAction]:
-        attempt, roots = held.opened.id, held.opened.roots
+        attempt = held.opened.id
         closed = held.marker is not None
-        if not roots_of(attempt.window, partition, roots) and partition != check_partition(
-            attempt.window
-        ):
+        if partition not in held.read:
             return [_nothing_to_judge(attempt, partition)] if closed else []
         part = held.slices[partition] = _Slice(self._make_fold(held.opened, partition))
         if not closed:
@@ -343,9 +340,9 @@ def _nothing_to_judge(attempt: AttemptId, partition: int) -> Answer:
 
 
 def _judged_roots(opened: Open, marker: CloseMarker, partition: int) -> int:
-    window = opened.id.window
-    excluded = sum(partition_of(window, sequence) == partition for sequence in marker.excluded)
-    return roots_of(window, partition, opened.roots) - excluded
+    window, slices = opened.id.window, opened.slices
+    excluded = sum(partition_of(window, s, slices) == partition for s in marker.excluded)
+    return roots_of(window, partition, opened.roots, slices) - excluded
 
 
 def _broken(sequence: int, edge: str) -> FailedRoot:
@@ -357,8 +354,8 @@ def _broken(sequence: int, edge: str) -> FailedRoot:
     )
 
 
-def merge_verdicts(parts: Iterable[Verdict]) -> Verdict | None:
-    """One verdict from the answers on the slices, ``None`` until every slice has answered.
+def merge_verdicts(parts: Iterable[Verdict], slices: int) -> Verdict | None:
+    """One verdict from the answers on ``slices`` slices, ``None`` until each has answered.
 
     Of several answers on one slice, which are equal, the first counts. Raises ``ProtocolError``
     for answers on different attempts.
@@ -371,13 +368,13 @@ def merge_verdicts(parts: Iterable[Verdict]) -> Verdict | None:
             chosen.update(dict.fromkeys(part.partitions, part))
     if len(attempts) > 1:
         raise ProtocolError(f"verdicts of different window attempts cannot be merged: {attempts}")
-    if len(chosen) < TRACKING_PARTITIONS:
+    if len(chosen) < slices:
         return None
     distinct = list({id(part): part for part in chosen.values()}.values())
     incomplete = [root for part in distinct for root in part.incomplete]
     return Verdict(
         distinct[0].id,
-        tuple(range(TRACKING_PARTITIONS)),
+        tuple(range(slices)),
         sum(part.complete for part in distinct),
         tuple(sorted(incomplete, key=lambda root: root.sequence)),
         all(part.window_complete for part in distinct),

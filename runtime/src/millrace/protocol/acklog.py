@@ -1,9 +1,13 @@
 """The ack log's vocabulary: edges, slices, control entries and what a fold of messages must do.
 
 The log of a topology is one control stream and, for each window attempt, one stream for each of
-the ``TRACKING_PARTITIONS`` slices that the window's roots are striped over in blocks. The
-control stream says in this order: who owns which slice (``SliceOwners``), that an attempt begins
-(``Open``), who won (``CloseMarker``), that it is over (``ForgetAttempt``).
+the slices that the window's roots are striped over in blocks. The control stream says in this
+order: who owns which slice (``SliceOwners``), that an attempt begins (``Open``), who won
+(``CloseMarker``), that it is over (``ForgetAttempt``).
+
+An attempt has as many slices as divide evenly among the ackers that are alive when it opens
+(``slices_for``), and keeps that number while ackers come and go: its slices then move, as few as
+possible. Owners are listed once for each number of slices that an open attempt has.
 
 What keeps edges apart: a check value is the XOR of every edge's net, each turned by its own number
 of bits, so a tuple that is emitted on one edge and processed on another does not cancel.
@@ -23,7 +27,7 @@ from millrace.ids import (
     block_of,
     tracking_partition,
 )
-from millrace.protocol.types import AttemptId, CloseMarker, TaskId
+from millrace.protocol.types import UNSAID_SLICES, AttemptId, CloseMarker, TaskId
 from millrace.ring import DEFAULT_VIRTUAL_NODES, assign
 
 # --- names and numbers
@@ -60,55 +64,85 @@ def rotate(value: int, bits: int) -> int:
     return ((value << bits) | (value >> (64 - bits))) & 0xFFFF_FFFF_FFFF_FFFF
 
 
-def check_partition(window: WindowNumber) -> int:
+MOST_SLICES = 64
+"""No attempt has more slices, since a topology has no more ackers."""
+
+
+def slices_for(ackers: int) -> int:
+    """Slices of an attempt that opens under so many ackers: each acker gets equally many.
+
+    With fewer than ``TRACKING_PARTITIONS`` a single slice would be too large a part to move.
+    """
+    return -(-TRACKING_PARTITIONS // ackers) * ackers
+
+
+def check_partition(window: WindowNumber, slices: int) -> int:
     """The slice whose owner also judges the window's own tree."""
-    return tracking_partition(window, 0)
+    return tracking_partition(window, 0, slices)
 
 
-def partition_of(window: WindowNumber, sequence: int) -> int:
+def partition_of(window: WindowNumber, sequence: int, slices: int) -> int:
     """The tracking partition that holds a root."""
-    return tracking_partition(window, block_of(sequence))
+    return tracking_partition(window, block_of(sequence), slices)
 
 
-def roots_of(window: WindowNumber, partition: int, roots: int) -> int:
+def roots_of(window: WindowNumber, partition: int, roots: int, slices: int) -> int:
     """How many of a window's roots 0 .. ``roots``-1 a tracking partition holds."""
-    return local_index(window, partition, roots)
+    return local_index(window, partition, roots, slices)
 
 
-def sequences(window: WindowNumber, partition: int, roots: int) -> Iterator[int]:
+def sequences(window: WindowNumber, partition: int, roots: int, slices: int) -> Iterator[int]:
     """Sequence numbers of a window's roots that a tracking partition holds, rising."""
-    first = (partition - window) % TRACKING_PARTITIONS * BLOCK_ROOTS
-    for start in range(first, roots, TRACKING_PARTITIONS * BLOCK_ROOTS):
+    first = (partition - window) % slices * BLOCK_ROOTS
+    for start in range(first, roots, slices * BLOCK_ROOTS):
         yield from range(start, min(start + BLOCK_ROOTS, roots))
 
 
-def local_index(window: WindowNumber, partition: int, sequence: int) -> int:
+def local_index(window: WindowNumber, partition: int, sequence: int, slices: int) -> int:
     """How many roots of the partition have a sequence number below ``sequence``.
 
     For a root of the partition that is its place in the partition's array.
     """
-    stripes, rest = divmod(sequence, TRACKING_PARTITIONS * BLOCK_ROOTS)
-    column = (partition - window) % TRACKING_PARTITIONS * BLOCK_ROOTS
+    stripes, rest = divmod(sequence, slices * BLOCK_ROOTS)
+    column = (partition - window) % slices * BLOCK_ROOTS
     return stripes * BLOCK_ROOTS + min(max(rest - column, 0), BLOCK_ROOTS)
 
 
 # --- control entries
 
+NOTHING_LIVE: Mapping[AttemptId, int] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A window attempt begins; ``edges`` in topological order, sources' own edges first."""
+    """A window attempt begins; ``edges`` in topological order, sources' own edges first.
+
+    ``slices`` is how many slices of the log its roots are striped over.
+    """
 
     id: AttemptId
     roots: int
     edges: tuple[str, ...]
+    slices: int = UNSAID_SLICES
+
+    def partitions(self) -> list[int]:
+        """The slices that have something to judge, rising."""
+        window = self.id.window
+        return [
+            partition
+            for partition in range(self.slices)
+            if roots_of(window, partition, self.roots, self.slices)
+            or partition == check_partition(window, self.slices)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class SliceOwners:
     """Owner of each tracking partition from now on, said by the driver of ``execution``.
 
-    Attempts that are not in ``live`` are over, as are all of older executions.
+    ``owners`` is for attempts of as many slices as it is long, those that open from now on among
+    them; ``others`` for open attempts of other numbers of slices. Attempts that are not in
+    ``live`` are over, as are all of older executions.
     """
 
     DOCUMENT: ClassVar = "Members"
@@ -116,20 +150,55 @@ class SliceOwners:
     execution: Execution
     owners: tuple[str, ...]
     live: tuple[AttemptId, ...]
+    others: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def of(
         cls,
         execution: Execution,
         names: Iterable[str],
-        live: Iterable[AttemptId] = (),
+        live: Mapping[AttemptId, int] = NOTHING_LIVE,
         previous: SliceOwners | None = None,
         virtual_nodes: int = DEFAULT_VIRTUAL_NODES,
     ) -> SliceOwners:
-        """Place the partitions on the ackers alive, moving as few as possible."""
-        before = previous.owners if previous is not None else None
-        owners = assign(TRACKING_PARTITIONS, names, before, virtual_nodes)
-        return cls(execution, owners, tuple(live))
+        """Place slices on the ackers alive: striped, and of ``live`` attempts moving the fewest.
+
+        ``live`` says how many slices each open attempt has. Raises ``ProtocolError`` without a
+        name.
+        """
+        alive = frozenset(names)
+        held = set(live.values())
+
+        def place(slices: int) -> tuple[str, ...]:
+            # Nobody reads a slice of a number that no open attempt has: nothing moves there.
+            before = previous.table(slices) if previous is not None and slices in held else None
+            return assign(slices, alive, before, virtual_nodes, striped=True)
+
+        slices = slices_for(len(alive) or 1)
+        others = tuple(place(number) for number in sorted(held - {slices}))
+        return cls(execution, place(slices), tuple(live), others)
+
+    @property
+    def slices(self) -> int:
+        """Slices of an attempt that opens now."""
+        return len(self.owners)
+
+    def table(self, slices: int) -> tuple[str, ...] | None:
+        """Owner of each slice of the attempts with so many, ``None`` where no attempt has them."""
+        return next((one for one in (self.owners, *self.others) if len(one) == slices), None)
+
+    def renewed(self, live: Mapping[AttemptId, int]) -> SliceOwners:
+        """The same owners, and the attempts that are open now."""
+        held = set(live.values())
+        others = tuple(one for one in self.others if len(one) in held)
+        return SliceOwners(self.execution, self.owners, tuple(live), others)
+
+    def owned_by(self, name: str) -> dict[int, frozenset[int]]:
+        """An acker's slices, by the number of slices that an attempt has."""
+        return {
+            len(table): frozenset(p for p, owner in enumerate(table) if owner == name)
+            for table in (self.owners, *self.others)
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -396,13 +396,19 @@ class TaskReport:
     combined_failures: tuple[tuple[str, int, str], ...] = ()
 
 
+UNSAID_SLICES = 16
+"""Slices of the ack log of an attempt that does not say how many: older releases had no other
+number, so this one never changes."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptPlan:
     """All that the engine needs to run one window attempt.
 
     ``excluded`` are sequence numbers left out; ``uncombined`` the key groups (bit mask) by
     processor whose tuples travel one by one with their ids, so that a failure finds its roots.
-    ``chains`` is the state to start from.
+    ``chains`` is the state to start from, ``slices`` how many slices of the ack log it has, which
+    whoever announced it there knows.
     """
 
     id: AttemptId
@@ -411,6 +417,7 @@ class AttemptPlan:
     excluded: Sequences
     uncombined: Mapping[str, Mask]
     chains: Mapping[str, tuple[Segment, ...]]
+    slices: int = UNSAID_SLICES
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ first and the load is bounded by the integer ceiling of the mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from millrace.errors import ProtocolError
 from millrace.ring.hashing import DEFAULT_STRATEGY, Strategy
@@ -19,6 +20,8 @@ def assign(
     previous: Sequence[str] | None = None,
     virtual_nodes: int = DEFAULT_VIRTUAL_NODES,
     strategy: Strategy = DEFAULT_STRATEGY,
+    *,
+    striped: bool = False,
 ) -> tuple[str, ...]:
     """Owner of each of the units 0 .. ``units``-1; the members' shares differ by at most one.
 
@@ -26,6 +29,9 @@ def assign(
     names, some of which may be gone; a name that is no member owned nothing). Without
     ``previous`` the result depends on the set of members alone. Raises ``ProtocolError`` without
     a member or when ``previous`` has another length.
+
+    A unit asks the ring for its owner. ``striped``: units ask the members in turn, in the ring's
+    order, so that as many as there are members lie on different ones as long as nothing has moved.
 
     Source: Mirrokni, Thorup, Zadimoghaddam 2016, "Consistent hashing with bounded loads", with a
     bound of ceil(mean) for some members and floor(mean) for the rest, and a stored assignment
@@ -37,23 +43,36 @@ def assign(
     for unit, owner in enumerate(previous or ()):
         if owner in held:
             held[owner].append(unit)
-    quota = _quotas(units, {name: len(mine) for name, mine in held.items()})
+    order = tuple(ring.walk("stripes")) if striped else ring.members
+    quota = _quotas(units, {name: len(held[name]) for name in order})
     placed: list[str | None] = [None] * units
     spare: dict[str, int] = {}
+    ask = _in_turn(order) if striped else _around(ring)
     for name, mine in held.items():
-        # What lies elsewhere on the ring goes first, so a stored assignment drifts towards it.
-        mine.sort(key=lambda unit: (ring.owner(_unit(unit)) != name, unit))
+        # What would rather lie elsewhere goes first, so a stored assignment drifts towards that.
+        mine.sort(key=lambda unit: (next(ask(unit)) != name, unit))
         for unit in mine[: quota[name]]:
             placed[unit] = name
         spare[name] = quota[name] - min(quota[name], len(mine))
     return tuple(
-        owner if owner is not None else _take(ring, unit, spare)
-        for unit, owner in enumerate(placed)
+        owner if owner is not None else _take(ask(unit), spare) for unit, owner in enumerate(placed)
     )
 
 
-def _unit(unit: int) -> str:
-    return f"unit/{unit}"
+Ask = Callable[[int], Iterator[str]]
+"""Whom a unit asks for room, in this order: every member once."""
+
+
+def _around(ring: Ring) -> Ask:
+    return lambda unit: ring.walk(f"unit/{unit}")
+
+
+def _in_turn(order: Sequence[str]) -> Ask:
+    def ask(unit: int) -> Iterator[str]:
+        first = unit % len(order)
+        return chain(order[first:], order[:first])
+
+    return ask
 
 
 def _check(units: int, ring: Ring, previous: Sequence[object] | None) -> None:
@@ -67,14 +86,14 @@ def _check(units: int, ring: Ring, previous: Sequence[object] | None) -> None:
 
 
 def _quotas(units: int, held: Mapping[str, int]) -> dict[str, int]:
-    """Exact share of each member; those that hold most are allowed the larger one."""
+    """Exact share of each member; those that hold most, then the first, have the larger one."""
     floor, larger = divmod(units, len(held))
-    by_load = sorted(held, key=lambda name: (-held[name], name))
+    by_load = sorted(held, key=lambda name: -held[name])
     return {name: floor + (rank < larger) for rank, name in enumerate(by_load)}
 
 
-def _take(ring: Ring, unit: int, spare: dict[str, int]) -> str:
-    for name in ring.walk(_unit(unit)):
+def _take(asked: Iterator[str], spare: dict[str, int]) -> str:
+    for name in asked:
         if spare[name] > 0:
             spare[name] -= 1
             return name

@@ -62,6 +62,11 @@ class Ring:
             raise ProtocolError("ring: it has no member that could own anything; add a member")
         return self._names[bisect_left(self._points, at % POSITIONS) % len(self._points)]
 
+    @property
+    def points(self) -> tuple[tuple[int, str], ...]:
+        """(position, member) of all virtual nodes, clockwise from position 0."""
+        return tuple(zip(self._points, self._names, strict=True))
+
     def walk(self, key: str) -> Iterator[str]:
         """All members, each once, in the order met clockwise from ``key``."""
         start = bisect_left(self._points, position(key, self.strategy))

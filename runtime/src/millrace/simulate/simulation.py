@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from random import Random
 
 from millrace import ids
-from millrace.protocol import acker as ak
 from millrace.protocol import acklog as al
 from millrace.protocol.cohorts import NO_LIMIT, DeadLimit
 from millrace.protocol.driver import Driver
@@ -267,7 +266,7 @@ def small_blocks(block_roots: int = 2, partitions: int = 4) -> Iterator[None]:
 def _set_blocks(block_roots: int, partitions: int) -> None:
     for module in (ids, al):
         module.BLOCK_ROOTS = block_roots  # type: ignore[attr-defined]
-    for module in (ids, al, ak):
+    for module in (ids, al):
         module.TRACKING_PARTITIONS = partitions  # type: ignore[attr-defined]
 
 

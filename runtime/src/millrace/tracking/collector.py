@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from millrace.errors import ProtocolError
-from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS
+from millrace.ids import BLOCK_ROOTS
 from millrace.protocol.acklog import (
     check_partition,
     local_index,
@@ -19,15 +19,14 @@ from millrace.tracking import kernels
 from millrace.tracking.ids import U64
 from millrace.tracking.message import AckMessage, Net, Seeds, encode, net_of
 
-_STRIPE = TRACKING_PARTITIONS * BLOCK_ROOTS
-
 Nets = dict[int, list[Net | Seeds]]
 """Nets by tracking partition."""
 
 
-def slots(roots_total: int) -> int:
-    """Length of an array with a place for each root of a window, in whole stripes."""
-    return -(-roots_total // _STRIPE) * _STRIPE
+def slots(roots_total: int, slices: int) -> int:
+    """Length of an array with a place for each root of a window, in whole stripes of blocks."""
+    stripe = slices * BLOCK_ROOTS
+    return -(-roots_total // stripe) * stripe
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,8 @@ class AckCollector:
 
     What a task emits and processes on the same edge nets out, and a net of zero takes no bytes.
     ``roots_total`` is the number of roots in the window's intent, ``ranges`` are those of the
-    intent: what a source read without a fault is written as such.
+    intent: what a source read without a fault is written as such. The attempt has ``slices``
+    slices of the log.
     """
 
     def __init__(
@@ -57,8 +57,11 @@ class AckCollector:
         task: TaskId,
         roots_total: int,
         ranges: Sequence[RootRange] = (),
+        *,
+        slices: int,
     ) -> None:
         self._attempt = attempt
+        self._slices = slices
         self._task = task
         self._roots_total = roots_total
         self._ranges = ranges
@@ -68,13 +71,15 @@ class AckCollector:
     def add_net(self, edge: str, acc: U64, low: int, high: int) -> None:
         """Take over the net of an edge that has none so far, without copying it.
 
-        ``acc`` is uint64[``slots(roots_total)``], zero outside of the roots ``low`` to ``high``.
+        ``acc`` is uint64[``slots(roots_total, slices)``], zero outside of the roots ``low`` to
+        ``high``.
         Raises ``ProtocolError`` for another length, a second net, a root that the window lacks.
         """
-        if edge in self._nets or len(acc) != slots(self._roots_total):
+        size = slots(self._roots_total, self._slices)
+        if edge in self._nets or len(acc) != size:
             raise ProtocolError(
                 f"edge {edge!r}: a net of {len(acc)} roots cannot be taken over; it must be the "
-                f"edge's first and have {slots(self._roots_total)} places"
+                f"edge's first and have {size} places"
             )
         if high >= self._roots_total:
             raise kernels.root_out_of_range(high, self._roots_total)
@@ -90,7 +95,7 @@ class AckCollector:
         The partition that judges the window's tree always has a message, an empty one if need
         be: that it is there shows that the log has not lost it.
         """
-        home = check_partition(self._attempt.window)
+        home = check_partition(self._attempt.window, self._slices)
         nets: Nets = {home: []}
         for edge, net in self._nets.items():
             low, high = net.low, net.high
@@ -134,8 +139,9 @@ class AckCollector:
         self, edge: str, span: tuple[int, int], records: tuple[int, int], nets: Nets
     ) -> None:
         """The tracking ids of consecutive roots, cut into tracking partitions."""
-        for partition in range(TRACKING_PARTITIONS):
-            low, high = (local_index(self._attempt.window, partition, s) for s in span)
+        window, slices = self._attempt.window, self._slices
+        for partition in range(slices):
+            low, high = (local_index(window, partition, s, slices) for s in span)
             if low < high:
                 nets.setdefault(partition, []).append(Seeds(edge, low, high - low, *records))
 
@@ -144,11 +150,13 @@ class AckCollector:
         low, high = span
         if not acc[low : high + 1].any():
             return
-        first, last = low // _STRIPE, high // _STRIPE
-        stripes = acc.reshape(-1, TRACKING_PARTITIONS, BLOCK_ROOTS)[first : last + 1]
-        blocks = range(low // BLOCK_ROOTS, high // BLOCK_ROOTS + 1)[:TRACKING_PARTITIONS]
-        for column in (block % TRACKING_PARTITIONS for block in blocks):
+        slices = self._slices
+        stripe = slices * BLOCK_ROOTS
+        first, last = low // stripe, high // stripe
+        stripes = acc.reshape(-1, slices, BLOCK_ROOTS)[first : last + 1]
+        blocks = range(low // BLOCK_ROOTS, high // BLOCK_ROOTS + 1)[:slices]
+        for column in (block % slices for block in blocks):
             found = net_of(edge, first * BLOCK_ROOTS, stripes[:, column].reshape(-1))
             if found is not None:
-                partition = (self._attempt.window + column) % TRACKING_PARTITIONS
+                partition = (self._attempt.window + column) % slices
                 nets.setdefault(partition, []).append(found)

@@ -7,15 +7,18 @@ what lies before the oldest of both is trimmed.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Sequence
 
 from millrace.errors import ProtocolError
 from millrace.ids import Execution
-from millrace.protocol.acklog import ForgetAttempt, Open, SliceOwners
+from millrace.protocol.acklog import MOST_SLICES, ForgetAttempt, Open, SliceOwners
 from millrace.protocol.types import AttemptId, CloseMarker, Verdict
-from millrace.ring import DEFAULT_VIRTUAL_NODES
+from millrace.ring import DEFAULT_VIRTUAL_NODES, diff
 from millrace.tracking.log import AckLog, AckLogLostError
+
+log = logging.getLogger(__name__)
 
 RENEW_AFTER_OPENS = 64
 """Windows after which the owners entry is added again, so that older entries can go."""
@@ -43,6 +46,7 @@ class AckControl:
         self._virtual_nodes = virtual_nodes
         self._owners: SliceOwners | None = None
         self._live: dict[AttemptId, str] = {}
+        self._slices: dict[AttemptId, int] = {}
         self._opens = 0
         self._lock = threading.Lock()
 
@@ -58,7 +62,9 @@ class AckControl:
         """Tell that these ackers are alive; slices move from those that are gone."""
         with self._lock:
             owners = self._place(ackers)
-            if self._owners is None or owners.owners != self._owners.owners:
+            before = self._owners
+            if before is None or (before.owners, before.others) != (owners.owners, owners.others):
+                self._tell_moves(before, owners)
                 self._owners = owners
                 self._renew()
 
@@ -68,7 +74,9 @@ class AckControl:
         A log that was lost as a whole is begun again; what else was open in it is lost.
         """
         with self._lock:
-            entry = Open(attempt, roots, self._edges)
+            slices = self._begun().slices
+            entry = Open(attempt, roots, self._edges, slices)
+            self._slices[attempt] = slices
             try:
                 self._live[attempt] = self._log.append_control(self._execution, entry)
             except AckLogLostError:
@@ -79,6 +87,15 @@ class AckControl:
             if self._opens % RENEW_AFTER_OPENS == 0:
                 self._renew()
 
+    def slices(self, attempt: AttemptId) -> int:
+        """How many slices an attempt was opened with.
+
+        Raises ``AckLogLostError`` for one that this has not opened, or that is over.
+        """
+        if attempt not in self._slices:
+            raise AckLogLostError(f"window attempt {attempt} was not opened in this ack log")
+        return self._slices[attempt]
+
     def close(self, marker: CloseMarker) -> None:
         """Name the winners: the ackers judge from here on."""
         self._log.append_control(self._execution, marker)
@@ -86,17 +103,20 @@ class AckControl:
     def judge(self, marker: CloseMarker, timeout_s: float) -> Verdict | None:
         """``close``, then ``AckLog.wait_verdict``."""
         self.close(marker)
-        return self._log.wait_verdict(marker.id, timeout_s)
+        return self._log.wait_verdict(marker.id, self.slices(marker.id), timeout_s)
 
     def forget(self, attempts: Iterable[AttemptId]) -> None:
         """End attempts and delete what the log holds of them; harmless when repeated."""
         with self._lock:
             for attempt in attempts:
                 self._live.pop(attempt, None)
+                slices = self._slices.get(attempt, MOST_SLICES)
+                forget = ForgetAttempt(attempt)
                 try:
-                    self._log.append_control(self._execution, ForgetAttempt(attempt))
+                    self._log.append_control(self._execution, forget, slices=slices)
                 except AckLogLostError:
-                    self._log.delete(attempt)
+                    self._log.delete(attempt, slices)
+                self._slices.pop(attempt, None)
 
     def _place(self, ackers: Iterable[str]) -> SliceOwners:
         names = list(ackers)
@@ -104,12 +124,30 @@ class AckControl:
             raise ProtocolError(
                 "ackers: none is alive, so no window can be judged; start one, or set tracking: Off"
             )
-        return SliceOwners.of(self._execution, names, self._live, self._owners, self._virtual_nodes)
+        live = self._held()
+        return SliceOwners.of(self._execution, names, live, self._owners, self._virtual_nodes)
+
+    def _tell_moves(self, before: SliceOwners | None, after: SliceOwners) -> None:
+        for slices in sorted(set(self._held().values())):
+            old, new = (one.table(slices) if one else None for one in (before, after))
+            if old is not None and new is not None:
+                found = diff(old, new)
+                log.info(
+                    "%d of %d slices of open windows move to other ackers, %d had to",
+                    *(found.moves, slices, found.least),
+                )
+
+    def _held(self) -> dict[AttemptId, int]:
+        """Slices of each attempt that is open."""
+        return {attempt: self._slices[attempt] for attempt in self._live}
+
+    def _begun(self) -> SliceOwners:
+        if self._owners is None:
+            raise ProtocolError("ack log: nothing may be written to it before begin()")
+        return self._owners
 
     def _renew(self) -> None:
         """Say again who owns what, and trim what no acker needs any more."""
-        if self._owners is None:
-            raise ProtocolError("ack log: nothing may be written to it before begin()")
-        self._owners = SliceOwners(self._execution, self._owners.owners, tuple(self._live))
+        self._owners = self._begun().renewed(self._held())
         keep_from = next(iter(self._live.values()), "=")
         self._log.append_control(self._execution, self._owners, keep_from)

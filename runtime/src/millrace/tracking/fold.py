@@ -35,7 +35,8 @@ class ArrayFold:
         self._window = opened.id.window
         self._partition = partition
         self._roots = opened.roots
-        self._size = roots_of(self._window, partition, opened.roots)
+        self._slices = opened.slices
+        self._size = roots_of(self._window, partition, opened.roots, opened.slices)
         self._edges = opened.edges
         self._turn = rotations(opened.edges)
         self._acc: U64 | None = None
@@ -85,7 +86,7 @@ class ArrayFold:
         for left in self._seeds.take():
             self._xor(self._net(left))
         for sequence in marker.excluded:
-            mine = partition_of(self._window, sequence) == self._partition
+            mine = partition_of(self._window, sequence, self._slices) == self._partition
             if mine and sequence < self._roots:
                 acc[self._place(sequence)] = 0
 
@@ -96,7 +97,7 @@ class ArrayFold:
 
     def trace(self, marker: CloseMarker) -> ArrayTrace:
         places = np.flatnonzero(self._array())
-        trace = ArrayTrace(self._edges, places, self.sequences(places))
+        trace = ArrayTrace(self._edges, places, self.sequences(places), self._slices)
         for seeds in self._due(marker):
             # An edge that the open entry does not know cannot be placed in its order.
             if seeds.edge in self._turn:
@@ -104,7 +105,9 @@ class ArrayFold:
         return trace
 
     def _net(self, net: Net | Seeds) -> Net:
-        return net.net(self._window, self._partition) if isinstance(net, Seeds) else net
+        if isinstance(net, Seeds):
+            return net.net(self._window, self._partition, self._slices)
+        return net
 
     def _array(self) -> U64:
         if self._acc is None:
@@ -113,11 +116,12 @@ class ArrayFold:
 
     def _place(self, sequence: int) -> int:
         """Place of the first root of this slice that is not below ``sequence``."""
-        return min(local_index(self._window, self._partition, sequence), self._size)
+        place = local_index(self._window, self._partition, sequence, self._slices)
+        return min(place, self._size)
 
     def sequences(self, places: Places) -> Places:
         """Sequence numbers of the roots at these places, int64."""
-        return sequences_at(self._window, self._partition, places)
+        return sequences_at(self._window, self._partition, places, self._slices)
 
     def _due(self, marker: CloseMarker) -> Iterator[Net | Seeds]:
         """What the roots of this slice are seeded with, excluded roots included, holes not."""
@@ -166,15 +170,18 @@ class SeedIntervals:
 class ArrayTrace:
     """``protocol.acklog.Trace``: one row for each edge, one column for each incomplete root."""
 
-    def __init__(self, edges: Sequence[str], places: Places, sequences: Places) -> None:
+    def __init__(
+        self, edges: Sequence[str], places: Places, sequences: Places, slices: int
+    ) -> None:
         self._edges = edges
+        self._slices = slices
         self._row = {edge: row for row, edge in enumerate(edges)}
         self._places = places
         self._found = sequences
         self._nets = np.zeros((len(edges), len(places)), np.uint64)
 
     def add(self, message: AckMessage) -> None:
-        for net in message.values():
+        for net in message.values(self._slices):
             self.add_net(net)
 
     def add_net(self, net: Net) -> None:

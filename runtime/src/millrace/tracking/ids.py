@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace import ids
-from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS
+from millrace.ids import BLOCK_ROOTS
 from millrace.mixers import GOLDEN, mix64_into
 
 U64 = npt.NDArray[np.uint64]
@@ -58,9 +58,9 @@ def range_tracking_ids(source: int, partition: int, offsets: U64, replay: int = 
 
 
 def sequences_at(
-    window: int, partition: int, places: npt.NDArray[np.int64]
+    window: int, partition: int, places: npt.NDArray[np.int64], slices: int
 ) -> npt.NDArray[np.int64]:
     """Sequence numbers of the roots at these places of a slice: ``acklog.local_index`` undone."""
-    column = (partition - window) % TRACKING_PARTITIONS
-    block = places // BLOCK_ROOTS * TRACKING_PARTITIONS + column
+    column = (partition - window) % slices
+    block = places // BLOCK_ROOTS * slices + column
     return block * BLOCK_ROOTS + places % BLOCK_ROOTS

@@ -22,16 +22,15 @@ from typing import Any
 import redis
 
 from millrace.errors import FencedError, NewerFormatError, ProtocolError, StateServerError
-from millrace.ids import TRACKING_PARTITIONS, Execution
+from millrace.ids import Execution
 from millrace.protocol import codec
 from millrace.protocol.acker import merge_verdicts
 from millrace.protocol.acklog import (
+    MOST_SLICES,
     ControlEntry,
     ForgetAttempt,
     Open,
     SliceOwners,
-    check_partition,
-    roots_of,
 )
 from millrace.protocol.names import read_attempt
 from millrace.protocol.types import AttemptId, CloseMarker, Verdict
@@ -129,26 +128,26 @@ class AckLog:
     # -- the driver
 
     def append_control(
-        self, execution: Execution, entry: ControlEntry, keep_from: str | None = None
+        self,
+        execution: Execution,
+        entry: ControlEntry,
+        keep_from: str | None = None,
+        slices: int = MOST_SLICES,
     ) -> str:
         """Add a control entry and return its id.
 
-        ``keep_from`` trims entries before that id, ``"="`` all before this one. Raises
+        ``keep_from`` trims entries before that id, ``"="`` all before this one. ``slices`` is how
+        many the attempt of a ``ForgetAttempt`` had, where that is known. Raises
         ``FencedError`` when a newer execution has written, and ``AckLogLostError`` when there is
         no control stream (a ``SliceOwners`` entry begins one).
         """
         kind = _NAMES[type(entry)]
         keys = [self._prefix + "execution", self.control_key]
         if isinstance(entry, Open):
-            window, roots = entry.id.window, entry.roots
             keys.append(self.verdict_key(entry.id))
-            keys += [
-                self.slice_key(entry.id, partition)
-                for partition in range(TRACKING_PARTITIONS)
-                if roots_of(window, partition, roots) or partition == check_partition(window)
-            ]
+            keys += [self.slice_key(entry.id, partition) for partition in entry.partitions()]
         if isinstance(entry, ForgetAttempt):
-            keys += self._attempt_keys(entry.id)
+            keys += self._attempt_keys(entry.id, slices)
         with self._server("write the control stream of"):
             try:
                 found: bytes = self._control_script(
@@ -158,7 +157,7 @@ class AckLog:
                 raise self._refused(execution, error) from error
         return found.decode()
 
-    def wait_verdict(self, attempt: AttemptId, timeout_s: float) -> Verdict | None:
+    def wait_verdict(self, attempt: AttemptId, slices: int, timeout_s: float) -> Verdict | None:
         """The merged verdict on an attempt, or ``None`` if an acker has not answered by then.
 
         Raises ``AckLogLostError`` when the log of the attempt is gone.
@@ -172,7 +171,7 @@ class AckLog:
             for entry, fields in found.get(key, ()):
                 last = entry
                 parts += _verdicts(fields)
-            merged = merge_verdicts(parts)
+            merged = merge_verdicts(parts, slices)
             if merged is not None:
                 return merged
             if not found:
@@ -183,10 +182,10 @@ class AckLog:
                 if time.monotonic() >= deadline_s:
                     return None
 
-    def delete(self, attempt: AttemptId) -> None:
+    def delete(self, attempt: AttemptId, slices: int = MOST_SLICES) -> None:
         """Delete all streams of an attempt, without telling the ackers."""
         with self._server("delete from"):
-            self._client.unlink(*self._attempt_keys(attempt))
+            self._client.unlink(*self._attempt_keys(attempt, slices))
 
     def sweep(self, below_execution: Execution) -> int:
         """Delete what attempts of older executions left behind; returns how many keys."""
@@ -199,9 +198,9 @@ class AckLog:
                     swept += int(self._client.unlink(key))
         return swept
 
-    def _attempt_keys(self, attempt: AttemptId) -> list[str]:
-        slices = [self.slice_key(attempt, p) for p in range(TRACKING_PARTITIONS)]
-        return [self.verdict_key(attempt), *slices]
+    def _attempt_keys(self, attempt: AttemptId, slices: int) -> list[str]:
+        streams = [self.slice_key(attempt, p) for p in range(slices)]
+        return [self.verdict_key(attempt), *streams]
 
     # -- ackers
 

@@ -67,10 +67,12 @@ class Seeds:
     partition: int
     base: int
 
-    def net(self, window: int, slice_: int) -> Net:
-        """The same net as values, in a slice of a window."""
+    def net(self, window: int, slice_: int, slices: int) -> Net:
+        """The same net as values, in one of ``slices`` slices of a window."""
         places = np.arange(self.low, self.low + self.count)
-        offsets = sequences_at(window, slice_, places).view(np.uint64) + np.uint64(self.base)
+        offsets = sequences_at(window, slice_, places, slices).view(np.uint64) + np.uint64(
+            self.base
+        )
         source = name_id(consumer_of(self.edge))
         return Net(self.edge, self.low, range_tracking_ids(source, self.partition, offsets))
 
@@ -85,10 +87,11 @@ class AckMessage:
     nets: tuple[Net | Seeds, ...]
     window_checks: Mapping[str, int]
 
-    def values(self) -> list[Net]:
-        """All nets with their values, those of seeds computed."""
+    def values(self, slices: int) -> list[Net]:
+        """All nets with their values, those of seeds computed, of an attempt of so many slices."""
+        window, partition = self.attempt.window, self.partition
         return [
-            net.net(self.attempt.window, self.partition) if isinstance(net, Seeds) else net
+            net.net(window, partition, slices) if isinstance(net, Seeds) else net
             for net in self.nets
         ]
 

@@ -238,7 +238,7 @@ class RealPerformer:
     def _run_to_end(self, plan: AttemptPlan) -> None:
         try:
             self._active = self._parts.runner()
-            result = self._active.run(plan)
+            result = self._active.run(self._parts.verdicts.planned(plan))
             self._verify(result)
         except AttemptDied as died:
             self._post(e.RunDied(plan.id, died.reason, died.member_lost, died.evidence))

@@ -6,12 +6,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from millrace import crash
 from millrace.engine.driver.stores import Stores
 from millrace.errors import FencedError, MillraceError, StateServerError, error_text
 from millrace.protocol import events as e
-from millrace.protocol.types import AttemptId, CloseMarker, Member
+from millrace.protocol.types import AttemptId, AttemptPlan, CloseMarker, Member
 from millrace.tracking.control import AckControl
 from millrace.tracking.log import AckLog, AckLogLostError
 
@@ -69,6 +70,15 @@ class Verdicts:
         """Announce an attempt. Raises ``StateServerError``, ``FencedError``."""
         self._begun().open(attempt, roots)
 
+    def planned(self, plan: AttemptPlan) -> AttemptPlan:
+        """The plan with as many slices as its attempt was opened with, if it was."""
+        with self._lock:
+            control = self._control
+        try:
+            return plan if control is None else replace(plan, slices=control.slices(plan.id))
+        except AckLogLostError:
+            return plan  # what its tasks write is refused, or nobody reads it
+
     def ask(self, marker: CloseMarker) -> None:
         """Name the winners and wait for the verdict, on another thread, until it is there.
 
@@ -114,10 +124,12 @@ class Verdicts:
         while self._awaited(marker):
             try:
                 if not closed:
-                    self._begun().close(marker)
+                    control = self._begun()
+                    slices = control.slices(marker.id)
+                    control.close(marker)
                     crash.reached("driver.closed")
                     closed = True
-                verdict = self._reader().wait_verdict(marker.id, PATIENCE_S)
+                verdict = self._reader().wait_verdict(marker.id, slices, PATIENCE_S)
                 if verdict is not None:
                     crash.reached("driver.judged")
                     return e.VerdictGiven(verdict)

@@ -35,7 +35,10 @@ def _log(address: StateAddress, uid: str) -> AckLog:
 def collect(task: Task) -> AckCollector:
     """The books of a task as the collector that makes messages of them."""
     intent = task.plan.intent
-    return told(task.books, AckCollector(task.plan.id, task.id, intent.roots, intent.ranges))
+    collector = AckCollector(
+        task.plan.id, task.id, intent.roots, intent.ranges, slices=task.plan.slices
+    )
+    return told(task.books, collector)
 
 
 def told(books: Books, collector: AckCollector) -> AckCollector:

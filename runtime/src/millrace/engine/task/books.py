@@ -63,9 +63,9 @@ class Books:
     With ``tracked`` false every operation does nothing.
     """
 
-    def __init__(self, roots: int, tracked: bool, pool: NetPool) -> None:
+    def __init__(self, roots: int, slices: int, tracked: bool, pool: NetPool) -> None:
         self.tracked = tracked
-        self._size = slots(roots)
+        self._size = slots(roots, slices)
         self._pool = pool
         pool.begin()
         self._nets: dict[str, Net] = {}

@@ -164,7 +164,7 @@ class Running:
             plan=plan,
             id=TaskId(pass_no, partition, task_attempt),
             partitions=self.partitions,
-            books=Books(roots, program.tracking, self.parts.nets),
+            books=Books(roots, plan.slices, program.tracking, self.parts.nets),
             failures=Failures(roots, {c.number: c.name for c in program.components.values()}),
             box=self.parts.box,
             memory=self.parts.memory,

@@ -47,17 +47,18 @@ class VerdictTruth:
     def _truth(
         self, facts: h.AttemptFacts, marker: CloseMarker, partition: int
     ) -> tuple[int, tuple[int, ...], bool]:
-        window, roots = marker.id.window, marker.intent.roots
+        window, roots, slices = marker.id.window, marker.intent.roots, facts.plan.slices
         if self._missing(facts, marker, partition):
             return 0, (), False
-        judged = [s for s in al.sequences(window, partition, roots) if s not in marker.excluded]
+        mine = al.sequences(window, partition, roots, slices)
+        judged = [s for s in mine if s not in marker.excluded]
         broken, window_broken = _broken(facts, tuple(facts.winners or ()))
         read = [s for task in facts.winners or () for s in facts.tasks[task].trees]
         self._are_new(facts, marker)
         listed = roots_of(marker.intent)
         due = {s: 0 if self._workload.is_hole(listed[s][0]) else 1 for s in judged}
         incomplete = tuple(s for s in judged if s in broken or read.count(s) != due[s])
-        whole = partition != al.check_partition(window) or not window_broken
+        whole = partition != al.check_partition(window, slices) or not window_broken
         return len(judged) - len(incomplete), incomplete, whole
 
     def _are_new(self, facts: h.AttemptFacts, marker: CloseMarker) -> None:

@@ -10,7 +10,7 @@ from millrace.ids import Execution
 from millrace.protocol import acker as a
 from millrace.protocol import acklog as al
 from millrace.protocol import events as e
-from millrace.protocol.types import AttemptId, CloseMarker, Verdict
+from millrace.protocol.types import AttemptId, AttemptPlan, CloseMarker, Verdict
 from millrace.simulate import history as h
 from millrace.simulate.parts.plainfold import PlainFold, PlainMessage
 from millrace.simulate.world import World
@@ -192,11 +192,19 @@ class Verdicts:
         self.closed = False
         log.watch(self._notice)
 
-    def open(self, opened: al.Open) -> None:
-        self._cases[opened.id] = _Case(opened, self._log.life)
+    def open(self, attempt: AttemptId, roots: int, edges: tuple[str, ...]) -> None:
         if self._owners_life != self._log.life:
-            self.place(opened.id.execution)
+            self.place(attempt.execution)
+        # Without an acker nobody is told, and so many slices are as good as any.
+        slices = al.slices_for(1) if self._owners is None else self._owners.slices
+        opened = al.Open(attempt, roots, edges, slices)
+        self._cases[attempt] = _Case(opened, self._log.life)
         self._append(opened)
+
+    def planned(self, plan: AttemptPlan) -> AttemptPlan:
+        """The plan with as many slices as its attempt was opened with, if it was."""
+        case = self._cases.get(plan.id)
+        return plan if case is None else replace(plan, slices=case.opened.slices)
 
     def place(self, execution: Execution) -> None:
         """Say who owns which slice; called again when an acker comes or goes."""
@@ -204,7 +212,7 @@ class Verdicts:
         if not names:
             return
         self._owners_life = self._log.life
-        live = tuple(case.opened.id for case in self._cases.values())
+        live = {case.opened.id: case.opened.slices for case in self._cases.values()}
         self._owners = al.SliceOwners.of(execution, names, live, self._owners, virtual_nodes=4)
         self._append(self._owners)
 
@@ -269,7 +277,8 @@ class Verdicts:
                 case.given = True
                 self._post(e.VerdictLost(case.opened.id))
                 continue
-            found = a.merge_verdicts(v for v in self._log.verdicts if v.id == case.opened.id)
+            answers = (v for v in self._log.verdicts if v.id == case.opened.id)
+            found = a.merge_verdicts(answers, case.opened.slices)
             if found is not None:
                 case.given = True
                 self._post(e.VerdictGiven(self._shortened(found)))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from millrace.ids import Execution
 from millrace.protocol import events as e
 from millrace.protocol import server as s
-from millrace.protocol.acklog import Open
 from millrace.protocol.driver import Driver
 from millrace.protocol.record import behind
 from millrace.protocol.types import AttemptId, Member, Stamp
@@ -270,12 +269,13 @@ class DriverProcess:
 
     def _open_log(self, action: e.OpenLog) -> None:
         names = edges(self._plant.options, self._around.workload)
-        self._verdicts.open(Open(action.id, action.roots, names))
+        self._verdicts.open(action.id, action.roots, names)
 
     def _run(self, action: e.Run) -> None:
         view = self.machine.membership.view
         assert view is not None
-        attempt = self._plant.attempt(self._plant, action.plan, view, self.post)
+        plan = self._verdicts.planned(action.plan)
+        attempt = self._plant.attempt(self._plant, plan, view, self.post)
         self._attempts[action.plan.id] = attempt
         attempt.start()
 

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from millrace import ids
 from millrace.protocol import acklog as al
 from millrace.protocol import events as e
 from millrace.protocol import server as s
@@ -315,13 +314,13 @@ class Attempt:
 
     def messages(self, task: Task) -> list[PlainMessage]:
         """One message for each slice that the task has something to say about."""
-        window = self.plan.id.window
-        check = al.check_partition(window)
+        window, slices = self.plan.id.window, self.plan.slices
+        check = al.check_partition(window, slices)
         parts: dict[int, dict[str, dict[int, int]]] = {check: {}}
         for edge, nets in task.work.nets.items():
             for sequence, value in nets.items():
                 if value:
-                    part = parts.setdefault(al.partition_of(window, sequence), {})
+                    part = parts.setdefault(al.partition_of(window, sequence, slices), {})
                     part.setdefault(edge, {})[sequence] = value
         return [
             PlainMessage(
@@ -344,13 +343,11 @@ class Attempt:
 
     def _mislead(self, message: PlainMessage, facts: h.TaskFacts) -> None:
         """Append it to a slice as well that does not hold its roots."""
-        window, roots = self.plan.id.window, self.plan.intent.roots
+        opened = al.Open(self.plan.id, self.plan.intent.roots, (), self.plan.slices)
         others = [
             part
-            for part in range(ids.TRACKING_PARTITIONS)
-            if part not in facts.appended
-            and part != message.partition
-            and (al.roots_of(window, part, roots) or part == al.check_partition(window))
+            for part in opened.partitions()
+            if part not in facts.appended and part != message.partition
         ]
         if others:
             part = self.plant.world.rng.choice(others)

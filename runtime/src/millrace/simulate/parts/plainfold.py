@@ -64,12 +64,15 @@ class PlainFold:
         self._excluded: frozenset[int] = frozenset()
 
     def accepts(self, message: PlainMessage) -> bool:
-        window, roots = self._opened.id.window, self._opened.roots
         return all(
-            edge in self._turn
-            and all(0 <= s < roots and partition_of(window, s) == self._partition for s in values)
+            edge in self._turn and all(map(self._holds, values))
             for edge, values in message.nets.items()
         )
+
+    def _holds(self, sequence: int) -> bool:
+        opened = self._opened
+        mine = partition_of(opened.id.window, sequence, opened.slices) == self._partition
+        return mine and 0 <= sequence < opened.roots
 
     def apply(self, message: PlainMessage) -> None:
         for edge, values in message.nets.items():
@@ -78,7 +81,8 @@ class PlainFold:
 
     def seed(self, marker: CloseMarker) -> None:
         self._excluded = marker.excluded
-        mine = sequences(self._opened.id.window, self._partition, self._opened.roots)
+        opened = self._opened
+        mine = sequences(opened.id.window, self._partition, opened.roots, opened.slices)
         empty = frozenset(numbers(marker.holes))
         judged = (sequence for sequence in mine if sequence not in marker.excluded)
         for sequence, seed, edge in seeds(marker.intent, (s for s in judged if s not in empty)):
