@@ -33,6 +33,7 @@ SEED = 7
 # few in one run, since lives without progress make the supervisor wait longer and longer.
 ROUNDS = """
 driver.claimed driver.stamped driver.written-back driver.record-sent driver.edited driver.planned
+driver.moving driver.copied driver.opening driver.view-opened
 driver.opened driver.started driver.ran driver.closed driver.judged
 worker.read worker.state-written worker.staged worker.acked acker.opened acker.folded \
     acker.answered driver.sealed publish.manifest publish.rename publish.renamed publish.done

@@ -162,6 +162,12 @@ def send(handle: int, number: signal.Signals) -> bool:
     return True
 
 
+def signalled(pid: int, number: signal.Signals) -> bool:
+    """Send a signal to a process that is known by its pid alone; False where it has ended."""
+    with held(pid) as handle:
+        return handle is not None and send(handle, number)
+
+
 def ended(handle: int, timeout_s: float) -> bool:
     """Whether the process behind a pidfd ends within a time."""
     poll = select.poll()

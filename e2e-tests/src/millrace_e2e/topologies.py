@@ -36,6 +36,8 @@ class Shape:
     watch: bool = False
     tuple_timeout: str = "30s"
     state_url: str | None = None
+    servers: int = 1
+    copies: int = 1
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -68,7 +70,9 @@ def _settings(shape: Shape) -> dict[str, Any]:
         "spark.executor.extraJavaOptions": quick,
         **shape.conf,
     }
-    servers: dict[str, Any] = {} if shape.state_url is None else {"url": shape.state_url}
+    servers: dict[str, Any] = {"replicas": shape.servers, "copies": shape.copies}
+    if shape.state_url is not None:
+        servers = {"url": shape.state_url}
     return {
         "guarantee": shape.guarantee,
         "window": {"maxRecords": shape.max_records, "maxInterval": "50ms"},

@@ -15,6 +15,10 @@ from pathlib import Path
 POINTS = {
     "driver.claimed": "the execution is claimed, nothing stamped",
     "driver.stamped": "every member is stamped and has answered",
+    "driver.moving": "the view is moving, or a moving one is claimed",
+    "driver.copied": "every object of the record is on its owners",
+    "driver.opening": "the record is on every member of a moving view, which is not open yet",
+    "driver.view-opened": "a moving view is open, nothing done under it",
     "driver.written-back": "the record is written back to every member",
     "driver.edited": "an edit of the topology is committed",
     "driver.opened": "a window's intent is committed",

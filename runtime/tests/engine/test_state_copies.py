@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.engine.driver.stores import Stores
+from millrace.engine.driver.stores import GivenUpError, Stores
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
 from millrace.protocol.server import Found, Stamped
@@ -144,4 +144,33 @@ def test_a_member_that_is_away_is_told(
     gone = EmbeddedServer.start(tmp_path)
     world = World([*servers[:2], gone, servers[3]], monkeypatch)
     gone.stop()
-    assert isinstance(world.copy(record("a")), e.Unreachable)
+    told = world.copy(record("a"))
+    assert isinstance(told, e.Unreachable)
+    assert told.member == world.members[2]
+
+
+def test_a_source_that_is_away_is_passed_over_where_another_has_the_object(
+    servers: list[EmbeddedServer], tmp_path: Path, monkeypatch
+) -> None:
+    gone = EmbeddedServer.start(tmp_path)
+    world = World([*servers[:3], gone], monkeypatch)
+    gone.stop()
+    world.put(1, "a")
+    view = View(UID, 1, 2, Phase.MOVING, 1, (), tuple(world.members[:3]), 1, OWNERS)
+    sources = (world.members[3], world.members[1])
+    copied = world.stores.copy(e.CopyObjects(STAMP, record("a"), view, sources))
+    assert copied == e.Copied(STAMP)
+    assert world.held(0) == {"a"}
+    # What only the silent one can have is waited for, and it is named.
+    told = world.stores.copy(e.CopyObjects(STAMP, record("a", "b"), view, sources))
+    assert isinstance(told, e.Unreachable)
+    assert told.member == world.members[3]
+
+
+def test_a_copy_that_nobody_waits_for_ends(world: World) -> None:
+    world.put(1, "a")
+    view = View(UID, 1, 2, Phase.MOVING, 1, (), tuple(world.members[:3]), 1, OWNERS)
+    action = e.CopyObjects(STAMP, record("a"), view, tuple(world.members))
+    with pytest.raises(GivenUpError):
+        world.stores.copy(action, lambda: False)
+    assert world.held(0) == set()

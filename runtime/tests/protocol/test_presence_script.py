@@ -196,8 +196,9 @@ def test_servers_that_are_away_are_named_in_order() -> None:
     [("connection refused", "connection refused"), ("", "state server a does not answer")],
 )
 def test_what_is_told_says_why_or_at_least_who(reason: str, said: str) -> None:
-    script = Script().play(plain(START))
     gone = e.Unreachable(member("a1"), Stamp(1, 2), reason)
-    (notice,) = script.machine.handle(gone, script.now_s)
-    assert isinstance(notice, e.Notify)
-    assert notice.text == f"{said}; windows wait until it is back"
+    for copies, until in ((1, "it is back"), (2, "it is back or left out")):
+        script = Script(copies=copies).play(plain(START))
+        (notice,) = script.machine.handle(gone, script.now_s)
+        assert isinstance(notice, e.Notify)
+        assert notice.text == f"{said}; windows wait until {until}"

@@ -47,7 +47,7 @@ class Driver:
         self.settings = settings
         self.membership = self.make_membership(owners)
         self.windows = self.make_windows(locate)
-        self.presence = Presence()
+        self.presence = Presence(settings.copies)
         self.stopped: e.Stop | None = None
         self._fenced_sinks = False
         self._behind: str | None = None

@@ -41,6 +41,11 @@ _EMPTY = (
     "a state server that should hold the record of this topology holds none: its append-only "
     "file was lost or replaced; bring the file back, or start over with --fresh"
 )
+_ALL_GONE = (
+    "all copies are gone: none of the state servers that held the state of this topology ({names}) "
+    "has its record any more; bring back the append-only file of one of them, or start over with "
+    "--fresh"
+)
 _STALE = (
     "the restarted state server holds an older record than was last committed: its append-only "
     "file is out of date; bring the newest file back, or start over with --fresh"
@@ -343,7 +348,7 @@ class Membership:
         if not sources and self.copies == 1:
             return [e.Stop(e.StopKind.BEHIND, _STALE)]
         if not sources:
-            return []
+            return self._all_gone()
         held = [self._answers[m] for m in sources]
         if any(record is None for record in held):
             return [e.Stop(e.StopKind.FAILED, _EMPTY)]
@@ -355,15 +360,32 @@ class Membership:
         return max(records, key=lambda record: record.tag)
 
     def _sources(self) -> list[Member]:
-        """Whose record and objects count: members of ``last_open`` (rules 13, 14), and with a
-        single copy restarted servers of those names whose record is recent enough (rule 24)."""
+        """Whose record and objects count: members of ``last_open`` (rules 13, 14), and where these
+        are not enough restarted servers of those names whose record is recent enough (rule 24).
+
+        With several copies one of ``last_open`` is enough. Where all have restarted each that has
+        kept its file holds whatever was committed, since an acknowledgement follows the fsync."""
         assert self.view is not None
         answered = [m for m in self.view.last_open if m in self._answers]
-        if self.copies > 1:
+        if self.copies > 1 and answered:
             return answered
         gone = {m.name for m in self.view.last_open} - {m.name for m in answered}
-        back = [m for m in self.view.target if m.name in gone]
-        return answered + [m for m in back if self._recent(self._answers[m])]
+        back = [m for m in self.view.target if m.name in gone and self._recent(self._answers[m])]
+        if self.copies > 1:
+            return [m for m in back if self._answers[m] is not None]
+        return answered + back
+
+    def _all_gone(self) -> list[e.Action]:
+        """Several copies, and none is there: wait for servers that are not back yet."""
+        assert self.view is not None
+        names = {m.name for m in self.view.last_open}
+        text = _ALL_GONE.format(names=", ".join(sorted(names)))
+        if names <= {m.name for m in self.view.target}:
+            return [e.Stop(e.StopKind.FAILED, text)]
+        if self._told == self.stamp:
+            return []
+        self._told = self.stamp
+        return [e.Notify("StateMissing", f"waiting for a state server: {text}", warning=True)]
 
     def _recent(self, record: Record | None) -> bool:
         assert self.view is not None

@@ -14,10 +14,14 @@ _ANSWERS = (e.Stamped, e.RecordAck, e.Refused, e.Unreachable)
 
 
 class Presence:
-    """Told every event. Servers go by their names: the next incarnation of one brings it back."""
+    """Told every event. Servers go by their names: the next incarnation of one brings it back.
 
-    def __init__(self) -> None:
+    With several ``copies`` windows do not wait for long: the server is left out.
+    """
+
+    def __init__(self, copies: int = 1) -> None:
         self._missing: dict[str, str] = {}
+        self._until = "until it is back" if copies == 1 else "until it is back or left out"
 
     @property
     def away(self) -> tuple[str, ...]:
@@ -56,7 +60,7 @@ class Presence:
             return []
         self._missing[member.name] = kind
         what = reason or f"state server {member.name} does not answer"
-        return [e.Notify(kind, f"{what}; windows wait until it is back", warning=True)]
+        return [e.Notify(kind, f"{what}; windows wait {self._until}", warning=True)]
 
     def _back(self, member: Member) -> list[e.Action]:
         if self._missing.pop(member.name, None) is None:

@@ -31,7 +31,8 @@ class Chaos:
     says so, ``unread`` that a reader leaves an envelope out, ``misled`` that an ack message lands
     on the wrong slice, ``verdict_short`` that a verdict forgets an incomplete root.
     ``cut_s`` is about servers that live and cannot be reached for a while, ``stale_s`` about an
-    old file that is put back, ``clock_s`` about a wall clock that is set. The ``*_s`` are mean
+    old file that is put back, ``clock_s`` about a wall clock that is set, ``power_s`` about all
+    servers at once that go down and come back on their files. The ``*_s`` are mean
     times between faults in seconds, 0 for never.
     """
 
@@ -58,6 +59,7 @@ class Chaos:
     engine: float = 0.0
     stale_s: float = 0.0
     clock_s: float = 0.0
+    power_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,15 @@ def draw(seed: int) -> Options:
         **_edit(seed, poison_only),
         older_s=_older(seed) if servers == 1 and not poison_only else None,
     )
-    return replace(options, dead_percent=_dead_percent(options), holes=_holes(seed))
+    chaos = replace(options.chaos, power_s=_power(options))
+    return replace(options, dead_percent=_dead_percent(options), holes=_holes(seed), chaos=chaos)
+
+
+def _power(options: Options) -> float:
+    # Drawn apart, so that every seed means the run that it meant before there was any.
+    rng = Random(f"power/{options.seed}")
+    often = options.copies > 1 and not options.poison_only and rng.random() < 0.4
+    return rng.uniform(4.0, 12.0) if often else 0.0
 
 
 def _holes(seed: int) -> float:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Thread
 
 from millrace import crash
 from millrace.engine.driver.errands import Couriers, Errands
@@ -15,7 +16,7 @@ from millrace.engine.driver.letters import encode_letters
 from millrace.engine.driver.lookout import Lookout
 from millrace.engine.driver.planner import Planner
 from millrace.engine.driver.publisher import Publisher
-from millrace.engine.driver.stores import Stores
+from millrace.engine.driver.stores import GivenUpError, Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.runner import AttemptDied, AttemptResult, AttemptRunner, SparkGone
 from millrace.engine.program.cutting import cut_intent
@@ -23,7 +24,7 @@ from millrace.errors import FencedError, MillraceError, SinkError, StateServerEr
 from millrace.homes.stores import HomeAwayError, ViewStore
 from millrace.ids import WindowNumber
 from millrace.protocol import events as e
-from millrace.protocol.types import AttemptId, AttemptPlan, Record, Stamp
+from millrace.protocol.types import AttemptId, AttemptPlan, Phase, Record, Stamp, View
 from millrace.sources.base import Source
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class RealPerformer:
         self._over: set[AttemptId] = set()
         self._unforgotten: set[AttemptId] = set()
         self._copying: Stamp | None = None
+        self._moving: Stamp | None = None
         self._methods: dict[type, Callable[..., list[e.Event]]] = {
             e.ReadView: self._read_view,
             e.CasView: self._cas_view,
@@ -135,6 +137,8 @@ class RealPerformer:
 
     def _cas_view(self, action: e.CasView) -> list[e.Event]:
         def swap() -> list[e.Event]:
+            if self._opens(action.view):
+                crash.reached("driver.opening")
             try:
                 version = self._parts.view.cas(action.expected, action.view)
             except HomeAwayError as error:
@@ -143,10 +147,22 @@ class RealPerformer:
             if version is None:
                 return [e.CasLost(action.view)]
             crash.reached("driver.claimed")
+            self._view_changed(action.view)
             return [e.CasDone(version, action.view)]
 
         self._view.do(action, swap)
         return []
+
+    def _opens(self, view: View) -> bool:
+        """Whether this is the end of a view change of ours."""
+        return view.phase is Phase.OPEN and self._moving == view.stamp()
+
+    def _view_changed(self, view: View) -> None:
+        if self._opens(view):
+            crash.reached("driver.view-opened")
+        elif view.phase is Phase.MOVING:
+            crash.reached("driver.moving")
+        self._moving = view.stamp() if view.phase is not Phase.OPEN else None
 
     def _home_away(self, error: HomeAwayError) -> list[e.Event]:
         return self._notify(e.Notify("HomeAway", str(error), warning=True))
@@ -176,17 +192,24 @@ class RealPerformer:
         # The machine asks again while it waits; one copy under a stamp is enough.
         if self._copying != action.stamp:
             self._copying = action.stamp
-            self._janitor.submit(self._copy, action)
+            # A thread for each: the one before may wait for a server that the new view leaves out.
+            Thread(target=self._copy, args=(action,), name="copy", daemon=True).start()
         return []
 
     def _copy(self, action: e.CopyObjects) -> None:
+        def wanted() -> bool:
+            return self._copying == action.stamp
+
         try:
-            event = self._parts.stores.copy(action)
+            event = self._parts.stores.copy(action, wanted)
+        except GivenUpError:
+            return
         except Exception as error:
             # The boundary of a thread: the machine asks for the copy again, and tells of it.
             log.exception("copying objects for %s", action.stamp)
             event = e.CopyFailed(action.stamp, error_text(error))
-        self._copying = None
+        if wanted():
+            self._copying = None
         self._post(event)
 
     # -- windows

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
+from millrace import crash
 from millrace.errors import StateServerError
 from millrace.ids import Execution
 from millrace.protocol import events as e
@@ -17,6 +19,18 @@ from millrace.state.errors import OutOfMemoryError, UnreachableError
 from millrace.state.servers import StateAccess, owners_of
 
 log = logging.getLogger(__name__)
+
+
+class SilentMemberError(StateServerError):
+    """A member did not answer while objects were copied."""
+
+    def __init__(self, member: Member, text: str) -> None:
+        super().__init__(text)
+        self.member = member
+
+
+class GivenUpError(StateServerError):
+    """Nobody waits for a copy any more: another view has taken the place of its own."""
 
 
 class Stores:
@@ -75,54 +89,79 @@ class Stores:
             return e.Refused(member, stamp, "stamp", stamp)
         return e.RecordAck(member, stamp, record.tag.seq)
 
-    def copy(self, action: e.CopyObjects) -> e.Event:
+    def copy(self, action: e.CopyObjects, wanted: Callable[[], bool] = lambda: True) -> e.Event:
         """Bring every object that the record names to its owners, from any source that has it.
 
         Names are listed once for each member, those of a source that is no owner only where all
-        owners lack something; only that is read and written.
+        owners lack something; only that is read and written. A source that does not answer is
+        passed over as long as another has the object. Raises ``GivenUpError`` once ``wanted``
+        says no.
         """
+        silent: dict[Member, str] = {}
         try:
             held = {m: self._names(m, action.stamp) for m in action.view.target}
             others = [m for m in action.sources if m not in held]
             elsewhere = _elsewhere(action.record)
             for name, lacking in missing(_named(action.record), action.view, held):
+                if not wanted():
+                    raise GivenUpError(f"the copy for {action.stamp} is not wanted any more")
                 having = [m for m in held if name in held[m]]
                 while not having and others:
                     source = others.pop(0)
-                    held[source] = self._names(source, action.stamp)
+                    held[source] = self._names_of_source(source, action.stamp, silent)
                     having = [source] if name in held[source] else []
-                data = self._find(having, action.stamp, name)
+                data = self._find(having, action.stamp, name, silent)
                 if data is not None:
                     for member in lacking:
                         self._store(member, action.stamp, name, data)
                 elif name not in elsewhere:
-                    raise StateServerError(
-                        f"object {name} is on no state server any more; bring back the "
-                        "append-only file that holds it, or start over with --fresh"
-                    )
-        except UnreachableError as error:
+                    _nowhere(name, silent)
+            crash.reached("driver.copied")
+        except SilentMemberError as error:
             log.warning("%s", error)
-            return e.Unreachable(action.view.target[0], action.stamp, str(error))
+            return e.Unreachable(error.member, action.stamp, str(error))
+        except GivenUpError:
+            raise
         except StateServerError as error:
             return e.CopyFailed(action.stamp, str(error))
         return e.Copied(action.stamp)
 
     def _names(self, member: Member, stamp: Stamp) -> frozenset[str]:
-        reply = self.client(member).list_objects(stamp)
+        with _naming(member):
+            reply = self.client(member).list_objects(stamp)
         if isinstance(reply, NotOwner):
             raise StateServerError(f"{member.name} refused to list objects ({reply.reason.value})")
         return frozenset(reply.names)
 
-    def _find(self, places: Iterable[Member], stamp: Stamp, name: str) -> bytes | None:
-        """An object from the first of some members that has it."""
+    def _names_of_source(
+        self, member: Member, stamp: Stamp, silent: dict[Member, str]
+    ) -> frozenset[str]:
+        try:
+            return self._names(member, stamp)
+        except SilentMemberError as error:
+            silent[member] = str(error)
+            return frozenset()
+
+    def _find(
+        self, places: Iterable[Member], stamp: Stamp, name: str, silent: dict[Member, str]
+    ) -> bytes | None:
+        """An object from the first of some members that has it; who does not answer is noted, and
+        not asked again."""
         for member in places:
-            data = self._read(member, stamp, name)
+            if member in silent:
+                continue
+            try:
+                data = self._read(member, stamp, name)
+            except SilentMemberError as error:
+                silent[member] = str(error)
+                continue
             if data is not None:
                 return data
         return None
 
     def _read(self, member: Member, stamp: Stamp, name: str) -> bytes | None:
-        reply = self.client(member).get(stamp, [name])
+        with _naming(member):
+            reply = self.client(member).get(stamp, [name])
         if isinstance(reply, NotOwner):
             raise StateServerError(f"{member.name} refused to read {name} ({reply.reason.value})")
         held = reply[0]
@@ -161,7 +200,8 @@ class Stores:
                 client.delete(forget.stamp, list(names))
 
     def _store(self, member: Member, stamp: Stamp, name: str, data: bytes) -> None:
-        reply = self.client(member).put(stamp, [(name, data)])
+        with _naming(member):
+            reply = self.client(member).put(stamp, [(name, data)])
         if not isinstance(reply, Ok):
             raise StateServerError(f"{member.name} refused object {name} ({reply.reason.value})")
 
@@ -180,6 +220,25 @@ def missing(
         lacking = [owner for owner in owners if name not in held[owner]]
         if lacking:
             yield name, lacking
+
+
+@contextmanager
+def _naming(member: Member) -> Iterator[None]:
+    """Say of a failure to answer whose it is."""
+    try:
+        yield
+    except UnreachableError as error:
+        raise SilentMemberError(member, str(error)) from error
+
+
+def _nowhere(name: str, silent: Mapping[Member, str]) -> None:
+    """Raise what is to be said of an object that nobody gave."""
+    for member, text in silent.items():
+        raise SilentMemberError(member, text)
+    raise StateServerError(
+        f"object {name} is on no state server any more; bring back the append-only file that "
+        "holds it, or start over with --fresh"
+    )
 
 
 def _named(record: Record) -> list[tuple[str, int]]:

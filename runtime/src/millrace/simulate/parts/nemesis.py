@@ -60,6 +60,7 @@ class Nemesis:
             (chaos.stop_s, self._stop),
             (chaos.scale_s, self._scale),
             (chaos.cut_s, self._cut),
+            (chaos.power_s, self._power),
             (chaos.stale_s, self._stale),
             (chaos.clock_s, self._jump),
             (1.0 if self._to.options.requests else 0.0, self._request),
@@ -95,8 +96,9 @@ class Nemesis:
         self._world.after(delay_s, self._restart, name, keeps_file, kept)
 
     def _restart(self, name: str, keeps_file: bool, kept: int | None) -> None:
-        self._to.cluster.start(name, keeps_file, kept)
-        self._to.supervisor.look()
+        if name in self._to.cluster.down():  # else another's restart was sooner
+            self._to.cluster.start(name, keeps_file, kept)
+            self._to.supervisor.look()
 
     def _stale(self) -> None:
         """A copy of the only server's file, from before the view was last open, takes its place
@@ -145,6 +147,21 @@ class Nemesis:
             cluster.wanted.discard(name)
         else:
             cluster.wanted.add(name)
+        self._to.supervisor.look()
+
+    def _power(self) -> None:
+        """The machine goes down: all servers at once, which come back one by one on their files.
+
+        Not while one of the last open members is dead: that would be a loss of all copies."""
+        cluster, view = self._to.cluster, self._to.store.view
+        if view is None or not all(cluster.is_alive(member) for member in view.last_open):
+            return
+        self.crashes += 1
+        for member in cluster.alive():
+            cluster.kill(member.name)
+        for name in cluster.down():
+            delay_s = self._world.rng.expovariate(1 / RESTART_S)
+            self._world.after(delay_s, self._restart, name, True, None)
         self._to.supervisor.look()
 
     def _cut(self) -> None:
