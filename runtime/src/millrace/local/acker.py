@@ -1,7 +1,10 @@
-"""The acker of a local run: ``millrace.tracking.process`` that tells how much it holds for a root.
+"""The acker of a local run: ``millrace.tracking.process`` that follows the view, and tells how much
+it holds for a root.
 
-The figures are measured where a slice is judged: the bytes of its array of check values, and the
-roots that the slice has. They go into a small JSON file, which nothing depends on.
+The ack log lies on the first member of the view. When that is another one the acker reads there,
+from the beginning, as after a crash. The figures are measured where a slice is judged: the bytes of
+its array of check values, and the roots that the slice has. They go into a small JSON file, which
+nothing depends on.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,16 +25,27 @@ from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.local.files import write_json
 from millrace.protocol.acker import AckerMachine
 from millrace.protocol.acklog import Open, roots_of
-from millrace.protocol.types import CloseMarker
+from millrace.protocol.types import CloseMarker, Member
+from millrace.redisserver import open_client
 from millrace.repeats import quiet_repeats
+from millrace.state.viewfile import WatchedView
 from millrace.tracking.fold import ArrayFold
 from millrace.tracking.log import AckLog
 from millrace.tracking.message import AckMessage
-from millrace.tracking.process import Acker, connect
+from millrace.tracking.process import Acker
 
 log = logging.getLogger("millrace.acker")
 
 _WRITE_EVERY_S = 0.5
+
+_LOOK_S = 0.25
+"""How soon it is noticed that the log is elsewhere while nothing is written to it."""
+
+_ANSWER_S = 3.0
+"""The same where its server hangs."""
+
+_NOBODY_S = 0.05
+_NOWHERE = "redis://127.0.0.1:1"
 
 
 @dataclass(slots=True)
@@ -57,13 +71,25 @@ class MeasuredFold(ArrayFold):
 
 
 class LocalAcker(Acker):
-    """An acker that writes ``path`` after what it judged, twice a second at most."""
+    """An acker that reads the log on the server that ``where`` names, None while nobody knows.
 
-    def __init__(self, name: str, ack_log: AckLog, path: Path) -> None:
+    It writes ``path`` after what it judged, twice a second at most.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        where: Callable[[], Member | None],
+        open_log: Callable[[str], AckLog],
+        path: Path,
+    ) -> None:
         self._figures = Figures()
         self._path = path
         self._written = (0, float("-inf"))
-        super().__init__(name, ack_log)
+        self._where = where
+        self._open_log = open_log
+        self._at = where()
+        super().__init__(name, open_log(self._at.url if self._at is not None else _NOWHERE))
 
     def restart(self) -> None:
         super().restart()
@@ -71,7 +97,13 @@ class LocalAcker(Acker):
             self.name, lambda opened, partition: MeasuredFold(opened, partition, self._figures)
         )
 
-    def step(self, block_s: float = 5.0) -> bool:
+    def step(self, block_s: float = _LOOK_S) -> bool:
+        at = self._where()
+        if at is None:
+            time.sleep(_NOBODY_S)
+            return False
+        if at != self._at:
+            self._move(at)
         found = super().step(block_s)
         roots, written_s = self._written
         if self._figures.roots != roots and time.monotonic() - written_s >= _WRITE_EVERY_S:
@@ -80,12 +112,31 @@ class LocalAcker(Acker):
                 write_json(self._path, asdict(self._figures), durable=False)
         return found
 
+    def _move(self, at: Member) -> None:
+        log.info("the ack log is on %s", at.name)
+        if self._at is None or at.url != self._at.url:
+            self.log.close()
+            self.log = self._open_log(at.url)
+        self._at = at
+        self.restart()
+
+
+def follow(view: Path) -> Callable[[], Member | None]:
+    """Where the log is, by a view file."""
+    watched = WatchedView(view)
+
+    def where() -> Member | None:
+        found = watched.look()
+        return found.target[0] if found is not None else None
+
+    return where
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run an acker until it is ended; returns an exit code."""
     parser = argparse.ArgumentParser(prog="millrace.local.acker", description=__doc__)
     parser.add_argument("--name", required=True, help="name in the list of members")
-    parser.add_argument("--url", required=True, help="redis://host:port/db of the ack log's server")
+    parser.add_argument("--view", required=True, type=Path, help="file of the view")
     parser.add_argument("--uid", required=True, help="uid of the topology")
     parser.add_argument("--figures", required=True, type=Path, help="file to write figures to")
     options = parser.parse_args(arguments)
@@ -97,11 +148,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quiet_repeats()
     # What an acker holds outlives it in the log: there is nothing to be put in order.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    client = connect(options.url, os.environ.get(PASSWORD_VARIABLE))
+
+    def open_log(url: str) -> AckLog:
+        client = open_client(url, os.environ.get(PASSWORD_VARIABLE), answer_s=_ANSWER_S)
+        return AckLog(client, options.uid)
+
     options.figures.parent.mkdir(mode=0o700, exist_ok=True)
     log.info("serving topology %s, process %d", options.uid, os.getpid())
     try:
-        LocalAcker(options.name, AckLog(client, options.uid), options.figures).run()
+        LocalAcker(options.name, follow(options.view), open_log, options.figures).run()
     except MillraceError as error:
         log.critical("%s", error)
         return error.exit_code

@@ -239,10 +239,10 @@ class _Plan:
         return [self._acker(f"acker-{number}", addresses) for number in range(count)]
 
     def _acker(self, name: str, addresses: Sequence[StateAddress]) -> ProcessSpec:
-        # The ack log has one copy, on the first member, as the driver knows too.
+        # The ack log has one copy, on the first member of the view, which may change.
         command = (
             *(sys.executable, "-m", "millrace.local.acker", "--name", name),
-            *("--url", addresses[0].url, "--uid", self._folder.uid),
+            *("--view", str(self._folder.view), "--uid", self._folder.uid),
             *("--figures", str(self._folder.ackers / f"{name}.json")),
         )
         return ProcessSpec(name, "acker", command, self._given(addresses), self._folder.path)

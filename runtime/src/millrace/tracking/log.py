@@ -103,6 +103,10 @@ class AckLog:
     def _attempt_prefix(self, attempt: AttemptId) -> str:
         return f"{self._prefix}{attempt}:"
 
+    def close(self) -> None:
+        """Close the client's connections."""
+        self._client.close()
+
     def full(self) -> bool:
         """Whether the server takes no entries, since its memory limit is reached."""
         with self._server("look for room in"):
