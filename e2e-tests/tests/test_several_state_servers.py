@@ -1,4 +1,4 @@
-"""Several state servers with copies: they are killed, frozen, lost, added and taken away under load.
+"""Several state servers with copies are killed, frozen, lost, added and taken away under load.
 
 Every history is judged by what was fed and what came out.
 """
