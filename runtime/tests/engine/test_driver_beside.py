@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from millrace.clock import SystemClock
-from millrace.engine.driver.effects import Equipment, RealPerformer
 from millrace.engine.driver.inbox import Mailbox
 from millrace.engine.driver.journal import EventTeller
 from millrace.engine.driver.loop import Loop
+from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.stores import Stores
 from millrace.errors import NewerFormatError
 from millrace.homes.documents import Ask, Proposal, Request

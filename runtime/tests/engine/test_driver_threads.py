@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from millrace.clock import SystemClock
-from millrace.engine.driver.effects import Equipment, RealPerformer
 from millrace.engine.driver.journal import EventTeller
+from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.errors import TopologyError

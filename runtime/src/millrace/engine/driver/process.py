@@ -16,10 +16,10 @@ from millrace import checked, crash
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.connectors import build_retired, build_sinks, build_sources
-from millrace.engine.driver.effects import Equipment, RealPerformer
 from millrace.engine.driver.inbox import Mailbox
 from millrace.engine.driver.journal import EventTeller, StatusBoard
 from millrace.engine.driver.loop import Loop
+from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.places import open_inbox, open_journal, open_view
 from millrace.engine.driver.planner import Planner
 from millrace.engine.driver.publisher import Publisher
@@ -186,7 +186,7 @@ class DriverProcess:
                 # The boundary of a connector's code: the run has ended as it has.
                 log.exception("closing %r", one.name)
 
-    # -- parts
+    # -- equipment
 
     def _effects(self) -> RealPerformer:
         spec, post = self._topology.spec, self._loop.post
@@ -207,7 +207,7 @@ class DriverProcess:
         planner.start()
         self._statistics.lag = lambda: planner.lag_records
         self._statistics.taken = planner.taken
-        parts = Equipment(
+        equipment = Equipment(
             view=self._view,
             stores=self._stores,
             verdicts=verdicts,
@@ -222,7 +222,7 @@ class DriverProcess:
             failed=self._failed,
             settle=self._statistics.settle,
         )
-        return RealPerformer(parts, post, self._loop.fail)
+        return RealPerformer(equipment, post, self._loop.fail)
 
     def _retired(self) -> RetiredSinks:
         told = self._told

@@ -50,7 +50,7 @@ class PassRun:
     """
 
     def __init__(
-        self, task: Task, passes: Sequence[Pass], parts: Toolbox, state: TaskState
+        self, task: Task, passes: Sequence[Pass], toolbox: Toolbox, state: TaskState
     ) -> None:
         self.task = task
         self._state = state
@@ -68,7 +68,7 @@ class PassRun:
             ways = [
                 (e, self._shown(component, e, _renamed(e, self._way(e)))) for e in component.outputs
             ]
-            self._steps[name] = self._build(component, Outlet(task, component, ways), parts)
+            self._steps[name] = self._build(component, Outlet(task, component, ways), toolbox)
 
     # -- life of a task
 
@@ -189,16 +189,16 @@ class PassRun:
         names = component.inputs[0].seen(producer.output).names
         return lambda batch: step.accept(edge, batch.with_data(batch.data.select(names)))
 
-    def _build(self, component: Component, outlet: Outlet, parts: Toolbox) -> Step:
+    def _build(self, component: Component, outlet: Outlet, toolbox: Toolbox) -> Step:
         task, kind = self.task, component.kind
         if kind is Kind.SOURCE:
-            return SourceStep(task, component, outlet, parts.source(component))
+            return SourceStep(task, component, outlet, toolbox.source(component))
         if kind is Kind.SINK:
-            sink = parts.sink(component)
+            sink = toolbox.sink(component)
             sink.staging = TaskStaging(self._state.servers)
             return SinkStep(task, component, outlet, sink)
         make: MakeStep = load_object(component.step, "")
-        return make(Site(task, component, outlet, parts, self._state))
+        return make(Site(task, component, outlet, toolbox, self._state))
 
     # -- arrivals
 

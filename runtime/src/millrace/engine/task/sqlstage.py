@@ -50,29 +50,29 @@ class FrameReader:
     def __call__(self, _: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         job = load_job(self._job)
         with marked_errors(job.plan.id):
-            parts = toolbox_of(job)
-            sources = {s.name: s for s in jvm_sources(parts.program)}
+            toolbox = toolbox_of(job)
+            sources = {s.name: s for s in jvm_sources(toolbox.program)}
             partition = _partition()
             a = job.plan.id
-            parts.box.task(Note(os.getpid(), a.execution, a.window, a.attempt, 0, partition))
+            toolbox.box.task(Note(os.getpid(), a.execution, a.window, a.attempt, 0, partition))
             for piece in decode_pieces(self._pieces[partition]):
                 component = sources.get(piece.range.source)
                 if component is not None:
                     yield from self._read(job, piece, component)
-            parts.box.idle()
+            toolbox.box.idle()
 
     def _read(self, job: Job, piece: Piece, component: Component) -> Iterator[pa.RecordBatch]:
-        parts = toolbox_of(job)
+        toolbox = toolbox_of(job)
         done = 0
         span = piece.first, piece.first + piece.range.count - 1
-        parts.box.begin(component.name, span)
+        toolbox.box.begin(component.name, span)
         assert component.output is not None
-        source, drop_gone = parts.source(component), parts.program.drop_gone
+        source, drop_gone = toolbox.source(component), toolbox.program.drop_gone
         for part in read_piece(source, piece, component.output, drop_gone):
-            parts.box.end()
+            toolbox.box.end()
             places = part.places()
             if part.holes:
-                yield frame_holes(parts.program, component, piece, done, part.holes)
+                yield frame_holes(toolbox.program, component, piece, done, part.holes)
             texts: list[str | None] = [None] * part.data.num_rows
             for index, text in part.errors:
                 texts[index] = text
@@ -81,10 +81,10 @@ class FrameReader:
                 errors = pa.array(texts[at : at + data.num_rows], pa.string())
                 fates = errors, pa.repeat(part.gone, data.num_rows)
                 numbers = rows_at(done, at, data.num_rows, places)
-                yield frame_rows(parts.program, component, piece, numbers, data, fates)
+                yield frame_rows(toolbox.program, component, piece, numbers, data, fates)
             done += part.offsets
-            parts.box.begin(component.name, span)
-        parts.box.end()
+            toolbox.box.begin(component.name, span)
+        toolbox.box.end()
 
 
 def frame_rows(

@@ -136,12 +136,12 @@ def decode_reports(data: bytes) -> list[TaskReport]:
 
 
 def toolbox_of(job: Job) -> ProcessToolbox:
-    parts = _PROCESS.get(job.kit)
-    if parts is None:
-        parts = ProcessToolbox(load_kit(Path(job.kit)))
+    toolbox = _PROCESS.get(job.kit)
+    if toolbox is None:
+        toolbox = ProcessToolbox(load_kit(Path(job.kit)))
         _PROCESS.clear()
-        _PROCESS[job.kit] = parts
-    return parts
+        _PROCESS[job.kit] = toolbox
+    return toolbox
 
 
 class Running:
@@ -149,11 +149,11 @@ class Running:
 
     def __init__(self, job: Job, pass_no: int, partition: int) -> None:
         self.job = job
-        self.parts = toolbox_of(job)
-        program, plan = self.parts.program, job.plan
+        self.toolbox = toolbox_of(job)
+        program, plan = self.toolbox.program, job.plan
         context = TaskContext.get()
         if context is not None:
-            self.parts.memory.check()
+            self.toolbox.memory.check()
         task_attempt = context.taskAttemptId() if context is not None else 0
         passes = program.passes if job.whole else program.passes[pass_no : pass_no + 1]
         self.partitions = 1 if job.whole else program.parallelism
@@ -164,16 +164,18 @@ class Running:
             plan=plan,
             id=TaskId(pass_no, partition, task_attempt),
             partitions=self.partitions,
-            books=Books(roots, plan.slices, program.tracking, self.parts.nets),
+            books=Books(roots, plan.slices, program.tracking, self.toolbox.nets),
             failures=Failures(roots, {c.number: c.name for c in program.components.values()}),
-            box=self.parts.box,
-            memory=self.parts.memory,
+            box=self.toolbox.box,
+            memory=self.toolbox.memory,
         )
         a = plan.id
-        self.parts.box.task(Note(os.getpid(), a.execution, a.window, a.attempt, pass_no, partition))
-        self.services = job.services.known(self.parts.passwords)
-        self.state = TaskState(self.task, self.services.access, self.parts.states)
-        self.run = PassRun(self.task, passes, self.parts, self.state)
+        self.toolbox.box.task(
+            Note(os.getpid(), a.execution, a.window, a.attempt, pass_no, partition)
+        )
+        self.services = job.services.known(self.toolbox.passwords)
+        self.state = TaskState(self.task, self.services.access, self.toolbox.states)
+        self.run = PassRun(self.task, passes, self.toolbox, self.state)
 
     def complete(
         self,
@@ -186,16 +188,16 @@ class Running:
         Returns the reports for the driver, or (reader, envelope) pairs for the next pass. What
         leaves is booked before the ack message is written, and the report says that it was.
         """
-        effects = self.run.finish()
+        output = self.run.finish()
         tables = {} if self.last else self.run.parcels(self.partitions)
-        reports = (self._report(effects, read, roots_read), *relayed)
+        reports = (self._report(output, read, roots_read), *relayed)
         if self.last:
             return list(reports)
-        return list(self.parts.transport.send(headed(self.task.id, tables, reports)))
+        return list(self.toolbox.transport.send(headed(self.task.id, tables, reports)))
 
     def _report(
         self,
-        effects: TaskOutput,
+        output: TaskOutput,
         read: tuple[TaskId, ...],
         roots_read: tuple[tuple[int, int], ...],
     ) -> TaskReport:
@@ -204,8 +206,8 @@ class Running:
             read=read,
             roots_read=roots_read,
             holes=self.run.holes(),
-            segments=effects.segments,
-            staged=effects.staged,
+            segments=output.segments,
+            staged=output.staged,
             failed=self.task.failures.failed,
             combined_failures=self.task.failures.combined,
         )
@@ -216,8 +218,8 @@ class Running:
         try:
             self.run.close()
         finally:
-            self.parts.box.idle()
-            self.parts.tidy()
+            self.toolbox.box.idle()
+            self.toolbox.tidy()
 
 
 class FirstPass:
@@ -254,9 +256,9 @@ class NextPass:
             running = Running(job, self._pass_no, partition)
             try:
                 run = running.run
-                parcels = running.parts.transport.receive(data)
+                parcels = running.toolbox.transport.receive(data)
                 del data
-                tracked = running.parts.program.tracking
+                tracked = running.toolbox.program.tracking
                 check_envelopes(parcels, running.partitions, partition, tracked)
                 read = tuple(sorted(p.header.task for p in parcels))
                 relayed = {r.task: r for p in parcels for r in p.header.reports}

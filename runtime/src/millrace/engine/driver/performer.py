@@ -62,14 +62,14 @@ class RealPerformer:
     of an error that the driver cannot go on with.
     """
 
-    def __init__(self, parts: Equipment, post: Post, fail: Callable[[Exception], None]) -> None:
-        self._parts = parts
+    def __init__(self, equipment: Equipment, post: Post, fail: Callable[[Exception], None]) -> None:
+        self._equipment = equipment
         self._post = post
         self._view = Errands("view", post, fail)
         self._servers = Couriers(post, fail)
         self._asking = Errands("asking-sources", post, fail)
         self._cancelling = Errands("cancel", post, fail)
-        self._lookout = Lookout(parts.mailbox, post, self._inbox_away, fail)
+        self._lookout = Lookout(equipment.mailbox, post, self._inbox_away, fail)
         self._orderly = False
         self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
@@ -105,7 +105,7 @@ class RealPerformer:
 
     def poll(self) -> list[e.Event]:
         self._lookout.start()
-        self._parts.settle()
+        self._equipment.settle()
         return []
 
     def close(self) -> None:
@@ -117,9 +117,9 @@ class RealPerformer:
         self._lookout.stop(self._orderly)
         # What asks a source must not meet one that is closed.
         self._asking.join(ASKING_END_S)
-        self._parts.planner.stop()
-        self._parts.verdicts.stop()
-        self._parts.publisher.stop()
+        self._equipment.planner.stop()
+        self._equipment.verdicts.stop()
+        self._equipment.publisher.stop()
         self._spark.shutdown(wait=False, cancel_futures=True)
         self._janitor.shutdown(wait=True, cancel_futures=True)
 
@@ -128,7 +128,7 @@ class RealPerformer:
     def _read_view(self, action: e.ReadView) -> list[e.Event]:
         def read() -> list[e.Event]:
             try:
-                return [e.ViewRead(*self._parts.view.read(), action.token)]
+                return [e.ViewRead(*self._equipment.view.read(), action.token)]
             except HomeAwayError as error:
                 return self._home_away(error)
 
@@ -140,7 +140,7 @@ class RealPerformer:
             if self._opens(action.view):
                 crash.reached("driver.opening")
             try:
-                version = self._parts.view.cas(action.expected, action.view)
+                version = self._equipment.view.cas(action.expected, action.view)
             except HomeAwayError as error:
                 # It may have been replaced or not: the machine reads it to know.
                 return [*self._home_away(error), e.CasLost(action.view)]
@@ -172,7 +172,7 @@ class RealPerformer:
 
     def _send_stamp(self, action: e.SendStamp) -> list[e.Event]:
         def send() -> list[e.Event]:
-            event = self._parts.stores.stamp(action.member, action.stamp)
+            event = self._equipment.stores.stamp(action.member, action.stamp)
             crash.reached("driver.stamped")
             return [event]
 
@@ -181,7 +181,7 @@ class RealPerformer:
 
     def _send_record(self, action: e.SendRecord) -> list[e.Event]:
         def send() -> list[e.Event]:
-            event = self._parts.stores.write_record(action.member, action.stamp, action.record)
+            event = self._equipment.stores.write_record(action.member, action.stamp, action.record)
             crash.reached("driver.record-sent")
             return [event]
 
@@ -201,7 +201,7 @@ class RealPerformer:
             return self._copying == action.stamp
 
         try:
-            event = self._parts.stores.copy(action, wanted)
+            event = self._equipment.stores.copy(action, wanted)
         except GivenUpError:
             return
         except Exception as error:
@@ -216,7 +216,7 @@ class RealPerformer:
 
     def _plan(self, action: e.Plan) -> list[e.Event]:
         # What waits for a driver comes before it can find that nothing is left to do.
-        self._lookout.first(lambda: self._parts.planner.ask(action))
+        self._lookout.first(lambda: self._equipment.planner.ask(action))
         return []
 
     def _open_log(self, action: e.OpenLog) -> list[e.Event]:
@@ -227,7 +227,7 @@ class RealPerformer:
 
     def _announce(self, action: e.OpenLog) -> None:
         try:
-            self._parts.verdicts.open(action.id, action.roots)
+            self._equipment.verdicts.open(action.id, action.roots)
         except FencedError as error:
             self._post(e.SinkRefused(str(error), fenced=True))
         except StateServerError as error:
@@ -245,7 +245,7 @@ class RealPerformer:
 
     def _run(self, action: e.Run) -> list[e.Event]:
         crash.reached("driver.started")
-        self._parts.running(action.plan)
+        self._equipment.running(action.plan)
         self._pending.add(action.plan.id)
         self._spark.submit(self._attempt, action.plan)
         return []
@@ -260,8 +260,8 @@ class RealPerformer:
 
     def _run_to_end(self, plan: AttemptPlan) -> None:
         try:
-            self._active = self._parts.runner()
-            result = self._active.run(self._parts.verdicts.planned(plan))
+            self._active = self._equipment.runner()
+            result = self._active.run(self._equipment.verdicts.planned(plan))
             self._verify(result)
         except AttemptDied as died:
             self._post(e.RunDied(plan.id, died.reason, died.member_lost, died.evidence))
@@ -283,17 +283,17 @@ class RealPerformer:
         if error.retryable:
             self._post(e.RunDied(attempt, str(error), member_lost=True))
         else:
-            self._parts.failed(error)
+            self._equipment.failed(error)
             self._post(e.RunFailed(attempt, str(error)))
 
     def _verify(self, result: AttemptResult) -> None:
         try:
-            self._parts.publisher.verify(result.reports)
+            self._equipment.publisher.verify(result.reports)
         except SinkError as error:
             raise AttemptDied(str(error), error.retryable) from error
 
     def _cancel(self, action: e.Cancel) -> list[e.Event]:
-        self._parts.verdicts.give_up(action.id)
+        self._equipment.verdicts.give_up(action.id)
         if action.id in self._pending:
             self._over.add(action.id)
             if self._active is not None:
@@ -309,7 +309,7 @@ class RealPerformer:
         return cancel
 
     def _ask_verdict(self, action: e.AskVerdict) -> list[e.Event]:
-        self._parts.verdicts.ask(action.marker)
+        self._equipment.verdicts.ask(action.marker)
         return []
 
     def _held_up(self, reason: str, window: WindowNumber) -> list[e.Event]:
@@ -318,9 +318,9 @@ class RealPerformer:
 
     def _write_dead(self, action: e.WriteDead) -> list[e.Event]:
         def write() -> list[e.Event]:
-            data = encode_letters(action.letters, self._parts.sources)
+            data = encode_letters(action.letters, self._equipment.sources)
             try:
-                self._parts.stores.put_everywhere(action.stamp, action.name, data)
+                self._equipment.stores.put_everywhere(action.stamp, action.name, data)
             except StateServerError as error:
                 return self._held_up(
                     f"dead letters of window {action.window} wait: {error}", action.window
@@ -333,7 +333,7 @@ class RealPerformer:
 
     def _split(self, action: e.Split) -> list[e.Event]:
         def cut() -> list[e.Event]:
-            first, second = cut_intent(action.intent, action.at, self._parts.sources)
+            first, second = cut_intent(action.intent, action.at, self._equipment.sources)
             return [e.SplitDone(action.intent.window, first, second)]
 
         self._asking.do((action.intent.window, action.at), cut)
@@ -342,11 +342,11 @@ class RealPerformer:
     # -- sinks
 
     def _fence_sinks(self, action: e.FenceSinks) -> list[e.Event]:
-        self._parts.publisher.fence(action.execution, action.record)
+        self._equipment.publisher.fence(action.execution, action.record)
         return []
 
     def _publish(self, action: e.Publish) -> list[e.Event]:
-        self._parts.publisher.publish(action.sealed, action.execution)
+        self._equipment.publisher.publish(action.sealed, action.execution)
         return []
 
     def _forget(self, action: e.Forget) -> list[e.Event]:
@@ -366,14 +366,14 @@ class RealPerformer:
     def _delete_now(self, action: e.Forget) -> None:
         self._unforgotten |= set(action.attempts)
         try:
-            self._parts.verdicts.forget(sorted(self._unforgotten))
+            self._equipment.verdicts.forget(sorted(self._unforgotten))
             self._unforgotten.clear()
         except MillraceError as error:
             log.warning("deleting from the ack log, tried again later: %s", error)
         try:
-            self._parts.stores.delete(action)
+            self._equipment.stores.delete(action)
             if action.keep is not None:
-                self._parts.publisher.discard(action)
+                self._equipment.publisher.discard(action)
         except MillraceError as error:
             # What is left is found by the next sweep.
             log.warning("deleting superseded objects: %s", error)
@@ -381,18 +381,18 @@ class RealPerformer:
     # -- telling
 
     def _notify(self, action: e.Notify) -> list[e.Event]:
-        if self._parts.events.add(action):
+        if self._equipment.events.add(action):
             log.log(logging.WARNING if action.warning else logging.INFO, action.text)
         return []
 
     def _committed(self, action: e.Committed) -> list[e.Event]:
         self._lookout.committed(action.record)
-        self._parts.committed(action.record)
+        self._equipment.committed(action.record)
         return []
 
     def _stop(self, action: e.Stop) -> list[e.Event]:
         failed = action.kind not in e.ORDERLY
         log.log(logging.ERROR if failed else logging.INFO, action.text)
-        self._parts.events.add(e.Notify("DriverStopped", action.text, warning=failed))
+        self._equipment.events.add(e.Notify("DriverStopped", action.text, warning=failed))
         self._orderly = action.kind in (e.StopKind.DRAINED, e.StopKind.ASKED)
         return []
