@@ -175,7 +175,7 @@ class DriverLife:
         """How it ended: the kind of its ``Stop``, or died."""
         try:
             self.carry_out(self.machine.start(self.world.now_s))
-            self.events.append(e.Proposal((MEMBER,)))
+            self.events.append(e.MembersSeen((MEMBER,)))
             for _ in range(5_000):
                 if self.machine.stopped is not None:
                     return self.machine.stopped.kind

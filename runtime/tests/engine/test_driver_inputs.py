@@ -313,7 +313,7 @@ def test_a_proposal_is_heard_though_requests_cannot_be_read():
     inbox = Failing("requests")
     inbox.propose(Proposal((Member("state-0", "run-2"),), ()))
     lookout, posted, away = looked_at(inbox)
-    assert posted.get(timeout=30) == e.Proposal((Member("state-0", "run-2"),))
+    assert posted.get(timeout=30) == e.MembersSeen((Member("state-0", "run-2"),))
     assert "requests does not answer" in str(away.get(timeout=30))
     inbox.ask(Request(Ask.STOP))
     inbox.parts.clear()

@@ -153,7 +153,7 @@ class Script:
     # -- events
 
     def _on_propose(self, words: list[str]) -> e.Event:
-        return e.Proposal(tuple(member(word) for word in words))
+        return e.MembersSeen(tuple(member(word) for word in words))
 
     def _on_view(self, words: list[str]) -> e.Event:
         if words == ["none"]:

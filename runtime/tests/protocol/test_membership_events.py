@@ -164,7 +164,7 @@ def test_behind_a_stop_nothing_is_answered() -> None:
 
 def test_the_same_servers_again_are_no_change() -> None:
     for steps in ((STAMPING,), (STAMPING, COPYING), (STAMPING, COPYING, WRITING)):
-        assert told(script(CLAIM, *steps), e.Proposal((member("a1"), member("b1")))) == []
+        assert told(script(CLAIM, *steps), e.MembersSeen((member("a1"), member("b1")))) == []
 
 
 def test_a_view_that_is_there_again_was_never_gone() -> None:

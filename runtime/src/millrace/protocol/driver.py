@@ -103,7 +103,7 @@ class Driver:
                 return self._unreachable(event)
             case e.RecordAck():
                 return self._acknowledged(event)
-            case e.Proposal():
+            case e.MembersSeen():
                 return self._proposed(event)
             case e.SinksFenced():
                 return self._sinks_fenced(event)
@@ -174,7 +174,7 @@ class Driver:
             return self.windows.acknowledged(event)
         return self.membership.acknowledged(event)
 
-    def _proposed(self, event: e.Proposal) -> list[e.Action]:
+    def _proposed(self, event: e.MembersSeen) -> list[e.Action]:
         return self.membership.propose(event.members)
 
     def _sinks_fenced(self, event: e.SinksFenced) -> list[e.Action]:

@@ -445,7 +445,7 @@ class PublishFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class MembersSeen:
     """The incarnations of state servers seen alive by the operator or supervisor."""
 
     members: tuple[Member, ...]
@@ -494,7 +494,7 @@ Event = (
     | SplitDone
     | Published
     | PublishFailed
-    | Proposal
+    | MembersSeen
     | DeadLetterRequest
     | StopAsked
     | Tick

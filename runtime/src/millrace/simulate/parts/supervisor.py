@@ -105,7 +105,7 @@ class Supervisor:
     def _propose(self, driver: DriverProcess) -> None:
         members = self._cluster.alive()
         if members:
-            self._world.send(driver.post, e.Proposal(members))
+            self._world.send(driver.post, e.MembersSeen(members))
 
     def _propose_again(self) -> None:
         if not self.drained:
