@@ -34,7 +34,7 @@ from millrace.homes.documents import (
 )
 from millrace.homes.documents import Totals as RunTotals
 from millrace.homes.settings import RetiredSink, in_folder
-from millrace.homes.stores import Asked
+from millrace.homes.stores import PendingRequest
 from millrace.protocol import codec
 from millrace.protocol.acklog import Open, SliceOwners
 from millrace.protocol.types import (
@@ -192,7 +192,7 @@ def test_what_processes_of_a_run_tell_each_other(tmp_path: Path) -> None:
     inbox = InboxFiles(FIRST / "proposal.json", tmp_path / "requests")
     assert inbox.proposal() == Proposal((member,), ("acker-0", "acker-1"))
     asked = Request(Ask.REPLAY, "2.7.1.1/dead", (0, 3))
-    assert list(inbox.requests()) == [Asked("request", asked)]
+    assert list(inbox.requests()) == [PendingRequest("request", asked)]
 
     (tmp_path / "events.jsonl").touch()
     journal = JournalFiles(FIRST / "status.json", tmp_path / "events.jsonl")

@@ -16,7 +16,7 @@ from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, Member, Stamp, Verdict
 from millrace.protocol.windows import doing as d
 from millrace.protocol.windows.machine import Windows
-from millrace.protocol.windows.surprises import Asked
+from millrace.protocol.windows.surprises import Awaited
 from millrace.simulate import states
 from millrace.simulate.runner import run_one
 
@@ -160,13 +160,13 @@ def test_the_document_is_made_from_the_tables() -> None:
 
 
 def test_before_a_record_is_known_only_older_executions_can_have_asked() -> None:
-    asked = Asked(d.Idle(), None, Execution(2), {})
+    asked = Awaited(d.Idle(), None, Execution(2), {})
     assert asked.surprise(e.VerdictLost(OLDER)) is d.Surprise.LATE
     assert asked.surprise(e.VerdictLost(MINE)) is d.Surprise.BUG
 
 
 def test_an_acknowledgement_is_late_where_nothing_is_written() -> None:
     ack = e.RecordAck(Member("a", "1"), Stamp(1, 2), 3)
-    assert Asked(d.Idle(), None, Execution(2), {}).surprise(ack) is d.Surprise.LATE
+    assert Awaited(d.Idle(), None, Execution(2), {}).surprise(ack) is d.Surprise.LATE
     writing = d.Noting.__new__(d.Noting)
-    assert Asked(writing, None, Execution(2), {}).surprise(ack) is None
+    assert Awaited(writing, None, Execution(2), {}).surprise(ack) is None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from millrace.homes.documents import Proposal, Request, RunEvent, Status
-from millrace.homes.stores import Asked
+from millrace.homes.stores import PendingRequest
 from millrace.protocol.types import View
 
 
@@ -51,9 +51,9 @@ class MemoryInbox:
             self._asked[token] = request
             return token
 
-    def requests(self) -> Sequence[Asked]:
+    def requests(self) -> Sequence[PendingRequest]:
         with self._lock:
-            return [Asked(token, request) for token, request in self._asked.items()]
+            return [PendingRequest(token, request) for token, request in self._asked.items()]
 
     def done(self, token: str) -> None:
         with self._lock:

@@ -51,7 +51,7 @@ class ViewStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingRequest:
     """A request and the ``token`` that it is known by."""
 
     token: str
@@ -77,7 +77,7 @@ class Inbox(Protocol):
         """Leave a request, durably; its token. Requests are read in the order of asking."""
         ...
 
-    def requests(self) -> Sequence[Asked]:
+    def requests(self) -> Sequence[PendingRequest]:
         """All requests that are not done. What cannot be read is dropped with a warning; what a
         newer release wrote stays and is left out, with a warning too."""
         ...

@@ -13,7 +13,7 @@ from millrace import checked, durable
 from millrace.errors import NewerFormatError
 from millrace.homes import codec
 from millrace.homes.documents import Proposal, Request
-from millrace.homes.stores import Asked, HomeAwayError
+from millrace.homes.stores import HomeAwayError, PendingRequest
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class InboxFiles:
         durable.replace(self._requests / f"{token}.json", _text(request))
         return token
 
-    def requests(self) -> Sequence[Asked]:
+    def requests(self) -> Sequence[PendingRequest]:
         try:
             files = sorted(path for path in self._requests.glob("*.json") if path.is_file())
         except OSError as error:
@@ -67,7 +67,7 @@ class InboxFiles:
         found = []
         for file in files:
             try:
-                found.append(Asked(file.stem, codec.decode(Request, file.read_bytes())))
+                found.append(PendingRequest(file.stem, codec.decode(Request, file.read_bytes())))
             except NewerFormatError as error:
                 log.warning("request %s is left alone: %s", file.name, error)
             except checked.DamagedError as error:

@@ -67,7 +67,7 @@ from millrace.protocol.windows.doing import (
 from millrace.protocol.windows.outcomes import judged, outputs, too_many
 from millrace.protocol.windows.planning import Planning
 from millrace.protocol.windows.publishing import Publishing
-from millrace.protocol.windows.surprises import Asked
+from millrace.protocol.windows.surprises import Awaited
 from millrace.protocol.windows.waiting import Waiting
 from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
@@ -269,8 +269,8 @@ class Windows:
             case _:
                 return self._asked().surprise(event)
 
-    def _asked(self) -> Asked:
-        return Asked(self.doing, self.record, self.membership.execution, self._numbers)
+    def _asked(self) -> Awaited:
+        return Awaited(self.doing, self.record, self.membership.execution, self._numbers)
 
     def _tell_bug(self, event: WindowEvent) -> None:
         """Nothing is done about what cannot be; that it came is told once."""

@@ -23,7 +23,7 @@ from millrace.protocol.windows.doing import (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Awaited:
     """``numbers`` holds the last attempt that was begun of each window of ``execution``."""
 
     doing: Doing
