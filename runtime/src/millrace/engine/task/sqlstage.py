@@ -31,7 +31,7 @@ from millrace.engine.task.blackbox import Note
 from millrace.engine.task.steps.ends import ROWS_PER_BATCH, Piece, read_piece, rows_at, seeds_at
 from millrace.engine.task.worker import (
     Job,
-    Running,
+    TaskRun,
     decode_pieces,
     encode_reports,
     load_job,
@@ -164,7 +164,7 @@ class FramePass:
         job = load_job(self._job)
         pieces = decode_pieces(self._pieces[partition])
         with marked_errors(job.plan.id):
-            running = Running(job, 0, partition)
+            running = TaskRun(job, 0, partition)
             try:
                 running.run.open()
                 runs = tuple(running.run.feed(frames, pieces) + running.run.read(pieces))

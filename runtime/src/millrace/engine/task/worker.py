@@ -144,7 +144,7 @@ def toolbox_of(job: Job) -> ProcessToolbox:
     return toolbox
 
 
-class Running:
+class TaskRun:
     """One task attempt from its first to its last line."""
 
     def __init__(self, job: Job, pass_no: int, partition: int) -> None:
@@ -232,7 +232,7 @@ class FirstPass:
         job = load_job(self._job)
         pieces = [piece for data in payload for piece in decode_pieces(data)]
         with marked_errors(job.plan.id):
-            running = Running(job, 0, partition)
+            running = TaskRun(job, 0, partition)
             try:
                 running.run.open()
                 runs = tuple(running.run.read(pieces))
@@ -253,7 +253,7 @@ class NextPass:
         job = load_job(self._job)
         data = list(envelopes)
         with marked_errors(job.plan.id):
-            running = Running(job, self._pass_no, partition)
+            running = TaskRun(job, self._pass_no, partition)
             try:
                 run = running.run
                 parcels = running.toolbox.transport.receive(data)
@@ -271,7 +271,7 @@ class NextPass:
         yield from shuffled(running, made)
 
 
-def shuffled(running: Running, made: list[Any]) -> Iterator[Any]:
+def shuffled(running: TaskRun, made: list[Any]) -> Iterator[Any]:
     """Results as Spark's shuffle takes them: key, value, key, value, ..., or the reports."""
     if running.last:
         yield encode_reports(made)
