@@ -12,9 +12,9 @@ import pytest
 
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.inbox import Mailbox
+from millrace.engine.driver.inboxreader import InboxReader
 from millrace.engine.driver.journal import REPEAT_S, EventTeller, StatusBoard
 from millrace.engine.driver.letters import decode_letters, encode_letters
-from millrace.engine.driver.lookout import Lookout
 from millrace.engine.driver.planner import Planner
 from millrace.errors import StateServerError
 from millrace.homes.documents import Ask, Proposal, Request
@@ -299,26 +299,26 @@ class Failing(MemoryInbox):
 
 
 def looked_at(inbox):
-    """What a lookout posts within two looks, and what is left to say when the inbox is mended."""
+    """What a reader posts within two looks, and what is left to say when the inbox is mended."""
     posted: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
     away: queue.SimpleQueue[HomeAwayError] = queue.SimpleQueue()
     box = Mailbox(inbox, lambda _: b"", lambda _: None)
-    lookout = Lookout(box, posted.put, away.put, posted.put)
-    lookout.committed(first_record("u", Tag(1, 1, 1, 1)))
-    lookout.start()
-    return lookout, posted, away
+    reader = InboxReader(box, posted.put, away.put, posted.put)
+    reader.committed(first_record("u", Tag(1, 1, 1, 1)))
+    reader.start()
+    return reader, posted, away
 
 
 def test_a_proposal_is_heard_though_requests_cannot_be_read():
     inbox = Failing("requests")
     inbox.propose(Proposal((Member("state-0", "run-2"),), ()))
-    lookout, posted, away = looked_at(inbox)
+    reader, posted, away = looked_at(inbox)
     assert posted.get(timeout=30) == e.MembersSeen((Member("state-0", "run-2"),))
     assert "requests does not answer" in str(away.get(timeout=30))
     inbox.ask(Request(Ask.STOP))
     inbox.parts.clear()
     assert posted.get(timeout=30) == e.StopAsked()
-    lookout.stop(orderly=True)
+    reader.stop(orderly=True)
     assert inbox.requests() == []
 
 
@@ -326,9 +326,9 @@ def test_a_stop_is_heard_though_no_request_can_be_put_away():
     inbox = Failing("done")
     inbox.ask(Request(Ask.DROP, "1.3.1.1/dead", (0,)))
     inbox.ask(Request(Ask.STOP))
-    lookout, posted, _ = looked_at(inbox)
+    reader, posted, _ = looked_at(inbox)
     assert posted.get(timeout=30) == e.StopAsked()
-    lookout.stop(orderly=False)
+    reader.stop(orderly=False)
     assert posted.empty()
 
 

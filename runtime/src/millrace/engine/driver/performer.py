@@ -11,9 +11,9 @@ from threading import Thread
 from millrace import crash
 from millrace.engine.driver.errands import Couriers, Errands
 from millrace.engine.driver.inbox import Mailbox
+from millrace.engine.driver.inboxreader import InboxReader
 from millrace.engine.driver.journal import EventTeller
 from millrace.engine.driver.letters import encode_letters
-from millrace.engine.driver.lookout import Lookout
 from millrace.engine.driver.planner import Planner
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.stores import GivenUpError, Stores
@@ -69,7 +69,7 @@ class RealPerformer:
         self._servers = Couriers(post, fail)
         self._asking = Errands("asking-sources", post, fail)
         self._cancelling = Errands("cancel", post, fail)
-        self._lookout = Lookout(equipment.mailbox, post, self._inbox_away, fail)
+        self._reader = InboxReader(equipment.mailbox, post, self._inbox_away, fail)
         self._orderly = False
         self._spark = ThreadPoolExecutor(1, thread_name_prefix="attempt")
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
@@ -104,7 +104,7 @@ class RealPerformer:
         return self._methods[type(action)](action)
 
     def poll(self) -> list[e.Event]:
-        self._lookout.start()
+        self._reader.start()
         self._equipment.settle()
         return []
 
@@ -114,7 +114,7 @@ class RealPerformer:
             errands.stop()
         if self._active is not None:
             self._active.cancel_all()
-        self._lookout.stop(self._orderly)
+        self._reader.stop(self._orderly)
         # What asks a source must not meet one that is closed.
         self._asking.join(ASKING_END_S)
         self._equipment.planner.stop()
@@ -216,7 +216,7 @@ class RealPerformer:
 
     def _plan(self, action: e.Plan) -> list[e.Event]:
         # What waits for a driver comes before it can find that nothing is left to do.
-        self._lookout.first(lambda: self._equipment.planner.ask(action))
+        self._reader.first(lambda: self._equipment.planner.ask(action))
         return []
 
     def _open_log(self, action: e.OpenLog) -> list[e.Event]:
@@ -386,7 +386,7 @@ class RealPerformer:
         return []
 
     def _committed(self, action: e.Committed) -> list[e.Event]:
-        self._lookout.committed(action.record)
+        self._reader.committed(action.record)
         self._equipment.committed(action.record)
         return []
 

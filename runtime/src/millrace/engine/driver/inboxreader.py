@@ -20,7 +20,7 @@ LOOK_S = 0.2
 _END_S = 5.0
 
 
-class Lookout:
+class InboxReader:
     """One thread. ``start``, ``committed``, ``first`` and ``stop`` are for the loop's thread.
 
     ``post`` takes what was found. ``away`` is told of an inbox that does not answer, which is
@@ -44,7 +44,7 @@ class Lookout:
         self._held: Callable[[], None] | None = None
         self._stopped = False
         self._orderly = False
-        self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
         self._started = False
 
     def start(self) -> None:
