@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from millrace.topology.usercode import UserCodeError, check_class, code_on_path, find_object
+from millrace.topology.usercode import UnusableCodeError, check_class, code_on_path, find_object
 
 
 def find(folder, target):
@@ -13,7 +13,7 @@ def find(folder, target):
 
 
 def refusal(folder, target) -> str:
-    with pytest.raises(UserCodeError) as caught:
+    with pytest.raises(UnusableCodeError) as caught:
         find(folder, target)
     assert caught.value.remedy
     return f"{caught.value}; {caught.value.remedy}"
@@ -115,7 +115,7 @@ def test_an_incomplete_class_names_what_it_lacks(tmp_path):
         "import abc\n\n\nclass Base(abc.ABC):\n    @abc.abstractmethod\n    def read(self): ...\n"
         "\n\nclass Half(Base):\n    pass\n\n\nclass Whole(Base):\n    def read(self): ...\n",
     )
-    with pytest.raises(UserCodeError) as caught:
+    with pytest.raises(UnusableCodeError) as caught:
         check_class(find(tmp_path, "classes:Half"), "classes.Base")
     assert caught.value.remedy == "define read()"
     check_class(find(tmp_path, "classes:Whole"), "classes.Base")

@@ -20,7 +20,7 @@ from millrace.topology.problems import closest
 _OWN = __name__.partition(".")[0]
 
 
-class UserCodeError(Exception):
+class UnusableCodeError(Exception):
     """User code that cannot be used; ``remedy`` says what to do."""
 
     def __init__(self, message: str, remedy: str) -> None:
@@ -64,7 +64,7 @@ def code_on_path(folder: Path) -> Iterator[None]:
 def find_object(target: str, folder: Path) -> Any:
     """The object that ``module:name`` means, inside ``code_on_path(folder)``.
 
-    Raises ``UserCodeError``.
+    Raises ``UnusableCodeError``.
     """
     module_name, _, qualified = target.partition(":")
     found: Any = _import(module_name, folder)
@@ -73,7 +73,7 @@ def find_object(target: str, folder: Path) -> Any:
         if not hasattr(found, name):
             public = [n for n in dir(found) if not n.startswith("_")]
             guess = closest(name, public)
-            raise UserCodeError(
+            raise UnusableCodeError(
                 f"names {name!r}, which {at} does not have",
                 f"did you mean {guess!r}?" if guess else f"define {name} in {at}",
             )
@@ -86,16 +86,16 @@ def check_class(found: Any, base: str) -> None:
     """Checks that ``found`` is a complete class derived from ``base`` (``"module.Class"``).
 
     Bases are compared by name, since the base class may need packages that are not installed
-    where a topology is checked. Raises ``UserCodeError``.
+    where a topology is checked. Raises ``UnusableCodeError``.
     """
     short = base.rpartition(".")[2]
     if not inspect.isclass(found):
-        raise UserCodeError("is no class", f"name a class derived from {base}")
+        raise UnusableCodeError("is no class", f"name a class derived from {base}")
     if not any(f"{c.__module__}.{c.__qualname__}" == base for c in found.__mro__):
-        raise UserCodeError(f"is not derived from {short}", f"derive it from {base}")
+        raise UnusableCodeError(f"is not derived from {short}", f"derive it from {base}")
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     if missing:
-        raise UserCodeError(
+        raise UnusableCodeError(
             f"is an incomplete {short}", f"define {', '.join(f'{m}()' for m in missing)}"
         )
 
@@ -108,10 +108,10 @@ def _import(module_name: str, folder: Path) -> Any:
             modules = sorted(p.stem for p in folder.glob("*.py") if p.stem.isidentifier())
             guess = closest(error.name, modules)
             remedy = f"did you mean {guess!r}?" if guess else "put it there or set spec.code.path"
-            raise UserCodeError(
+            raise UnusableCodeError(
                 f"names the module {error.name!r}, which is not in {folder}", remedy
             ) from None
-        raise UserCodeError(
+        raise UnusableCodeError(
             f"cannot be imported: {_where(error, folder)}{error}",
             f"install {error.name!r} or remove the import",
         ) from None
@@ -119,7 +119,7 @@ def _import(module_name: str, folder: Path) -> Any:
         raise
     except BaseException as error:  # noqa: BLE001
         # The boundary to user code: a module may raise anything, SystemExit too.
-        raise UserCodeError(
+        raise UnusableCodeError(
             f"cannot be imported: {_where(error, folder)}{type(error).__name__}: {_text(error)}",
             "mend it; the module must be importable on its own",
         ) from None

@@ -15,7 +15,7 @@ from millrace.topology.graph import Component, Edge, Graph, Role, graph_of
 from millrace.topology.kinds.base import Columns
 from millrace.topology.model import Processor, Sink, Source, StreamTopology
 from millrace.topology.problems import FieldPath, Problem, format_path
-from millrace.topology.usercode import UserCodeError, check_class, code_on_path, find_object
+from millrace.topology.usercode import UnusableCodeError, check_class, code_on_path, find_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class _UserCode:
             for path, name, target, base in self.targets(topology):
                 try:
                     self._load_one(name, find_object(target, folder), base)
-                except UserCodeError as error:
+                except UnusableCodeError as error:
                     self.problems.append(
                         Problem(format_path(path), target, str(error), error.remedy)
                     )
