@@ -64,7 +64,7 @@ class Chaos:
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """Share of the roots that is poisoned in each way; see ``workload.Kind``."""
+    """Share of the roots that is poisoned in each way; see ``workload.RootKind``."""
 
     raises: float = 0.0
     raises_late: float = 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from millrace.protocol.types import AttemptPlan, Record
 from millrace.simulate import history as h
-from millrace.simulate.parts.workload import Kind, Root, Workload, root_of, roots_of
+from millrace.simulate.parts.workload import Root, RootKind, Workload, root_of, roots_of
 
 LONGEST_ROW = 5
 """Attempts in a row that an engine may fail before the driver has to stop."""
@@ -45,14 +45,14 @@ class Blame:
             waited, died = self._set_aside(entry.before)
             waiting, dead = waiting - waited, dead - died
         for root in sorted(waiting - self._hit - self._asked):
-            if self._workload.kinds[root] is Kind.GOOD:
+            if self._workload.kinds[root] is RootKind.GOOD:
                 raise h.ViolationError(
                     "blame", f"{root} waits for a replay for no fault of its own"
                 )
         for root in sorted(dead):
             kind = self._workload.kinds[root]
             # One that raises once may do so in its last replay, if the others were lost.
-            if kind is Kind.GOOD or (kind is Kind.RAISES_ONCE and root not in self._hit):
+            if kind is RootKind.GOOD or (kind is RootKind.RAISES_ONCE and root not in self._hit):
                 raise h.ViolationError("blame", f"{root} is dead for no fault of its own")
 
     def _set_aside(self, record: Record) -> tuple[set[Root], set[Root]]:

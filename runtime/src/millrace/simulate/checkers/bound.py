@@ -10,7 +10,7 @@ from math import ceil, log2
 from millrace.protocol import events as e
 from millrace.protocol.types import Intent
 from millrace.simulate import history as h
-from millrace.simulate.parts.workload import Kind, Root, Workload, roots_of
+from millrace.simulate.parts.workload import Root, RootKind, Workload, roots_of
 
 Tree = tuple[Root, int]
 
@@ -48,7 +48,7 @@ class Bound:
     def _origin(self, intent: Intent) -> _Origin:
         listed = roots_of(intent)
         kinds = [self._workload.kinds[root] for root, _ in listed]
-        if set(kinds) <= {Kind.GOOD, Kind.UNREADABLE, Kind.HOLE}:
+        if set(kinds) <= {RootKind.GOOD, RootKind.UNREADABLE, RootKind.HOLE}:
             return _Origin(intent.window, 1)
         return _Origin(intent.window, limit(len(listed), sum(1 for kind in kinds if kind.deadly)))
 

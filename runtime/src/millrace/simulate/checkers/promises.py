@@ -5,7 +5,7 @@ from __future__ import annotations
 from millrace.protocol.types import Guarantee, Record
 from millrace.simulate import history as h
 from millrace.simulate.options import Options
-from millrace.simulate.parts.workload import Kind, Root, Workload, root_of
+from millrace.simulate.parts.workload import Root, RootKind, Workload, root_of
 
 
 class Promises:
@@ -89,10 +89,10 @@ class Promises:
 
     def _poison(self, root: Root, gone: bool) -> None:
         kind = self._workload.kinds[root]
-        good = kind in (Kind.GOOD, Kind.RAISES_ONCE)
+        good = kind in (RootKind.GOOD, RootKind.RAISES_ONCE)
         if not good and not gone:
             raise h.ViolationError("poison", f"{root} {kind.value} and is no dead letter")
-        unlucky = kind is Kind.RAISES_ONCE and root in self._hit
+        unlucky = kind is RootKind.RAISES_ONCE and root in self._hit
         if good and gone and not unlucky and root not in self._workload.mended:
             raise h.ViolationError("poison", f"{root} is a good root and a dead letter")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.simulate import history as h
-from millrace.simulate.parts.workload import Kind, Root, Workload, root_of, roots_of
+from millrace.simulate.parts.workload import Root, RootKind, Workload, root_of, roots_of
 
 
 class Unreadable:
@@ -27,5 +27,5 @@ class Unreadable:
         for intent in entry.after.intents:
             again |= {root for root, number in roots_of(intent) if number}
         for root in sorted(again - self._excused):
-            if self._workload.kinds[root] is Kind.UNREADABLE:
+            if self._workload.kinds[root] is RootKind.UNREADABLE:
                 raise h.ViolationError("unreadable", f"{root} cannot be decoded and is replayed")

@@ -21,7 +21,7 @@ from millrace.protocol.acklog import edge_name, source_edge
 from millrace.protocol.types import AttemptPlan, FailedRoot, Segment
 from millrace.simulate.history import Row, StateContent
 from millrace.simulate.options import Options
-from millrace.simulate.parts.workload import Kind, Root, Workload, roots_of
+from millrace.simulate.parts.workload import Root, RootKind, Workload, roots_of
 
 SPLIT, COUNT, SIDE, TOTALS = "split", "count", "side", "totals"
 OUT_SINK, SIDE_SINK = "out", "sideout"
@@ -152,9 +152,9 @@ class Flow:
                 continue
             root, replay = listed[sequence]
             kind = self._workload.kinds[root]
-            if kind is Kind.HOLE:
+            if kind is RootKind.HOLE:
                 continue
-            if kind is Kind.UNREADABLE:
+            if kind is RootKind.UNREADABLE:
                 text = f"{root} {kind.value}"
                 work.failed.append(FailedRoot(sequence, root[0], text, unreadable=True))
                 continue
@@ -187,13 +187,13 @@ class Flow:
         combine: dict[str, list[Row]],
     ) -> None:
         kind = self._workload.kinds[root]
-        first = kind is Kind.RAISES_ONCE and root not in self._workload.raised
-        if kind is Kind.KILLS:
+        first = kind is RootKind.RAISES_ONCE and root not in self._workload.raised
+        if kind is RootKind.KILLS:
             work.killed = True
-        elif kind is Kind.RAISES or first:
+        elif kind is RootKind.RAISES or first:
             self._workload.raised.add(root)
             work.failed.append(FailedRoot(sequence, SPLIT, f"{root} {kind.value}"))
-        if work.killed or kind is Kind.RAISES or first:
+        if work.killed or kind is RootKind.RAISES or first:
             return
         parent = self._ids.child(tracking, 0, edge_name(root[0], SPLIT))
         keys = self._workload.keys[root]
@@ -244,10 +244,10 @@ class Flow:
         changed: dict[str, list[Row]],
     ) -> None:
         kinds = [self._workload.kinds[row.root] for row in item.members]
-        if Kind.KILLS_LATE in kinds:
+        if RootKind.KILLS_LATE in kinds:
             work.killed = True
             return
-        bad = next((k for k in kinds if k in (Kind.RAISES_LATE, Kind.COMBINE)), None)
+        bad = next((k for k in kinds if k in (RootKind.RAISES_LATE, RootKind.COMBINE)), None)
         if bad is not None and item.sequence is None:
             groups = 1 << self.group(item.key)
             work.combined_failures.append((COUNT, groups, f"{item.key} {bad.value}"))

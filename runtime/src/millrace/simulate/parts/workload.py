@@ -15,7 +15,7 @@ Root = tuple[str, int, int]
 """(source, partition, offset)."""
 
 
-class Kind(str, Enum):
+class RootKind(str, Enum):
     """How a root behaves."""
 
     GOOD = "good"
@@ -30,7 +30,7 @@ class Kind(str, Enum):
 
     @property
     def deadly(self) -> bool:
-        return self in (Kind.KILLS, Kind.KILLS_LATE)
+        return self in (RootKind.KILLS, RootKind.KILLS_LATE)
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Workload:
             (f.source, f.partition, offset) for f in self.feeds for offset in range(len(f.arrivals))
         ]
         self.keys: dict[Root, tuple[str, ...]] = {}
-        self.kinds: dict[Root, Kind] = {}
+        self.kinds: dict[Root, RootKind] = {}
         self.ids: dict[Root, int] = {}
         self.raised: set[Root] = set()
         self.mended: set[Root] = set()
@@ -74,17 +74,17 @@ class Workload:
         rng = Random(f"dig/{options.seed}")
         for root in self.roots if options.holes else ():
             if rng.random() < options.holes:
-                self.kinds[root] = Kind.HOLE
+                self.kinds[root] = RootKind.HOLE
 
     def is_hole(self, root: Root) -> bool:
         """Whether its offset carries no record."""
-        return self.kinds[root] is Kind.HOLE
+        return self.kinds[root] is RootKind.HOLE
 
     def mend(self, root: Root, rng: Random) -> None:
         """The user may have mended what made a root fail."""
         self.mended.add(root)
         if rng.random() < 0.5:
-            self.kinds[root] = Kind.GOOD
+            self.kinds[root] = RootKind.GOOD
 
     def plan(
         self, action: e.Plan, now_s: float, components: Components | None = None
@@ -185,19 +185,19 @@ def _edits(options: Options, before: list[str], added: str) -> tuple[Components,
     )
 
 
-def _kind(poison: Poison, combined: bool, rng: Random) -> Kind:
+def _kind(poison: Poison, combined: bool, rng: Random) -> RootKind:
     luck = rng.random()
     shares = (
-        (poison.raises, Kind.RAISES),
-        (poison.raises_late, Kind.RAISES_LATE),
-        (poison.raises_once, Kind.RAISES_ONCE),
-        (poison.kills, Kind.KILLS),
-        (poison.kills_late, Kind.KILLS_LATE),
-        (poison.combine if combined else 0.0, Kind.COMBINE),
-        (poison.unreadable, Kind.UNREADABLE),
+        (poison.raises, RootKind.RAISES),
+        (poison.raises_late, RootKind.RAISES_LATE),
+        (poison.raises_once, RootKind.RAISES_ONCE),
+        (poison.kills, RootKind.KILLS),
+        (poison.kills_late, RootKind.KILLS_LATE),
+        (poison.combine if combined else 0.0, RootKind.COMBINE),
+        (poison.unreadable, RootKind.UNREADABLE),
     )
     for share, kind in shares:
         if luck < share:
             return kind
         luck -= share
-    return Kind.GOOD
+    return RootKind.GOOD
