@@ -32,7 +32,6 @@ from millrace.homes.documents import (
     Timing,
     decode_processes,
 )
-from millrace.homes.documents import Totals as RunTotals
 from millrace.homes.settings import RetiredSink, in_folder
 from millrace.homes.stores import PendingRequest
 from millrace.protocol import codec
@@ -205,7 +204,7 @@ def test_what_processes_of_a_run_tell_each_other(tmp_path: Path) -> None:
     assert journal.status() == Status(
         *(81, "running", "running", None, "a1", 3, 1, "open", ("state-0",), 8, 8),
         RunningWindow(9, 2, 100, 1700000009.5),
-        RunTotals(800, 8, 1, 2, 0),
+        Totals(800, 8, 1, 2, 0),
         *(1, 2, 12, 51.5, (Timing(8, 0.031),), 1700000010.0),
     )
     assert decode_processes((FIRST / "processes.json").read_bytes()).processes == (

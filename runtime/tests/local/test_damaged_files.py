@@ -25,14 +25,14 @@ from millrace.engine.driver.process import read_settings, read_topology
 from millrace.engine.task import blackbox
 from millrace.engine.task.blackbox import Death, Note
 from millrace.errors import ExitCode, MillraceError, NewerFormatError, WorkFolderError
-from millrace.homes.documents import RunningWindow, Status, Totals
+from millrace.homes.documents import RunningWindow, Status
 from millrace.local.accepted import accept, read_accepted, write_accepted
 from millrace.local.files import write_json
 from millrace.local.inspect.letters import _asked
 from millrace.local.inspect.overview import overview
 from millrace.local.takeover import take_over
 from millrace.local.workdir import find_folder, open_folder
-from millrace.protocol.types import Phase, Replay, View
+from millrace.protocol.types import Phase, Replay, Totals, View
 from millrace.sinks.markers import Markers
 from millrace.state.viewfile import ViewFile
 

@@ -17,7 +17,8 @@ from rich.text import Text
 
 from millrace.cli.output import counted, moment
 from millrace.clock import Clock
-from millrace.homes.documents import RunEvent, RunningWindow, Status, Totals
+from millrace.homes.documents import RunEvent, RunningWindow, Status
+from millrace.protocol.types import Totals
 from millrace.state.journalfiles import EventFollower, read_status
 
 LINE_EVERY_S = 3.0

@@ -14,9 +14,10 @@ from rich.markup import escape
 
 from millrace.cli.output import counted
 from millrace.errors import ExitCode
-from millrace.homes.documents import Status, Totals
+from millrace.homes.documents import Status
 from millrace.local.supervisor import RunResult
 from millrace.local.workdir import WorkFolder, default_place
+from millrace.protocol.types import Totals
 from millrace.state.journalfiles import read_status
 from millrace.topology.load import LoadedTopology
 

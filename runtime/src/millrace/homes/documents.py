@@ -20,7 +20,7 @@ from typing import Annotated
 from pydantic import Field
 
 from millrace.homes.codec import STRICT, decode
-from millrace.protocol.types import Member
+from millrace.protocol.types import Member, Totals
 
 Index = Annotated[int, Field(ge=0)]
 
@@ -57,19 +57,6 @@ class Request:
     def __post_init__(self) -> None:
         if self.action is not Ask.STOP and not self.segment:
             raise ValueError(f"to {self.action} needs a segment")
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Counts of the topology's life, as in the record."""
-
-    __pydantic_config__ = STRICT
-
-    roots: int = 0
-    windows: int = 0
-    replays: int = 0
-    dead: int = 0
-    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

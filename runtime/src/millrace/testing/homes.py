@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from millrace.homes.documents import Ask, Proposal, Request, RunEvent, Status, Totals
+from millrace.homes.documents import Ask, Proposal, Request, RunEvent, Status
 from millrace.homes.stores import Inbox, Journal, ViewStore
 from millrace.ids import Epoch, Execution, Timeline
-from millrace.protocol.types import Member, Phase, View
+from millrace.protocol.types import Member, Phase, Totals, View
 
 UID = "uid-of-the-checks"
 MEMBER = Member("state-0", "run-1", "redis://127.0.0.1:1")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from millrace.clock import Clock
 from millrace.engine.driver.journal import StatusBoard
-from millrace.homes.documents import RunningWindow, Timing, Totals
+from millrace.homes.documents import RunningWindow, Timing
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptPlan, Json, Record, View
 
@@ -69,13 +69,7 @@ class Statistics:
             members=tuple(m.name for m in view.target),
             sealed=record.sealed,
             published=record.published,
-            totals=Totals(
-                record.totals.roots,
-                record.totals.windows,
-                record.totals.replays,
-                record.totals.dead,
-                record.totals.dropped,
-            ),
+            totals=record.totals,
             pending_replays=len(record.replays),
             dead_letters=dead,
             roots_per_s=self._rate(),
