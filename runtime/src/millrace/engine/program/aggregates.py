@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from millrace.engine.program.program import Component
-from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
 
 
 def state_of(component: Component, groups: int) -> AggregateState:
     """An empty state of an aggregate whose columns are known."""
     assert component.rows is not None
-    aggregates = [Aggregate(c.name, c.function, c.of) for c in component.columns]
-    return AggregateState(component.rows, component.key, aggregates, groups)
+    return AggregateState(component.rows, component.key, component.columns, groups)

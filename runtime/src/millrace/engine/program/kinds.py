@@ -20,11 +20,12 @@ from millrace.engine.program.draft import (
     check_reserved,
     described,
 )
-from millrace.engine.program.program import Accumulation, Component, Kind, SqlExpressions
+from millrace.engine.program.program import Component, Kind, SqlExpressions
 from millrace.engine.program.schema import normal_schema
 from millrace.engine.program.usercode import load_function
 from millrace.errors import TopologyError
 from millrace.sources.arrow_types import arrow_schema
+from millrace.state.keyed.aggregates import Aggregate
 from millrace.topology.model import Processor
 
 
@@ -85,7 +86,7 @@ def aggregate(
     key = part.inputs[0].key
     if not key:
         raise TopologyError(f"aggregate {part.name!r} needs a key on each of its inputs")
-    columns = tuple(Accumulation(c.name, c.function.value, c.of) for c in part.settings.columns)
+    columns = tuple(Aggregate(c.name, c.function.value, c.of) for c in part.settings.columns)
     component = replace(
         base,
         kind=Kind.AGGREGATE,

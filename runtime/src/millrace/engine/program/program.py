@@ -19,6 +19,7 @@ from millrace.functions import FunctionKind
 from millrace.ids import DEFAULT_KEY_GROUPS, edge_id
 from millrace.protocol.acklog import edge_name, source_edge
 from millrace.protocol.types import Guarantee
+from millrace.state.keyed.aggregates import Aggregate
 
 DEFAULT_TRANSPORT = "millrace.engine.task.exchange:Transport"
 
@@ -89,15 +90,6 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class Accumulation:
-    """One column of a declared aggregate: ``function`` is count, sum, min, max or avg."""
-
-    name: str
-    function: str
-    of: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SqlExpressions:
     """``select`` expressions and an optional ``where`` that Spark SQL evaluates."""
 
@@ -122,7 +114,7 @@ class Component:
     state: tuple[tuple[str, str], ...] | None = None
     function: str | None = None
     sql: SqlExpressions | None = None
-    columns: tuple[Accumulation, ...] = ()
+    columns: tuple[Aggregate, ...] = ()
     key: tuple[str, ...] = ()
     rows: pa.Schema | None = None
     """Columns that an aggregate looks at, key first."""

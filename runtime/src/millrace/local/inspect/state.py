@@ -19,7 +19,7 @@ from millrace.protocol.types import Record, Segment
 from millrace.state.client import StateClient
 from millrace.state.keyed import query
 from millrace.state.keyed.aggregates import Aggregate
-from millrace.topology.kinds.processor_aggregate import Aggregate as AggregateSettings
+from millrace.topology.kinds.processor_aggregate import AggregateSettings
 from millrace.topology.model import Processor, StreamTopology
 
 _TRIES = 20

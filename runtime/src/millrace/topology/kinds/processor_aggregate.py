@@ -59,7 +59,7 @@ class AggregateColumn(Part):
     )
 
 
-class Aggregate(Part):
+class AggregateSettings(Part):
     """A keyed aggregation, combined before the exchange."""
 
     emit: Emit = Field(
@@ -72,12 +72,12 @@ class Aggregate(Part):
     )
 
 
-class AggregateProcessorKind(ProcessorKind[Aggregate]):
+class AggregateProcessorKind(ProcessorKind[AggregateSettings]):
     """Totals that are merged before tuples travel."""
 
     name = "aggregate"
     meaning = "A keyed aggregation."
-    settings = Aggregate
+    settings = AggregateSettings
     fillers = {"columns": [{"name": "unnamed", "function": "count"}], "function": "count"}
     compiler = "millrace.engine.program.kinds:aggregate"
     step = "millrace.engine.task.steps.making:aggregate"
@@ -90,13 +90,13 @@ class AggregateProcessorKind(ProcessorKind[Aggregate]):
         ),
     )
 
-    def summary(self, settings: Aggregate) -> str:
+    def summary(self, settings: AggregateSettings) -> str:
         computed = ", ".join(
             f"{c.name} = {c.function.value}({c.of or '*'})" for c in settings.columns
         )
         return f"aggregate {computed}, {settings.emit.value}"
 
-    def columns(self, settings: Aggregate, incoming: Incoming) -> Columns | None:
+    def columns(self, settings: AggregateSettings, incoming: Incoming) -> Columns | None:
         if not incoming.inputs:
             return None
         types = dict(incoming.columns or ())
@@ -108,13 +108,15 @@ class AggregateProcessorKind(ProcessorKind[Aggregate]):
             ),
         )
 
-    def keeps_state(self, settings: Aggregate, function: FunctionSpec | None) -> str:
+    def keeps_state(self, settings: AggregateSettings, function: FunctionSpec | None) -> str:
         return "an aggregate"
 
-    def at_end(self, settings: Aggregate) -> str:
+    def at_end(self, settings: AggregateSettings) -> str:
         return "emit" if settings.emit is Emit.FINAL else ""
 
-    def check(self, settings: Aggregate, component: Component, facts: Facts) -> Iterator[Problem]:
+    def check(
+        self, settings: AggregateSettings, component: Component, facts: Facts
+    ) -> Iterator[Problem]:
         """Computed columns: distinct names, ``of`` where needed, of columns that fit."""
         edges = facts.edges_of(component)
         taken = set(edges[0].key) if edges else set()
