@@ -5,12 +5,12 @@ Values cross process boundaries; the class is imported where it runs, by its nam
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from millrace.errors import MillraceError, error_text
+from millrace.loading import LoadError, load_named
 from millrace.topology.kinds.base import Connector
 from millrace.topology.kinds.registry import SINKS, SOURCES
 
@@ -65,16 +65,13 @@ def class_of(
         package = packages.get(spec.kind, "millrace[engine]")
         what = f"{role} {spec.name!r}: {spec.kind} runs {target!r} of package {package}, which"
         remedy = f"mend, install or uninstall the package {package}"
-    module_name, _, name = target.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except MillraceError:
-        raise
-    except Exception as error:  # importing runs the module, which may raise anything
-        text = error_text(error)
-        raise failure(f"{what} cannot be loaded: {text}; {remedy}") from error
+        found = load_named(target)
+    except LoadError as error:
+        cause = error.cause
+        if isinstance(cause, MillraceError):
+            raise cause from None
+        raise failure(f"{what} cannot be loaded: {error_text(cause)}; {remedy}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
         whole = f"{base.__module__}.{base.__name__}"
         derive = "derive it from that" if not spec.target else remedy

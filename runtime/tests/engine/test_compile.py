@@ -9,7 +9,7 @@ from millrace.ddl import SIMPLE_TYPES
 from millrace.engine.program.compile import compile_topology
 from millrace.engine.program.draft import CompileOptions
 from millrace.engine.program.kit import Kit, load, store
-from millrace.engine.program.program import Kind, Route
+from millrace.engine.program.program import Route
 from millrace.errors import TopologyError
 from millrace.sources.arrow_types import arrow_schema, type_name
 from millrace.state.keyed.aggregates import Aggregate, partial_columns
@@ -22,6 +22,7 @@ from millrace.topology.kinds.processor_aggregate import (
 )
 from millrace.topology.load import parse
 from millrace.topology.model import StreamTopology
+from millrace.topology.parts import Role
 
 DEEP = """
 sources:
@@ -97,7 +98,7 @@ def test_schemas_follow_the_edges(program):
     schemas = {
         name: [(f.name, type_name(f.type)) for f in component.output]
         for name, component in program.components.items()
-        if component.kind is not Kind.SINK
+        if component.role is not Role.SINK
     }
     assert schemas["gen"] == [("id", "long"), ("key", "string"), ("value", "double")]
     assert schemas["sums"] == [("word", "string"), ("n", "long")]

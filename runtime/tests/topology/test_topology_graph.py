@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from topology_texts import WORDCOUNT, model
 
-from millrace.topology.graph import Component, Edge, Graph, Role, graph_of
+from millrace.topology.graph import Component, Edge, Graph, graph_of
+from millrace.topology.parts import Role
 
 
 def graph(sources: str, sinks: str, *edges: str) -> Graph:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from millrace.cli.output import print_note
 from millrace.topology.checks.check import problems_of
 from millrace.topology.checks.facts import Facts, gather
-from millrace.topology.graph import Role
 from millrace.topology.load import LoadedTopology
 from millrace.topology.model import Source
+from millrace.topology.parts import Role
 
 
 def facts_of(

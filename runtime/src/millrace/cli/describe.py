@@ -20,10 +20,11 @@ from millrace.cli.options import (
     needed_file,
 )
 from millrace.cli.output import console
-from millrace.topology.graph import Component, Edge, Graph, Pass, Role
+from millrace.topology.graph import Component, Edge, Graph, Pass
 from millrace.topology.kinds.base import Columns
 from millrace.topology.load import load
 from millrace.topology.model import Processor, Sink, Source, StreamTopology
+from millrace.topology.parts import Role
 
 Parts = dict[str, Source | Processor | Sink]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millrace.functions import FunctionSpec
-from millrace.topology.graph import Edge, Graph, Role
+from millrace.topology.graph import Edge, Graph
 from millrace.topology.kinds.base import Columns, Incoming
 from millrace.topology.model import StreamTopology
+from millrace.topology.parts import Role
 
 
 def columns_of(

@@ -8,21 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 
 from millrace.topology.model import Processor, Sink, StreamTopology
+from millrace.topology.parts import Role
 from millrace.topology.problems import FieldPath
 
 _CYCLES_TOLD = 20
-
-
-class Role(str, Enum):
-    """What a component is in the graph."""
-
-    SOURCE = "source"
-    PROCESSOR = "processor"
-    SINK = "sink"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,14 @@ from pydantic.alias_generators import to_camel
 from millrace.topology.scalars import ComponentName, Flag, Target, Text
 
 
+class Role(str, Enum):
+    """What a component is to the others; what more it is, its kind says."""
+
+    SOURCE = "source"
+    PROCESSOR = "processor"
+    SINK = "sink"
+
+
 class Guarantee(str, Enum):
     """What is promised for each root."""
 

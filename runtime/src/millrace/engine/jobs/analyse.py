@@ -27,8 +27,9 @@ from millrace.engine.program.usercode import use_path
 from millrace.errors import MillraceError, TopologyError, error_text
 from millrace.sources import SourceSpec, make_source
 from millrace.sources.arrow_types import type_name
-from millrace.topology.graph import Role, graph_of
+from millrace.topology.graph import graph_of
 from millrace.topology.model import Processor, StreamTopology
+from millrace.topology.parts import Role
 
 HEAP = "512m"
 """Analysing reads no data."""
@@ -90,8 +91,9 @@ def analyse(
 def _step(
     findings: Findings, sql: SqlAnalyser, processor: Processor, index: int, incoming: pa.Schema
 ) -> pa.Schema | None:
-    base = f"spec.processors[{index}].sql"
-    step = SqlExpressions(tuple(processor.settings.select), processor.settings.where)
+    base = f"spec.processors[{index}].{processor.kind.name}"
+    evaluated = processor.kind.evaluated(processor.settings)
+    step = SqlExpressions(evaluated.select, evaluated.where)
     faults = sql.faults(step, incoming)
     remedy = f"its input has {', '.join(incoming.names)}"
     for fault in faults:

@@ -25,26 +25,27 @@ from millrace.engine.program.draft import (
 from millrace.engine.program.program import (
     Channel,
     Component,
-    Kind,
     Pass,
     Program,
 )
 from millrace.engine.program.schema import normal_schema
 from millrace.engine.program.usercode import load_object, use_path
-from millrace.errors import TopologyError
+from millrace.errors import MillraceError, TopologyError, error_text
+from millrace.loading import LoadError, load_named
 from millrace.protocol.types import Guarantee
 from millrace.sinks import SinkSpec
 from millrace.sources import SourceSpec, open_source
 from millrace.state.errors import KeyTypeError
 from millrace.state.keyed.keybytes import check_key_type
 from millrace.topology.graph import graph_of
+from millrace.topology.kinds.registry import PROCESSORS
 from millrace.topology.model import (
     Processor,
     Sink,
     Source,
     StreamTopology,
 )
-from millrace.topology.parts import Input
+from millrace.topology.parts import Input, Role
 
 Compiler = Callable[[Draft, Processor, Component, pa.Schema | None], Component]
 """What a kind of processor names as its ``compiler``: see ``program.kinds``."""
@@ -97,7 +98,7 @@ def inputs_of(part: Source | Processor | Sink) -> tuple[Input, ...]:
 def _component(draft: Draft, part: Source | Processor | Sink, number: int) -> Component:
     base = Component(
         name=part.name,
-        kind=Kind.SINK,
+        role=Role.PROCESSOR,
         pass_no=draft.passes[part.name],
         inputs=tuple(channel_of(draft, part, i) for i in inputs_of(part)),
         number=number,
@@ -108,13 +109,45 @@ def _component(draft: Draft, part: Source | Processor | Sink, number: int) -> Co
         remedy = "write it as a number or a text"
         check_carried(f"spec.sources[{part.name}]", output, remedy)
         spec = SourceSpec.of(part, draft.options.base_path)
-        return replace(base, kind=Kind.SOURCE, output=output, connector=spec)
+        return replace(base, role=Role.SOURCE, output=output, connector=spec)
     incoming = _input_schema(draft, part)
     if isinstance(part, Sink):
-        return replace(base, connector=SinkSpec.of(part, draft.options.base_path), output=incoming)
-    compiler: Compiler = load_object(part.kind.compiler, "")
+        spec_of_sink = SinkSpec.of(part, draft.options.base_path)
+        return replace(base, role=Role.SINK, connector=spec_of_sink, output=incoming)
     base = replace(base, step=part.kind.step, combines=part.kind.combines)
-    return compiler(draft, part, base, incoming)
+    return _processor(draft, part, base, incoming)
+
+
+def _processor(
+    draft: Draft, part: Processor, base: Component, incoming: pa.Schema | None
+) -> Component:
+    """What the kind's own compiler makes of it; a package's fault names the package."""
+    kind, package = part.kind, PROCESSORS.packages.get(part.kind.name)
+    if package is None:
+        compiler: Compiler = load_object(kind.compiler, "")
+        return compiler(draft, part, base, incoming)
+    what = f"processor {part.name!r}: {kind.name} of package {package}"
+    remedy = f"mend, install or uninstall the package {package}"
+    try:
+        compiler, _ = load_named(kind.compiler), load_named(kind.step)
+    except LoadError as error:
+        raise TopologyError(f"{what} cannot be loaded: {error}; {remedy}") from error
+    try:
+        made = compiler(draft, part, base, incoming)
+    except MillraceError:
+        raise
+    except Exception as error:
+        # The boundary to another package, which may raise anything.
+        raise TopologyError(f"{what} cannot be compiled: {error_text(error)}; {remedy}") from error
+    if not isinstance(made, Component) or (made.output is None and incoming is not None):
+        raise TopologyError(
+            f"{what} is compiled by {kind.compiler!r} to {type(made).__name__}, which is no "
+            f"component with columns to put out; {remedy}"
+        )
+    if made.output is not None:
+        check_reserved(part.name, made.output)
+        check_carried(f"spec.processors[{part.name}]", made.output, "give it another type")
+    return made
 
 
 def _input_schema(draft: Draft, part: Processor | Sink) -> pa.Schema | None:

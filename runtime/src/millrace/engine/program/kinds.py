@@ -20,13 +20,15 @@ from millrace.engine.program.draft import (
     check_reserved,
     described,
 )
-from millrace.engine.program.program import Component, Kind, SqlExpressions
+from millrace.engine.program.program import Component, SqlExpressions
 from millrace.engine.program.schema import normal_schema
 from millrace.engine.program.usercode import load_function
 from millrace.errors import TopologyError
+from millrace.functions import FunctionKind
 from millrace.sources.arrow_types import arrow_schema
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.topology.model import Processor
+from millrace.topology.parts import Role
 
 
 def function(
@@ -46,7 +48,9 @@ def function(
         raise TopologyError(f"{part.name!r} keeps state and needs a key on each of its inputs")
     return replace(
         base,
-        kind=Kind.of(spec.kind),
+        many=spec.kind is not FunctionKind.WHERE,
+        order_sensitive=spec.kind is FunctionKind.STATEFUL
+        or (spec.kind is FunctionKind.CLASS and bool(base.keyed)),
         output=output,
         state=spec.state,
         function=target,
@@ -63,20 +67,21 @@ def sql(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | No
             f"SQL step {part.name!r} must have exactly one input, without key, broadcast or "
             "columns: it runs in the JVM while the source is read"
         )
-    if producer.kind not in (Kind.SOURCE, Kind.SQL):
+    if producer.role is not Role.SOURCE and not producer.in_jvm:
         raise TopologyError(
-            f"SQL step {part.name!r} stands behind {producer.name!r} ({producer.kind.value}); it "
+            f"SQL step {part.name!r} stands behind {producer.name!r}, which runs in Python; it "
             "runs in the JVM and must be directly behind a source or another SQL step. Move it "
             "there, or write it as a @row or @vectorized function"
         )
-    step = SqlExpressions(tuple(part.settings.select), part.settings.where)
+    evaluated = part.kind.evaluated(part.settings)
+    step = SqlExpressions(evaluated.select, evaluated.where)
     output = None
     if draft.options.sql_schema is not None and incoming is not None:
         output = normal_schema(draft.options.sql_schema(part.name, step, incoming))
         check_reserved(part.name, output)
-        path = f"spec.processors[{part.name}].sql.select"
+        path = f"spec.processors[{part.name}].{part.kind.name}.{part.kind.expressions}"
         check_carried(path, output, "CAST it to string or to a number")
-    return replace(base, kind=Kind.SQL, sql=step, output=output, in_jvm=part.kind.in_jvm)
+    return replace(base, sql=step, output=output, in_jvm=part.kind.in_jvm)
 
 
 def aggregate(
@@ -89,7 +94,6 @@ def aggregate(
     columns = tuple(Aggregate(c.name, c.function.value, c.of) for c in part.settings.columns)
     component = replace(
         base,
-        kind=Kind.AGGREGATE,
         columns=columns,
         key=key,
         emit_final=bool(part.kind.at_end(part.settings)),

@@ -15,35 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.functions import FunctionKind
 from millrace.ids import DEFAULT_KEY_GROUPS, edge_id
 from millrace.protocol.acklog import edge_name, source_edge
 from millrace.protocol.types import Guarantee
 from millrace.state.keyed.aggregates import Aggregate
+from millrace.topology.parts import Role
 
 DEFAULT_TRANSPORT = "millrace.engine.task.exchange:Transport"
-
-
-class Kind(str, Enum):
-    """What a component is, as the engine runs it."""
-
-    SOURCE = "source"
-    ROW = "row"
-    VECTORIZED = "vectorized"
-    WHERE = "where"
-    STATEFUL = "stateful"
-    CLASS = "class"
-    SQL = "sql"
-    AGGREGATE = "aggregate"
-    SINK = "sink"
-
-    @staticmethod
-    def of(function: FunctionKind) -> Kind:
-        return Kind(function.value)
-
-
-ONE_TO_MANY = frozenset({Kind.ROW, Kind.VECTORIZED, Kind.STATEFUL, Kind.CLASS})
-"""Kinds whose outputs get an ordinal of their own in the root order."""
 
 
 class Route(str, Enum):
@@ -106,7 +84,7 @@ class Component:
     """
 
     name: str
-    kind: Kind
+    role: Role
     pass_no: int
     inputs: tuple[Channel, ...] = ()
     outputs: tuple[Channel, ...] = ()
@@ -125,12 +103,13 @@ class Component:
     """What makes the step of a processor in a task, as ``module:function``."""
     combines: bool = False
     """Whether its inputs are combined by key before the exchange."""
+    many: bool = False
+    """Whether the outputs of one tuple get an ordinal each in the root order."""
+    order_sensitive: bool = False
+    """Whether the result depends on the order of a key's tuples."""
+    settings: Any = None
+    """What the compiler of a kind leaves for its step; plain values, they are pickled."""
     connector: Any = None
-
-    @property
-    def order_sensitive(self) -> bool:
-        """Whether the result depends on the order of a key's tuples."""
-        return self.kind is Kind.STATEFUL or (self.kind is Kind.CLASS and bool(self.keyed))
 
     @property
     def keyed(self) -> tuple[str, ...]:
@@ -178,11 +157,11 @@ class Program:
 
     @property
     def sources(self) -> list[Component]:
-        return [c for c in self.components.values() if c.kind is Kind.SOURCE]
+        return [c for c in self.components.values() if c.role is Role.SOURCE]
 
     @property
     def sinks(self) -> list[Component]:
-        return [c for c in self.components.values() if c.kind is Kind.SINK]
+        return [c for c in self.components.values() if c.role is Role.SINK]
 
     @property
     def sql_steps(self) -> list[Component]:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from millrace.engine.program.program import Component, Kind, Program, SqlExpressions
+from millrace.engine.program.program import Component, Program, SqlExpressions
 from millrace.errors import TopologyError
+from millrace.topology.parts import Role
 from millrace.topology.problems import shorten
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def add_step(frame: DataFrame, before: Component, step: Component) -> DataFrame:
     kept = [_quoted(c) for c in frame.columns]
     flat = frame.selectExpr(*kept, f"{column_of(before)}.*")
     passed = keep_of(before)
-    if before.kind is Kind.SOURCE:
+    if before.role is Role.SOURCE:
         # Other rows hold nulls here, on which an expression might fail.
         passed = f"{SOURCE} = {before.number}" if SOURCE in frame.columns else "true"
     condition = passed
@@ -110,8 +111,8 @@ class SqlAnalyser:
             raise TopologyError(
                 f"SQL step {name!r}: sql.{fault.field} {shorten(fault.text)}: {fault.message}"
             )
-        before = Component(name="(input)", kind=Kind.SOURCE, pass_no=0, number=0)
-        after = Component(name=name, kind=Kind.SQL, pass_no=0, number=1, sql=step)
+        before = Component(name="(input)", role=Role.SOURCE, pass_no=0, number=0)
+        after = Component(name=name, role=Role.PROCESSOR, pass_no=0, number=1, sql=step)
         columns = from_arrow_schema(incoming)
         empty = self._spark.createDataFrame(
             [], StructType([StructField(column_of(before), columns, True)])
@@ -171,7 +172,7 @@ def jvm_chain(program: Program) -> list[tuple[Component, Component]]:
 
 def jvm_sources(program: Program) -> list[Component]:
     """Sources that are read into the JVM: those with an SQL step directly behind them."""
-    names = {before.name for before, _ in jvm_chain(program) if before.kind is Kind.SOURCE}
+    names = {before.name for before, _ in jvm_chain(program) if before.role is Role.SOURCE}
     return [s for s in program.sources if s.name in names]
 
 

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from millrace.errors import TopologyError, error_text
+from millrace.errors import TopologyError
 from millrace.functions import FunctionSpec, spec_of
+from millrace.loading import LoadError, load_named
 
 
 def use_path(code_path: str) -> None:
@@ -24,22 +25,11 @@ def load_object(target: str, code_path: str) -> Any:
     Raises ``TopologyError`` where the module cannot be imported or lacks the name.
     """
     use_path(code_path)
-    module_name, _, name = target.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:  # importing runs the user's module, which may raise anything
-        raise TopologyError(
-            f"{target!r}: the module {module_name!r} cannot be imported from "
-            f"{Path(code_path)}: {error_text(error)}"
-        ) from error
-    for part in name.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            raise TopologyError(
-                f"{target!r}: the module {module_name!r} has no {name!r}; check the name"
-            ) from None
-    return found
+        return load_named(target)
+    except LoadError as error:
+        where = f" (spec.code.path is {Path(code_path)})" if code_path else ""
+        raise TopologyError(f"{target!r}: {error}{where}") from error
 
 
 def load_function(target: str, code_path: str) -> FunctionSpec:

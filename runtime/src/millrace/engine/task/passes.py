@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 import pyarrow as pa
 
-from millrace.engine.program.program import Channel, Component, Kind, Pass, Route
+from millrace.engine.program.program import Channel, Component, Pass, Route
 from millrace.engine.program.sql import jvm_sources
 from millrace.engine.program.usercode import load_object
 from millrace.engine.task.batch import Batch, dense, joined, one_batch
@@ -29,6 +30,7 @@ from millrace.engine.task.steps.keyed import KeyedClassStep, StatefulStep
 from millrace.engine.task.steps.making import MakeStep, Site, Toolbox
 from millrace.engine.task.steps.sqlstep import fed_batch, fed_holes, without_carried
 from millrace.protocol.types import Segment, Staged, TaskId, TaskReport
+from millrace.topology.parts import Role
 
 SLICE_ROWS = 131_072
 """Most tuples out of an envelope that a step without order gets at once."""
@@ -190,15 +192,18 @@ class PassRun:
         return lambda batch: step.accept(edge, batch.with_data(batch.data.select(names)))
 
     def _build(self, component: Component, outlet: Outlet, toolbox: Toolbox) -> Step:
-        task, kind = self.task, component.kind
-        if kind is Kind.SOURCE:
-            return SourceStep(task, component, outlet, toolbox.source(component))
-        if kind is Kind.SINK:
-            sink = toolbox.sink(component)
-            sink.staging = TaskStaging(self._state.servers)
-            return SinkStep(task, component, outlet, sink)
-        make: MakeStep = load_object(component.step, "")
-        return make(Site(task, component, outlet, toolbox, self._state))
+        match component.role:
+            case Role.SOURCE:
+                return SourceStep(self.task, component, outlet, toolbox.source(component))
+            case Role.SINK:
+                sink = toolbox.sink(component)
+                sink.staging = TaskStaging(self._state.servers)
+                return SinkStep(self.task, component, outlet, sink)
+            case Role.PROCESSOR:
+                make: MakeStep = load_object(component.step, "")
+                return make(Site(self.task, component, outlet, toolbox, self._state))
+            case _:
+                assert_never(component.role)
 
     # -- arrivals
 

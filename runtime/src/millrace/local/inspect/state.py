@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from millrace.errors import MillraceError, StateServerError
+from millrace.loading import LoadError, load_named
 from millrace.local.inspect.reading import fetch, newest_record, reachable, topology_of
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.types import Record, Segment
 from millrace.state.client import StateClient
 from millrace.state.keyed import query
-from millrace.state.keyed.aggregates import Aggregate
-from millrace.topology.kinds.processor_aggregate import AggregateSettings
 from millrace.topology.model import Processor, StreamTopology
 
 _TRIES = 20
@@ -88,7 +87,7 @@ def _read(folder: WorkFolder, name: str, look: _Look) -> StateRows:
                 rows = look(chain, topology.spec.key_groups, keys, _fetcher(clients))
             except _GoneError:
                 continue
-            return StateRows(record.sealed, keys, query.results(rows, _aggregates(processor)))
+            return StateRows(record.sealed, keys, _shown(processor, rows))
     raise StateServerError(
         f"state of {name}: in {_TRIES} tries what one window left was deleted by the next before "
         "it was read; stop the run, and ask again"
@@ -107,11 +106,18 @@ def _stateful(topology: StreamTopology, record: Record, name: str) -> tuple[Proc
     )
 
 
-def _aggregates(processor: Processor) -> list[Aggregate]:
-    settings = processor.settings
-    if not isinstance(settings, AggregateSettings):
-        return []
-    return [Aggregate(one.name, one.function.value, one.of) for one in settings.columns]
+def _shown(processor: Processor, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of kept state as the processor's kind shows them."""
+    kind = processor.kind
+    if not kind.shows:
+        return rows
+    try:
+        shown: pa.RecordBatch = load_named(kind.shows)(processor.settings, rows)
+    except LoadError as error:
+        raise MillraceError(
+            f"state of {processor.name}: {kind.name} is shown by {error}"
+        ) from error
+    return shown
 
 
 def _fetcher(clients: Sequence[StateClient]) -> query.Fetch:

@@ -20,6 +20,7 @@ from millrace.state.keyed.aggregates import Aggregate, final
 from millrace.state.keyed.cache import Link, links
 from millrace.state.keyed.dictstate import DELETED
 from millrace.state.keyed.keys import distinct, hash_keys, key_groups
+from millrace.topology.kinds.processor_aggregate import AggregateSettings
 
 Fetch = Callable[[Sequence[Segment]], Sequence[bytes]]
 """Objects of segments, in their order."""
@@ -60,6 +61,11 @@ def results(rows: pa.RecordBatch, aggregates: Sequence[Aggregate]) -> pa.RecordB
         made[aggregate.name] = final(aggregate, [columns.pop(name) for name in names])
     columns |= made
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def declared_results(settings: AggregateSettings, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of a declared aggregate as it puts them out."""
+    return results(rows, [Aggregate(c.name, c.function.value, c.of) for c in settings.columns])
 
 
 def parse_key(texts: Sequence[str], kinds: Sequence[pa.DataType]) -> list[pa.Array]:

@@ -11,9 +11,10 @@ from typing import Any
 from millrace.errors import TopologyError
 from millrace.functions import FunctionSpec, spec_of
 from millrace.topology.columns import columns_of, columns_on
-from millrace.topology.graph import Component, Edge, Graph, Role, graph_of
+from millrace.topology.graph import Component, Edge, Graph, graph_of
 from millrace.topology.kinds.base import Columns
 from millrace.topology.model import Processor, Sink, Source, StreamTopology
+from millrace.topology.parts import Role
 from millrace.topology.problems import FieldPath, Problem, format_path
 from millrace.topology.usercode import UnusableCodeError, check_class, code_on_path, find_object
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from millrace.ddl import RESERVED_PREFIX, SIMPLE_TYPES
 from millrace.topology.checks.facts import Facts
 from millrace.topology.edges import input_path, no_column
-from millrace.topology.graph import Component, Edge, Role
+from millrace.topology.graph import Component, Edge
 from millrace.topology.kinds.base import Columns
 from millrace.topology.model import Processor
+from millrace.topology.parts import Role
 from millrace.topology.problems import NOTHING, Problem, format_path
 
 

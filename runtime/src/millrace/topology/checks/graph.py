@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from millrace.topology.checks.facts import Facts
 from millrace.topology.edges import input_path
-from millrace.topology.graph import Role
 from millrace.topology.limits import MOST_PROBLEMS
+from millrace.topology.parts import Role
 from millrace.topology.problems import Problem, closest, did_you_mean, format_path
 
 

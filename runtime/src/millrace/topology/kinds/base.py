@@ -5,8 +5,9 @@ A kind is a field of a source, processor or sink in the topology file (``files``
 field, which columns come out, whether it ends, what is wrong with its settings, what it can
 promise, what an edit of each field means, what it is called in texts, and the class that runs it.
 
-A package adds a kind of source or sink with an instance of ``SourceKind`` or ``SinkKind`` and an
-entry point that names it, the kind's name on its left::
+A package adds a kind with an instance of ``SourceKind``, ``ProcessorKind`` or ``SinkKind`` and an
+entry point that names it, the kind's name on its left, in the group ``millrace.sources``,
+``millrace.processors`` or ``millrace.sinks``::
 
     [project.entry-points."millrace.sources"]
     table = "tables.kind:TABLE"
@@ -202,11 +203,20 @@ class Incoming:
     function: FunctionSpec | None
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Expressions of Spark SQL, and a condition that rows must meet."""
+
+    select: tuple[str, ...]
+    where: str | None = None
+
+
 class ProcessorKind(Kind[S]):
     """A kind of processor.
 
-    ``compiler`` and ``step`` name functions (``module:function``) of the engine: the one makes its
-    compiled component, the other the step that runs this in a task.
+    ``compiler`` and ``step`` name functions (``module:function``) that the engine calls: the one
+    makes its compiled component (``millrace.engine.program.kinds`` says how), the other the step
+    that runs this in a task (``millrace.engine.task.steps.making``).
     """
 
     edits: ClassVar[tuple[FieldEdit, ...]] = (FieldEdit("", Effect.RESTART, COMPILED),)
@@ -218,6 +228,9 @@ class ProcessorKind(Kind[S]):
     """Whether its inputs are combined by key before the exchange; their columns may differ."""
     expressions: ClassVar[str] = ""
     """The field with SQL expressions, where a CAST gives a column another type."""
+    shows: ClassVar[str] = ""
+    """What makes rows to show of rows of kept state, as ``module:function`` of (settings, rows);
+    empty where they are shown as they are kept."""
     totals: ClassVar[tuple[FieldEdit, ...]] = ()
     """Fields that say what its kept state means, and why they cannot be changed."""
 
@@ -228,6 +241,10 @@ class ProcessorKind(Kind[S]):
     def keeps_state(self, settings: S, function: FunctionSpec | None) -> str:
         """What keeps state for each key and so needs a key, in words; empty if nothing does."""
         return ""
+
+    def evaluated(self, settings: S) -> Evaluated:
+        """What the JVM evaluates, of a kind that runs there."""
+        raise NotImplementedError(f"{self.name} does not run in the JVM")
 
     def at_end(self, settings: S) -> str:
         """The field that says that it emits only when all sources are drained; empty if none."""

@@ -82,6 +82,7 @@ class AggregateProcessorKind(ProcessorKind[AggregateSettings]):
     compiler = "millrace.engine.program.kinds:aggregate"
     step = "millrace.engine.task.steps.making:aggregate"
     combines = True
+    shows = "millrace.state.keyed.query:declared_results"
     totals = (
         FieldEdit(
             "columns",

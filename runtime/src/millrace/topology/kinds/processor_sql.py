@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from millrace.topology.edges import input_path
-from millrace.topology.kinds.base import Columns, Incoming, ProcessorKind
+from millrace.topology.kinds.base import Columns, Evaluated, Incoming, ProcessorKind
 from millrace.topology.parts import Part
 from millrace.topology.problems import NOTHING, Problem, format_path
 from millrace.topology.scalars import Text
@@ -46,6 +46,9 @@ class SqlProcessorKind(ProcessorKind[Sql]):
         where = f" WHERE {settings.where}" if settings.where else ""
         selected = f"SELECT {', '.join(settings.select)}{where}"
         return f"sql, in the JVM while its source is read: {selected}"
+
+    def evaluated(self, settings: Sql) -> Evaluated:
+        return Evaluated(settings.select, settings.where)
 
     def columns(self, settings: Sql, incoming: Incoming) -> Columns | None:
         """Names where every expression shows its own; types only of columns taken over."""

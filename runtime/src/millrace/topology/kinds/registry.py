@@ -30,6 +30,7 @@ from millrace.topology.kinds.source_generator import GENERATOR_SOURCE
 from millrace.topology.parts import Part
 
 SOURCE_GROUP = "millrace.sources"
+PROCESSOR_GROUP = "millrace.processors"
 SINK_GROUP = "millrace.sinks"
 
 _NAME = re.compile(r"[a-z][A-Za-z0-9]*")
@@ -37,7 +38,6 @@ _TAKEN = frozenset({"name", "inputs", "registry", "kinds", "kind", "declared", "
 """Other fields and attributes of sources and sinks."""
 
 K = TypeVar("K", bound=Kind[Any])
-C = TypeVar("C", bound=Connector[Any])
 P = TypeVar("P", bound=Part)
 
 
@@ -103,12 +103,12 @@ def declaring(registry: Registry[Any]) -> Callable[[type[P]], type[P]]:
     return declared
 
 
-def with_packages(shipped: Sequence[C], base: type[C], found: Iterable[EntryPoint]) -> Registry[C]:
+def with_packages(shipped: Sequence[K], base: type[K], found: Iterable[EntryPoint]) -> Registry[K]:
     """The kinds that ship and those that entry points name.
 
     Nothing is raised: what an entry point does wrong is a fault of the registry.
     """
-    added: dict[str, C] = {}
+    added: dict[str, K] = {}
     packages: dict[str, str] = {}
     faults: dict[str, tuple[str, str]] = {}
     known = {kind.name for kind in shipped}
@@ -136,7 +136,7 @@ class _FaultError(Exception):
         self.remedy = remedy
 
 
-def _loaded(entry: EntryPoint, base: type[C]) -> C:
+def _loaded(entry: EntryPoint, base: type[K]) -> K:
     mend = f"mend or uninstall the package {_package(entry)}"
     if not _can_name(entry.name):
         raise _FaultError("cannot name a kind: that takes letters and digits, and is taken", mend)
@@ -169,7 +169,7 @@ def _can_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and not taken
 
 
-def _lacking(kind: Connector[Any]) -> str:
+def _lacking(kind: Kind[Any]) -> str:
     """What a kind of another package does not declare as it should."""
     settings = getattr(kind, "settings", None)
     if not (isinstance(settings, type) and issubclass(settings, Part)):
@@ -180,9 +180,17 @@ def _lacking(kind: Connector[Any]) -> str:
         return f"declares settings that have no schema: {' '.join(str(error).split())}"
     if not isinstance(getattr(kind, "meaning", None), str):
         return "declares no meaning, a sentence for the schema"
-    if not isinstance(kind.runs, str) or kind.runs.count(":") != 1:
-        return f"runs {kind.runs!r}, which is no 'module:Class'"
+    if isinstance(kind, Connector):
+        return "" if _names(kind.runs) else f"runs {kind.runs!r}, which is no 'module:Class'"
+    for field in ("compiler", "step"):
+        target = getattr(kind, field, None)
+        if not _names(target):
+            return f"has the {field} {target!r}, which is no 'module:function'"
     return ""
+
+
+def _names(target: object) -> bool:
+    return isinstance(target, str) and target.count(":") == 1
 
 
 def _package(entry: EntryPoint) -> str:
@@ -201,7 +209,11 @@ SOURCES: Registry[SourceKind[Any]] = with_packages(
     SourceKind,  # type: ignore[type-abstract]
     entry_points(group=SOURCE_GROUP),
 )
-PROCESSORS: Registry[ProcessorKind[Any]] = Registry((FUNCTION, SQL, AGGREGATE))
+PROCESSORS: Registry[ProcessorKind[Any]] = with_packages(
+    (FUNCTION, SQL, AGGREGATE),
+    ProcessorKind,  # type: ignore[type-abstract]
+    entry_points(group=PROCESSOR_GROUP),
+)
 SINKS: Registry[SinkKind[Any]] = with_packages(
     (FILES_SINK, REDIS_SINK, CONSOLE_SINK, CUSTOM_SINK),
     SinkKind,  # type: ignore[type-abstract]
@@ -211,5 +223,5 @@ SINKS: Registry[SinkKind[Any]] = with_packages(
 
 def complaints() -> list[str]:
     """Sentences about the entry points that cannot be used, named in a topology or not."""
-    faults = [*SOURCES.faults.values(), *SINKS.faults.values()]
+    faults = [fault for role in (SOURCES, PROCESSORS, SINKS) for fault in role.faults.values()]
     return [f"a kind {message}; {remedy}" for message, remedy in faults]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from millrace.engine.program.program import ONE_TO_MANY, Channel, Component, Route
+from millrace.engine.program.program import Channel, Component, Route
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.context import Task
@@ -24,7 +24,7 @@ class Outlet:
     ) -> None:
         self._task = task
         self._ways = ways
-        self._many = component.kind in ONE_TO_MANY
+        self._many = component.many
         self._ordered = any(edge.ordered for edge, _ in ways)
 
     def emit(self, data: pa.RecordBatch, parent: Batch, parents: Array | None) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, assert_never
 
-from millrace.engine.program.program import Component, Kind
+from millrace.engine.program.program import Component
 from millrace.engine.task.context import Task, getting_ready
 from millrace.engine.task.state import TaskState
 from millrace.engine.task.steps.aggregate import MergeStep
@@ -18,7 +18,7 @@ from millrace.engine.task.steps.classes import ClassStep
 from millrace.engine.task.steps.functions import RowStep, VectorStep, WhereStep
 from millrace.engine.task.steps.keyed import KeyedClassStep, StatefulStep
 from millrace.engine.task.steps.sqlstep import SqlOutcome
-from millrace.functions import FunctionSpec
+from millrace.functions import FunctionKind, FunctionSpec
 from millrace.sinks.base import Sink
 from millrace.sources.base import Source
 
@@ -60,18 +60,21 @@ def sql(site: Site) -> Step:
 def function(site: Site) -> Step:
     """Calls user code in the way that its decorator or class asks for."""
     task, component, outlet = site.task, site.component, site.outlet
-    kind, found = component.kind, site.toolbox.function(component)
-    if kind is Kind.STATEFUL:
-        return StatefulStep(task, component, outlet, found.target, site.state)
-    if kind is Kind.CLASS:
-        with getting_ready(component.name):
-            instance = found.target()
-        if component.keyed:
-            return KeyedClassStep(task, component, outlet, instance, site.state)
-        return ClassStep(task, component, outlet, instance)
-    simple: dict[Kind, Callable[..., Step]] = {
-        Kind.ROW: RowStep,
-        Kind.VECTORIZED: VectorStep,
-        Kind.WHERE: WhereStep,
-    }
-    return simple[kind](task, component, outlet, found.target)
+    found = site.toolbox.function(component)
+    match found.kind:
+        case FunctionKind.ROW:
+            return RowStep(task, component, outlet, found.target)
+        case FunctionKind.VECTORIZED:
+            return VectorStep(task, component, outlet, found.target)
+        case FunctionKind.WHERE:
+            return WhereStep(task, component, outlet, found.target)
+        case FunctionKind.STATEFUL:
+            return StatefulStep(task, component, outlet, found.target, site.state)
+        case FunctionKind.CLASS:
+            with getting_ready(component.name):
+                instance = found.target()
+            if component.keyed:
+                return KeyedClassStep(task, component, outlet, instance, site.state)
+            return ClassStep(task, component, outlet, instance)
+        case _:
+            assert_never(found.kind)
