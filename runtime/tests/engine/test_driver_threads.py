@@ -51,15 +51,15 @@ def driver(tmp_path):
         failed=quiet,
         settle=quiet,
     )
-    effects = RealPerformer(parts, events.put, events.put)
-    yield effects, events, tmp_path / "events.jsonl"
-    effects.close()
+    performer = RealPerformer(parts, events.put, events.put)
+    yield performer, events, tmp_path / "events.jsonl"
+    performer.close()
 
 
 def test_a_copy_is_asked_for_again(driver, caplog):
-    effects, events, _ = driver
+    performer, events, _ = driver
     for _ in range(2):
-        effects.perform(e.CopyObjects(STAMP, None, None, ()))
+        performer.perform(e.CopyObjects(STAMP, None, None, ()))
         told = events.get(timeout=WAIT_S)
         assert told == e.CopyFailed(STAMP, "ZeroDivisionError: nobody thought of this")
     assert [r.exc_info is not None for r in caplog.records if r.levelno == logging.ERROR] == [
@@ -69,8 +69,8 @@ def test_a_copy_is_asked_for_again(driver, caplog):
 
 
 def test_an_attempt_that_cannot_be_announced_dies(driver):
-    effects, events, _ = driver
-    effects.perform(e.OpenLog(ATTEMPT, 10))
+    performer, events, _ = driver
+    performer.perform(e.OpenLog(ATTEMPT, 10))
     assert events.get(timeout=WAIT_S) == e.RunDied(
         ATTEMPT, "ZeroDivisionError: nobody thought of this"
     )
@@ -78,16 +78,16 @@ def test_an_attempt_that_cannot_be_announced_dies(driver):
 
 def test_an_attempt_that_cannot_be_announced_for_good_stops_the_driver(driver, monkeypatch):
     """Spark refuses a setting at its start, say: no further attempt is begun."""
-    effects, events, _ = driver
+    performer, events, _ = driver
     wrong = TopologyError("spark.conf: no such thing; correct it")
 
     def refused(*_: Any) -> None:
         raise wrong
 
     told: list[Exception] = []
-    monkeypatch.setattr(effects._parts.verdicts, "open", refused)
-    monkeypatch.setattr(effects, "_parts", replace(effects._parts, failed=told.append))
-    effects.perform(e.OpenLog(ATTEMPT, 10))
+    monkeypatch.setattr(performer._equipment.verdicts, "open", refused)
+    monkeypatch.setattr(performer, "_equipment", replace(performer._equipment, failed=told.append))
+    performer.perform(e.OpenLog(ATTEMPT, 10))
     assert events.get(timeout=WAIT_S) == e.RunFailed(ATTEMPT, str(wrong))
     assert told == [wrong]
 
@@ -112,8 +112,8 @@ def test_leftovers_that_a_sink_keeps_hold_no_window_up():
 
 
 def test_a_deletion_that_fails_becomes_an_event(driver):
-    effects, _, file = driver
-    effects.perform(e.Forget(STAMP, 0, (), (ATTEMPT,)))
+    performer, _, file = driver
+    performer.perform(e.Forget(STAMP, 0, (), (ATTEMPT,)))
     deadline_s = time.monotonic() + WAIT_S
     while "LeftoversKept" not in (file.read_text() if file.exists() else ""):
         assert time.monotonic() < deadline_s

@@ -58,7 +58,7 @@ class Loop:
         """End ``run`` with an error that a thread met; safe from any thread."""
         self._events.put(_Failed(error))
 
-    def run(self, effects: Performer, observe: Callable[[e.Event], None]) -> e.Stop:
+    def run(self, performer: Performer, observe: Callable[[e.Event], None]) -> e.Stop:
         """Run the machine to its end; ``observe`` is told every event before it is handled.
 
         Raises what ``fail`` was told.
@@ -71,13 +71,13 @@ class Loop:
                 if isinstance(action, e.Wake):
                     heapq.heappush(self._timers, action.at_s)
                     continue
-                ready.extend(effects.perform(action))
+                ready.extend(performer.perform(action))
                 if isinstance(action, e.Stop):
                     return action
             now = self._clock.monotonic_s()
             if now - polled_s >= LONGEST_WAIT_S:
                 polled_s = now
-                ready.extend(effects.poll())
+                ready.extend(performer.poll())
             event = ready.popleft() if ready else self._next()
             if event is None:
                 actions = []

@@ -153,11 +153,11 @@ class DriverProcess:
             self._start, self._topology, self._told.uid, self._folder, Path(self._told.workdir)
         )
         self._statistics.spark_runs = self._spark.done
-        effects = self._effects()
+        performer = self._performer()
         try:
-            stop = self._loop.run(effects, self._observe)
+            stop = self._loop.run(performer, self._observe)
         finally:
-            effects.close()
+            performer.close()
             starter.shutdown(wait=False, cancel_futures=True)
             self._close_connectors()
         self._statistics.stopped(stop)
@@ -188,7 +188,7 @@ class DriverProcess:
 
     # -- equipment
 
-    def _effects(self) -> RealPerformer:
+    def _performer(self) -> RealPerformer:
         spec, post = self._topology.spec, self._loop.post
         verdicts = Verdicts(
             self._stores,
