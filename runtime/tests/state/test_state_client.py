@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,6 +93,46 @@ def test_scripts_come_back_after_they_are_flushed(client: StateClient) -> None:
     client.redis.script_flush()
     assert client.put(STAMP, [("a", b"1")]) == OK
     client.redis.script_flush()
+    assert client.write_record(STAMP, Tag(1, 1, 1, 1), b"r") == OK
+
+
+@contextmanager
+def dying_once(port: int) -> Iterator[int]:
+    """A port that closes its first connection unheard, as a server that dies, and passes the
+    others on."""
+    front = socket.create_server(("127.0.0.1", 0))
+
+    def passing(source: socket.socket, target: socket.socket) -> None:
+        with source, target:
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        front.accept()[0].close()
+        while True:
+            try:
+                near, _ = front.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", port))
+            for pair in ((near, far.dup()), (far, near.dup())):
+                threading.Thread(target=passing, args=pair, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    with front:
+        yield front.getsockname()[1]
+
+
+def test_a_server_that_comes_back_between_two_tries_gets_its_scripts(
+    server: EmbeddedServer, client: StateClient
+) -> None:
+    client.redis.script_flush()
+    with dying_once(int(server.address.url.rpartition(":")[2])) as port:
+        fronted = replace(server.address, url=f"redis://127.0.0.1:{port}")
+        again = StateClient(fronted, "t")
+        assert again.put(STAMP, [("a", b"1")]) == OK
+        again.close()
     assert client.write_record(STAMP, Tag(1, 1, 1, 1), b"r") == OK
 
 

@@ -226,14 +226,12 @@ class StateClient:
         script = scripts.load(name)
         with translated(self.address.shown):
             try:
-                replies = self._send(script.sha, calls, wait_fsync)
+                replies = self._send(script, calls, wait_fsync)
             except redis.AuthenticationError:
                 raise
             except redis.ConnectionError:
-                replies = self._send(script.sha, calls, wait_fsync)
-            except redis.exceptions.NoScriptError:
-                self._redis.script_load(script.text)
-                replies = self._send(script.sha, calls, wait_fsync)
+                # What answers now may be the next incarnation, which knows no script yet.
+                replies = self._send(script, calls, wait_fsync)
         if wait_fsync and replies.pop()[0] < 1:
             raise UnreachableError(
                 f"state server {self.address.shown} did not write its append-only file to disk "
@@ -242,6 +240,19 @@ class StateClient:
         return replies
 
     def _send(
+        self,
+        script: scripts.Script,
+        calls: Sequence[tuple[list[bytes], list[bytes]]],
+        wait_fsync: bool,
+    ) -> list[Any]:
+        """Send the calls, with the script itself where the server does not have it yet."""
+        try:
+            return self._send_known(script.sha, calls, wait_fsync)
+        except redis.exceptions.NoScriptError:
+            self._redis.script_load(script.text)
+            return self._send_known(script.sha, calls, wait_fsync)
+
+    def _send_known(
         self, sha: str, calls: Sequence[tuple[list[bytes], list[bytes]]], wait_fsync: bool
     ) -> list[Any]:
         if len(calls) == 1 and not wait_fsync:
