@@ -73,16 +73,18 @@ def _command(dice: random.Random, held: Stamp | None) -> tuple[str, tuple[Any, .
         stamp = held
     tag = Tag(1, dice.randint(1, 2), dice.randint(9, 11), dice.randint(1, 12))
     names = dice.sample(NAMES, dice.randint(0, 4))
+    parts = [(name, dice.randint(0, 60), dice.randint(1, 60)) for name in names]
     commands: list[tuple[str, tuple[Any, ...]]] = [
         ("stamp", (stamp,)),
         ("write_record", (stamp, tag, dice.randbytes(dice.randint(0, 30)))),
         ("put", (stamp, [(name, dice.randbytes(dice.randint(0, 50))) for name in names])),
         ("get", (None if dice.random() < 0.3 else stamp, names)),
+        ("get_parts", (None if dice.random() < 0.3 else stamp, parts)),
         ("list_objects", (stamp,)),
         ("delete", (stamp, names)),
         ("peek", ()),
     ]
-    return dice.choices(commands, (1, 2, 2, 1, 1, 1, 1))[0]
+    return dice.choices(commands, (1, 2, 2, 1, 1, 1, 1, 1))[0]
 
 
 @pytest.mark.parametrize("seed", range(6))

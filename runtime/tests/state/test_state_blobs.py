@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.errors import NewerFormatError, ProtocolError
-from millrace.protocol.types import FORMAT
 from millrace.state.keyed import blobs
+from millrace.state.keyed.blobs import FORMAT
 
 KEY_GROUPS = 16
 

@@ -15,16 +15,11 @@ from millrace.protocol.types import Segment
 from millrace.state.errors import BlobError
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
-from millrace.state.keyed.cache import (
-    MAX_DELTAS,
-    OpenState,
-    StateCache,
-    StateKey,
-    links,
-    should_compact,
-)
+from millrace.state.keyed.cache import OpenState, StateCache, StateKey
+from millrace.state.keyed.chain import MAX_DELTAS, links, should_compact
 from millrace.state.keyed.dictstate import DictState
 from millrace.state.keyed.keys import hash_keys, key_groups
+from millrace.state.keyed.loading import Extent
 
 K = 16
 ALL = (1 << K) - 1
@@ -38,9 +33,9 @@ class Store:
         self.objects: dict[str, bytes] = {}
         self.read: list[str] = []
 
-    def load(self, segments: Sequence[Segment]) -> list[bytes]:
-        self.read += [segment.name for segment in segments]
-        return [self.objects[segment.name] for segment in segments]
+    def load(self, parts: Sequence[Extent]) -> list[bytes]:
+        self.read += [part.segment.name for part in parts]
+        return [part.of(self.objects[part.segment.name]) for part in parts]
 
 
 def make() -> AggregateState:

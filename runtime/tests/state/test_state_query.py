@@ -18,6 +18,7 @@ from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
 from millrace.state.keyed.cache import StateCache, StateKey
 from millrace.state.keyed.dictstate import DictState
+from millrace.state.keyed.loading import Extent
 
 K = 8
 KEYS = pa.schema([("user", pa.string()), ("day", pa.date32())])
@@ -57,8 +58,8 @@ class Chains:
                 written.append(segment)
         self.chain += tuple(written)
 
-    def fetch(self, segments: Sequence[Segment]) -> list[bytes]:
-        return [self.objects[segment.name] for segment in segments]
+    def fetch(self, parts: Sequence[Extent]) -> list[bytes]:
+        return [part.of(self.objects[part.segment.name]) for part in parts]
 
 
 def columns(keys: Sequence[Key]) -> list[pa.Array]:

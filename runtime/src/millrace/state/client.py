@@ -153,6 +153,22 @@ class StateClient:
             found += (MISSING if data is None else Found(data) for data in raw[1:])
         return tuple(found)
 
+    def get_parts(self, stamp: Stamp | None, parts: Sequence[tuple[str, int, int]]) -> GetReply:
+        """Of each object, by name, that many bytes (at least one) from a start on, or fewer where
+        it ends; otherwise as ``get``."""
+        found: list[Found | Missing] = []
+        for at in range(0, max(len(parts), 1), _NAMES_PER_CALL):
+            batch = parts[at : at + _NAMES_PER_CALL]
+            keys = [self._stamp, *(self._key(name) for name, _, _ in batch)]
+            arguments = self._under(stamp)
+            for _, start, size in batch:
+                arguments += (b"%d" % start, b"%d" % (start + size - 1))
+            raw = self._call("get_parts", keys, arguments)
+            if (refusal := _not_owner(raw)) is not None:
+                return refusal
+            found += (MISSING if data is None else Found(data) for data in raw[1:])
+        return tuple(found)
+
     def list_objects(self, stamp: Stamp) -> ListReply:
         """Names of all objects, sorted."""
         raw = self._call("list", [self._stamp, self._objects], self._under(stamp))

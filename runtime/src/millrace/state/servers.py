@@ -18,6 +18,9 @@ from millrace.state.errors import NotOwnerError, ObjectMissingError, Unreachable
 A = TypeVar("A")
 B = TypeVar("B")
 
+_Answer = tuple[list[int], Sequence[object], StateServerError | None]
+"""Places of parts among those that are wanted, what a server said of each, and what went wrong."""
+
 
 @dataclass(frozen=True, slots=True)
 class StateAccess:
@@ -49,6 +52,21 @@ class StateObject:
     name: str
     data: bytes
     groups: int = 0
+
+
+WHOLE = 1 << 40
+"""Larger than any object, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPart:
+    """``size`` bytes of an object from ``start`` on, or fewer where it ends; ``groups`` as it was
+    stored."""
+
+    name: str
+    groups: int = 0
+    start: int = 0
+    size: int = WHOLE
 
 
 class StateServers:
@@ -86,25 +104,34 @@ class StateServers:
 
     def get(self, wanted: Sequence[tuple[str, int]]) -> list[bytes]:
         """Contents of (name, groups), each from the first owner that has it."""
-        found: dict[str, bytes] = {}
-        pending = {name: list(self.owners(name, groups)) for name, groups in wanted}
+        return self.get_parts([ObjectPart(name, groups) for name, groups in wanted])
+
+    def get_parts(self, wanted: Sequence[ObjectPart]) -> list[bytes]:
+        """Parts of objects, each from the first owner that has it."""
+        found: dict[int, bytes] = {}
+        pending = {at: list(self.owners(p.name, p.groups)) for at, p in enumerate(wanted)}
         last: StateServerError | None = None
+
+        def read(share: tuple[str, list[int]]) -> _Answer:
+            owner, places = share
+            return places, *self._get_share(owner, [wanted[at] for at in places])
+
         while pending:
-            shares: dict[str, list[str]] = {}
-            for name, owners in pending.items():
+            shares: dict[str, list[int]] = {}
+            for at, owners in pending.items():
                 if not owners:
                     raise last or ObjectMissingError(
-                        f"object {name} is on none of its owners; its state server's file was "
-                        "replaced, or it was deleted while still needed"
+                        f"object {wanted[at].name} is on none of its owners; its state server's "
+                        "file was replaced, or it was deleted while still needed"
                     )
-                shares.setdefault(owners.pop(0), []).append(name)
-            for share, data, error in self._each(self._get_share, list(shares.items())):
+                shares.setdefault(owners.pop(0), []).append(at)
+            for places, data, error in self._each(read, list(shares.items())):
                 last = error or last
-                for name, content in zip(share, data, strict=False):
+                for at, content in zip(places, data, strict=False):
                     if isinstance(content, Found):
-                        found[name] = content.data
-                        del pending[name]
-        return [found[name] for name, _ in wanted]
+                        found[at] = content.data
+                        del pending[at]
+        return [found[at] for at in range(len(wanted))]
 
     def close(self) -> None:
         """End helper threads; connections stay with the process."""
@@ -124,18 +151,18 @@ class StateServers:
         return client
 
     def _get_share(
-        self, share: tuple[str, list[str]]
-    ) -> tuple[list[str], Sequence[object], StateServerError | None]:
-        owner, names = share
+        self, owner: str, parts: Sequence[ObjectPart]
+    ) -> tuple[Sequence[object], StateServerError | None]:
+        asked = [(part.name, part.start, part.size) for part in parts]
         try:
-            reply = self._client(owner).get(self.access.stamp, names)
+            reply = self._client(owner).get_parts(self.access.stamp, asked)
         except UnreachableError as error:
-            return names, (), error
+            return (), error
         if isinstance(reply, NotOwner):
             if reply.reason is Reason.STAMP:
                 raise NotOwnerError(owner, reply)
-            return names, (), NotOwnerError(owner, reply)
-        return names, reply, None
+            return (), NotOwnerError(owner, reply)
+        return reply, None
 
     def _each(self, function: Callable[[A], B], items: list[A]) -> list[B]:
         """Apply to all items, beside each other where there are several servers."""

@@ -16,7 +16,8 @@ from millrace.engine.task.context import Task
 from millrace.protocol.types import Segment
 from millrace.state.client import StateAddress
 from millrace.state.keyed.cache import OpenState, StateCache, StateKey, Touched
-from millrace.state.servers import StateAccess, StateObject, StateServers
+from millrace.state.keyed.loading import Extent
+from millrace.state.servers import WHOLE, ObjectPart, StateAccess, StateObject, StateServers
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,8 @@ class TaskState:
     def _object(self, name: str, shard: int) -> str:
         return self._task.object_name("state", f"{name}.{shard}")
 
-    def _load(self, segments: Sequence[Segment]) -> Sequence[bytes]:
-        wanted = [(segment.name, segment.groups) for segment in segments]
-        return self.servers().get(wanted)
+    def _load(self, parts: Sequence[Extent]) -> Sequence[bytes]:
+        wanted = [
+            ObjectPart(p.segment.name, p.segment.groups, p.start, p.size or WHOLE) for p in parts
+        ]
+        return self.servers().get_parts(wanted)

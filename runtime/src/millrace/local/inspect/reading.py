@@ -22,6 +22,7 @@ from millrace.protocol.codec import decode_record
 from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import Record
 from millrace.state.client import StateAddress, StateClient
+from millrace.state.servers import WHOLE
 from millrace.topology.model import StreamTopology
 
 
@@ -90,10 +91,12 @@ def newest_record(clients: Sequence[StateClient]) -> Record | None:
     return max(records, key=lambda record: record.tag, default=None)
 
 
-def fetch(clients: Sequence[StateClient], name: str) -> bytes | None:
-    """An object; None where every server that was asked is without it."""
+def fetch(
+    clients: Sequence[StateClient], name: str, start: int = 0, size: int = WHOLE
+) -> bytes | None:
+    """An object, or ``size`` bytes of it; None where every server that was asked is without it."""
     for client in clients:
-        reply = client.get(None, [name])
+        reply = client.get_parts(None, [(name, start, size)])
         if not isinstance(reply, tuple):
             raise StateServerError(
                 f"state server {client.address.shown} was started again just now; try again"

@@ -19,6 +19,8 @@ from millrace.local.workdir import WorkFolder
 from millrace.protocol.types import Record, Segment
 from millrace.state.client import StateClient
 from millrace.state.keyed import query
+from millrace.state.keyed.loading import Extent, Load
+from millrace.state.servers import WHOLE
 from millrace.topology.model import Processor, StreamTopology
 
 _TRIES = 20
@@ -48,7 +50,7 @@ def scan(folder: WorkFolder, processor: str) -> StateRows:
     no server can be reached.
     """
 
-    def look(chain: Sequence[Segment], groups: int, keys: int, get: query.Fetch) -> pa.RecordBatch:
+    def look(chain: Sequence[Segment], groups: int, keys: int, get: Load) -> pa.RecordBatch:
         return query.read_state(chain, (1 << groups) - 1, keys, get)
 
     return _read(folder, processor, look)
@@ -60,7 +62,7 @@ def get(folder: WorkFolder, processor: str, key: Sequence[str]) -> StateRows:
     Reads the objects of the key's group alone. Raises as ``scan``, and ``KeyTextError``.
     """
 
-    def look(chain: Sequence[Segment], groups: int, keys: int, get: query.Fetch) -> pa.RecordBatch:
+    def look(chain: Sequence[Segment], groups: int, keys: int, get: Load) -> pa.RecordBatch:
         kinds = query.key_types(chain, keys, get)
         if not kinds:
             return pa.RecordBatch.from_arrays([], names=[])
@@ -71,7 +73,7 @@ def get(folder: WorkFolder, processor: str, key: Sequence[str]) -> StateRows:
     return _read(folder, processor, look)
 
 
-_Look = Callable[[Sequence[Segment], int, int, query.Fetch], pa.RecordBatch]
+_Look = Callable[[Sequence[Segment], int, int, Load], pa.RecordBatch]
 
 
 def _read(folder: WorkFolder, name: str, look: _Look) -> StateRows:
@@ -120,11 +122,11 @@ def _shown(processor: Processor, rows: pa.RecordBatch) -> pa.RecordBatch:
     return shown
 
 
-def _fetcher(clients: Sequence[StateClient]) -> query.Fetch:
-    def read(segments: Sequence[Segment]) -> list[bytes]:
+def _fetcher(clients: Sequence[StateClient]) -> Load:
+    def read(parts: Sequence[Extent]) -> list[bytes]:
         found = []
-        for segment in segments:
-            data = fetch(clients, segment.name)
+        for part in parts:
+            data = fetch(clients, part.segment.name, part.start, part.size or WHOLE)
             if data is None:
                 raise _GoneError
             found.append(data)

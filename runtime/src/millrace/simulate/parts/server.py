@@ -112,6 +112,18 @@ class ServerModel:
         held = self._data.objects
         return tuple(Found(held[n]) if n in held else MISSING for n in names)
 
+    def get_parts(
+        self, run_id: str, stamp: Stamp | None, parts: Sequence[tuple[str, int, int]]
+    ) -> GetReply:
+        """Of each object (name, start, size) so many bytes; otherwise as ``get``."""
+        reply = self.get(run_id, stamp, [name for name, _, _ in parts])
+        if isinstance(reply, NotOwner):
+            return reply
+        pairs = zip(reply, parts, strict=True)
+        return tuple(
+            Found(f.data[at : at + n]) if isinstance(f, Found) else f for f, (_, at, n) in pairs
+        )
+
     def peek(self, run_id: str) -> StampReply:
         """The record, for whoever only wants to look: stamps nothing, needs no stamp."""
         refusal = self._refuse_reader(run_id)

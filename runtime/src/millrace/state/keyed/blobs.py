@@ -1,27 +1,39 @@
-"""Form of a state object: one Arrow IPC stream with one record batch, sorted by key group.
+"""Form of a state object: one Arrow IPC stream of rows sorted by key group, in one record batch or,
+where there are many rows, in chunks that can be read one by one (``chunks``).
 
 The schema's metadata holds ``millrace.format``, ``millrace.kind`` (what kind of state wrote it),
 ``millrace.key_groups`` (their number K) and ``millrace.groups``: "group:rows" for each group that
-has rows, in the order of the batch. The digest over all bytes lies outside, in the ``Segment``
-that names the object. Buffers of larger objects are compressed (zstd): measured, this takes a
-third of the time that it saves where the file is written and fsynced.
+has rows, in their order. The digest over all bytes, or over the index of the chunks, lies outside,
+in the ``Segment`` that names the object. Buffers of larger objects are compressed (zstd): measured,
+this takes a third of the time that it saves where the file is written and fsynced.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from millrace.errors import NewerFormatError
-from millrace.protocol.types import FORMAT
 from millrace.state.errors import BlobError
+from millrace.state.keyed import chunks
+from millrace.state.keyed.chunks import Chunk, Span
 from millrace.state.keyed.keybytes import Array
+
+FORMAT = 3
+"""Version of state objects; a newer one is refused, an older read.
+
+3: there may be several record batches, with an index behind them. 1 and 2 are one, with none.
+"""
 
 COMPRESS_FROM_BYTES = 32 << 10
 """Smaller objects are not worth compressing."""
+
+_PREFIX_BYTES = 8
+"""Of a message in the stream: a mark, and the size of what follows."""
 
 _FORMAT, _KIND = b"millrace.format", b"millrace.kind"
 _KEY_GROUPS, _GROUPS = b"millrace.key_groups", b"millrace.groups"
@@ -38,8 +50,11 @@ class Blob:
 
 
 def digest_of(data: bytes) -> str:
-    """128-bit XXH3 in hex: notices damage, not malice."""
-    return xxhash.xxh3_128_hexdigest(data)
+    """What the record says of an object: notices damage, not malice."""
+    read = chunks.read_index(data, len(data))
+    if read is not None and read[0].fits(memoryview(data)):
+        return read[1]
+    return chunks.digest_of(data)
 
 
 def write(batch: pa.RecordBatch, groups: Array, key_groups: int, kind: str = "") -> Blob:
@@ -65,37 +80,92 @@ def write_sorted(batch: pa.RecordBatch, starts: Array, kind: str = "") -> Blob:
         _GROUPS: sizes,
     }
     schema = batch.schema.with_metadata(metadata)
-    sink = pa.BufferOutputStream()
-    compression = "zstd" if batch.nbytes >= COMPRESS_FROM_BYTES else None
-    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
-    with pa.ipc.new_stream(sink, schema, options=options) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
-    data = sink.getvalue().to_pybytes()
+    rows = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    cut = [0, rows.num_rows] if _has_dictionaries(schema) else chunks.cuts(starts, batch.nbytes)
+    stream, ends = _stream(rows, cut)
     mask = sum(1 << int(group) for group in present)
-    return Blob(data, digest_of(data), batch.num_rows, mask)
+    if len(ends) == 2:
+        return Blob(bytes(stream), chunks.digest_of(stream), rows.num_rows, mask)
+    spans = [
+        [(g, int(counts[g])) for g in present.tolist() if first <= starts[g] < end]
+        for first, end in pairwise(cut)
+    ]
+    footer = chunks.footer(stream, ends, spans)
+    digest = chunks.digest_of(footer[: -chunks.FOOT_BYTES])
+    return Blob(b"".join((stream, footer)), digest, rows.num_rows, mask)
+
+
+def _stream(rows: pa.RecordBatch, cut: Sequence[int]) -> tuple[memoryview, list[int]]:
+    """A stream of rows with a batch between each two numbers of ``cut``; the ends, in it, of its
+    schema and of each batch."""
+    sink = pa.BufferOutputStream()
+    compression = "zstd" if rows.nbytes >= COMPRESS_FROM_BYTES else None
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+    ends: list[int] = []
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
+        for first, end in pairwise(cut):
+            writer.write_batch(rows.slice(first, end - first))
+            ends.append(sink.tell())
+    stream = memoryview(sink.getvalue())
+    schema_end = _PREFIX_BYTES + int.from_bytes(stream[4:_PREFIX_BYTES], "little")
+    return stream, [schema_end, *ends[:-1], len(stream)]
 
 
 def read(
     data: bytes, groups: int | None = None, digest: str = "", kind: str | None = None
 ) -> pa.RecordBatch:
-    """The rows of the key groups in the bit mask ``groups`` (None: all), without a copy if these
-    are all that the object has.
+    """The rows of the key groups in the bit mask ``groups`` (None: all) as one batch.
 
     ``digest`` and ``kind`` are compared when given. Raises ``BlobError`` for a damaged object or
     another kind, ``NewerFormatError`` for one of a newer release.
     """
+    batches = read_batches(data, groups, digest, kind)
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def read_batches(
+    data: bytes, groups: int | None = None, digest: str = "", kind: str | None = None
+) -> list[pa.RecordBatch]:
+    """``read`` in one batch or more, without a copy where these are all rows of the object."""
     if digest and digest_of(data) != digest:
         raise BlobError(
             f"a state object of {len(data)} bytes has digest {digest_of(data)}, the record says "
             f"{digest}: it was damaged or replaced; restore it from another copy"
         )
+    found = chunks.read_index(data, len(data))
+    spans = [chunk.spans for chunk in found[0].chunks] if found is not None else None
+    return _decode(data, spans, groups, kind)
+
+
+def read_chunks(
+    schema: Chunk,
+    chosen: Sequence[Chunk],
+    bytes_of: Callable[[Chunk], memoryview],
+    groups: int,
+    kind: str | None = None,
+) -> list[pa.RecordBatch]:
+    """Rows of the key groups in the bit mask ``groups``, from some chunks of an object.
+
+    Raises as ``read``.
+    """
+    parts = []
+    for chunk in (schema, *chosen):
+        parts.append(bytes_of(chunk))
+        chunk.check(parts[-1])
+    return _decode(b"".join(parts), [chunk.spans for chunk in chosen], groups, kind)
+
+
+def _decode(
+    data: bytes, spans: Sequence[Sequence[Span]] | None, groups: int | None, kind: str | None
+) -> list[pa.RecordBatch]:
+    """The rows in a stream; without ``spans`` of each batch there is one of them."""
     try:
         reader = pa.ipc.open_stream(pa.py_buffer(data))
         metadata = reader.schema.metadata or {}
         _check_format(metadata)
-        batch = reader.read_next_batch()
-        sizes = [part.split(":") for part in metadata[_GROUPS].decode().split()]
-        spans = [(int(group), int(rows)) for group, rows in sizes]
+        if spans is None:
+            spans = [_spans(metadata[_GROUPS].decode())]
+        batches = [reader.read_next_batch() for _ in spans]
     except (pa.ArrowException, StopIteration, KeyError, ValueError, OSError) as error:
         raise BlobError(f"{len(data)} bytes are no state object: {error!r}") from error
     found = metadata.get(_KIND, b"").decode()
@@ -104,7 +174,18 @@ def read(
             f"a state object holds state of kind {found!r}, not {kind!r}: the processor has "
             "changed its kind; give it another name, or start over with --fresh"
         )
-    return batch if groups is None else _pick(batch, spans, groups)
+    if groups is None:
+        return batches
+    return [_pick(batch, held, groups) for batch, held in zip(batches, spans, strict=True)]
+
+
+def _spans(text: str) -> list[Span]:
+    return [(int(group), int(rows)) for group, rows in (part.split(":") for part in text.split())]
+
+
+def _has_dictionaries(schema: pa.Schema) -> bool:
+    """Whether batches cannot be read one by one, since dictionaries lie between them."""
+    return any(pa.types.is_dictionary(field.type) for field in schema)
 
 
 def _check_format(metadata: dict[bytes, bytes]) -> None:
@@ -116,7 +197,7 @@ def _check_format(metadata: dict[bytes, bytes]) -> None:
         )
 
 
-def _pick(batch: pa.RecordBatch, spans: list[tuple[int, int]], groups: int) -> pa.RecordBatch:
+def _pick(batch: pa.RecordBatch, spans: Sequence[Span], groups: int) -> pa.RecordBatch:
     """Rows of the wanted groups; neighbours are cut out as one piece."""
     pieces: list[tuple[int, int]] = []
     at = 0

@@ -24,22 +24,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from millrace.errors import EngineError
 from millrace.ids import WindowNumber
 from millrace.protocol.types import Segment
-from millrace.state.keyed import blobs
 from millrace.state.keyed.blobs import Blob
+from millrace.state.keyed.chain import Link, links, should_compact
 from millrace.state.keyed.keybytes import Array
-
-MAX_DELTAS = 32
-"""Longest chain of deltas: each is one more object to read, and a line in the record."""
-
-MIN_COMPACT_BYTES = 256 << 10
-DELTAS_PER_BASE = 2.0
-"""A base is written once the deltas weigh this much more than the base before them."""
+from millrace.state.keyed.keys import mask_of
+from millrace.state.keyed.loading import Load, read_links
 
 PATIENCE = 2
 """How many times as long a chain may be before a state that is not whole is loaded for a base."""
@@ -73,59 +67,8 @@ class State(Protocol):
 
 S = TypeVar("S", bound=State)
 
-Load = Callable[[Sequence[Segment]], Sequence[bytes]]
-"""Reads the objects of segments, in their order, in as few round trips as it can."""
-
 Touched = Callable[[], int]
 """Mask with at least the key groups that a window touches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A segment as far as it counts for some key groups: ``groups`` are those it still serves."""
-
-    segment: Segment
-    groups: int
-
-    def same(self, other: Link) -> bool:
-        mine, its = self.segment, other.segment
-        return (mine.name, mine.digest, self.groups) == (its.name, its.digest, other.groups)
-
-
-def links(chain: Sequence[Segment], groups: int) -> tuple[Link, ...]:
-    """The part of a chain that matters for a mask of key groups, oldest first.
-
-    A base takes its groups away from every segment before it.
-    """
-    found: list[Link] = []
-    wanted = groups
-    for segment in reversed(chain):
-        serves = segment.groups & wanted
-        if serves:
-            found.append(Link(segment, serves))
-        if segment.base:
-            wanted &= ~segment.groups
-    return tuple(reversed(found))
-
-
-def should_compact(
-    chain: Sequence[Segment], groups: int, max_deltas: int = MAX_DELTAS, patience: int = 1
-) -> bool:
-    """Whether a task that holds ``groups`` should write a base instead of one more delta.
-
-    All limits are ``patience`` times as high.
-    """
-    parts = links(chain, groups)
-    deltas = [link.segment.size_bytes for link in parts if not link.segment.base]
-    bases = sum(link.segment.size_bytes for link in parts if link.segment.base)
-    if len(deltas) >= patience * max_deltas:
-        return True
-    return sum(deltas) > patience * max(MIN_COMPACT_BYTES, DELTAS_PER_BASE * bases)
-
-
-def mask_of(groups: Array) -> int:
-    """Bit mask of key groups (int64, in any order, as often as they come)."""
-    return sum(1 << group for group in np.flatnonzero(np.bincount(groups)).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +181,9 @@ class StateCache:
             wanted = links(chain, holds)
         missing = _missing(wanted, entry)
         if missing:
-            for link, data in zip(missing, load([m.segment for m in missing]), strict=True):
-                kind = entry.state.kind
-                batch = blobs.read(data, link.groups, link.segment.digest, kind)
-                entry.state.apply(batch)
+            for batches in read_links(missing, load, entry.state.kind):
+                for batch in batches:
+                    entry.state.apply(batch)
         entry.holds = holds
         entry.reflects = wanted
         entry.in_attempt = True

@@ -37,6 +37,11 @@ def key_groups(hashes: Array, groups: int) -> Array:
     return ((upper * np.uint64(groups)) >> np.uint64(32)).astype(np.int64)
 
 
+def mask_of(groups: Array) -> int:
+    """Bit mask of key groups (int64, in any order, as often as they come)."""
+    return sum(1 << group for group in np.flatnonzero(np.bincount(groups)).tolist())
+
+
 @dataclass(frozen=True, slots=True)
 class Distinct:
     """Which rows have equal keys.

@@ -6,7 +6,7 @@ that was deleted has none. Nothing here needs the processor's code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,28 +17,25 @@ from millrace.protocol.types import Segment
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs
 from millrace.state.keyed.aggregates import Aggregate, final
-from millrace.state.keyed.cache import Link, links
+from millrace.state.keyed.chain import Link, links
 from millrace.state.keyed.dictstate import DELETED
 from millrace.state.keyed.keys import distinct, hash_keys, key_groups
+from millrace.state.keyed.loading import Extent, Load, read_links
 from millrace.topology.kinds.processor_aggregate import AggregateSettings
-
-Fetch = Callable[[Sequence[Segment]], Sequence[bytes]]
-"""Objects of segments, in their order."""
 
 
 class KeyTextError(MillraceError):
     """A key that is given as text is no value of the key's columns."""
 
 
-def read_state(chain: Sequence[Segment], groups: int, keys: int, fetch: Fetch) -> pa.RecordBatch:
+def read_state(chain: Sequence[Segment], groups: int, keys: int, load: Load) -> pa.RecordBatch:
     """All rows of the key groups in the mask ``groups``, by key; the first ``keys`` columns are
     the key. A chain without rows of these groups gives a batch without columns.
 
     Raises ``BlobError`` for a damaged object, ``StateSchemaError`` where objects do not fit
-    together, and what ``fetch`` raises.
+    together, and what ``load`` raises.
     """
-    parts = links(chain, groups)
-    batches = _read(parts, fetch([link.segment for link in parts]))
+    batches = _read(links(chain, groups), load)
     if not batches:
         return pa.RecordBatch.from_arrays([], names=[])
     current = _latest(pa.concat_batches(batches), keys)
@@ -100,19 +97,19 @@ def pick(rows: pa.RecordBatch, key: Sequence[pa.Array]) -> pa.RecordBatch:
     return rows.filter(wanted)
 
 
-def key_types(chain: Sequence[Segment], keys: int, fetch: Fetch) -> list[pa.DataType]:
+def key_types(chain: Sequence[Segment], keys: int, load: Load) -> list[pa.DataType]:
     """Types of the key's columns, from the newest object; of a chain without any: none."""
     if not chain:
         return []
-    (data,) = fetch(chain[-1:])
+    (data,) = load([Extent(chain[-1])])
     batch = blobs.read(data, digest=chain[-1].digest)
     return [field.type for field in batch.schema][:keys]
 
 
-def _read(parts: Sequence[Link], objects: Sequence[bytes]) -> list[pa.RecordBatch]:
+def _read(parts: Sequence[Link], load: Load) -> list[pa.RecordBatch]:
     batches: list[pa.RecordBatch] = []
-    for link, data in zip(parts, objects, strict=True):
-        batch = blobs.read(data, link.groups, link.segment.digest).replace_schema_metadata(None)
+    for stored in (batch for found in read_links(parts, load) for batch in found):
+        batch = stored.replace_schema_metadata(None)
         if batches and batch.schema != batches[0].schema:
             raise StateSchemaError(
                 f"state objects of one processor have columns ({_shown(batches[0].schema)}) and "

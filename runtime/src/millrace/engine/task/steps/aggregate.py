@@ -24,8 +24,8 @@ from millrace.engine.task.steps.base import CollectingStep, Outlet
 from millrace.protocol.types import Guarantee
 from millrace.state.keyed.aggregates import AggregateOverflowError
 from millrace.state.keyed.aggregatestate import AggregateState
-from millrace.state.keyed.cache import Touched, mask_of
-from millrace.state.keyed.keys import hash_keys, key_groups
+from millrace.state.keyed.cache import Touched
+from millrace.state.keyed.keys import hash_keys, key_groups, mask_of
 
 
 class MergeStep(CollectingStep):

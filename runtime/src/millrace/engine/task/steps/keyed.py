@@ -26,8 +26,8 @@ from millrace.engine.task.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.task.steps.output import RowBuffer
 from millrace.functions import Processor, Row
 from millrace.sources.arrow_types import arrow_schema
-from millrace.state.keyed.cache import mask_of
 from millrace.state.keyed.dictstate import DictState
+from millrace.state.keyed.keys import mask_of
 
 
 class StateError(ValueError):

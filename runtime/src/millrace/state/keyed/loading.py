@@ -1,0 +1,116 @@
+"""State objects read as far as they are needed: of a large one only the chunks with the key groups
+that are asked for.
+
+Up to three round trips, whatever the number of objects: their ends with the indexes (and small
+objects as a whole), longer indexes, and the chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from millrace.protocol.types import Segment
+from millrace.state.errors import BlobError
+from millrace.state.keyed import blobs, chunks
+from millrace.state.keyed.chain import Link
+from millrace.state.keyed.chunks import Chunk, ChunkIndex
+
+WHOLE_BYTES = 64 << 10
+"""Objects up to this size are read as a whole."""
+
+_TAIL_BYTES = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """``size`` bytes of a segment's object from ``start`` on; None: all that follow."""
+
+    segment: Segment
+    start: int = 0
+    size: int | None = None
+
+    def of(self, data: bytes) -> bytes:
+        """The part, from the whole."""
+        return data[self.start : None if self.size is None else self.start + self.size]
+
+
+Load = Callable[[Sequence[Extent]], Sequence[bytes]]
+"""Reads parts of objects, in their order, in as few round trips as it can."""
+
+
+def read_links(
+    links: Sequence[Link], load: Load, kind: str | None = None
+) -> Iterator[list[pa.RecordBatch]]:
+    """The rows of each link's key groups, in the order of the links.
+
+    Raises ``BlobError`` for a damaged object or one of another kind than ``kind``, and what
+    ``load`` raises.
+    """
+    indexes = _indexes(links, load)
+    wanted = [_runs(link, index) for link, index in zip(links, indexes, strict=True)]
+    data = iter(load([part for parts in wanted for part in parts]))
+    for link, index, parts in zip(links, indexes, wanted, strict=True):
+        held = [next(data) for _ in parts]
+        if index is None:
+            yield blobs.read_batches(held[0], link.groups, link.segment.digest, kind)
+        else:
+            chosen = index.having(link.groups)
+            yield blobs.read_chunks(index.schema, chosen, _cut(parts, held), link.groups, kind)
+
+
+def _indexes(links: Sequence[Link], load: Load) -> list[ChunkIndex | None]:
+    """The index of each object of which a part is enough; ``None``: it is to be read whole."""
+    found: list[ChunkIndex | None] = [None] * len(links)
+    tails = {at: _TAIL_BYTES for at, link in enumerate(links) if _is_part(link)}
+    while tails:
+        asked = [_tail(links[at].segment, size) for at, size in tails.items()]
+        longer: dict[int, int] = {}
+        for at, tail in zip(tails, load(asked), strict=True):
+            segment = links[at].segment
+            size = chunks.footer_size(tail)
+            if tails[at] < size <= segment.size_bytes:
+                longer[at] = size
+                continue
+            read = chunks.read_index(tail, segment.size_bytes)
+            if read is not None and read[1] == segment.digest:
+                found[at] = read[0]
+        tails = longer
+    return found
+
+
+def _is_part(link: Link) -> bool:
+    segment = link.segment
+    return segment.size_bytes > WHOLE_BYTES and bool(segment.groups & ~link.groups)
+
+
+def _tail(segment: Segment, size: int) -> Extent:
+    return Extent(segment, max(segment.size_bytes - size, 0), size)
+
+
+def _runs(link: Link, index: ChunkIndex | None) -> list[Extent]:
+    """What is to be read of an object: neighbouring chunks as one."""
+    if index is None:
+        return [Extent(link.segment)]
+    runs: list[tuple[int, int]] = []
+    for chunk in (index.schema, *index.having(link.groups)):
+        if runs and sum(runs[-1]) == chunk.start:
+            runs[-1] = (runs[-1][0], runs[-1][1] + chunk.size)
+        else:
+            runs.append((chunk.start, chunk.size))
+    return [Extent(link.segment, start, size) for start, size in runs]
+
+
+def _cut(parts: Sequence[Extent], held: Sequence[bytes]) -> Callable[[Chunk], memoryview]:
+    """Function that finds the bytes of a chunk in those of the parts."""
+
+    def bytes_of(chunk: Chunk) -> memoryview:
+        for part, data in zip(parts, held, strict=True):
+            at = chunk.start - part.start
+            if 0 <= at < len(data):
+                return memoryview(data)[at : at + chunk.size]
+        raise BlobError(f"bytes {chunk.start} and following of a state object were not read")
+
+    return bytes_of
