@@ -32,7 +32,7 @@ _SUFFIX = {"state": "arrow", "letters": "letters"}
 
 
 @dataclass(frozen=True)
-class Part:
+class SnapshotPart:
     """A copy of an immutable object. ``name`` is what the record calls it."""
 
     __pydantic_config__ = _STRICT
@@ -78,7 +78,7 @@ class Manifest:
     key_groups: int
     document: Mapping[str, Any]
     state: Mapping[str, tuple[Column, ...]]
-    parts: tuple[Part, ...]
+    parts: tuple[SnapshotPart, ...]
     record: str
     asked: str = ""
 

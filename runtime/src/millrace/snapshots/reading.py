@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from millrace import crash
 from millrace.errors import MillraceError, NewerFormatError, SnapshotError
-from millrace.snapshots.manifest import Manifest, Part, check_name, decode, digest_of
+from millrace.snapshots.manifest import Manifest, SnapshotPart, check_name, decode, digest_of
 from millrace.snapshots.places import Place
 
 MANIFEST = "manifest.json"
@@ -67,7 +67,7 @@ def _order(entry: Entry) -> tuple[float, str]:
     return (float("inf") if entry.manifest is None else entry.manifest.created), entry.name
 
 
-def read_part(place: Place, manifest: Manifest, part: Part) -> bytes:
+def read_part(place: Place, manifest: Manifest, part: SnapshotPart) -> bytes:
     """A part, as it was written. Raises ``SnapshotError`` for one that is gone or damaged."""
     data = place.read(manifest.name, part.file)
     where = f"snapshot {manifest.name}: {place.shown}/{manifest.name}/{part.file}"

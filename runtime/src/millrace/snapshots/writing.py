@@ -14,7 +14,14 @@ from millrace.errors import SnapshotError
 from millrace.protocol.codec import encode_record
 from millrace.protocol.record import mark_published
 from millrace.protocol.types import Record, Segment
-from millrace.snapshots.manifest import Column, Manifest, Part, check_name, digest_of, encode
+from millrace.snapshots.manifest import (
+    Column,
+    Manifest,
+    SnapshotPart,
+    check_name,
+    digest_of,
+    encode,
+)
 from millrace.snapshots.places import Place
 from millrace.snapshots.reading import MANIFEST, find
 
@@ -54,7 +61,9 @@ def write_snapshot(
         data = fetch(one.name, one.groups)
         if one.processor:
             state[one.processor] = _columns(one, data)
-        part = Part(one.name, "state" if one.processor else "letters", len(data), digest_of(data))
+        part = SnapshotPart(
+            one.name, "state" if one.processor else "letters", len(data), digest_of(data)
+        )
         place.write(name, part.file, data)
         parts.append(part)
         crash.reached("snapshot.part")
