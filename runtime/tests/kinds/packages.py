@@ -145,3 +145,83 @@ ENTRIES = {
 def install_tallies(site: Path) -> None:
     """A package with a source ``tally`` and a sink ``ledger``."""
     install(site, "tallies", ENTRIES, kind=KIND, run=RUN)
+
+
+THIN = '''
+    from pydantic import Field
+
+    from millrace.topology.kinds.base import COMPILED, Effect, FieldEdit, ProcessorKind
+    from millrace.topology.parts import Part
+    from millrace.topology.problems import Problem, format_path
+    from millrace.topology.scalars import Text, Whole
+
+
+    class ThinSettings(Part):
+        """One tuple of so many."""
+
+        by_column: Text = Field(description="The column with numbers to go by.")
+        every: Whole = Field(ge=1, description="Tuples whose number it divides go on.")
+
+
+    class Thin(ProcessorKind[ThinSettings]):
+        name = "thin"
+        meaning = "Lets some tuples go on."
+        settings = ThinSettings
+        fillers = {"byColumn": "unnamed", "every": 1}
+        compiler = "thinning.engine:compiled"
+        step = "thinning.engine:step"
+        edits = (
+            FieldEdit("byColumn", Effect.REFUSED, "it is another choice; change it back"),
+            FieldEdit("", Effect.RESTART, COMPILED),
+        )
+
+        def summary(self, settings):
+            return f"thin {settings.by_column} by {settings.every}"
+
+        def columns(self, settings, incoming):
+            return incoming.columns
+
+        def check(self, settings, component, facts):
+            if settings.every == 13:
+                path = format_path((*component.path, "thin", "every"))
+                yield Problem(path, 13, "brings bad luck", "take another number")
+
+
+    THIN = Thin()
+'''
+
+THIN_ENGINE = """
+    from dataclasses import replace
+
+    import numpy as np
+    import pyarrow as pa
+
+    from millrace.engine.task.steps.base import StreamingStep
+    from millrace.errors import TopologyError
+
+
+    def compiled(draft, part, base, incoming):
+        column = part.settings.by_column
+        if incoming is not None and column not in incoming.names:
+            raise TopologyError(f"{part.name!r} goes by {column!r}, which its input has not")
+        return replace(base, output=incoming, settings=(column, part.settings.every))
+
+
+    class ThinStep(StreamingStep):
+        def process(self, batch):
+            column, every = self.component.settings
+            numbers = batch.data.column(column).to_numpy()
+            kept = np.flatnonzero(numbers % every == 0)
+            self.outlet.emit(batch.data.take(pa.array(kept)), batch, kept)
+
+
+    def step(site):
+        return ThinStep(site.task, site.component, site.outlet)
+"""
+
+THIN_ENTRIES = {"millrace.processors": {"thin": "thinning.kind:THIN"}}
+
+
+def install_thinning(site: Path, engine: str = THIN_ENGINE) -> None:
+    """A package with a processor ``thin``."""
+    install(site, "thinning", THIN_ENTRIES, kind=THIN, engine=engine)

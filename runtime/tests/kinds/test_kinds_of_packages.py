@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from packages import install, install_tallies
+from packages import THIN_ENGINE, install, install_tallies, install_thinning
 
 HEAD = """
 apiVersion: millrace.dev/v1alpha1
@@ -28,6 +28,23 @@ COUNTING = """
     - name: book
       inputs: [{from: numbers}]
       ledger: {file: book.txt}
+"""
+
+THINNED = """
+  sources:
+    - name: numbers
+      generator: {count: 200, seed: 3}
+  processors:
+    - name: some
+      inputs: [{from: numbers}]
+      thin: {byColumn: id, every: 3}
+    - name: fewer
+      inputs: [{from: some}]
+      thin: {byColumn: id, every: 5}
+  sinks:
+    - name: out
+      inputs: [{from: fewer}]
+      files: {path: out, format: jsonLines}
 """
 
 PLAIN = """
@@ -86,26 +103,37 @@ def test_kinds_of_a_package_are_checked_and_described_like_those_that_ship(site)
     assert "| `spec.sinks[].ledger.file` |" in millrace("schema", "--markdown", site=site).stdout
 
 
-def test_edits_mean_what_the_kind_of_a_package_says(site):
-    install_tallies(site)
-    program = """
-import sys, yaml
-from millrace.topology.edits import classify
-from millrace.topology.load import parse
-old = sys.stdin.read()
-for new in (old.replace("count: 40", "count: 41"), old.replace("firstNumber: 5", "firstNumber: 6"),
-            old.replace("book.txt", "other.txt")):
-    print(*classify(parse(old), parse(new)), sep="; ")
-"""
+def python(site: Path, program: str, text: str) -> str:
+    """What a program says to a text where packages of ``site`` are installed."""
     done = subprocess.run(
         [sys.executable, "-c", program],
-        input=HEAD + COUNTING,
+        input=text,
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": str(site)},
     )
-    count, first, file = done.stdout.splitlines()
+    return done.stdout
+
+
+def effects(site: Path, spec: str, *edits: tuple[str, str]) -> list[str]:
+    """What each edit, (old text, new text), is said to mean."""
+    program = f"""
+import sys
+from millrace.topology.edits import classify
+from millrace.topology.load import parse
+old = sys.stdin.read()
+for was, now in {edits!r}:
+    assert was in old
+    print(*classify(parse(old), parse(old.replace(was, now))), sep="; ")
+"""
+    return python(site, program, HEAD + spec).splitlines()
+
+
+def test_edits_mean_what_the_kind_of_a_package_says(site):
+    install_tallies(site)
+    edits = ("count: 40", "count: 41"), ("firstNumber: 5", "firstNumber: 6"), ("book.txt", "x.txt")
+    count, first, file = effects(site, COUNTING, *edits)
     assert count.endswith("40 → 41: restart, counted at the start")
     assert "firstNumber: 5 → 6: refused, others are meant; change it back" in first
     assert "refused, a sealed window may still wait to be shown there" in file
@@ -234,3 +262,144 @@ json_schema()
         check=True,
         env={**os.environ, "PYTHONPATH": str(site)},
     )
+
+
+def test_a_processor_of_a_package_is_checked_and_described_like_those_that_ship(site):
+    install_thinning(site)
+    valid = millrace("validate", site=site, spec=THINNED)
+    assert (valid.returncode, valid.stderr) == (0, "")
+    drawn = millrace("describe", site=site, spec=THINNED).stdout
+    assert "thin id by 3  (id long, key string, value double)" in drawn
+
+    wrong = THINNED.replace("every: 3", "every: 13").replace(
+        "byColumn: id, every: 5", "byColum: id"
+    )
+    refused = millrace("validate", site=site, spec=wrong)
+    assert refused.returncode == 3
+    assert "spec.processors[0].thin.every (line 13): 13 brings bad luck; take" in refused.stderr
+    assert "did you mean 'byColumn'?" in refused.stderr
+    assert "spec.processors[1].thin.every" in refused.stderr
+
+    schema = json.loads(millrace("schema", site=site).stdout)
+    assert list(schema["$defs"]["ThinSettings"]["properties"]) == ["byColumn", "every"]
+    told = schema["$defs"]["Processor"]["properties"]["thin"]["description"]
+    assert told == "Lets some tuples go on."
+
+
+def test_edits_of_a_processor_mean_what_the_kind_of_a_package_says(site):
+    install_thinning(site)
+    edits = effects(
+        site,
+        THINNED,
+        ("every: 3", "every: 4"),
+        ("byColumn: id, every: 3", "byColumn: value, every: 3"),
+    )
+    every, column = edits
+    assert every.endswith(
+        "spec.processors[some].thin.every: 3 → 4: restart, the graph is compiled at the start"
+    )
+    assert column.endswith('"id" → "value": refused, it is another choice; change it back')
+
+
+def test_a_processor_of_a_package_runs_from_end_to_end(site):
+    install_thinning(site)
+    done = millrace("run", "--no-progress", site=site, spec=THINNED)
+    assert done.returncode == 0, done.stderr
+    shown = [file for file in (site.parent / "out").rglob("*.jsonl") if file.is_file()]
+    ids = [json.loads(line)["id"] for file in shown for line in file.read_text().splitlines()]
+    assert sorted(ids) == list(range(0, 200, 15))
+
+
+THIN_GONE = {"millrace.processors": {"thin": "broken.kind:THIN"}}
+THIN_BEGUN = """
+from millrace.topology.kinds.base import ProcessorKind
+from millrace.topology.parts import Part
+class Thin(ProcessorKind[Part]):
+    name = "thin"
+    meaning = "Lets some tuples go on."
+    settings = Part
+    def summary(self, settings): return ""
+    def columns(self, settings, incoming): return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothing_here", "ModuleNotFoundError: No module named 'nothing_here'; mend or"),
+        ("THIN = 7", "is int in broken.kind:THIN, not an instance of a class derived from"),
+        (
+            "from millrace.topology.kinds.sink_files import FILES_SINK as THIN",
+            "not an instance of a class derived from millrace.topology.kinds.base.ProcessorKind",
+        ),
+        (
+            f"{THIN_BEGUN}THIN = Thin()",
+            "'thin' has the compiler None, which is no 'module:function'; mend or uninstall the",
+        ),
+        (
+            f"{THIN_BEGUN}    compiler = 'broken.engine:compiled'\nTHIN = Thin()",
+            "'thin' has the step None, which is no 'module:function'; mend or uninstall the",
+        ),
+    ],
+)
+def test_a_broken_kind_of_processor_is_one_error_for_those_who_name_it(site, text, said):
+    install(site, "broken", THIN_GONE, kind=text)
+    used = millrace("describe", site=site, spec=THINNED)
+    assert used.returncode == 3
+    lines = [line for line in used.stderr.splitlines() if ".thin " in line]
+    assert len(lines) == 2, used.stderr
+    begins = "spec.processors[0].thin (line 13): cannot be used: millrace.processors of package"
+    assert begins in lines[0]
+    assert all(said in line for line in lines)
+    other = millrace("validate", site=site, spec=PLAIN)
+    assert other.returncode == 0
+    assert other.stderr.count("note: a kind cannot be used") == 1
+    assert said in " ".join(other.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "said"),
+    [
+        (
+            "from dataclasses import replace",
+            "import nothing_here",
+            (
+                "cannot be loaded: the module 'thinning.engine' cannot be imported: "
+                "ModuleNotFoundError: No module named 'nothing_here'; mend, install or uninstall"
+            ),
+        ),
+        (
+            "def step(site)",
+            "def stepp(site)",
+            "cannot be loaded: the module 'thinning.engine' has no 'step'; check the name; mend,",
+        ),
+        (
+            "column = part.settings.by_column",
+            "raise ValueError('not today')",
+            "cannot be compiled: ValueError: not today; mend, install or uninstall the package",
+        ),
+        (
+            "return replace(base, output=incoming, settings=(column, part.settings.every))",
+            "return 7",
+            "is compiled by 'thinning.engine:compiled' to int, which is no component",
+        ),
+    ],
+)
+def test_what_the_engine_cannot_use_of_a_package_names_the_package(site, was, becomes, said):
+    assert was in THIN_ENGINE
+    install_thinning(site, THIN_ENGINE.replace(was, becomes))
+    program = """
+import sys
+from pathlib import Path
+from millrace.engine.program.compile import CompileOptions, compile_topology
+from millrace.errors import TopologyError
+from millrace.topology.load import parse
+try:
+    compile_topology(parse(sys.stdin.read()), CompileOptions("u", Path(), Path()))
+except TopologyError as error:
+    print(error)
+"""
+    done = python(site, program, HEAD + THINNED)
+    assert done.startswith("processor 'some': thin of package thinning 1.0 ")
+    assert said in done
+    assert "the package thinning 1.0" in done
