@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Thread
+from typing import assert_never
 
 from millrace import crash
 from millrace.engine.driver.errands import Couriers, Errands
@@ -79,29 +80,49 @@ class RealPerformer:
         self._unforgotten: set[AttemptId] = set()
         self._copying: Stamp | None = None
         self._moving: Stamp | None = None
-        self._methods: dict[type, Callable[..., list[e.Event]]] = {
-            e.ReadView: self._read_view,
-            e.CasView: self._cas_view,
-            e.SendStamp: self._send_stamp,
-            e.SendRecord: self._send_record,
-            e.CopyObjects: self._copy_objects,
-            e.FenceSinks: self._fence_sinks,
-            e.Plan: self._plan,
-            e.OpenLog: self._open_log,
-            e.Run: self._run,
-            e.Cancel: self._cancel,
-            e.AskVerdict: self._ask_verdict,
-            e.WriteDead: self._write_dead,
-            e.Split: self._split,
-            e.Publish: self._publish,
-            e.Forget: self._forget,
-            e.Notify: self._notify,
-            e.Committed: self._committed,
-            e.Stop: self._stop,
-        }
 
     def perform(self, action: e.Action) -> list[e.Event]:
-        return self._methods[type(action)](action)
+        match action:
+            case e.ReadView():
+                return self._read_view(action)
+            case e.CasView():
+                return self._cas_view(action)
+            case e.SendStamp():
+                return self._send_stamp(action)
+            case e.SendRecord():
+                return self._send_record(action)
+            case e.CopyObjects():
+                return self._copy_objects(action)
+            case e.FenceSinks():
+                return self._fence_sinks(action)
+            case e.Plan():
+                return self._plan(action)
+            case e.OpenLog():
+                return self._open_log(action)
+            case e.Run():
+                return self._run(action)
+            case e.Cancel():
+                return self._cancel(action)
+            case e.AskVerdict():
+                return self._ask_verdict(action)
+            case e.WriteDead():
+                return self._write_dead(action)
+            case e.Split():
+                return self._split(action)
+            case e.Publish():
+                return self._publish(action)
+            case e.Forget():
+                return self._forget(action)
+            case e.Notify():
+                return self._notify(action)
+            case e.Committed():
+                return self._committed(action)
+            case e.Stop():
+                return self._stop(action)
+            case e.Wake():
+                return []  # the loop keeps the time
+            case _:
+                assert_never(action)
 
     def poll(self) -> list[e.Event]:
         self._reader.start()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import assert_never
 
 from millrace.ids import Execution
 from millrace.protocol import events as e
@@ -66,27 +67,6 @@ class DriverProcess:
             self._plant.options.chaos.verdict_short,
         )
         self._claimed = Execution(0)
-        self._methods: dict[type, Callable[..., None]] = {
-            e.ReadView: self._read_view,
-            e.CasView: self._cas_view,
-            e.SendStamp: self._send_stamp,
-            e.SendRecord: self._send_record,
-            e.CopyObjects: self._copy_objects,
-            e.FenceSinks: self._fence_sinks,
-            e.Plan: self._plan,
-            e.OpenLog: self._open_log,
-            e.Run: self._run,
-            e.Cancel: self._cancel,
-            e.AskVerdict: self._ask_verdict,
-            e.WriteDead: self._write_dead,
-            e.Split: self._split,
-            e.Publish: self._publish,
-            e.Forget: self._forget,
-            e.Wake: self._wake,
-            e.Notify: self._tell,
-            e.Committed: self._tell,
-            e.Stop: self._stop,
-        }
 
     # -- life and death
 
@@ -133,11 +113,52 @@ class DriverProcess:
         while self._rest and self.alive and not self.frozen:
             action = self._rest.popleft()
             self._note_claim()
-            self._methods[type(action)](action)
+            self._perform(action)
             self.actions += 1
             self._plant.history.add(h.Acted(self.number, self._claimed, action))
             if self.alive and self._world.chance(self._plant.options.chaos.driver):
                 self._strike()
+
+    def _perform(self, action: e.Action) -> None:
+        match action:
+            case e.ReadView():
+                self._read_view(action)
+            case e.CasView():
+                self._cas_view(action)
+            case e.SendStamp():
+                self._send_stamp(action)
+            case e.SendRecord():
+                self._send_record(action)
+            case e.CopyObjects():
+                self._copy_objects(action)
+            case e.FenceSinks():
+                self._fence_sinks(action)
+            case e.Plan():
+                self._plan(action)
+            case e.OpenLog():
+                self._open_log(action)
+            case e.Run():
+                self._run(action)
+            case e.Cancel():
+                self._cancel(action)
+            case e.AskVerdict():
+                self._ask_verdict(action)
+            case e.WriteDead():
+                self._write_dead(action)
+            case e.Split():
+                self._split(action)
+            case e.Publish():
+                self._publish(action)
+            case e.Forget():
+                self._forget(action)
+            case e.Wake():
+                self._wake(action)
+            case e.Stop():
+                self._stop(action)
+            case e.Notify() | e.Committed():
+                pass  # the checkers see them in the history
+            case _:
+                assert_never(action)
 
     def _strike(self) -> None:
         rng = self._world.rng
@@ -167,9 +188,6 @@ class DriverProcess:
 
     def _stop(self, action: e.Stop) -> None:
         self._end(action.kind)
-
-    def _tell(self, _: e.Action) -> None:
-        return None
 
     def _bug(self, text: str) -> None:
         raise h.ViolationError("machine", text)
