@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 WIDTH = 105
-"""Characters of a line of prose; tables, code, pictures and what is quoted from code may be longer."""
+"""Characters of a line of prose; tables, code, pictures and names of mutants may be longer."""
 
 OWN_RULES = {"runtime/src/millrace/sources/identity.py"}
 """Modules whose rules are numbered in their own docstring."""
@@ -22,7 +22,7 @@ def rules_in(text: str) -> list[int]:
 
 
 def spoken_of(text: str) -> set[int]:
-    """Numbers of rules that a text speaks of: ``rule 3``, ``rules 11 to 13``, ``(rules 3 and 4)``."""
+    """Numbers of rules that a text speaks of: ``rule 3``, ``rules 11 to 13``, ``rules 3 and 4``."""
     found: set[int] = set()
     flat = re.sub(r"\s+(?:# ?)?", " ", text)
     for phrase in re.findall(r"\b[Rr]ules? (\d+(?:(?:, | and | or | to )\d+)*)", flat):
