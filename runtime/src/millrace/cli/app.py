@@ -15,6 +15,7 @@ from millrace.cli import (
     list_,
     logs,
     run,
+    scale,
     schema,
     state,
     status,
@@ -24,7 +25,7 @@ from millrace.cli import (
 from millrace.cli.output import SafeConsole, exit_codes, print_error, visible
 from millrace.errors import MillraceError
 
-_COMMANDS = (validate, describe, run, status, logs, stop, list_, dead_letters, state, schema)
+_COMMANDS = (validate, describe, run, status, logs, stop, scale, list_, dead_letters, state, schema)
 """Modules with ``register(app)``, in the order of the help. New commands go here."""
 
 

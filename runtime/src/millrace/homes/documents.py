@@ -5,6 +5,7 @@ document             written by             read by
 ===================  =====================  ==================================================
 ``Proposal``         supervisor, operator   the driver
 ``Request``          the command line       the driver
+``Scale``            the command line       the supervisor
 ``Status``           the driver             the command line, supervisor, operator
 ``RunEvent``         driver and supervisor  the command line, operator
 ``ProcessTable``     the supervisor         the command line
@@ -57,6 +58,16 @@ class Request:
     def __post_init__(self) -> None:
         if self.action is not Ask.STOP and not self.segment:
             raise ValueError(f"to {self.action} needs a segment")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How many processes a run is to have, until it ends; None is as in the topology's file."""
+
+    __pydantic_config__ = STRICT
+
+    state_servers: Index | None = None
+    ackers: Index | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,13 @@ class Crew:
         if post is not None:
             post.due_s = None
 
+    def dismiss(self, names: Iterable[str], grace_s: float) -> None:
+        """End processes that are not wanted any more, and forget them."""
+        gone = list(names)
+        self.end(gone, grace_s)
+        for name in gone:
+            del self.posts[name]
+
     def start_due(self) -> list[Post]:
         """Start what is due now; those that were started."""
         now = self._clock.monotonic_s()

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from millrace import checked, durable
 from millrace.addresses import without_password
 from millrace.clock import Clock
-from millrace.errors import MillraceError, TopologyError, WorkFolderError
+from millrace.errors import MillraceError, ProtocolError, TopologyError, WorkFolderError
 from millrace.homes import codec
 from millrace.homes.documents import Ask
 from millrace.homes.settings import PASSWORD_VARIABLE, RetiredSink, in_folder
@@ -22,6 +22,7 @@ from millrace.local import scratch
 from millrace.local.accepted import accept, read_accepted, write_accepted
 from millrace.local.children import ProcessSpec
 from millrace.local.files import write_json
+from millrace.local.scale import Asked, Scaling, refusal_of, server_names
 from millrace.local.servers import Embedded, External, StateServer, reach
 from millrace.local.supervisor import DRIVER, Listener, RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, take_over
@@ -33,6 +34,7 @@ from millrace.local.workdir import (
     unusable,
 )
 from millrace.state.client import StateAddress, StateClient
+from millrace.state.viewfile import ViewFile, WatchedView
 from millrace.topology.edits import Edit, classify, worst
 from millrace.topology.kinds.base import Effect
 from millrace.topology.load import LoadedTopology
@@ -42,6 +44,9 @@ from millrace.topology.usercode import code_on_path
 Tell = Callable[[str], None]
 
 _CLEAN_UP_S = 2.0
+
+_FIRST = "state-0"
+"""The embedded server that there always is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +146,34 @@ def edits_since(folder: WorkFolder, topology: StreamTopology) -> Edits:
 
 
 def state_servers(folder: WorkFolder, topology: StreamTopology) -> list[StateServer]:
-    """The state servers of a topology, not yet started."""
+    """The state servers of a topology, not yet started: those that it asks for, and those that
+    were members when it last ran, since they may hold the only copy of something."""
     wanted = topology.spec.state_servers
     if wanted.url is not None:
         url, password = without_password(wanted.url)
         return [External(url, password or os.environ.get(PASSWORD_VARIABLE), folder.uid)]
-    names = [f"state-{number}" for number in range(wanted.replicas)]
-    _share_password(folder, names)
-    return [Embedded(folder.path / name, name, folder.path) for name in names]
+    names = server_names(wanted.replicas)
+    names += [name for name in members_of(folder) if name not in names]
+    return [_embedded(folder, name) for name in names]
+
+
+def members_of(folder: WorkFolder) -> list[str]:
+    """Names of the state servers that hold, or may hold, what a topology has done.
+
+    Raises ``WorkFolderError`` where the view cannot be read.
+    """
+    try:
+        _, view = ViewFile(folder.view).read()
+    except ProtocolError as error:
+        raise WorkFolderError(str(error)) from error
+    if view is None:
+        return []
+    return list(dict.fromkeys(member.name for member in (*view.last_open, *view.target)))
+
+
+def _embedded(folder: WorkFolder, name: str) -> StateServer:
+    _share_password(folder, [_FIRST, name])
+    return Embedded(folder.path / name, name, folder.path)
 
 
 def _explain_edits(folder: WorkFolder, topology: StreamTopology, tell: Tell) -> None:
@@ -182,6 +207,7 @@ def _write_driver_file(folder: WorkFolder, loaded: LoadedTopology, options: Laun
     for asked in folder.inbox.requests():
         if asked.request.action is Ask.STOP:  # it was meant for a run that has ended
             folder.inbox.done(asked.token)
+    folder.scale.unlink(missing_ok=True)  # so was this
 
 
 def _check_sinks(loaded: LoadedTopology, overwrite: bool) -> None:
@@ -231,11 +257,30 @@ class _Plan:
 
     def plan(self) -> RunPlan:
         servers = state_servers(self._folder, self._topology)
-        return RunPlan(servers, self.ackers, self.driver)
+        return RunPlan(servers, self.ackers, self.driver, self._scaling())
+
+    def _scaling(self) -> Scaling:
+        folder, topology = self._folder, self._topology
+        spec = topology.spec.state_servers
+        if spec.url is not None:
+            wanted = frozenset([_FIRST])
+        else:
+            wanted = frozenset(server_names(spec.replicas))
+        return Scaling(
+            copies=spec.copies,
+            wanted=wanted,
+            make=lambda name: _embedded(folder, name),
+            ackers=self._ackers,
+            view=WatchedView(folder.view).look,
+            asked=Asked(folder.scale).look,
+            refusal=lambda scale: refusal_of(topology, scale),
+        )
 
     def ackers(self, addresses: Sequence[StateAddress]) -> Sequence[ProcessSpec]:
         spec = self._topology.spec
-        count = spec.ackers.replicas if spec.tracked else 0
+        return self._ackers(addresses, spec.ackers.replicas if spec.tracked else 0)
+
+    def _ackers(self, addresses: Sequence[StateAddress], count: int) -> Sequence[ProcessSpec]:
         return [self._acker(f"acker-{number}", addresses) for number in range(count)]
 
     def _acker(self, name: str, addresses: Sequence[StateAddress]) -> ProcessSpec:

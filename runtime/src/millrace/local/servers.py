@@ -7,8 +7,9 @@ folder, a server of the user's is asked for its run id once in a while.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from millrace.homes.documents import ProcessRow
 from millrace.local.processes import ProcessId
 from millrace.local.restarts import Again, Restarts
 from millrace.local.workdir import MARK
+from millrace.protocol.types import Member, Phase, View
 from millrace.state.client import StateAddress, StateClient, discover
 from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
 from millrace.state.errors import UnreachableError
@@ -57,6 +59,10 @@ class StateServer(Protocol):
 
     def stop(self) -> None:
         """End a process of ours; free what watches it."""
+        ...
+
+    def discard(self) -> None:
+        """The same, and delete what a server of ours kept: nobody needs it any more."""
         ...
 
 
@@ -106,6 +112,11 @@ class Embedded:
             self._server.stop()
             self._forget()
 
+    def discard(self) -> None:
+        self.stop()
+        # What stays would be brought up to date, should a server of this name come again.
+        shutil.rmtree(self._folder, ignore_errors=True)
+
     def _forget(self) -> None:
         if self.handle is not None:
             os.close(self.handle)
@@ -146,6 +157,9 @@ class External:
     def stop(self) -> None:
         self._stopped.set()
 
+    def discard(self) -> None:
+        self.stop()
+
     def _watch(self) -> None:
         while not self._stopped.wait(_WATCH_S):
             try:
@@ -158,7 +172,12 @@ class External:
 
 @dataclass(slots=True)
 class _Kept:
+    """``leaving``: it is to go; ``released`` is the incarnation of it that has been a member and is
+    not proposed any more."""
+
     server: StateServer
+    leaving: bool = False
+    released: Member | None = None
     restarts: Restarts = field(default_factory=Restarts)
     due_s: float | None = None
     started_s: float = 0.0
@@ -175,7 +194,15 @@ class ServerKeeper:
     """Keeps the state servers of a run alive; used from the supervisor's main thread.
 
     ``tell`` is called with a kind and a text for every end and every start after one; ``sealed``
-    gives the last sealed window, by which a life is known to have been of use.
+    gives the last sealed window, by which a life is known to have been of use. ``copies`` is how
+    many servers hold each piece of state.
+
+    A server that is to leave is proposed until it has been a member of an open view, so that what
+    it holds can be copied from it, and ends when a view without it is open::
+
+        proposed -- an open view has it --> released -- an open view is without it --> ended
+           ^                                   |
+           +------- it died: comes back -------+
     """
 
     def __init__(
@@ -184,7 +211,9 @@ class ServerKeeper:
         clock: Clock,
         tell: Callable[[str, str], None],
         sealed: Callable[[], int],
+        copies: int = 1,
     ) -> None:
+        self._copies = copies
         self._kept = [_Kept(server) for server in servers]
         self._clock = clock
         self._tell = tell
@@ -206,10 +235,49 @@ class ServerKeeper:
                 self._tell(
                     "StateServerEnded",
                     f"state server {kept.server.name} ended ({code}); it is started again on its "
-                    "folder, windows wait for it",
+                    f"folder, {self._meanwhile()}",
                 )
             if kept.due_s is not None and kept.due_s <= now:
                 self._start_again(kept)
+
+    def want(self, names: Collection[str], make: Callable[[str], StateServer]) -> None:
+        """From now on there are to be these servers: the others leave, those that are not there
+        are made, to be started with the next ``look``."""
+        known = {kept.server.name for kept in self._kept}
+        for kept in self._kept:
+            kept.leaving = kept.server.name not in names
+            if not kept.leaving:
+                kept.released = None
+        for name in sorted(set(names) - known):
+            self._kept.append(_Kept(make(name), due_s=self._clock.monotonic_s()))
+
+    def settle(self, view: View | None) -> None:
+        """Let go of servers that are to leave, as far as the view says that they may."""
+        if view is None or view.phase is not Phase.OPEN:
+            return
+        for kept in [one for one in self._kept if one.leaving]:
+            address = kept.server.address
+            member = address.member() if address is not None else None
+            if member is not None and member in view.target:
+                kept.released = member
+            elif kept.released is not None and member in (kept.released, None):
+                name = kept.server.name
+                if name not in {one.name for one in view.target}:
+                    self._kept.remove(kept)
+                    kept.server.discard()
+                    self._tell("StateServerLeft", f"state server {name} has left, as it was to")
+
+    @property
+    def proposed(self) -> tuple[Member, ...]:
+        """Incarnations seen alive that are to be members."""
+        found = ((kept, kept.server.address) for kept in self._kept)
+        members = [(kept, one.member()) for kept, one in found if one is not None]
+        return tuple(member for kept, member in members if member != kept.released)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether a server is to leave that is still there."""
+        return any(kept.leaving for kept in self._kept)
 
     @property
     def addresses(self) -> tuple[StateAddress, ...]:
@@ -251,6 +319,11 @@ class ServerKeeper:
             kept.due_s = None
             kept.server.stop()
 
+    def _meanwhile(self) -> str:
+        if self._copies == 1:
+            return "windows wait for it"
+        return "and others have copies of what it holds"
+
     def _start(self, kept: _Kept) -> None:
         kept.due_s = None
         kept.server.start()
@@ -266,7 +339,8 @@ class ServerKeeper:
             kept.due_s = now + kept.wait_s(1, 0.0, progressed=False)
             self._tell("StateServerFailed", str(error))
         else:
-            self._tell("StateServerStarted", f"state server {kept.server.name} is back")
+            back = "is back" if kept.restarts.count else "is there"
+            self._tell("StateServerStarted", f"state server {kept.server.name} {back}")
 
 
 def reach(name: str, url: str, password: str | None, patience_s: float = REACH_S) -> StateAddress:

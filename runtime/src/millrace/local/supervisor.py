@@ -7,6 +7,8 @@ members, and starts what died. It decides nothing about windows or membership.
 what happens           what the supervisor does
 =====================  ======================================================================
 a state server ends    starts it again on its folder and proposes the new incarnation
+another size is asked  starts what is missing; proposes the state servers that are to leave no
+                       more, and ends them when a view without them is open
 an acker ends          proposes the others, starts it again, proposes it again
 the driver ends        drained: ends the run; fenced: ends the run as fenced; anything else:
                        kills what is left of its tree, then starts it again
@@ -32,13 +34,14 @@ from millrace.clock import Clock
 from millrace.errors import ExitCode, NewerFormatError
 from millrace.guard import become_subreaper
 from millrace.homes import codec
-from millrace.homes.documents import ProcessRow, ProcessTable, Proposal, RunEvent
+from millrace.homes.documents import ProcessRow, ProcessTable, Proposal, RunEvent, Scale
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death, await_any
 from millrace.local.files import write_json
 from millrace.local.processes import ProcessId, kill_marked
 from millrace.local.restarts import FINAL_CODES, GiveUp
 from millrace.local.runlog import RunLog
+from millrace.local.scale import Scaling, server_names
 from millrace.local.servers import ServerKeeper, StateServer
 from millrace.local.takeover import Lease, fenced_by
 from millrace.local.workdir import WorkFolder
@@ -83,12 +86,13 @@ class RunPlan:
 
     ``ackers`` and ``driver`` give the specifications for the servers at hand; they are asked
     again when a server changes. An acker whose specification changed is started anew, a driver
-    goes on and learns of the change from the proposal.
+    goes on and learns of the change from the proposal. Without ``scaling`` the run keeps its size.
     """
 
     servers: Sequence[StateServer]
     ackers: Callable[[Sequence[StateAddress]], Sequence[ProcessSpec]]
     driver: Callable[[Sequence[StateAddress]], ProcessSpec]
+    scaling: Scaling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,12 @@ class Supervisor:
         self._inbox = folder.inbox
         self._log = RunLog(folder.journal, clock)
         self._crew = Crew(folder, clock, listener.output)
-        self._servers = ServerKeeper(plan.servers, clock, self._warn, self._sealed)
+        scaling = plan.scaling
+        copies = scaling.copies if scaling is not None else 1
+        self._servers = ServerKeeper(plan.servers, clock, self._warn, self._sealed, copies)
+        if scaling is not None:
+            self._servers.want(scaling.wanted, scaling.make)
+        self._scale: Scale | None = None
         self._wake_read, self._wake_write = os.pipe()
         self._signals = 0
         self._started = clock.now_s()
@@ -171,6 +180,7 @@ class Supervisor:
             else:
                 self._acker_ended(death)
         if self._result is None:
+            self._look_at_scale()
             self._servers.look()
             self._follow_addresses()
             self._start_due()
@@ -211,6 +221,36 @@ class Supervisor:
     def _look_at_deadline(self) -> None:
         if self._deadline_s is not None and self._clock.monotonic_s() >= self._deadline_s:
             self._force("the driver did not end in time and is killed")
+
+    def _look_at_scale(self) -> None:
+        scaling = self._plan.scaling
+        if scaling is None or self._ending is not None:
+            return
+        asked = scaling.asked()
+        if asked is not None and asked != self._scale:
+            self._follow_scale(scaling, asked)
+        if self._servers.leaving:
+            self._servers.settle(scaling.view())
+
+    def _follow_scale(self, scaling: Scaling, asked: Scale) -> None:
+        self._scale = asked
+        refusal = scaling.refusal(asked)
+        if refusal:
+            self._warn("ScaleRefused", refusal)
+            return
+        parts = []
+        if asked.state_servers is not None:
+            self._servers.want(server_names(asked.state_servers), scaling.make)
+            parts.append(f"{asked.state_servers} state servers")
+        if asked.ackers is not None:
+            specs = scaling.ackers(self._addresses, asked.ackers)
+            for spec in specs:
+                self._crew.want(spec, FINAL_CODES)
+            wanted = {spec.name for spec in specs}
+            ackers = [n for n, post in self._crew.posts.items() if post.spec.role == "acker"]
+            self._crew.dismiss([name for name in ackers if name not in wanted], ACKER_STOP_S)
+            parts.append(f"{asked.ackers} ackers")
+        self._tell("ScaleAsked", f"the run is to have {' and '.join(parts)}")
 
     def _stop_driver(self, result: RunResult, grace_s: float) -> None:
         """Ask the driver to end, as the run then does with ``result``."""
@@ -276,9 +316,15 @@ class Supervisor:
         addresses = self._servers.addresses
         if addresses and addresses != self._addresses:
             self._addresses = addresses
-            for spec in self._plan.ackers(addresses):
+            for spec in self._acker_specs(addresses):
                 self._crew.want(spec, FINAL_CODES)
         self._publish()
+
+    def _acker_specs(self, addresses: Sequence[StateAddress]) -> Sequence[ProcessSpec]:
+        scaling, asked = self._plan.scaling, self._scale
+        if scaling is None or asked is None or asked.ackers is None or scaling.refusal(asked):
+            return self._plan.ackers(addresses)
+        return scaling.ackers(addresses, asked.ackers)
 
     def _start_due(self) -> None:
         if self._crew.child(DRIVER) is None:
@@ -290,8 +336,7 @@ class Supervisor:
 
     def _publish(self) -> None:
         """Write ``proposal.json`` and ``processes.json`` where they changed."""
-        members = tuple(address.member() for address in self._servers.addresses)
-        proposal = Proposal(members, tuple(self._crew.alive("acker")))
+        proposal = Proposal(self._servers.proposed, tuple(self._crew.alive("acker")))
         me = ProcessId.me()
         own = ProcessRow("supervisor", "supervisor", me.pid, me.ticks, started=self._started)
         processes = ProcessTable((own, *self._servers.rows(), *self._crew.rows()))

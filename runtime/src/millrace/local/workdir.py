@@ -12,6 +12,7 @@
 ``events.jsonl``          what happened, one line each
 ``ackers/``               what the ackers say of their memory
 ``requests/``             dead letters to be replayed or dropped
+``scale.json``            how many state servers and ackers the run is asked to have
 ``state-<n>/``            the files of the embedded state servers
 ``spark/``, ``blackbox/`` scratch of Spark and of its workers
 ``logs/``                 what the processes wrote, limited in size
@@ -113,6 +114,10 @@ class WorkFolder:
     @property
     def requests(self) -> Path:
         return self.path / "requests"
+
+    @property
+    def scale(self) -> Path:
+        return self.path / "scale.json"
 
     @property
     def ackers(self) -> Path:

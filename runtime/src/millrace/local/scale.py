@@ -1,0 +1,160 @@
+"""Makes a run larger or smaller while it goes on: how many state servers and ackers it has.
+
+The command line leaves what is asked for in ``scale.json`` of the work folder, and the supervisor
+follows it. It holds until the run ends: the next one goes by the topology's file again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from millrace import checked
+from millrace.errors import ExitCode, MillraceError, NewerFormatError
+from millrace.homes import codec
+from millrace.homes.documents import Scale, decode_processes
+from millrace.local.children import ProcessSpec
+from millrace.local.files import write_json
+from millrace.local.servers import StateServer
+from millrace.local.takeover import current_holder
+from millrace.local.workdir import WorkFolder
+from millrace.protocol.types import Phase, View
+from millrace.state.client import StateAddress
+from millrace.state.viewfile import WatchedView
+from millrace.topology.model import StreamTopology
+
+MOST = 64
+"""State servers, and ackers, as in a topology's file."""
+
+_LOOK_S = 0.1
+
+
+class ScaleError(MillraceError):
+    """A run that cannot be made so large or small."""
+
+    exit_code = ExitCode.USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What a supervisor needs to follow what is asked for.
+
+    ``wanted`` are the names of the state servers that the topology's file asks for, ``asked`` is
+    what was asked for since the run began, or None, and ``refusal`` says why it cannot be, or "".
+    """
+
+    copies: int
+    wanted: frozenset[str]
+    make: Callable[[str], StateServer]
+    ackers: Callable[[Sequence[StateAddress], int], Sequence[ProcessSpec]]
+    view: Callable[[], View | None]
+    asked: Callable[[], Scale | None]
+    refusal: Callable[[Scale], str]
+
+
+def server_names(count: int) -> list[str]:
+    """Names of so many state servers."""
+    return [f"state-{number}" for number in range(count)]
+
+
+def refusal_of(topology: StreamTopology, scale: Scale) -> str:
+    """Why a topology cannot be of that size; "" where it can."""
+    spec = topology.spec
+    servers, ackers = scale.state_servers, scale.ackers
+    if servers is not None:
+        if spec.state_servers.url is not None:
+            return "spec.stateServers.url names a server of your own, which is the only one"
+        least = spec.state_servers.copies
+        if not least <= servers <= MOST:
+            return (
+                f"{servers} state servers: there must be {least} to {MOST}, since "
+                f"spec.stateServers.copies is {least}"
+            )
+    if ackers is not None:
+        if not spec.tracked:
+            return "nothing is tracked, so there are no ackers"
+        if not 1 <= ackers <= MOST:
+            return f"{ackers} ackers: there must be 1 to {MOST}"
+    return ""
+
+
+def ask(folder: WorkFolder, topology: StreamTopology, scale: Scale) -> Scale:
+    """Ask the run of a work folder for another size; what all was asked for since it began.
+
+    Raises ``ScaleError`` where no run is alive, or it cannot be of that size.
+    """
+    name = folder.identity.name
+    reason = refusal_of(topology, scale)
+    if reason:
+        raise ScaleError(f"{name}: {reason}")
+    if current_holder(folder.path) is None:
+        raise ScaleError(
+            f"{name} is not running; put the numbers into its file, spec.stateServers.replicas "
+            "and spec.ackers.replicas"
+        )
+    before = read(folder.scale) or Scale()
+    given = {
+        field: value
+        for field in ("state_servers", "ackers")
+        if (value := getattr(scale, field)) is not None
+    }
+    asked = replace(before, **given)
+    write_json(folder.scale, codec.encode(asked))
+    return asked
+
+
+def read(path: Path) -> Scale | None:
+    """What was asked for; None where nothing was, or nothing that can be read."""
+    try:
+        return codec.decode(Scale, path.read_bytes())
+    except (OSError, checked.DamagedError, NewerFormatError):
+        return None
+
+
+def await_scaled(folder: WorkFolder, scale: Scale, timeout_s: float) -> bool:
+    """Wait until the run is of that size, or has ended; whether it is."""
+    watched = WatchedView(folder.view)
+    end_s = time.monotonic() + timeout_s
+    while not is_scaled(folder, scale, watched.look()):
+        if time.monotonic() >= end_s or current_holder(folder.path) is None:
+            return False
+        time.sleep(_LOOK_S)
+    return True
+
+
+def is_scaled(folder: WorkFolder, scale: Scale, view: View | None) -> bool:
+    """Whether the view is open with the state servers asked for, and so many ackers run."""
+    if scale.state_servers is not None:
+        wanted = set(server_names(scale.state_servers))
+        if view is None or view.phase is not Phase.OPEN:
+            return False
+        if {member.name for member in view.target} != wanted:
+            return False
+    if scale.ackers is not None:
+        try:
+            rows = decode_processes(folder.processes.read_bytes()).processes
+        except (OSError, checked.DamagedError):
+            return False
+        return sum(row.role == "acker" for row in rows) == scale.ackers
+    return True
+
+
+class Asked:
+    """What was asked for, looked at often and read only where it was replaced."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+        self._found: Scale | None = None
+
+    def look(self) -> Scale | None:
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return self._found
+        seen = (stat.st_ino, stat.st_mtime_ns)
+        if seen != self._seen:
+            self._seen, self._found = seen, read(self._path) or self._found
+        return self._found
