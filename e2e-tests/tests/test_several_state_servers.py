@@ -5,13 +5,14 @@ Every history is judged by what was fed and what came out.
 
 from __future__ import annotations
 
+import shutil
 import signal
 
 import pytest
 
 from millrace_e2e import feed, processes
 from millrace_e2e.checker import Promise
-from millrace_e2e.harness import Place, Run, running
+from millrace_e2e.harness import Place, Run, command, running
 from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
@@ -19,6 +20,7 @@ LINES = 8_000
 WINDOW = 400
 END_S = 240.0
 SLOW_S = 240.0
+NAMES = tuple(f"state-{number}" for number in range(5))
 CALL_S = {"MILLRACE_E2E_CALL_S": "0.1"}
 
 
@@ -47,11 +49,76 @@ def test_any_r_minus_1_servers_killed_at_once(seed: int, place: Place) -> None:
     set_up(place, servers, copies, seed)
     with running(place, environment=CALL_S) as run:
         run.await_sealed(2, SLOW_S)
-        assert run.status()["members"] == [f"state-{number}" for number in range(servers)]
+        assert run.status()["members"] == list(NAMES[:servers])
         victims = [f"state-{(seed + step) % servers}" for step in range(copies - 1)]
         for name in victims:
             assert processes.signalled(pid_of(place, name), signal.SIGKILL)
         sealed = run.status()["sealed"]
         run.await_sealed(sealed + 3, SLOW_S)
         assert {name for name in victims if run.status()["members"].count(name)} == set(victims)
+        drain(place, run)
+
+
+def test_all_servers_killed_at_once_and_the_run_with_them(place: Place) -> None:
+    """What is acknowledged is in every file: nothing is lost as long as the files are there."""
+    set_up(place, 3, 2, seed=4)
+    with running(place, environment=CALL_S) as run:
+        run.await_sealed(2, SLOW_S)
+        run.kill()
+    with running(place, environment=CALL_S) as run:
+        run.until(lambda: run.status().get("execution", 0) >= 2, "the next driver", SLOW_S)
+        sealed = run.status()["sealed"]
+        run.await_sealed(sealed + 1, SLOW_S)
+        for name in NAMES[:3]:
+            assert processes.signalled(pid_of(place, name), signal.SIGKILL)
+        run.await_sealed(run.status()["sealed"] + 2, SLOW_S)
+        drain(place, run)
+
+
+def test_when_all_copies_are_gone_the_run_ends_and_says_so(place: Place) -> None:
+    set_up(place, 3, 2, seed=5, lines=2 * WINDOW)
+    with running(place) as run:
+        run.await_sealed(1, SLOW_S)
+        run.kill()
+    shown = place.sink("rows")
+    before = sorted(path.name for path in shown.iterdir())
+    for name in NAMES[:3]:
+        shutil.rmtree(place.work / name)
+    with running(place) as run:
+        assert run.wait(SLOW_S) == 1
+        assert "all copies are gone" in run.output()
+    assert sorted(path.name for path in shown.iterdir()) == before
+
+
+def test_the_driver_dies_at_every_step_of_a_view_change(place: Place) -> None:
+    points = ["driver.moving", "driver.copied", "driver.opening", "driver.view-opened"]
+    set_up(place, 3, 2, seed=6)
+    crashes = {"MILLRACE_CRASH_AT": ",".join(points), "MILLRACE_CRASH_DIR": str(place.marks)}
+    with running(place, environment={**CALL_S, **crashes}) as run:
+        run.until(lambda: run.status().get("execution", 0) >= 1, "the first driver", SLOW_S)
+        assert place.fired() == set()
+        assert processes.signalled(pid_of(place, "state-0"), signal.SIGKILL)
+        run.until(lambda: place.fired() == set(points), f"the points {points}", SLOW_S)
+        # One server more that dies behind the last of them, and nothing does with it.
+        run.await_sealed(2, SLOW_S)
+        assert processes.signalled(pid_of(place, "state-1"), signal.SIGKILL)
+        run.await_sealed(run.status()["sealed"] + 2, SLOW_S)
+        drain(place, run)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_servers_and_ackers_come_and_go_under_load(copies: int, place: Place) -> None:
+    set_up(place, copies, copies, seed=7)
+    with running(place, environment=CALL_S) as run:
+        run.await_sealed(1, SLOW_S)
+        for servers, ackers in ((4, 3), (2, 1)):
+            asked = ("--state-servers", str(servers), "--ackers", str(ackers))
+            code, text = command(place, "scale", *asked, "--timeout", "200", deadline_s=SLOW_S)
+            assert (code, run.process.poll()) == (0, None), text + run.tail()
+            assert run.status()["members"] == list(NAMES[:servers])
+            run.await_sealed(run.status()["sealed"] + 2, SLOW_S)
+        # Those that left have ended, and what they kept is gone.
+        listed = set(processes.names(place.work))
+        assert {*NAMES, "acker-0", "acker-1", "acker-2"} & listed == {*NAMES[:2], "acker-0"}
+        assert not any((place.work / name).exists() for name in NAMES[2:4])
         drain(place, run)

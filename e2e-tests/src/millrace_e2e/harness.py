@@ -194,6 +194,19 @@ def read_events(work: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def command(place: Place, *words: str, deadline_s: float = START_S) -> tuple[int, str]:
+    """Exit code and output of ``millrace WORDS --workdir ...``."""
+    done = subprocess.run(
+        [sys.executable, "-m", "millrace.cli.app", *words, "--workdir", str(place.work)],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=deadline_s,
+    )
+    return done.returncode, done.stdout
+
+
 def status_command(place: Place) -> dict[str, Any]:
     """What ``millrace status --json`` prints."""
     command = [sys.executable, "-m", "millrace.cli.app", "status", "--json"]

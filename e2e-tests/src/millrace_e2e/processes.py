@@ -99,6 +99,12 @@ def listed(folder: Path, role: str) -> list[int]:
     return [row["pid"] for row in table["processes"] if row["role"] == role and alive(row["pid"])]
 
 
+def names(folder: Path) -> list[str]:
+    """Names of the processes that the supervisor lists."""
+    table = read_json(folder / "processes.json") or {"processes": []}
+    return [row["name"] for row in table["processes"]]
+
+
 def executors(folder: Path) -> list[int]:
     """Living executor processes of Spark below the driver."""
     found = []

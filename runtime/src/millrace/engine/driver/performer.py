@@ -183,7 +183,7 @@ class RealPerformer:
             crash.reached("driver.view-opened")
         elif view.phase is Phase.MOVING:
             crash.reached("driver.moving")
-        self._moving = view.stamp() if view.phase is not Phase.OPEN else None
+        self._moving = view.stamp() if view.phase is Phase.MOVING else None
 
     def _home_away(self, error: HomeAwayError) -> list[e.Event]:
         return self._notify(e.Notify("HomeAway", str(error), warning=True))

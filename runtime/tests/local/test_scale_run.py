@@ -1,0 +1,119 @@
+"""Another size for a run that goes on: what can be asked for, and when it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millrace.clock import SystemClock
+from millrace.homes import codec
+from millrace.homes.documents import ProcessRow, ProcessTable, Scale
+from millrace.local.files import write_json
+from millrace.local.launch import members_of, state_servers
+from millrace.local.scale import Asked, ScaleError, ask, is_scaled, read, refusal_of
+from millrace.local.takeover import take_over
+from millrace.local.workdir import WorkFolder, open_folder
+from millrace.protocol.types import Member, Phase, View
+from millrace.state.viewfile import ViewFile
+from millrace.topology.load import parse
+from millrace.topology.model import StreamTopology
+
+TOPOLOGY = """
+apiVersion: millrace.dev/v1alpha1
+kind: StreamTopology
+metadata: {name: sized}
+spec:
+  stateServers: {replicas: 3, copies: 2}
+  sources: [{name: made, generator: {count: 1}}]
+  sinks: [{name: shown, inputs: [{from: made}], custom: {class: "nowhere:Sink"}}]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> WorkFolder:
+    return open_folder(tmp_path, "sized", Path("t.yaml"), SystemClock())
+
+
+@pytest.fixture
+def topology() -> StreamTopology:
+    return parse(TOPOLOGY)
+
+
+def view(uid: str, phase: Phase, last_open: int, target: int) -> View:
+    def members(count: int) -> tuple[Member, ...]:
+        return tuple(Member(f"state-{number}", "life") for number in range(count))
+
+    owners = (tuple(m.name for m in members(target)),)
+    return View(uid, 1, 2, phase, 1, members(last_open), members(target), 2, owners)
+
+
+def test_what_is_asked_for_adds_up_and_is_read_where_it_was_replaced(folder, topology) -> None:
+    looked = Asked(folder.scale)
+    lease = take_over(folder.path, lambda _: None)
+    try:
+        assert looked.look() is None
+        ask(folder, topology, Scale(state_servers=4))
+        assert looked.look() == Scale(4, None)
+        assert ask(folder, topology, Scale(ackers=2)) == Scale(4, 2)
+        assert looked.look() == looked.look() == Scale(4, 2)
+        folder.scale.write_text("{")
+        assert looked.look() == Scale(4, 2)
+        assert read(folder.scale) is None
+    finally:
+        lease.release()
+
+
+def test_without_a_run_there_is_nothing_to_scale(folder, topology) -> None:
+    with pytest.raises(ScaleError, match=r"not running.*spec.stateServers.replicas"):
+        ask(folder, topology, Scale(state_servers=4))
+    assert not folder.scale.exists()
+
+
+@pytest.mark.parametrize(
+    ("edit", "scale", "reason"),
+    [
+        ("", Scale(state_servers=1), "1 state servers: there must be 2 to 64"),
+        ("", Scale(state_servers=65), "65 state servers"),
+        ("", Scale(ackers=0), "0 ackers: there must be 1 to 64"),
+        ("guarantee", Scale(ackers=2), "nothing is tracked"),
+        ("url", Scale(state_servers=2), "server of your own"),
+        ("", Scale(state_servers=2, ackers=1), ""),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused_with_the_reason(edit, scale, reason) -> None:
+    text = TOPOLOGY
+    if edit == "guarantee":
+        text = text.replace("spec:\n", "spec:\n  guarantee: AtMostOnce\n")
+    if edit == "url":
+        text = text.replace("{replicas: 3, copies: 2}", '{url: "redis://127.0.0.1:1"}')
+    told = refusal_of(parse(text), scale)
+    assert reason in told
+    assert bool(told) == bool(reason)
+
+
+def test_a_run_has_its_size_when_the_view_is_open_with_it(folder: WorkFolder) -> None:
+    wanted = Scale(state_servers=3, ackers=1)
+    rows = (ProcessRow("acker", "acker-0", 1, 1), ProcessRow("state", "state-0", 2, 1))
+    assert not is_scaled(folder, wanted, view(folder.uid, Phase.OPEN, 3, 3))
+    write_json(folder.processes, codec.encode(ProcessTable(rows)))
+    assert is_scaled(folder, wanted, view(folder.uid, Phase.OPEN, 3, 3))
+    assert not is_scaled(folder, wanted, view(folder.uid, Phase.MOVING, 4, 3))
+    assert not is_scaled(folder, wanted, view(folder.uid, Phase.OPEN, 4, 4))
+    assert not is_scaled(folder, wanted, None)
+    assert not is_scaled(folder, Scale(ackers=2), None)
+
+
+def test_members_of_the_last_run_are_started_with_those_that_are_asked_for(
+    folder: WorkFolder, topology: StreamTopology
+) -> None:
+    """After a run that was made larger they may hold the only copy of something."""
+    assert members_of(folder) == []
+    assert [one.name for one in state_servers(folder, topology)] == [
+        "state-0",
+        "state-1",
+        "state-2",
+    ]
+    assert ViewFile(folder.view).cas(0, view(folder.uid, Phase.MOVING, 4, 5)) == 1
+    assert members_of(folder) == [f"state-{number}" for number in range(5)]
+    assert len(state_servers(folder, topology)) == 5

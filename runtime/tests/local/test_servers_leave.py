@@ -1,0 +1,124 @@
+"""State servers that come and go while a run goes on: who is proposed, and who may end when."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from standins import until
+
+from millrace.clock import SystemClock
+from millrace.local.servers import Embedded, ServerKeeper
+from millrace.protocol.types import Member, Phase, View
+
+NAMES = ("state-0", "state-1")
+
+
+class World:
+    """Two servers, kept alive; ``told`` are the kinds of what is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.told: list[str] = []
+        self.texts: list[str] = []
+        self.keeper = ServerKeeper(
+            [self.make(name) for name in NAMES], SystemClock(), self.tell, lambda: 0, copies=2
+        )
+
+    def make(self, name: str) -> Embedded:
+        return Embedded(self.folder / name, name, self.folder)
+
+    def tell(self, kind: str, text: str) -> None:
+        self.told.append(kind)
+        self.texts.append(text)
+
+    def names(self) -> set[str]:
+        return {member.name for member in self.keeper.proposed}
+
+    def member(self, name: str) -> Member:
+        return next(a.member() for a in self.keeper.addresses if a.name == name)
+
+    def kill(self, name: str) -> None:
+        row = next(row for row in self.keeper.rows() if row.name == name)
+        os.kill(row.pid, signal.SIGKILL)
+        until(self.noticed, "that the end is noticed")
+
+    def noticed(self) -> bool:
+        self.keeper.look()
+        return "StateServerStarted" in self.told
+
+
+def view(phase: Phase, *members: Member) -> View:
+    return View("u", 1, 3, phase, 1, members, members, 3, (tuple(m.name for m in members),))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    made.keeper.start_all()
+    yield made
+    made.keeper.stop_all()
+
+
+def test_one_that_leaves_ends_when_a_view_without_it_is_open(world: World) -> None:
+    first, second = world.member("state-0"), world.member("state-1")
+    world.keeper.want({"state-0"}, world.make)
+    assert world.keeper.leaving
+    # Its state may have to be copied from it: a member first, which this life has not been yet.
+    former = Member("state-1", "an earlier life")
+    for unsafe in (None, view(Phase.OPEN, first, former), view(Phase.MOVING, first, second)):
+        world.keeper.settle(unsafe)
+        assert world.names() == set(NAMES)
+    world.keeper.settle(view(Phase.OPEN, first, second))
+    assert world.names() == {"state-0"}
+    # Others copy from it while the view moves.
+    world.keeper.settle(view(Phase.MOVING, first))
+    assert len(world.keeper.pids()) == 2
+    world.keeper.settle(view(Phase.OPEN, first))
+    assert len(world.keeper.pids()) == 1
+    assert not (world.folder / "state-1").exists()
+    assert world.told == ["StateServerLeft"]
+    assert not world.keeper.leaving
+
+
+def test_one_that_dies_while_it_leaves_comes_back_and_is_proposed_again(world: World) -> None:
+    """It may hold the only copy of something that was not copied yet."""
+    first, second = world.member("state-0"), world.member("state-1")
+    world.keeper.want({"state-0"}, world.make)
+    world.keeper.settle(view(Phase.OPEN, first, second))
+    world.kill("state-1")
+    again = world.member("state-1")
+    assert again != second
+    assert world.names() == set(NAMES)
+    world.keeper.settle(view(Phase.MOVING, first))
+    assert world.names() == set(NAMES)
+    world.keeper.settle(view(Phase.OPEN, first, again))
+    world.keeper.settle(view(Phase.OPEN, first))
+    assert world.keeper.pids() == {row.pid for row in world.keeper.rows()}
+    assert {row.name for row in world.keeper.rows()} == {"state-0"}
+
+
+def test_one_that_is_wanted_again_before_it_has_left_stays(world: World) -> None:
+    first, second = world.member("state-0"), world.member("state-1")
+    world.keeper.want({"state-0"}, world.make)
+    world.keeper.settle(view(Phase.OPEN, first, second))
+    world.keeper.want(set(NAMES), world.make)
+    world.keeper.settle(view(Phase.OPEN, first))
+    assert world.names() == set(NAMES)
+    assert world.member("state-1") == second
+
+
+def test_those_that_are_missing_are_started(world: World) -> None:
+    world.keeper.want({*NAMES, "state-2"}, world.make)
+    assert world.names() == set(NAMES)
+    world.keeper.look()
+    assert world.names() == {*NAMES, "state-2"}
+    assert "is there" in world.texts[0]
+
+
+def test_an_end_says_what_it_means_with_copies(world: World) -> None:
+    world.kill("state-0")
+    assert "others have copies of what it holds" in world.texts[0]
