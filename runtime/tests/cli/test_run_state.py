@@ -151,7 +151,7 @@ def test_what_a_later_window_deletes_meanwhile_is_read_from_its_record(
 ) -> None:
     """The next window is sealed, and what it replaces deleted, between the two reads."""
     windows = iter(range(10, 13))
-    newest = statereader.newest_record
+    newest = statereader.committed_record
 
     def then_sealed(clients: Sequence[StateClient]) -> Record | None:
         record = newest(clients)
@@ -166,7 +166,7 @@ def test_what_a_later_window_deletes_meanwhile_is_read_from_its_record(
             client.close()
         return record
 
-    monkeypatch.setattr(statereader, "newest_record", then_sealed)
+    monkeypatch.setattr(statereader, "committed_record", then_sealed)
     found = statereader.scan(folder, "count")
     assert found.window == 12
     assert found.rows.num_rows == 3

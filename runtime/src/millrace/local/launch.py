@@ -157,10 +157,11 @@ def state_servers(folder: WorkFolder, topology: StreamTopology) -> list[StateSer
     return [_embedded(folder, name) for name in names]
 
 
-def members_of(folder: WorkFolder) -> list[str]:
+def members_of(folder: WorkFolder, *, open_ones: bool = False) -> list[str]:
     """Names of the state servers that hold, or may hold, what a topology has done.
 
-    Raises ``WorkFolderError`` where the view cannot be read.
+    ``open_ones``: only those of the last open view, which do hold it. Raises ``WorkFolderError``
+    where the view cannot be read.
     """
     try:
         _, view = ViewFile(folder.view).read()
@@ -168,7 +169,8 @@ def members_of(folder: WorkFolder) -> list[str]:
         raise WorkFolderError(str(error)) from error
     if view is None:
         return []
-    return list(dict.fromkeys(member.name for member in (*view.last_open, *view.target)))
+    members = view.last_open if open_ones else (*view.last_open, *view.target)
+    return list(dict.fromkeys(member.name for member in members))
 
 
 def _embedded(folder: WorkFolder, name: str) -> StateServer:

@@ -20,7 +20,7 @@ from millrace.engine.driver.letters import (
 )
 from millrace.errors import MillraceError, NewerFormatError
 from millrace.homes.documents import Ask, Request
-from millrace.local.inspect.reading import fetch, newest_record, reachable
+from millrace.local.inspect.reading import committed_record, fetch, reachable
 from millrace.local.takeover import current_holder
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.names import spoken
@@ -102,7 +102,7 @@ def read_letters(folder: WorkFolder) -> list[Letter]:
     Raises ``StateServerError`` where no state server can be reached.
     """
     with reachable(folder) as clients:
-        record = newest_record(clients)
+        record = committed_record(clients)
         if record is None:
             return []
         asked = _asked(folder)
@@ -199,7 +199,7 @@ def _asked(folder: WorkFolder) -> dict[tuple[str, int], str]:
 
 def _forgotten(clients: Sequence[StateClient], name: str) -> bool:
     """Whether the living run has sealed meanwhile that an object counts no more."""
-    record = newest_record(clients)
+    record = committed_record(clients)
     return record is None or all(segment.name != name for segment in record.dead)
 
 

@@ -15,13 +15,14 @@ from pydantic import ValidationError
 from millrace import checked
 from millrace.errors import StateServerError, WorkFolderError
 from millrace.homes.settings import PASSWORD_VARIABLE
-from millrace.local.launch import state_servers
+from millrace.local.launch import members_of, state_servers
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.codec import decode_record
 from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import Record
 from millrace.state.client import StateAddress, StateClient
+from millrace.state.errors import UnreachableError
 from millrace.state.servers import WHOLE
 from millrace.topology.model import StreamTopology
 
@@ -39,14 +40,19 @@ def reachable(folder: WorkFolder) -> Iterator[list[StateClient]]:
 
 
 def _of_the_run(folder: WorkFolder) -> list[StateAddress]:
+    """The members of the view, each in the life that it has now."""
     proposal = folder.inbox.proposal()
-    if proposal is None or not proposal.members:
+    alive = {m.name: m for m in proposal.members} if proposal is not None else {}
+    names = members_of(folder, open_ones=True) or list(alive)
+    missing = [name for name in names if name not in alive]
+    if missing or not names:
+        who = f"state server {missing[0]}" if len(names) > 1 else "no state server"
         raise StateServerError(
-            f"{folder.identity.name}: no state server of the run is alive at the moment; try "
-            "again in a few seconds"
+            f"{folder.identity.name}: {who} of the run is {'not ' if len(names) > 1 else ''}alive "
+            "at the moment; try again in a few seconds"
         )
     password = _password(folder)
-    return [StateAddress.of(member, password) for member in proposal.members]
+    return [StateAddress.of(alive[name], password) for name in names]
 
 
 def _password(folder: WorkFolder) -> str | None:
@@ -58,7 +64,10 @@ def _password(folder: WorkFolder) -> str | None:
 
 def _started(folder: WorkFolder, stack: ExitStack) -> list[StateAddress]:
     addresses = []
+    known = members_of(folder, open_ones=True)
     for server in state_servers(folder, topology_of(folder)):
+        if known and server.name not in known:
+            continue
         stack.callback(server.stop)
         addresses.append(server.start())
     return addresses
@@ -77,30 +86,47 @@ def topology_of(folder: WorkFolder) -> StreamTopology:
         ) from error
 
 
-def newest_record(clients: Sequence[StateClient]) -> Record | None:
-    """The record with the highest tag that a server has; None before the first window."""
+def committed_record(clients: Sequence[StateClient]) -> Record | None:
+    """The record that counts; None before the first window.
+
+    It is the one with the lowest tag among those of all members: a higher one is on its way to the
+    others, and may never count. A server that has lost its file says nothing.
+    """
     records = []
     for client in clients:
         reply = client.peek()
         if not isinstance(reply, Stamped):
-            raise StateServerError(
-                f"state server {client.address.shown} was started again just now; try again"
-            )
+            raise _started_again(client)
         if reply.record is not None:
             records.append(decode_record(reply.record))
-    return max(records, key=lambda record: record.tag, default=None)
+    return min(records, key=lambda record: record.tag, default=None)
 
 
 def fetch(
     clients: Sequence[StateClient], name: str, start: int = 0, size: int = WHOLE
 ) -> bytes | None:
-    """An object, or ``size`` bytes of it; None where every server that was asked is without it."""
+    """An object, or ``size`` bytes of it, from the first server that has it; None where every
+    server is without it.
+
+    Raises ``StateServerError`` where one that does not answer may have it.
+    """
+    silent: StateServerError | None = None
     for client in clients:
-        reply = client.get_parts(None, [(name, start, size)])
+        try:
+            reply = client.get_parts(None, [(name, start, size)])
+        except UnreachableError as error:
+            silent = error
+            continue
         if not isinstance(reply, tuple):
-            raise StateServerError(
-                f"state server {client.address.shown} was started again just now; try again"
-            )
-        if isinstance(reply[0], Found):
+            silent = _started_again(client)
+        elif isinstance(reply[0], Found):
             return reply[0].data
+    if silent is not None:
+        raise silent
     return None
+
+
+def _started_again(client: StateClient) -> StateServerError:
+    return StateServerError(
+        f"state server {client.address.shown} was started again just now; try again"
+    )

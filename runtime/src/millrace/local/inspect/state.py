@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millrace.errors import MillraceError, StateServerError
 from millrace.loading import LoadError, load_named
-from millrace.local.inspect.reading import fetch, newest_record, reachable, topology_of
+from millrace.local.inspect.reading import committed_record, fetch, reachable, topology_of
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.types import Record, Segment
 from millrace.state.client import StateClient
@@ -80,7 +80,7 @@ def _read(folder: WorkFolder, name: str, look: _Look) -> StateRows:
     topology = topology_of(folder)
     with reachable(folder) as clients:
         for _ in range(_TRIES):
-            record = newest_record(clients)
+            record = committed_record(clients)
             if record is None:
                 raise NoStateError(f"{folder.identity.name}: no window has been sealed yet")
             processor, keys = _stateful(topology, record, name)

@@ -1,0 +1,112 @@
+"""What is read beside the driver where there are several state servers: the record that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millrace.clock import SystemClock
+from millrace.errors import StateServerError
+from millrace.homes.documents import Proposal
+from millrace.local.inspect.reading import committed_record, fetch, reachable
+from millrace.local.launch import state_servers
+from millrace.local.servers import StateServer
+from millrace.local.takeover import take_over
+from millrace.local.workdir import WorkFolder, open_folder
+from millrace.protocol.codec import encode_record
+from millrace.protocol.record import first_record
+from millrace.protocol.types import Member, Phase, Stamp, Tag, View
+from millrace.state.client import StateClient
+from millrace.state.viewfile import ViewFile
+from millrace.topology.load import parse
+
+TOPOLOGY = """
+apiVersion: millrace.dev/v1alpha1
+kind: StreamTopology
+metadata: {name: several}
+spec:
+  stateServers: {replicas: 3, copies: 2}
+  sources: [{name: made, generator: {count: 1}}]
+  sinks: [{name: shown, inputs: [{from: made}], custom: {class: "nowhere:Sink"}}]
+"""
+STAMP = Stamp(1, 1)
+
+
+class World:
+    """A run with three servers, two of which are members of its view."""
+
+    def __init__(self, folder: WorkFolder) -> None:
+        self.folder = folder
+        self.servers: list[StateServer] = state_servers(folder, parse(TOPOLOGY))
+        self.clients = [StateClient(server.start(), folder.uid) for server in self.servers]
+        for client in self.clients:
+            client.stamp(STAMP)
+        self.install(*self.members()[:2])
+        folder.inbox.propose(Proposal(tuple(self.members()), ()))
+
+    def members(self) -> list[Member]:
+        return [client.address.member() for client in self.clients]
+
+    def install(self, *members: Member) -> None:
+        store = ViewFile(self.folder.view)
+        version, _ = store.read()
+        owners = (tuple(m.name for m in members),)
+        view = View(self.folder.uid, 1, 1, Phase.OPEN, 1, members, members, 1, owners)
+        assert store.cas(version, view) is not None
+
+    def write(self, server: int, sealed: int) -> None:
+        tag = Tag(1, 1, 1, sealed + 1)
+        record = replace(first_record(self.folder.uid, tag), sealed=sealed)
+        self.clients[server].write_record(STAMP, tag, encode_record(record))
+
+    def sealed(self) -> int | None:
+        with reachable(self.folder) as clients:
+            record = committed_record(clients)
+            return record.sealed if record is not None else None
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    folder = open_folder(tmp_path, "several", Path("t.yaml"), SystemClock())
+    lease = take_over(folder.path, lambda _: None)
+    made = World(folder)
+    yield made
+    for client, server in zip(made.clients, made.servers, strict=True):
+        client.close()
+        server.stop()
+    lease.release()
+
+
+def test_the_record_that_every_member_has_counts(world: World) -> None:
+    assert world.sealed() is None
+    world.write(0, 4)
+    world.write(1, 4)
+    # One that left the view long ago says nothing, nor does a seal that only one member has.
+    world.write(2, 1)
+    world.write(0, 5)
+    assert world.sealed() == 4
+    world.write(1, 5)
+    assert world.sealed() == 5
+
+
+def test_without_one_of_the_members_nothing_is_said(world: World) -> None:
+    """What the others have may be a seal that never counts."""
+    world.write(0, 5)
+    world.write(1, 4)
+    world.folder.inbox.propose(Proposal((world.members()[0], world.members()[2]), ()))
+    with pytest.raises(StateServerError, match="state server state-1 of the run is not alive"):
+        world.sealed()
+
+
+def test_an_object_is_read_from_whoever_has_it_and_answers(world: World) -> None:
+    world.clients[1].put(STAMP, [("here", b"bytes")])
+    with reachable(world.folder) as clients:
+        assert fetch(clients, "here") == b"bytes"
+        assert fetch(clients, "nowhere") is None
+        world.servers[0].stop()
+        assert fetch(clients, "here") == b"bytes"
+        with pytest.raises(StateServerError, match="state-0"):
+            fetch(clients, "nowhere")
