@@ -42,7 +42,8 @@ class Object:
 
     def __init__(self, blob: Blob, groups: int, data: bytes | None = None) -> None:
         self.data = blob.data if data is None else data
-        segment = Segment("o", 1, ALL, True, blob.rows, len(blob.data), blob.digest)
+        size_bytes = len(blob.data)
+        segment = Segment("o", 1, ALL, True, blob.rows, size_bytes, blob.digest, blob.index)
         self.link = Link(segment, groups)
         self.read: list[tuple[int, int]] = []
 
@@ -78,7 +79,7 @@ def test_chunks_of_other_groups_stay_where_they_are() -> None:
     found = chunks.read_index(blob.data, len(blob.data))
     assert found is not None
     index, digest = found
-    assert digest == blob.digest
+    assert digest == blob.index
     assert [[g for g, _ in chunk.spans] for chunk in index.chunks] == [[g] for g in range(K)]
     one = Object(blob, 1 << 3 | 1 << 4 | 1 << 9)
     assert one.rows() == expected(groups, one.link.groups)
@@ -138,7 +139,7 @@ def test_objects_of_earlier_releases_are_read_whole(monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
     one = Object(blob, 1 << 5)
     assert one.rows() == expected(groups, 1 << 5)
-    assert one.read[-1] == (0, len(blob.data))
+    assert one.read == [(0, len(blob.data))]
 
 
 def test_another_kind_is_refused_also_in_parts() -> None:

@@ -182,7 +182,8 @@ class Intent:
 class Segment:
     """One state blob in the chains of the key groups in the bit mask ``groups``.
 
-    A base holds the whole state of its groups, a delta what ``window`` changed.
+    A base holds the whole state of its groups, a delta what ``window`` changed. ``digest`` is over
+    its bytes, ``index`` over what lies at the end of a large one and lets a part of it be read.
     """
 
     name: str
@@ -192,6 +193,7 @@ class Segment:
     rows: int = 0
     size_bytes: int = 0
     digest: str = ""
+    index: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,10 @@ class OpenState(Generic[S]):
         if blob is None or (self.whole and 2 * blob.rows >= self.state.size):
             compact, blob = True, self.state.base()
         groups = self.key.groups if compact else blob.groups
-        segment = Segment(name, window, groups, compact, blob.rows, len(blob.data), blob.digest)
+        size_bytes = len(blob.data)
+        segment = Segment(
+            name, window, groups, compact, blob.rows, size_bytes, blob.digest, blob.index
+        )
         self._entry.wrote = links((*self._chain, segment), self._entry.holds)
         return segment, blob.data
 

@@ -6,7 +6,7 @@ batch of the same stream, so that some of its groups can be read without the res
     schema | chunk | chunk | ... | index (JSON) | its length (4 bytes) | "MRix"
 
 The index has the sizes and digests of the schema and of each chunk, and the groups in them. The
-digest of the object is that of its index: it covers everything, and a part can be checked by it.
+record has the digest of the index, so that a part can be checked as well as the whole.
 """
 
 from __future__ import annotations
@@ -65,11 +65,6 @@ class ChunkIndex:
         """The chunks with rows of the key groups in a mask."""
         return [p for p in self.chunks if any(groups >> group & 1 for group, _ in p.spans)]
 
-    def fits(self, data: memoryview) -> bool:
-        """Whether the chunks are what they were when the index was written."""
-        every = (self.schema, *self.chunks)
-        return all(digest_of(data[p.start : p.start + p.size]) == p.digest for p in every)
-
 
 def digest_of(data: bytes | memoryview) -> str:
     """128-bit XXH3 in hex: notices damage, not malice."""
@@ -118,8 +113,8 @@ def footer_size(tail: bytes | memoryview) -> int:
 
 
 def read_index(tail: bytes | memoryview, size_bytes: int) -> tuple[ChunkIndex, str] | None:
-    """The index of an object of this size that ends so, and the object's digest; ``None`` where
-    it has none, or one that does not fit."""
+    """The index of an object of this size that ends so, and its digest; ``None`` where it has
+    none, or one that does not fit."""
     size = footer_size(tail)
     if not FOOT_BYTES < size <= len(tail):
         return None

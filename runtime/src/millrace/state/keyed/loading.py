@@ -75,7 +75,7 @@ def _indexes(links: Sequence[Link], load: Load) -> list[ChunkIndex | None]:
                 longer[at] = size
                 continue
             read = chunks.read_index(tail, segment.size_bytes)
-            if read is not None and read[1] == segment.digest:
+            if read is not None and read[1] == segment.index:
                 found[at] = read[0]
         tails = longer
     return found
@@ -83,7 +83,8 @@ def _indexes(links: Sequence[Link], load: Load) -> list[ChunkIndex | None]:
 
 def _is_part(link: Link) -> bool:
     segment = link.segment
-    return segment.size_bytes > WHOLE_BYTES and bool(segment.groups & ~link.groups)
+    large = segment.size_bytes > WHOLE_BYTES
+    return large and segment.index != "" and bool(segment.groups & ~link.groups)
 
 
 def _tail(segment: Segment, size: int) -> Extent:
