@@ -132,6 +132,22 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         EmbeddedServer.start(tmp_path / "file")
 
 
+def test_a_password_is_on_disk_before_anything_is_protected_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = set()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with EmbeddedServer.start(tmp_path) as server:
+        named = [server.folder / "password", server.folder]
+        assert {path.stat().st_ino for path in named} <= synced
+
+
 def test_an_empty_password_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("")
     with pytest.raises(WorkFolderError, match="password is empty or damaged"):

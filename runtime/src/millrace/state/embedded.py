@@ -27,6 +27,7 @@ from typing import IO, Any, cast
 
 import redis
 
+from millrace import durable
 from millrace.errors import StateServerError, WorkFolderError
 from millrace.guard import die_with
 from millrace.modes import private_opener
@@ -208,7 +209,7 @@ def _prepare(folder: Path) -> str:
             log.replace(folder / "server.log.1")
         path = folder / "password"
         if not path.exists():
-            _write_private(path, secrets.token_hex(24))
+            durable.create(path, secrets.token_hex(24).encode())
         password = path.read_text().strip()
     except OSError as error:
         raise WorkFolderError(
@@ -221,15 +222,6 @@ def _prepare(folder: Path) -> str:
             "is made at the next start"
         )
     return password
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Replace a file, readable by its owner alone from the first moment."""
-    new = path.with_name(path.name + ".new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    new.replace(path)
 
 
 def _configuration(folder: Path, password: str, port: int, options: EmbeddedOptions) -> str:
@@ -268,7 +260,8 @@ def _launch(folder: Path, password: str, port: int, options: EmbeddedOptions) ->
     try:
         for leftover in folder.glob("temp-*"):
             leftover.unlink(missing_ok=True)
-        _write_private(folder / "valkey.conf", _configuration(folder, password, port, options))
+        configuration = _configuration(folder, password, port, options)
+        durable.replace(folder / "valkey.conf", configuration.encode(), durable=False)
         with open(folder / "server.log", "ab", opener=private_opener) as log:
             process = subprocess.Popen(
                 [str(binary), str(folder / "valkey.conf")],

@@ -235,20 +235,6 @@ class AggregateState:
         return blobs.write_sorted(self.partials(rows[order]), starts, self.kind)
 
 
-def combine(
-    rows: pa.RecordBatch, keys: Sequence[str], aggregates: Sequence[Aggregate], key_groups: int
-) -> tuple[pa.RecordBatch, Array, Array]:
-    """Combine input rows by key, as before an exchange.
-
-    Returns partial rows in order of first appearance, their hashes (uint64), and for each input
-    row (int64) the partial row that it went into.
-    """
-    state = AggregateState(rows.schema, keys, aggregates, key_groups)
-    state.begin()
-    into = state.update(rows)
-    return state.partials(), state.hashes(), into
-
-
 def order_by_group(hashes: Array, key_groups: int) -> tuple[Array, Array]:
     """Stable order (int64) of keys by key group, and the first place of each group (K + 1)."""
     order = np.empty(len(hashes), np.int64)
