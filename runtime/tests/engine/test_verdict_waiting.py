@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,33 @@ def test_slices_are_placed_by_as_many_virtual_nodes_as_were_declared(server, vir
     assert placed == [assign(18, names, None, virtual_nodes, striped=True)]
     assert assign(18, names, None, 1, striped=True) != assign(18, names, striped=True)
     made.stop()
+
+
+def owners_told(redis) -> list[tuple[str, ...]]:
+    log = AckLog(redis, UID)
+    entries = log.read({log.control_key: "0-0"})[log.control_key]
+    told = [decode_control(fields) for _, fields in entries]
+    return [entry.owners for entry in told if isinstance(entry, SliceOwners)]
+
+
+@pytest.mark.parametrize("by", ["question", "window"])
+def test_ackers_that_could_not_be_told_of_are_told_of_with_what_comes_next(server, verdicts, by):
+    """Else a window would wait for ever for one that is gone."""
+    asking, _, _ = verdicts
+    redis = connect(server.address, UID).redis
+    asking.open(ATTEMPT, 10)
+    redis.config_set("maxmemory", 1)
+    asking.members(("acker-1",))
+    redis.config_set("maxmemory", 0)
+    assert set(owners_told(redis)[-1]) == {"acker-0"}
+    if by == "window":
+        asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10)
+    else:
+        asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
+    deadline_s = time.monotonic() + ANSWER_S
+    while set(owners_told(redis)[-1]) != {"acker-1"}:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def test_a_question_that_was_refused_is_put_again_until_it_is_answered(server, verdicts):

@@ -6,9 +6,10 @@ import pytest
 import redis
 
 from millrace.errors import FencedError, NewerFormatError, ProtocolError, StateServerError
-from millrace.ids import TRACKING_PARTITIONS
+from millrace.ids import TRACKING_PARTITIONS, Execution
 from millrace.protocol.acklog import ControlEntry, ForgetAttempt, Open, SliceOwners
 from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, Intent, Verdict
+from millrace.ring import diff
 from millrace.tracking.control import RENEW_AFTER_OPENS, AckControl
 from millrace.tracking.log import AckLog, AckLogLostError, decode_control
 
@@ -103,6 +104,34 @@ def test_a_new_execution_sweeps_what_older_ones_left(
     client.set(f"mr:{{{uid}}}:record", b"kept")
     AckControl(log, 4, EDGES).begin(["a"])
     assert keys(client, uid) == {"ctl", "execution", f"mr:{{{uid}}}:record"}
+
+
+def test_a_window_keeps_its_slices_while_ackers_come_and_go(
+    client: redis.Redis, uid: str, log: AckLog, control: AckControl
+) -> None:
+    names = [f"acker-{n}" for n in range(6)]
+    control.set_ackers(names)
+    control.open(attempt(1), 100_000)
+    assert control.slices(attempt(1)) == 18
+    control.set_ackers(names[:5])
+    control.open(attempt(2), 100_000)
+    assert control.slices(attempt(2)) == 20
+    opened = {e.id: e.slices for e in entries(log) if isinstance(e, Open)}
+    assert opened == {attempt(1): 18, attempt(2): 20}
+    *_, placed = (e for e in entries(log) if isinstance(e, SliceOwners))
+    assert (len(placed.owners), [len(table) for table in placed.others]) == (20, [18])
+    moved = diff(SliceOwners.of(Execution(3), names).owners, placed.others[0])
+    assert moved.moves == moved.least == 3
+    log.append(attempt(2), [(19, b"one")])
+    with pytest.raises(AckLogLostError):
+        log.append(attempt(1), [(18, b"one")])
+    # Sixteen answers are not enough, and what is over is deleted as a whole.
+    log.answer(attempt(2), parts(2))
+    assert log.wait_verdict(attempt(2), 20, 0.0) is None
+    control.forget([attempt(1), attempt(2)])
+    assert keys(client, uid) == {"ctl", "execution"}
+    with pytest.raises(AckLogLostError, match="was not opened"):
+        control.slices(attempt(1))
 
 
 def test_the_control_stream_stays_short_and_complete(log: AckLog, control: AckControl) -> None:

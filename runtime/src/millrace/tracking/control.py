@@ -53,8 +53,9 @@ class AckControl:
     def begin(self, ackers: Iterable[str]) -> None:
         """Take the log over: place the slices, end and delete older executions' attempts."""
         with self._lock:
-            self._owners = self._place(ackers)
-            self._log.append_control(self._execution, self._owners, keep_from="=")
+            owners = self._place(ackers)
+            self._log.append_control(self._execution, owners, keep_from="=")
+            self._owners = owners
             self._live.clear()
         self._log.sweep(self._execution)
 
@@ -65,8 +66,7 @@ class AckControl:
             before = self._owners
             if before is None or (before.owners, before.others) != (owners.owners, owners.others):
                 self._tell_moves(before, owners)
-                self._owners = owners
-                self._renew()
+                self._renew(owners)
 
     def open(self, attempt: AttemptId, roots: int) -> None:
         """Announce a window attempt with this many roots in its intent.
@@ -81,11 +81,11 @@ class AckControl:
                 self._live[attempt] = self._log.append_control(self._execution, entry)
             except AckLogLostError:
                 self._live.clear()
-                self._renew()
+                self._renew(self._begun())
                 self._live[attempt] = self._log.append_control(self._execution, entry)
             self._opens += 1
             if self._opens % RENEW_AFTER_OPENS == 0:
-                self._renew()
+                self._renew(self._begun())
 
     def slices(self, attempt: AttemptId) -> int:
         """How many slices an attempt was opened with.
@@ -146,8 +146,12 @@ class AckControl:
             raise ProtocolError("ack log: nothing may be written to it before begin()")
         return self._owners
 
-    def _renew(self) -> None:
-        """Say again who owns what, and trim what no acker needs any more."""
-        self._owners = self._begun().renewed(self._held())
+    def _renew(self, owners: SliceOwners) -> None:
+        """Say who owns what, and trim what no acker needs any more.
+
+        What could not be said is not so: whoever wants it says it again.
+        """
+        owners = owners.renewed(self._held())
         keep_from = next(iter(self._live.values()), "=")
-        self._log.append_control(self._execution, self._owners, keep_from)
+        self._log.append_control(self._execution, owners, keep_from)
+        self._owners = owners

@@ -43,6 +43,7 @@ class Verdicts:
         self._edges = edges
         self._post = post
         self._ackers: tuple[str, ...] = ()
+        self._placed: tuple[str, ...] = ()
         self._control: AckControl | None = None
         self._log: AckLog | None = None
         self._where: tuple[Member, int] | None = None
@@ -56,19 +57,28 @@ class Verdicts:
         self._waiter.shutdown(wait=True, cancel_futures=True)
 
     def members(self, ackers: tuple[str, ...]) -> None:
-        """These ackers are alive."""
+        """These ackers are alive. What cannot be told now is told with the next question."""
         self._ackers = ackers
         with self._lock:
             control = self._control
-        if control is not None and ackers:
+        if control is not None:
             try:
-                control.set_ackers(ackers)
+                self._place(control)
             except (FencedError, StateServerError) as error:
                 log.warning("placing the ack log's slices: %s", error)
 
+    def _place(self, control: AckControl) -> None:
+        """Give slices to the ackers that are alive, if that was not done yet."""
+        ackers = self._ackers
+        if ackers and self._placed != ackers:
+            control.set_ackers(ackers)
+            self._placed = ackers
+
     def open(self, attempt: AttemptId, roots: int) -> None:
         """Announce an attempt. Raises ``StateServerError``, ``FencedError``."""
-        self._begun().open(attempt, roots)
+        control = self._begun()
+        self._place(control)
+        control.open(attempt, roots)
 
     def planned(self, plan: AttemptPlan) -> AttemptPlan:
         """The plan with as many slices as its attempt was opened with, if it was."""
@@ -129,6 +139,7 @@ class Verdicts:
                     control.close(marker)
                     crash.reached("driver.closed")
                     closed = True
+                self._place(control)
                 verdict = self._reader().wait_verdict(marker.id, slices, PATIENCE_S)
                 if verdict is not None:
                     crash.reached("driver.judged")
@@ -172,6 +183,8 @@ class Verdicts:
             if self._control is None or self._where != (member, execution):
                 found = AckLog(self._stores.client(member).redis, self._stores.uid)
                 control = AckControl(found, execution, self._edges(), self._virtual_nodes)
-                control.begin(self._ackers)
+                ackers = self._ackers
+                control.begin(ackers)
+                self._placed = ackers
                 self._log, self._control, self._where = found, control, (member, execution)
             return self._control
