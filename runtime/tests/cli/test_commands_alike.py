@@ -22,7 +22,7 @@ from millrace.clock import SystemClock
 from millrace.errors import ExitCode
 from millrace.homes.documents import RunEvent
 from millrace.local.files import write_json
-from millrace.local.runlog import RunLog
+from millrace.local.logs import RunLog
 from millrace.local.workdir import WorkFolder, open_folder
 from millrace.state.journalfiles import JournalFiles
 from millrace.topology.load import load

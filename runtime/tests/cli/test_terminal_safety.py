@@ -20,7 +20,7 @@ from millrace.clock import SystemClock
 from millrace.homes.documents import RunEvent
 from millrace.local.files import write_json
 from millrace.local.inspect.letters import Letter
-from millrace.local.runlog import RunLog
+from millrace.local.logs import RunLog
 from millrace.local.workdir import open_folder
 from millrace.state.journalfiles import JournalFiles
 

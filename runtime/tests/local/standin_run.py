@@ -14,11 +14,14 @@ from pathlib import Path
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, MillraceError
 from millrace.homes.documents import RunEvent
+from millrace.local.ackers import AckerPlan
 from millrace.local.children import ProcessSpec
+from millrace.local.scale import Asked, Scaling
 from millrace.local.servers import Embedded
 from millrace.local.supervisor import RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, take_over
 from millrace.local.workdir import open_folder
+from millrace.protocol.ackerload import AckerBounds
 
 TREE = Path(__file__).with_name("standin_tree.py")
 
@@ -51,8 +54,21 @@ def run(folder_path: Path, servers: int) -> RunResult:
     lease = take_over(folder.path, waiting, answer_s)
     plan = RunPlan(
         [Embedded(folder.path / f"state-{n}", f"state-{n}", folder.path) for n in range(servers)],
-        lambda _: [specification("acker", "acker-0", folder.path)],
+        AckerPlan(
+            lambda _, count: [
+                specification("acker", f"acker-{n}", folder.path) for n in range(count)
+            ],
+            bounds=AckerBounds(1, 4),
+        ),
         lambda _: specification("driver", "driver", folder.path),
+        Scaling(
+            copies=1,
+            wanted=frozenset(f"state-{n}" for n in range(servers)),
+            make=lambda name: Embedded(folder.path / name, name, folder.path),
+            view=lambda: None,
+            asked=Asked(folder.scale).look,
+            refusal=lambda _: "",
+        ),
     )
     try:
         return Supervisor(folder, lease, plan, Printer(), clock).run()

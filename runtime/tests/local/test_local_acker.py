@@ -38,7 +38,8 @@ ROOTS = 10_000
 
 @contextmanager
 def acker(view: Path, figures: Path, password: str | None) -> Iterator[subprocess.Popen[bytes]]:
-    place = ("--view", str(view), "--uid", "u", "--figures", str(figures))
+    ready = figures.with_suffix(".ready")
+    place = ("--view", str(view), "--uid", "u", "--figures", str(figures), "--ready", str(ready))
     process = subprocess.Popen(
         [sys.executable, "-m", "millrace.local.acker", "--name", "acker-0", *place],
         env={**os.environ, PASSWORD_VARIABLE: password or ""},
@@ -86,6 +87,7 @@ def test_figures_are_measured_where_a_window_is_judged(tmp_path: Path) -> None:
         assert verdict is not None
         # Nobody processed a root, so none is complete.
         assert verdict.complete == 0
+        assert figures.with_suffix(".ready").exists()
         until(figures.exists, "the acker's figures")
         assert json.loads(figures.read_text()) == {"roots": ROOTS, "bytes": 8 * ROOTS}
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from millrace.clock import SystemClock
 from millrace.local.crew import cause_in
-from millrace.local.logs import Lines, LogFile, LogPump
-from millrace.local.runlog import RunLog
+from millrace.local.logs import Lines, LogFile, LogPump, RunLog
 from millrace.state.journalfiles import EventFollower, JournalFiles
 
 

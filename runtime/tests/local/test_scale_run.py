@@ -64,6 +64,17 @@ def test_what_is_asked_for_adds_up_and_is_read_where_it_was_replaced(folder, top
         lease.release()
 
 
+def test_ackers_are_cut_to_what_the_load_may_choose_from(folder) -> None:
+    bounded = parse(TOPOLOGY.replace("spec:\n", "spec:\n  ackers: {min: 2, max: 3}\n"))
+    lease = take_over(folder.path, lambda _: None)
+    try:
+        for asked, had in ((9, 3), (1, 2), (3, 3)):
+            assert ask(folder, bounded, Scale(ackers=asked)) == Scale(None, had)
+            assert read(folder.scale) == Scale(None, had)
+    finally:
+        lease.release()
+
+
 def test_without_a_run_there_is_nothing_to_scale(folder, topology) -> None:
     with pytest.raises(ScaleError, match=r"not running.*spec.stateServers.replicas"):
         ask(folder, topology, Scale(state_servers=4))

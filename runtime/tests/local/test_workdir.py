@@ -14,9 +14,8 @@ import pytest
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, WorkFolderError
 from millrace.local.files import write_json
-from millrace.local.logs import LogFile
+from millrace.local.logs import LogFile, RunLog
 from millrace.local.processes import ProcessId
-from millrace.local.runlog import RunLog
 from millrace.local.takeover import take_over
 from millrace.local.workdir import (
     Identity,

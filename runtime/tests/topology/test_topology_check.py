@@ -211,6 +211,13 @@ def test_tracking_needs_an_acker():
     assert found(ackers={"replicas": 0}, guarantee="AtMostOnce") == []
 
 
+def test_the_least_and_the_most_ackers_come_together_and_in_order():
+    assert found(ackers={"min": 2, "max": 2}) == []
+    assert "says nothing without max" in at(found(ackers={"min": 2}), "spec.ackers.min").message
+    assert "without min" in at(found(ackers={"max": 2}), "spec.ackers.max").message
+    assert "(2)" in at(found(ackers={"min": 3, "max": 2}), "spec.ackers.min").message
+
+
 def test_copies_need_servers():
     problems = found(stateServers={"replicas": 2, "copies": 3})
     assert at(problems, "spec.stateServers.copies").value == 3

@@ -32,6 +32,8 @@ def test_equal_topologies_have_no_edits():
         ("spec.window.maxRecords=5", Effect.RESTART),
         ("spec.window.maxInterval=1s", Effect.RESTART),
         ("spec.ackers.replicas=3", Effect.RESTART),
+        ("spec.ackers.min=1", Effect.RESTART),
+        ("spec.ackers.max=4", Effect.RESTART),
         ("spec.ackers.backoff=5s", Effect.RESTART),
         ("spec.ackers.maxReplays=9", Effect.RESTART),
         ("spec.deadLetters.maxShare=9%", Effect.RESTART),

@@ -55,7 +55,14 @@ def register(app: typer.Typer) -> None:
                 raise typer.BadParameter(f"{name} {value}: cannot be less than 0")
         folder = find_folder(named_folder(one_file(file, topology), workdir))
         name = folder.identity.name
-        asked = ask(folder, topology_of(folder), Scale(state_servers, ackers))
+        declared = topology_of(folder)
+        asked = ask(folder, declared, Scale(state_servers, ackers))
+        if ackers is not None and asked.ackers != ackers:
+            least, most = declared.spec.ackers.least, declared.spec.ackers.most
+            print_plain(
+                f"{name} has {least} to {most} ackers by spec.ackers.min and max, never {ackers}"
+            )
+            ackers = asked.ackers
         if timeout == 0:
             print_plain(f"{name} is asked to have {_spoken(state_servers, ackers)}")
         elif await_scaled(folder, asked, timeout):

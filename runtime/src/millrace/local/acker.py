@@ -139,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--view", required=True, type=Path, help="file of the view")
     parser.add_argument("--uid", required=True, help="uid of the topology")
     parser.add_argument("--figures", required=True, type=Path, help="file to write figures to")
+    parser.add_argument("--ready", type=Path, help="file to make once the log can be read")
     options = parser.parse_args(arguments)
     logging.basicConfig(
         level=os.environ.get("MILLRACE_LOG_LEVEL", "INFO"),
@@ -155,6 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     options.figures.parent.mkdir(mode=0o700, exist_ok=True)
     log.info("serving topology %s, process %d", options.uid, os.getpid())
+    if options.ready is not None:
+        with suppress(OSError):  # whoever waits for it gives up in time
+            options.ready.touch(mode=0o600)
     try:
         LocalAcker(options.name, follow(options.view), open_log, options.figures).run()
     except MillraceError as error:

@@ -38,7 +38,8 @@ class ProcessSpec:
     """What to run. ``tree`` is for a command that has processes of its own below it.
 
     ``name`` is unique within a run (``acker-0``), ``role`` says what it is (``acker``);
-    ``environment`` is added to the supervisor's own.
+    ``environment`` is added to the supervisor's own. ``ready`` is a file that each life makes once
+    it can do its work; without one it can from its start on.
     """
 
     name: str
@@ -47,6 +48,7 @@ class ProcessSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
     tree: bool = False
+    ready: Path | None = None
 
 
 class Child:

@@ -10,6 +10,7 @@ import re
 import select
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from millrace.clock import Clock
@@ -97,6 +98,14 @@ class Crew:
         self.end(gone, grace_s)
         for name in gone:
             del self.posts[name]
+
+    def ready(self, name: str, after_s: float) -> bool:
+        """Whether the present life of a process can do its work, or is so old that it should."""
+        post = self.posts[name]
+        if post.child is None:
+            return False
+        said = post.spec.ready is None or post.spec.ready.exists()
+        return said or self._clock.monotonic_s() - post.started_s >= after_s
 
     def start_due(self) -> list[Post]:
         """Start what is due now; those that were started."""
@@ -192,6 +201,10 @@ class Crew:
         name = post.spec.name
         post.due_s = None
         post.tail.clear()
+        if post.spec.ready is not None:
+            # What an earlier life said. A folder that takes no change takes no new word either.
+            with suppress(OSError):
+                post.spec.ready.unlink(missing_ok=True)
         file = self._files.setdefault(name, LogFile(self._folder.logs / f"{name}.log"))
         tail = Lines(post.tail.append)
 

@@ -20,9 +20,10 @@ from millrace.homes.documents import Ask
 from millrace.homes.settings import PASSWORD_VARIABLE, RetiredSink, in_folder
 from millrace.local import scratch
 from millrace.local.accepted import accept, read_accepted, write_accepted
+from millrace.local.ackers import ACKER, AckerPlan
 from millrace.local.children import ProcessSpec
 from millrace.local.files import write_json
-from millrace.local.scale import Asked, Scaling, refusal_of, server_names
+from millrace.local.scale import Asked, Scaling, acker_bounds, refusal_of, server_names
 from millrace.local.servers import Embedded, External, StateServer, reach
 from millrace.local.supervisor import DRIVER, Listener, RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, take_over
@@ -259,7 +260,10 @@ class _Plan:
 
     def plan(self) -> RunPlan:
         servers = state_servers(self._folder, self._topology)
-        return RunPlan(servers, self.ackers, self.driver, self._scaling())
+        bounds = acker_bounds(self._topology)
+        count = bounds.clamped(self._topology.spec.ackers.replicas)
+        ackers = AckerPlan(self.ackers, count, bounds)
+        return RunPlan(servers, ackers, self.driver, self._scaling())
 
     def _scaling(self) -> Scaling:
         folder, topology = self._folder, self._topology
@@ -272,27 +276,25 @@ class _Plan:
             copies=spec.copies,
             wanted=wanted,
             make=lambda name: _embedded(folder, name),
-            ackers=self._ackers,
             view=WatchedView(folder.view).look,
             asked=Asked(folder.scale).look,
             refusal=lambda scale: refusal_of(topology, scale),
         )
 
-    def ackers(self, addresses: Sequence[StateAddress]) -> Sequence[ProcessSpec]:
-        spec = self._topology.spec
-        return self._ackers(addresses, spec.ackers.replicas if spec.tracked else 0)
-
-    def _ackers(self, addresses: Sequence[StateAddress], count: int) -> Sequence[ProcessSpec]:
+    def ackers(self, addresses: Sequence[StateAddress], count: int) -> Sequence[ProcessSpec]:
         return [self._acker(f"acker-{number}", addresses) for number in range(count)]
 
     def _acker(self, name: str, addresses: Sequence[StateAddress]) -> ProcessSpec:
         # The ack log has one copy, on the first member of the view, which may change.
+        ready = self._folder.ackers / f"{name}.ready"
         command = (
             *(sys.executable, "-m", "millrace.local.acker", "--name", name),
             *("--view", str(self._folder.view), "--uid", self._folder.uid),
             *("--figures", str(self._folder.ackers / f"{name}.json")),
+            *("--ready", str(ready)),
         )
-        return ProcessSpec(name, "acker", command, self._given(addresses), self._folder.path)
+        given = self._given(addresses)
+        return ProcessSpec(name, ACKER, command, given, self._folder.path, ready=ready)
 
     def driver(self, addresses: Sequence[StateAddress]) -> ProcessSpec:
         command = (

@@ -1,4 +1,4 @@
-"""What child processes write goes into files of limited size.
+"""What child processes write goes into files of limited size, what happens into the journal.
 
 A child's output is a pipe, so that the file can be cut while the child runs. One thread reads
 all pipes; it never waits for anything but them, so children do not block on a busy supervisor.
@@ -13,6 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from millrace.clock import Clock
+from millrace.homes.documents import RunEvent
+from millrace.homes.stores import Journal
 from millrace.modes import private_opener
 
 MAX_BYTES = 2_000_000
@@ -142,3 +145,17 @@ class LogPump:
         self._selector.unregister(pipe)
         os.close(pipe)
         return 1
+
+
+class RunLog:
+    """Makes events of what the supervisor sees."""
+
+    def __init__(self, journal: Journal, clock: Clock) -> None:
+        self._journal = journal
+        self._clock = clock
+
+    def add(self, kind: str, text: str, *, warning: bool = False) -> RunEvent:
+        """Add an event; a full disk loses the line, not the run."""
+        event = RunEvent(self._clock.now_s(), kind, text, warning=warning)
+        self._journal.add(event)
+        return event

@@ -7,7 +7,7 @@ follows it. It holds until the run ends: the next one goes by the topology's fil
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,13 +15,12 @@ from millrace import checked
 from millrace.errors import ExitCode, MillraceError, NewerFormatError
 from millrace.homes import codec
 from millrace.homes.documents import Scale, decode_processes
-from millrace.local.children import ProcessSpec
 from millrace.local.files import write_json
 from millrace.local.servers import StateServer
 from millrace.local.takeover import current_holder
 from millrace.local.workdir import WorkFolder
+from millrace.protocol.ackerload import AckerBounds
 from millrace.protocol.types import Phase, View
-from millrace.state.client import StateAddress
 from millrace.state.viewfile import WatchedView
 from millrace.topology.model import StreamTopology
 
@@ -48,7 +47,6 @@ class Scaling:
     copies: int
     wanted: frozenset[str]
     make: Callable[[str], StateServer]
-    ackers: Callable[[Sequence[StateAddress], int], Sequence[ProcessSpec]]
     view: Callable[[], View | None]
     asked: Callable[[], Scale | None]
     refusal: Callable[[Scale], str]
@@ -57,6 +55,16 @@ class Scaling:
 def server_names(count: int) -> list[str]:
     """Names of so many state servers."""
     return [f"state-{number}" for number in range(count)]
+
+
+def acker_bounds(topology: StreamTopology) -> AckerBounds:
+    """How many ackers a topology may have while it runs; none where nothing is tracked."""
+    ackers = topology.spec.ackers
+    if not topology.spec.tracked:
+        return AckerBounds(0, 0)
+    if ackers.least is None or ackers.most is None:
+        return AckerBounds(1, MOST)
+    return AckerBounds(ackers.least, ackers.most, automatic=True)
 
 
 def refusal_of(topology: StreamTopology, scale: Scale) -> str:
@@ -83,7 +91,9 @@ def refusal_of(topology: StreamTopology, scale: Scale) -> str:
 def ask(folder: WorkFolder, topology: StreamTopology, scale: Scale) -> Scale:
     """Ask the run of a work folder for another size; what all was asked for since it began.
 
-    Raises ``ScaleError`` where no run is alive, or it cannot be of that size.
+    Where the load decides between two numbers of ackers, only these and what lies between can be
+    had: of another number the nearest one is asked for. Raises ``ScaleError`` where no run is
+    alive, or it cannot be of that size.
     """
     name = folder.identity.name
     reason = refusal_of(topology, scale)
@@ -94,6 +104,8 @@ def ask(folder: WorkFolder, topology: StreamTopology, scale: Scale) -> Scale:
             f"{name} is not running; put the numbers into its file, spec.stateServers.replicas "
             "and spec.ackers.replicas"
         )
+    if scale.ackers is not None:
+        scale = replace(scale, ackers=acker_bounds(topology).clamped(scale.ackers))
     before = read(folder.scale) or Scale()
     given = {
         field: value

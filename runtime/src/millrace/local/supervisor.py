@@ -10,6 +10,7 @@ a state server ends    starts it again on its folder and proposes the new incarn
 another size is asked  starts what is missing; proposes the state servers that are to leave no
                        more, and ends them when a view without them is open
 an acker ends          proposes the others, starts it again, proposes it again
+an acker is to go      proposes the others, and ends it a moment later (``local.ackers``)
 the driver ends        drained: ends the run; fenced: ends the run as fenced; anything else:
                        kills what is left of its tree, then starts it again
 SIGINT, SIGTERM        asks the driver to end and waits; a second one kills it
@@ -35,12 +36,13 @@ from millrace.errors import ExitCode, NewerFormatError
 from millrace.guard import become_subreaper
 from millrace.homes import codec
 from millrace.homes.documents import ProcessRow, ProcessTable, Proposal, RunEvent, Scale
+from millrace.local.ackers import ACKER_STOP_S, AckerKeeper, AckerPlan
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death, await_any
 from millrace.local.files import write_json
+from millrace.local.logs import RunLog
 from millrace.local.processes import ProcessId, kill_marked
 from millrace.local.restarts import FINAL_CODES, GiveUp
-from millrace.local.runlog import RunLog
 from millrace.local.scale import Scaling, server_names
 from millrace.local.servers import ServerKeeper, StateServer
 from millrace.local.takeover import Lease, fenced_by
@@ -55,8 +57,6 @@ DRAIN_S = 60.0
 
 FENCED_DRAIN_S = 3.0
 """The same, when a newer run waits."""
-
-ACKER_STOP_S = 2.0
 
 DRIVER = "driver"
 
@@ -90,7 +90,7 @@ class RunPlan:
     """
 
     servers: Sequence[StateServer]
-    ackers: Callable[[Sequence[StateAddress]], Sequence[ProcessSpec]]
+    ackers: AckerPlan
     driver: Callable[[Sequence[StateAddress]], ProcessSpec]
     scaling: Scaling | None = None
 
@@ -119,6 +119,7 @@ class Supervisor:
         self._inbox = folder.inbox
         self._log = RunLog(folder.journal, clock)
         self._crew = Crew(folder, clock, listener.output)
+        self._ackers = AckerKeeper(plan.ackers, self._crew, clock, self._tell)
         scaling = plan.scaling
         copies = scaling.copies if scaling is not None else 1
         self._servers = ServerKeeper(plan.servers, clock, self._warn, self._sealed, copies)
@@ -181,13 +182,15 @@ class Supervisor:
                 self._acker_ended(death)
         if self._result is None:
             self._look_at_scale()
+            self._ackers.look()
             self._servers.look()
             self._follow_addresses()
             self._start_due()
             self._listener.progress()
 
     def _sleep_s(self) -> float:
-        moments = (self._crew.next_due_s(), self._servers.next_due_s(), self._deadline_s)
+        due = (self._crew.next_due_s(), self._ackers.next_due_s(), self._servers.next_due_s())
+        moments = (*due, self._deadline_s)
         now = self._clock.monotonic_s()
         return min([TICK_S, *(max(0.0, moment - now) for moment in moments if moment is not None)])
 
@@ -227,7 +230,8 @@ class Supervisor:
         if scaling is None or self._ending is not None:
             return
         asked = scaling.asked()
-        if asked is not None and asked != self._scale:
+        # The same may be asked for again: the load has changed the number of ackers meanwhile.
+        if asked is not None and asked is not self._scale:
             self._follow_scale(scaling, asked)
         if self._servers.leaving:
             self._servers.settle(scaling.view())
@@ -243,13 +247,7 @@ class Supervisor:
             self._servers.want(server_names(asked.state_servers), scaling.make)
             parts.append(f"{asked.state_servers} state servers")
         if asked.ackers is not None:
-            specs = scaling.ackers(self._addresses, asked.ackers)
-            for spec in specs:
-                self._crew.want(spec, FINAL_CODES)
-            wanted = {spec.name for spec in specs}
-            ackers = [n for n, post in self._crew.posts.items() if post.spec.role == "acker"]
-            self._crew.dismiss([name for name in ackers if name not in wanted], ACKER_STOP_S)
-            parts.append(f"{asked.ackers} ackers")
+            parts.append(self._ackers.scale(asked.ackers))
         self._tell("ScaleAsked", f"the run is to have {' and '.join(parts)}")
 
     def _stop_driver(self, result: RunResult, grace_s: float) -> None:
@@ -285,7 +283,7 @@ class Supervisor:
             self._start_again(death)
 
     def _acker_ended(self, death: Death) -> None:
-        if self._ending is None:
+        if not self._ackers.ended(death) and self._ending is None:
             self._start_again(death)
 
     def _start_again(self, death: Death) -> None:
@@ -316,15 +314,8 @@ class Supervisor:
         addresses = self._servers.addresses
         if addresses and addresses != self._addresses:
             self._addresses = addresses
-            for spec in self._acker_specs(addresses):
-                self._crew.want(spec, FINAL_CODES)
+            self._ackers.follow(addresses)
         self._publish()
-
-    def _acker_specs(self, addresses: Sequence[StateAddress]) -> Sequence[ProcessSpec]:
-        scaling, asked = self._plan.scaling, self._scale
-        if scaling is None or asked is None or asked.ackers is None or scaling.refusal(asked):
-            return self._plan.ackers(addresses)
-        return scaling.ackers(addresses, asked.ackers)
 
     def _start_due(self) -> None:
         if self._crew.child(DRIVER) is None:
@@ -336,7 +327,7 @@ class Supervisor:
 
     def _publish(self) -> None:
         """Write ``proposal.json`` and ``processes.json`` where they changed."""
-        proposal = Proposal(self._servers.proposed, tuple(self._crew.alive("acker")))
+        proposal = Proposal(self._servers.proposed, self._ackers.proposed())
         me = ProcessId.me()
         own = ProcessRow("supervisor", "supervisor", me.pid, me.ticks, started=self._started)
         processes = ProcessTable((own, *self._servers.rows(), *self._crew.rows()))

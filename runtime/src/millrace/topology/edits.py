@@ -88,6 +88,14 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
         "what is not sealed yet runs under it; AtMostOnce drops what was open and counts it",
     ),
     ("spec.window", Effect.RESTART, "the next window is planned with it"),
+    *(
+        (
+            f"spec.ackers.{field}",
+            Effect.RESTART,
+            "the next run begins with it; one that goes on may have been given another number",
+        )
+        for field in ("replicas", "min", "max")
+    ),
     ("spec.ackers", Effect.RESTART, "the driver reads it at its start"),
     ("spec.deadLetters", Effect.RESTART, "the driver reads it at its start"),
     ("spec.tracking", Effect.RESTART, "passes are built with or without tracking"),

@@ -69,6 +69,17 @@ class Ackers(Part):
     replicas: Whole = Field(
         1, ge=0, le=64, description="Acker processes. 0 needs tracking: Off or AtMostOnce."
     )
+    least: Whole | None = Field(
+        None,
+        alias="min",
+        ge=1,
+        le=64,
+        description="With max: the load decides how many there are, this many at the least. A run "
+        "begins with the replicas, or what is nearest to them.",
+    )
+    most: Whole | None = Field(
+        None, alias="max", ge=1, le=64, description="Most that the load may bring about. Needs min."
+    )
     virtual_nodes: Whole = Field(
         64, ge=1, le=1024, description="Positions of each acker on the hash ring."
     )

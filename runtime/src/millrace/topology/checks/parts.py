@@ -103,6 +103,28 @@ def ackers_for_tracking(facts: Facts) -> Iterator[Problem]:
         )
 
 
+def bounds_of_ackers(facts: Facts) -> Iterator[Problem]:
+    """The least and the most ackers come together, in this order."""
+    ackers = facts.topology.spec.ackers
+    if ackers.least is None and ackers.most is None:
+        return
+    if ackers.least is None or ackers.most is None:
+        given, missing = ("max", "min") if ackers.least is None else ("min", "max")
+        yield Problem(
+            f"spec.ackers.{given}",
+            ackers.most if ackers.least is None else ackers.least,
+            f"says nothing without {missing}",
+            f"add spec.ackers.{missing}, or declare only the replicas",
+        )
+    elif ackers.least > ackers.most:
+        yield Problem(
+            "spec.ackers.min",
+            ackers.least,
+            f"is more than spec.ackers.max ({ackers.most})",
+            "lower it or raise the max",
+        )
+
+
 def state_copies(facts: Facts) -> Iterator[Problem]:
     """Copies need as many servers; a server of one's own is one."""
     state = facts.topology.spec.state_servers
@@ -150,6 +172,7 @@ RULES = (
     separate_folders,
     guarantee_of_sinks,
     ackers_for_tracking,
+    bounds_of_ackers,
     state_copies,
     final_needs_an_end,
 )
