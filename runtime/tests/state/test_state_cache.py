@@ -207,6 +207,56 @@ def test_a_state_that_broke_is_loaded_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert store.read == ["w1"]
 
 
+def test_a_chain_that_went_back_is_what_counts() -> None:
+    """As after a restore: windows that were sealed here are not part of the new timeline."""
+    store = Store()
+    window = Window(store)
+    first = window.attempt((), range(10), "w1")
+    later = window.attempt(window.attempt(first, [1], "w2"), [2], "w3")
+    assert totals(window.open(later).state)[2] == 2
+    assert totals(window.open(first).state) == dict.fromkeys(range(10), 1)
+    other = window.attempt(first, [3], "w2.restored")
+    assert totals(window.open(other).state) == {k: 1 + (k == 3) for k in range(10)}
+
+
+def test_a_sealed_attempt_of_ones_own_is_not_taken_for_another_of_that_name() -> None:
+    """Names are never given twice; where they were, the content decides."""
+    store = Store()
+    here, there = Window(store), Window(store)
+    chain = here.attempt((), range(10), "w1")
+    mine = here.attempt(chain, [1], "w2")
+    store.objects.pop("w2")
+    theirs = there.attempt(chain, [2], "w2")
+    assert mine[-1].digest != theirs[-1].digest
+    assert totals(here.open(theirs).state) == {k: 1 + (k == 2) for k in range(10)}
+
+
+def test_topologies_and_processors_share_nothing() -> None:
+    store = Store()
+    window = Window(store)
+    chain = window.attempt((), range(10), "w1")
+    for key in (StateKey("other", "counts", ALL), StateKey("uid", "other", ALL)):
+        assert totals(window.cache.open(key, (), make, store.load).state) == {}
+        assert totals(window.cache.open(key, chain, make, store.load).state)[0] == 1
+    assert store.read == ["w1", "w1"]
+
+
+def test_a_change_of_parallelism_and_back_loads_anew() -> None:
+    store = Store()
+    cache = StateCache()
+    whole, halves = Window(store), [Window(store, mask) for mask in (0x00FF, 0xFF00)]
+    for one in (whole, *halves):
+        one.cache = cache
+    chain = whole.attempt((), range(40), "w1")
+    for half in halves:
+        name = f"w2.{half.key.groups}"
+        chain = half.attempt(chain, range(20), name)
+    assert totals(whole.open(chain).state) == {k: 1 + (k < 20) for k in range(40)}
+    found = [totals(half.open(chain).state) for half in halves]
+    assert {**found[0], **found[1]} == {k: 1 + (k < 20) for k in range(40)}
+    assert not set(found[0]) & set(found[1])
+
+
 def test_masks_of_another_division_are_dropped() -> None:
     store = Store()
     cache = StateCache()
@@ -349,7 +399,11 @@ def test_random_histories_equal_a_plain_model(seed: int, small: bool) -> None:
     workers = [{mask: make_window(store, mask) for mask in tasks} for _ in range(3)]
     chain: tuple[Segment, ...] = ()
     model: dict[int, int] = {}
+    kept: list[tuple[tuple[Segment, ...], dict[int, int]]] = []
     for number in range(40):
+        kept.append((chain, model))
+        if dice.random() < 0.06:  # all copies were lost, and an older window was restored
+            chain, model = dice.choice(kept)
         keys = dice.sample(range(60), dice.randint(0, 25))
         while True:
             segments = []

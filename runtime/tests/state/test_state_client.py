@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import random
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -55,6 +57,35 @@ def test_large_objects_are_cut_into_messages(client: StateClient) -> None:
     objects = [(f"o{n}", bytes([n]) * (12 << 20)) for n in range(4)]
     assert client.put(STAMP, objects) == OK
     assert client.get(STAMP, ["o3", "o0"]) == (Found(objects[3][1]), Found(objects[0][1]))
+
+
+def test_large_objects_are_read_in_messages_between_which_others_are_answered(
+    client: StateClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = [
+        ("small", b"s"),
+        *((f"o{n}", random.Random(n).randbytes(10 << 20)) for n in range(8)),
+    ]
+    objects.append(("large", random.Random(9).randbytes(70 << 20)))
+    assert client.put(STAMP, objects) == OK
+    answers: list[int] = []
+    call = client._call
+
+    def noted(name: str, keys: list[bytes], arguments: list[bytes], **options: bool) -> list[Any]:
+        raw = call(name, keys, arguments, **options)
+        answers.append(sum(len(data) for data in raw if data is not None))
+        return raw
+
+    monkeypatch.setattr(client, "_call", noted)
+    parts = [(name, 0, len(data)) for name, data in objects]
+    parts[3:3] = [("gone", 0, 90 << 20), ("large", 5, 40 << 20), ("o0", 9 << 20, 2 << 20)]
+    found = client.get_parts(STAMP, parts)
+    held = dict(objects)
+    assert [f.data if isinstance(f, Found) else None for f in found] == [
+        held[name][start : start + size] if name in held else None for name, start, size in parts
+    ]
+    assert max(answers) <= 33 << 20
+    assert sum(answers) > 190 << 20
 
 
 def test_an_object_beyond_the_servers_limit_is_refused(client: StateClient) -> None:

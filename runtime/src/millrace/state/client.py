@@ -155,19 +155,26 @@ class StateClient:
 
     def get_parts(self, stamp: Stamp | None, parts: Sequence[tuple[str, int, int]]) -> GetReply:
         """Of each object, by name, that many bytes (at least one) from a start on, or fewer where
-        it ends; otherwise as ``get``."""
-        found: list[Found | Missing] = []
-        for at in range(0, max(len(parts), 1), _NAMES_PER_CALL):
-            batch = parts[at : at + _NAMES_PER_CALL]
-            keys = [self._stamp, *(self._key(name) for name, _, _ in batch)]
+        it ends; otherwise as ``get``.
+
+        What is larger than a message is read in several, between which the server answers others.
+        """
+        found: list[list[bytes] | None] = [[] for _ in parts]
+        for batch in _cut(parts):
+            keys = [self._stamp, *(self._key(parts[at][0]) for at, _, _ in batch)]
             arguments = self._under(stamp)
             for _, start, size in batch:
                 arguments += (b"%d" % start, b"%d" % (start + size - 1))
             raw = self._call("get_parts", keys, arguments)
             if (refusal := _not_owner(raw)) is not None:
                 return refusal
-            found += (MISSING if data is None else Found(data) for data in raw[1:])
-        return tuple(found)
+            for (at, _, _), data in zip(batch, raw[1:], strict=True):
+                held = found[at]
+                if data is None:
+                    found[at] = None
+                elif held is not None:
+                    held.append(data)
+        return tuple(MISSING if held is None else Found(_joined(held)) for held in found)
 
     def list_objects(self, stamp: Stamp) -> ListReply:
         """Names of all objects, sorted."""
@@ -360,6 +367,30 @@ def _tag_of(text: bytes) -> Tag:
             f"the stored record's tag is {text!r}, not four numbers; something else wrote to "
             "this topology's keys"
         ) from error
+
+
+def _cut(parts: Sequence[tuple[str, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
+    """Cut (name, start, size) into messages of (place among them, start, size), each with an
+    answer of bounded size unless the size is only known to be less; at least one message."""
+    batch: list[tuple[int, int, int]] = []
+    answer = 0
+    for at, (_, start, size) in enumerate(parts):
+        known = size <= MAX_OBJECT_BYTES
+        step = _PUT_BYTES if known else size
+        for begin in range(start, start + size, step):
+            length = min(step, start + size - begin)
+            if batch and (
+                (known and answer + length > _PUT_BYTES) or len(batch) >= _NAMES_PER_CALL
+            ):
+                yield batch
+                batch, answer = [], 0
+            batch.append((at, begin, length))
+            answer += length if known else 0
+    yield batch
+
+
+def _joined(pieces: list[bytes]) -> bytes:
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _batches(

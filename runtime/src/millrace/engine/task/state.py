@@ -126,7 +126,12 @@ class TaskState:
         return self._task.object_name("state", f"{name}.{shard}")
 
     def _load(self, parts: Sequence[Extent]) -> Sequence[bytes]:
-        wanted = [
-            ObjectPart(p.segment.name, p.segment.groups, p.start, p.size or WHOLE) for p in parts
-        ]
+        wanted = []
+        for part in parts:
+            name, groups, size_bytes = (
+                part.segment.name,
+                part.segment.groups,
+                part.segment.size_bytes,
+            )
+            wanted.append(ObjectPart(name, groups, part.start, part.size or size_bytes or WHOLE))
         return self.servers().get_parts(wanted)
