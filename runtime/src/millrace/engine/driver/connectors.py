@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,29 +20,54 @@ from millrace.sources.loader import SourceSpec, make_source
 from millrace.topology import model
 from millrace.topology.model import StreamTopology
 
-
-def build_sources(topology: StreamTopology, folder: Path) -> list[Source]:
-    """Sources in declared order. Raises ``SourceError``."""
-    use_path(str(code_path(topology, folder)))
-    return [make_source(SourceSpec.of(one, folder)) for one in topology.spec.sources]
+log = logging.getLogger(__name__)
 
 
-def build_sinks(topology: StreamTopology, folder: Path, stores: Stores) -> list[Sink]:
-    """Sinks in declared order. Raises ``SinkError``."""
-    use_path(str(code_path(topology, folder)))
-    sinks = [open_sink(SinkSpec.of(one, folder)) for one in topology.spec.sinks]
-    for sink in sinks:
-        sink.staging = DriverStaging(stores.fetch)
-    return sinks
+class Connectors:
+    """Every source and sink that this driver has made, to be closed at its end, however it ends."""
 
+    def __init__(self, folder: Path, stores: Stores) -> None:
+        self._folder = folder
+        self._stores = stores
+        self._open: list[Source | Sink] = []
 
-def build_retired(declaration: Mapping[str, Any], folder: Path, stores: Stores) -> Sink:
-    """A sink that the topology no longer has. Raises ``SinkError``."""
-    try:
-        declared = model.Sink.model_validate(declaration)
-    except ValidationError as error:
-        name = declaration["name"]
-        raise SinkError(f"sink {name!r}: this release cannot read its declaration") from error
-    sink = make_sink(SinkSpec.of(declared, folder))
-    sink.staging = DriverStaging(stores.fetch)
-    return sink
+    def sources(self, topology: StreamTopology) -> list[Source]:
+        """Sources in declared order. Raises ``SourceError``."""
+        use_path(str(code_path(topology, self._folder)))
+        found = []
+        for declared in topology.spec.sources:
+            found.append(make_source(SourceSpec.of(declared, self._folder)))
+            self._open.append(found[-1])
+        return found
+
+    def sinks(self, topology: StreamTopology) -> list[Sink]:
+        """Sinks in declared order. Raises ``SinkError``."""
+        use_path(str(code_path(topology, self._folder)))
+        return [
+            self._kept(open_sink(SinkSpec.of(declared, self._folder)))
+            for declared in topology.spec.sinks
+        ]
+
+    def retired(self, declaration: Mapping[str, Any]) -> Sink:
+        """A sink that the topology no longer has. Raises ``SinkError``."""
+        try:
+            declared = model.Sink.model_validate(declaration)
+        except ValidationError as error:
+            name = declaration["name"]
+            raise SinkError(f"sink {name!r}: this release cannot read its declaration") from error
+        return self._kept(make_sink(SinkSpec.of(declared, self._folder)))
+
+    def _kept(self, sink: Sink) -> Sink:
+        self._open.append(sink)
+        sink.staging = DriverStaging(self._stores.fetch)
+        return sink
+
+    def close(self) -> None:
+        """Nothing runs any more that would use a source or sink. The second time does nothing."""
+        while self._open:
+            one = self._open.pop(0)
+            try:
+                one.close()
+            except Exception:
+                # The boundary of a connector's code: the run has ended as it has.
+                log.exception("closing %r", one.name)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from millrace import checked, crash
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.callbacks import Callbacks
-from millrace.engine.driver.connectors import build_retired, build_sinks, build_sources
+from millrace.engine.driver.connectors import Connectors
 from millrace.engine.driver.inbox import Mailbox
 from millrace.engine.driver.journal import EventTeller, StatusBoard
 from millrace.engine.driver.loop import Loop
@@ -40,7 +40,6 @@ from millrace.protocol.settings import Settings
 from millrace.protocol.types import Guarantee, Json, Record, RootRange
 from millrace.ring import owners
 from millrace.sinks.base import Sink
-from millrace.sources.base import Source
 from millrace.topology.model import StreamTopology
 
 log = logging.getLogger("millrace.driver")
@@ -117,7 +116,14 @@ class DriverProcess:
         self._folder = Path(told.folder)
         self._clock = clock or SystemClock()
         self._start = start
-        self._sources = build_sources(topology, self._folder)
+        self._stores = Stores(told.uid, password)
+        self._connectors = Connectors(self._folder, self._stores)
+        try:
+            self._sources = self._connectors.sources(topology)
+            self._sinks = self._connectors.sinks(topology)
+        except BaseException:
+            self._connectors.close()
+            raise
         self._callbacks = Callbacks(self._sources)
         self._settings = replace(
             settings_of(topology, told.uid),
@@ -125,8 +131,6 @@ class DriverProcess:
             components=told.components,
             drop_removed=told.drop_removed,
         )
-        self._stores = Stores(told.uid, password)
-        self._sinks = build_sinks(topology, self._folder, self._stores)
         self._view = open_view(told.view)
         self._machine = Driver(self._settings, self._owners, self._locate)
         self._machine.windows.on_bug = lambda text: log.error("unexpected: %s", text)
@@ -146,8 +150,14 @@ class DriverProcess:
 
     def run(self) -> int:
         """Run until drained, asked, fenced or failed; the exit code says which."""
-        for sink in self._sinks:
-            self._prepare(sink)
+        try:
+            for sink in self._sinks:
+                self._prepare(sink)
+            return self._run()
+        finally:
+            self._connectors.close()
+
+    def _run(self) -> int:
         starter = ThreadPoolExecutor(1, thread_name_prefix="spark-start")
         self._spark = starter.submit(
             self._start, self._topology, self._told.uid, self._folder, Path(self._told.workdir)
@@ -159,7 +169,6 @@ class DriverProcess:
         finally:
             performer.close()
             starter.shutdown(wait=False, cancel_futures=True)
-            self._close_connectors()
         self._statistics.stopped(stop)
         return self._code(stop)
 
@@ -175,16 +184,6 @@ class DriverProcess:
                 if self._events.add(e.Notify("SinkAway", str(error), warning=True)):
                     log.warning("%s", error)
             self._stop_asked.wait(RETRY_S)
-
-    def _close_connectors(self) -> None:
-        """Nothing runs any more that would use a source or sink."""
-        connectors: list[Source | Sink] = [*self._sources, *self._sinks]
-        for one in connectors:
-            try:
-                one.close()
-            except Exception:
-                # The boundary of a connector's code: the run has ended as it has.
-                log.exception("closing %r", one.name)
 
     # -- equipment
 
@@ -232,7 +231,7 @@ class DriverProcess:
             declared = declared_as.get((name, number))
             if declared is None:
                 raise SinkError(f"sink {name!r} was removed, and nothing is known of it any more")
-            sink = build_retired(declared, self._folder, self._stores)
+            sink = self._connectors.retired(declared)
             sink.prepare(told.uid)
             return sink
 

@@ -1,0 +1,234 @@
+"""However a driver ends, every source and sink that it made is closed, removed sinks too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millrace.checked import with_checksum
+from millrace.engine.driver.connectors import Connectors
+from millrace.engine.driver.process import DriverProcess, read_topology
+from millrace.engine.driver.stores import Stores
+from millrace.errors import ExitCode, NewerFormatError, SinkError, SourceError
+from millrace.homes.documents import Proposal
+from millrace.homes.settings import DriverSettings, RetiredSink, in_folder
+from millrace.local.files import write_json
+from millrace.protocol.record import first_record
+from millrace.protocol.types import Components, Sealed, Staged, Tag
+from millrace.state.inboxfiles import InboxFiles
+from millrace.topology.load import parse
+
+CODE = '''
+from pathlib import Path
+
+import pyarrow as pa
+
+from millrace.errors import SinkError, SourceError
+from millrace.sinks import Sink
+from millrace.sources import Source, SourcePlan
+
+
+class Book:
+    """Keeps an account of who was made and who was closed."""
+
+    def __init__(self, name, options, folder):
+        super().__init__(name, options, folder)
+        if options.get("made") == "never":
+            raise (SourceError if isinstance(self, Source) else SinkError)(f"no {name} today")
+        self.tell("made")
+
+    def tell(self, what):
+        with open(self.folder / "book", "a") as file:
+            file.write(f"{what} {self.name}\\n")
+
+    def close(self):
+        self.tell("closed")
+        if self.options.get("closes") == "badly":
+            raise RuntimeError("stuck")
+
+
+class Quiet(Book, Source):
+    def schema(self):
+        return pa.schema([("n", pa.int64())])
+
+    def plan(self, offsets, max_records):
+        return SourcePlan((), offsets, False)
+
+    def read(self, piece):
+        return iter(())
+
+
+class Mute(Book, Sink):
+    def prepare(self, uid, fresh=False, overwrite=False):
+        if self.options.get("prepares") == "never":
+            raise SinkError(f"{self.name} belongs to another")
+
+    def check_fresh(self, overwrite):
+        pass
+
+    def fence(self, execution):
+        pass
+
+    def last_shown(self):
+        return None
+
+    def stage(self, name, batches):
+        return None
+
+    def publish(self, sealed, mine, execution, step=None):
+        pass
+'''
+
+
+def spec(*sinks: dict[str, Any], **source: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "millrace.dev/v1alpha1",
+        "kind": "StreamTopology",
+        "metadata": {"name": "closing"},
+        "spec": {
+            "sources": [
+                {"name": "in", "custom": {"class": "bookkeeping:Quiet", "options": source}},
+                {"name": "also", "custom": {"class": "bookkeeping:Quiet"}},
+            ],
+            "sinks": list(sinks) or [sink("out"), sink("beside")],
+        },
+    }
+
+
+def sink(name: str, **options: Any) -> dict[str, Any]:
+    custom = {"class": "bookkeeping:Mute", "options": options}
+    return {"name": name, "inputs": [{"from": "in"}, {"from": "also"}], "custom": custom}
+
+
+@pytest.fixture
+def told(tmp_path: Path, uid: str) -> Callable[..., DriverSettings]:
+    """What a driver is told of a topology in a folder of its own."""
+    (tmp_path / "bookkeeping.py").write_text(CODE)
+
+    def settings(document: dict[str, Any], **more: Any) -> DriverSettings:
+        valid = parse(json.dumps(document), folder=tmp_path)
+        file = tmp_path / "topology.json"
+        whole = valid.model_dump(by_alias=True, mode="json", exclude_none=True)
+        write_json(file, with_checksum(whole))
+        return replace(in_folder(tmp_path, uid, file, tmp_path), **more)
+
+    return settings
+
+
+@pytest.fixture
+def password(state_server: Any) -> str:
+    found: str = state_server.address.password
+    return found
+
+
+@pytest.fixture
+def ended(tmp_path: Path, state_server: Any) -> Callable[[DriverProcess], int]:
+    """The exit code of a driver that finds a state server and is asked to stop."""
+
+    def run(driver: DriverProcess) -> int:
+        inbox = InboxFiles(tmp_path / "proposal.json", tmp_path / "requests")
+        inbox.propose(Proposal((state_server.address.member(),), ()))
+        driver.ask_to_stop()
+        return driver.run()
+
+    return run
+
+
+def book(folder: Path) -> dict[str, list[str]]:
+    """Who was made, and who was closed, in order."""
+    lines = (folder / "book").read_text().splitlines()
+    return {word: [n for w, n in map(str.split, lines) if w == word] for word in ("made", "closed")}
+
+
+def no_spark(*_: object) -> Any:
+    raise AssertionError("nothing of this needs Spark")
+
+
+ALL = ["in", "also", "out", "beside"]
+
+
+def test_a_driver_that_is_asked_to_stop_closes_everything(told, password, ended, tmp_path):
+    driver = DriverProcess(told(spec()), password, start=no_spark)
+    assert ended(driver) == ExitCode.OK
+    assert book(tmp_path) == {"made": ALL, "closed": ALL}
+
+
+def test_one_that_cannot_be_closed_keeps_no_other_open(told, password, ended, tmp_path):
+    document = spec(sink("out", closes="badly"), sink("beside"), closes="badly")
+    driver = DriverProcess(told(document), password, start=no_spark)
+    assert ended(driver) == ExitCode.OK
+    assert book(tmp_path)["closed"] == ALL
+
+
+def test_a_driver_whose_sink_cannot_be_prepared_closes_everything(told, password, tmp_path):
+    document = spec(sink("out"), sink("beside", prepares="never"))
+    with pytest.raises(SinkError, match="belongs to another"):
+        DriverProcess(told(document), password, start=no_spark).run()
+    assert book(tmp_path) == {"made": ALL, "closed": ALL}
+
+
+def test_a_driver_that_fails_under_way_closes_everything(told, password, tmp_path):
+    settings = told(spec())
+    (tmp_path / "proposal.json").write_text('{"format": 99}')
+    driver = DriverProcess(settings, password, start=no_spark)
+    with pytest.raises(NewerFormatError):
+        driver.run()
+    assert book(tmp_path) == {"made": ALL, "closed": ALL}
+
+
+@pytest.mark.parametrize(
+    ("document", "error", "made"),
+    [
+        (spec(made="never"), SourceError, []),
+        (spec(sink("out"), sink("beside", made="never")), SinkError, ["in", "also", "out"]),
+    ],
+)
+def test_what_was_made_before_one_that_cannot_be_is_closed(
+    told, password, tmp_path, document, error, made
+):
+    with pytest.raises(error, match="today"):
+        DriverProcess(told(document), password, start=no_spark)
+    if made:
+        assert book(tmp_path) == {"made": made, "closed": made}
+    else:
+        assert not (tmp_path / "book").exists()
+
+
+@pytest.mark.parametrize("prepares", ["at once", "never"])
+def test_a_removed_sink_is_closed_at_the_end(told, password, ended, tmp_path, prepares):
+    gone = sink("gone", prepares=prepares)
+    lives = Components(1, {"in": 0, "also": 0}, {}, {"out": 0, "beside": 0})
+    retired = (RetiredSink("gone", 0, gone),)
+    driver = DriverProcess(
+        told(spec(), components=lives, retired=retired), password, start=no_spark
+    )
+    opened = driver._retired()
+    before = replace(lives, edit=0, sinks={**lives.sinks, "gone": 0})
+    record = replace(
+        first_record("u", Tag(1, 1, 1, 1)),
+        components=before,
+        sealed=3,
+        unpublished=(Sealed(3, "d", (Staged("gone", "name", "d", 1, 1),)),),
+    )
+    if prepares == "never":
+        with pytest.raises(SinkError, match="belongs to another"):
+            opened.open(record)
+    else:
+        assert [one.name for one in opened.open(record)] == ["gone"]
+    assert book(tmp_path)["closed"] == []
+    assert ended(driver) == ExitCode.OK
+    assert book(tmp_path) == {"made": [*ALL, "gone"], "closed": [*ALL, "gone"]}
+
+
+def test_nothing_is_closed_twice(told, tmp_path):
+    settings = told(spec())
+    connectors = Connectors(tmp_path, Stores("u", None))
+    connectors.sources(read_topology(Path(settings.topology)))
+    connectors.close()
+    connectors.close()
+    assert book(tmp_path) == {"made": ["in", "also"], "closed": ["in", "also"]}
