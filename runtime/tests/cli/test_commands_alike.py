@@ -79,6 +79,15 @@ def test_every_command_takes_the_file_in_front_or_by_an_option(file, folder, wor
     assert twice.returncode == ExitCode.USAGE
 
 
+def test_scale_takes_the_file_the_same_ways_and_needs_a_run(file, folder) -> None:
+    for how in ([str(file)], ["-t", str(file)]):
+        done = command("scale", *how, "--state-servers", "2", cwd=Path("/"))
+        assert done.returncode == ExitCode.USAGE
+        assert "first is not running" in done.stderr
+    for nothing in ([], ["--ackers", "-1"], ["-t", str(file), "--ackers", "1"]):
+        assert command("scale", str(file), *nothing).returncode == ExitCode.USAGE
+
+
 def test_run_takes_the_file_the_same_ways(file, tmp_path) -> None:
     home = str(tmp_path / "no-java")
     done = [command("run", *how, JAVA_HOME=home) for how in ([str(file)], ["-t", str(file)])]

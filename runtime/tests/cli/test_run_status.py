@@ -116,6 +116,13 @@ def test_a_run_that_was_killed_says_so(work: Path, tmp_path: Path) -> None:
     assert document("--workdir", str(work), cwd=tmp_path)["state"] == "drained"
 
 
+def test_several_state_servers_are_named(work: Path, tmp_path: Path) -> None:
+    assert "state-0" not in status(cwd=tmp_path)
+    write_json(work / "status.json", {**FIGURES, "members": ["state-0", "state-2"]})
+    assert "state-0, state-2" in status(cwd=tmp_path)
+    assert document(cwd=tmp_path)["members"] == ["state-0", "state-2"]
+
+
 def test_the_topology_file_names_the_work_folder(work: Path, tmp_path: Path) -> None:
     file = tmp_path / "t.yaml"
     file.write_text("metadata: {name: counts}\nspec: {that: is not valid any more}")

@@ -159,7 +159,11 @@ def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         facts.append(("requests", f"{document['requests']:,} to be done with the next seal"))
     starts = f"{document['execution']} (lives of the driver)"
     changes = f"{document['epoch']} (changes of the state servers), {document['phase']}"
-    return [*facts, ("execution", f"{starts}, epoch {changes}")]
+    facts.append(("execution", f"{starts}, epoch {changes}"))
+    members = document["members"] or ()
+    if len(members) > 1:
+        facts.append(("state servers", ", ".join(members)))
+    return facts
 
 
 def _processes(rows: list[dict[str, Any]]) -> Table:
