@@ -62,11 +62,8 @@ def test_large_objects_are_cut_into_messages(client: StateClient) -> None:
 def test_large_objects_are_read_in_messages_between_which_others_are_answered(
     client: StateClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    objects = [
-        ("small", b"s"),
-        *((f"o{n}", random.Random(n).randbytes(10 << 20)) for n in range(8)),
-    ]
-    objects.append(("large", random.Random(9).randbytes(70 << 20)))
+    objects = [(f"o{n}", random.Random(n).randbytes(10 << 20)) for n in range(8)]
+    objects += [("small", b"s"), ("large", random.Random(9).randbytes(70 << 20))]
     assert client.put(STAMP, objects) == OK
     answers: list[int] = []
     call = client._call

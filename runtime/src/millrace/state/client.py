@@ -45,7 +45,9 @@ ANSWER_TIMEOUT_S = 15.0
 MAX_OBJECT_BYTES = 500 << 20
 """Largest object; servers refuse a value of more than 512 MiB."""
 
-_PUT_BYTES = 32 << 20
+_MESSAGE_BYTES = 32 << 20
+"""What a message carries at most, in either direction, unless it is a single object that is put."""
+
 _NAMES_PER_CALL = 256
 
 
@@ -376,12 +378,11 @@ def _cut(parts: Sequence[tuple[str, int, int]]) -> Iterator[list[tuple[int, int,
     answer = 0
     for at, (_, start, size) in enumerate(parts):
         known = size <= MAX_OBJECT_BYTES
-        step = _PUT_BYTES if known else size
+        step = _MESSAGE_BYTES if known else size
         for begin in range(start, start + size, step):
             length = min(step, start + size - begin)
-            if batch and (
-                (known and answer + length > _PUT_BYTES) or len(batch) >= _NAMES_PER_CALL
-            ):
+            full = known and answer + length > _MESSAGE_BYTES
+            if batch and (full or len(batch) >= _NAMES_PER_CALL):
                 yield batch
                 batch, answer = [], 0
             batch.append((at, begin, length))
@@ -406,7 +407,7 @@ def _batches(
                 f"most {MAX_OBJECT_BYTES}: raise spec.parallelism, so that each task holds "
                 "less state"
             )
-        if batch and (size + len(data) > _PUT_BYTES or len(batch) >= _NAMES_PER_CALL):
+        if batch and (size + len(data) > _MESSAGE_BYTES or len(batch) >= _NAMES_PER_CALL):
             yield batch
             batch, size = [], 0
         batch.append((name, data))

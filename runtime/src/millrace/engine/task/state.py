@@ -128,10 +128,7 @@ class TaskState:
     def _load(self, parts: Sequence[Extent]) -> Sequence[bytes]:
         wanted = []
         for part in parts:
-            name, groups, size_bytes = (
-                part.segment.name,
-                part.segment.groups,
-                part.segment.size_bytes,
-            )
-            wanted.append(ObjectPart(name, groups, part.start, part.size or size_bytes or WHOLE))
+            segment = part.segment
+            size = part.size or segment.size_bytes or WHOLE
+            wanted.append(ObjectPart(segment.name, segment.groups, part.start, size))
         return self.servers().get_parts(wanted)
