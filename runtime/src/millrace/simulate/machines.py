@@ -15,6 +15,7 @@ from millrace.simulate.parts.engine import Attempt
 from millrace.simulate.parts.flow import Ids
 from millrace.simulate.parts.plainfold import PlainMessage
 from millrace.simulate.parts.server import ServerModel
+from millrace.simulate.parts.sinks import FilesSink, Sink, TransactionSink
 from millrace.simulate.world import Clock, World
 
 
@@ -28,3 +29,4 @@ class Machines:
     ids: Callable[[], Ids] = Ids
     attempt: type[Attempt] = Attempt
     clock: Callable[[World], Clock] = World.monotonic_clock
+    sinks: tuple[type[Sink], ...] = (FilesSink, TransactionSink)

@@ -15,6 +15,7 @@ from millrace.ids import Execution
 from millrace.protocol import events as e
 from millrace.protocol import server as s
 from millrace.protocol.driver import Driver
+from millrace.protocol.membership import Standing
 from millrace.protocol.record import behind
 from millrace.protocol.types import AttemptId, Member, Stamp
 from millrace.simulate import history as h
@@ -58,6 +59,7 @@ class DriverProcess:
         self._rest: deque[e.Action] = deque()
         self._unheard: deque[e.Event] = deque()
         self._handling = False
+        self._change = around.plant.options.chaos.change
         self._attempts: dict[AttemptId, Attempt] = {}
         self._verdicts = Verdicts(
             self._world,
@@ -116,7 +118,7 @@ class DriverProcess:
             self._perform(action)
             self.actions += 1
             self._plant.history.add(h.Acted(self.number, self._claimed, action))
-            if self.alive and self._world.chance(self._plant.options.chaos.driver):
+            if self.alive and self._is_struck():
                 self._strike()
 
     def _perform(self, action: e.Action) -> None:
@@ -159,6 +161,16 @@ class DriverProcess:
                 pass  # the checkers see them in the history
             case _:
                 assert_never(action)
+
+    def _is_struck(self) -> bool:
+        if self._world.chance(self._plant.options.chaos.driver):
+            return True
+        return self._is_changing() and self._world.chance(self._change)
+
+    def _is_changing(self) -> bool:
+        """Whether it is on its way to an open view, where some runs strike more often."""
+        on_the_way = self.machine.membership.standing is not Standing.RECOVERED
+        return self._change > 0.0 and on_the_way
 
     def _strike(self) -> None:
         rng = self._world.rng
@@ -238,6 +250,8 @@ class DriverProcess:
                 self.post(refused(member, stamp, reply))
             elif isinstance(reply, s.Ok) or reply.current == record.tag:
                 self.post(e.RecordAck(member, stamp, record.tag.seq))
+            else:
+                self.post(e.Refused(member, stamp, "stamp", stamp))
 
         cluster.ask(
             member,
