@@ -36,8 +36,9 @@ class Chaos:
     that only the driver, only the tasks or both cannot reach, perhaps for good, ``hang_s`` about
     stopped processes, ``slow_s`` about slow ones, ``burst_s`` about as many as may be lost that die
     at once, ``power_s`` about all servers at once that go down and come back on their files,
-    ``stale_s`` about an old file that is put back, ``clock_s`` about a wall clock that is set. The
-    ``*_s`` are mean times between faults in seconds, 0 for never.
+    ``stale_s`` about an old file that is put back, ``clock_s`` about a wall clock that is set,
+    ``standby_s`` about the driver that stands by. The ``*_s`` are mean times between faults in
+    seconds, 0 for never.
     """
 
     driver: float = 0.0
@@ -70,6 +71,7 @@ class Chaos:
     hang_s: float = 0.0
     slow_s: float = 0.0
     half_seal: float = 0.0
+    standby_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Options:
     c comes, and with ``reborn`` the last stateful processor is replaced by another of its name.
     At ``older_s`` a copy of everything is taken, to be put back later (``older``). More than
     ``dead_percent`` of the judged roots dead stop the run, until its user allows more. ``holes`` is
-    the share of offsets that carry no record."""
+    the share of offsets that carry no record. With ``standby`` a second driver is kept ready."""
 
     seed: int
     guarantee: Guarantee
@@ -127,6 +129,7 @@ class Options:
     older_s: float | None = None
     dead_percent: int | None = None
     holes: float = 0.0
+    standby: bool = False
 
 
 _GUARANTEES = (
@@ -177,7 +180,7 @@ def draw(seed: int) -> Options:
         older_s=_older(seed) if servers == 1 and not poison_only else None,
     )
     options = replace(options, dead_percent=_dead_percent(options), holes=_holes(seed))
-    options = _with_servers(options)
+    options = _with_standby(_with_servers(options))
     return replace(options, chaos=replace(options.chaos, power_s=_power(options)))
 
 
@@ -186,6 +189,15 @@ def _power(options: Options) -> float:
     rng = Random(f"power/{options.seed}")
     often = options.copies > 1 and not options.poison_only and rng.random() < 0.4
     return rng.uniform(4.0, 12.0) if often else 0.0
+
+
+def _with_standby(options: Options) -> Options:
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"standby/{options.seed}")
+    if options.poison_only or options.older_s is not None or rng.random() < 0.65:
+        return options
+    chaos = replace(options.chaos, standby_s=rng.uniform(2.0, 12.0))
+    return replace(options, standby=True, chaos=chaos)
 
 
 def _with_servers(options: Options) -> Options:

@@ -95,7 +95,9 @@ class Simulation:
             AckerProcess(f"acker-{n}", self.world, self.history, self.log, self.machines.acker)
             for n in range(self.options.ackers)
         ]
-        self.supervisor = Supervisor(self.world, self.cluster, self.ackers, self._make_driver)
+        self.supervisor = Supervisor(
+            self.world, self.cluster, self.ackers, self._make_driver, self.options.standby
+        )
         self.checkers = Checkers(
             self.history,
             self.options,
@@ -222,7 +224,7 @@ class Simulation:
             gone,
             self.machines.clock,
         )
-        return DriverProcess(around, machine, number)
+        return self.machines.process(around, machine, number)
 
     def _dead_limit(self) -> DeadLimit:
         """What the user allows: all, once the run has stopped for it often enough."""

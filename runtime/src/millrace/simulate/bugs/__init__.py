@@ -123,6 +123,8 @@ BUGS: dict[str, Bug] = {
             "I3",
             lambda: Machines(acker=k.acker(k.SameTreeFold), ids=k.SameTreeIds),
         ),
+        Bug("claims_while_waiting", "standby", lambda: Machines(process=k.ClaimsWhileWaiting)),
+        Bug("never_takes_over", "standby", lambda: Machines(process=k.NeverTakesOver)),
         Bug("answers_unasked", "machine", lambda: Machines(attempt=k.AnswersUnasked)),
         Bug("short_read_is_hole", "I3", lambda: Machines(attempt=k.ShortReadIsHole)),
         Bug("seal_before_objects", "rule 18", lambda: Machines(attempt=k.SealBeforeObjects)),

@@ -1,4 +1,4 @@
-"""Deliberate bugs of what is around the driver: ackers, tasks and sinks."""
+"""Deliberate bugs of what is around the driver: ackers, tasks, sinks, a standby."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from millrace.protocol.types import (
     CloseMarker,
     Sealed,
 )
+from millrace.simulate.parts.driver import DriverProcess
 from millrace.simulate.parts.engine import Attempt, Task
 from millrace.simulate.parts.flow import Ids
 from millrace.simulate.parts.plainfold import PlainFold, PlainMessage
@@ -125,3 +126,21 @@ class PrunesMarks(FilesSink):
             del self._final[key]
         for window in [window for window in self._manifests if window < sealed.window]:
             del self._manifests[window]
+
+
+# --- drivers that stand by
+
+
+class ClaimsWhileWaiting(DriverProcess):
+    """Claims the execution ahead, to be quick when the other driver is gone."""
+
+    def stand_by(self) -> None:
+        super().stand_by()
+        self.start()
+
+
+class NeverTakesOver(DriverProcess):
+    """Stands by for ever, and says that it has started."""
+
+    def take_over(self) -> None:
+        self.started = self.alive

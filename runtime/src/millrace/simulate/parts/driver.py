@@ -50,6 +50,7 @@ class DriverProcess:
         machine.windows.on_bug = self._bug
         self.alive = True
         self.frozen = False
+        self.started = False
         self.actions = 0
         self.awake_since_s = around.plant.world.now_s
         self._around = around
@@ -72,13 +73,28 @@ class DriverProcess:
 
     # -- life and death
 
+    def stand_by(self) -> None:
+        """Be ready, and do nothing: the execution is claimed when ``take_over`` says so."""
+        self._plant.history.add(h.StandsBy(self.number))
+
+    def take_over(self) -> None:
+        """The driver before is gone. May be said late, twice or to a process that is gone."""
+        if self.frozen:
+            self._world.after(0.1, self.take_over)
+        elif self.alive and not self.started:
+            self._plant.history.add(h.TakesOver(self.number))
+            self.start()
+
     def start(self) -> None:
+        self.started = True
+        self.awake_since_s = self._world.now_s
         self._plant.history.add(h.DriverStarted(self.number))
         self._carry_out(self.machine.start(self._clock()))
 
     def post(self, event: e.Event) -> None:
-        """Hear an event, unless the process is gone; a frozen one hears it when it wakes."""
-        if not self.alive:
+        """Hear an event, unless the process is gone; a frozen one hears it when it wakes. One that
+        stands by looks at what there is when it starts."""
+        if not self.alive or not self.started:
             return
         self._unheard.append(event)
         self._listen()
@@ -102,8 +118,9 @@ class DriverProcess:
         self.frozen = False
         self.awake_since_s = self._world.now_s
         self._plant.history.add(h.DriverGone(self.number, "woken"))
-        self._carry_out([])
-        self._listen()
+        if self.started:
+            self._carry_out([])
+            self._listen()
 
     def _listen(self) -> None:
         while self._unheard and self.alive and not self.frozen and not self._rest:

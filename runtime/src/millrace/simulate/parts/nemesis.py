@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from millrace.protocol import events as e
-from millrace.protocol.types import DeadSegment, Member, Phase, Record, Replay
+from millrace.protocol.types import DeadSegment, Member, Phase, Record, Replay, View
 from millrace.simulate import history as h
 from millrace.simulate.options import Options
 from millrace.simulate.parts.acklog import AckerProcess, AckLog
@@ -74,6 +74,7 @@ class Nemesis:
             (chaos.part_s, self._part),
             (chaos.hang_s, self._hang),
             (chaos.slow_s, self._slow),
+            (chaos.standby_s, self._strike_standby),
             (1.0 if self._to.options.requests else 0.0, self._request),
         ):
             if mean_s:
@@ -149,11 +150,24 @@ class Nemesis:
         view = self._to.store.view
         if view is None:
             return False
-        last_open = view.last_open
-        if member not in last_open:
+        if not self._holds(member, view):
             return True
-        lost = sum(1 for one in last_open if self._to.cluster.lost(one))
-        return lost + 1 <= min(self._to.options.copies, len(last_open)) - 1
+        last_open = view.last_open
+        left = sum(any(self._holds(m, view) for m in self._lives(one)) for one in last_open)
+        return len(last_open) - left + 1 <= min(self._to.options.copies, len(last_open)) - 1
+
+    def _lives(self, one: Member) -> set[Member]:
+        """A member and who has come back with its name."""
+        return {one, *(m for m in self._to.cluster.alive() if m.name == one.name)}
+
+    def _holds(self, member: Member, view: View) -> bool:
+        """Whether a driver can have from it what is committed."""
+        if self._to.cluster.lost(member):
+            return False
+        record = self._to.cluster.held(member.name)
+        back = record is not None and record.tag.epoch >= view.open_epoch
+        named = any(one.name == member.name for one in view.last_open)
+        return member in view.last_open or (named and back)
 
     def _scale(self) -> None:
         """The user wants fewer or more state servers; only empty ones go at once."""
@@ -200,10 +214,15 @@ class Nemesis:
             cluster.kill(name)
             delay_s = rng.expovariate(1 / RESTART_S)
             if rng.random() < 0.3:
-                self._world.after(delay_s, self._put_file, name, old)
+                self._world.after(delay_s, self._restart_on, name, old)
             else:
                 self._world.after(delay_s, self._restart, name, rng.random() < 0.5, None)
         if self.crashes > before:
+            self._to.supervisor.look()
+
+    def _restart_on(self, name: str, file: ServerFile) -> None:
+        if name in self._to.cluster.down():
+            self._to.cluster.start_on(name, file)
             self._to.supervisor.look()
 
     def _half_sealed(self, entry: h.RecordWritten) -> None:
@@ -292,6 +311,17 @@ class Nemesis:
     def _rival(self) -> None:
         """Somebody starts a second driver although the first is well."""
         self._to.supervisor.start_driver()
+
+    def _strike_standby(self) -> None:
+        """The driver that stands by dies, or hangs and wakes up late."""
+        driver = self._to.supervisor.standby
+        if driver is None or not driver.alive or driver.frozen:
+            return
+        self.crashes += 1
+        if self._world.rng.random() < 0.5:
+            driver.kill()
+        else:
+            driver.freeze(self._world.rng.expovariate(1 / 5.0))
 
     def _stop(self) -> None:
         self._to.supervisor.tell(e.StopAsked())
