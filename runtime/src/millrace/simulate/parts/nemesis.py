@@ -172,7 +172,7 @@ class Nemesis:
     def _scale(self) -> None:
         """The user wants fewer or more state servers; only empty ones go at once."""
         cluster, options = self._to.cluster, self._to.options
-        if options.copies == 1 or len(cluster.names) == 1:
+        if options.copies == 1 or len(cluster.names) == 1 or self._recovering():
             return
         name = self._world.rng.choice(cluster.names)
         if name in cluster.wanted and len(cluster.wanted) > options.copies:
@@ -184,9 +184,12 @@ class Nemesis:
     def _power(self) -> None:
         """The machine goes down: all servers at once, which come back one by one on their files.
 
-        Not while one of the last open members is dead: that would be a loss of all copies."""
+        Not while one of the last open members is dead or about to leave: that would be a loss of
+        all copies."""
         cluster, view = self._to.cluster, self._to.store.view
         if view is None or not all(cluster.is_alive(member) for member in view.last_open):
+            return
+        if not {member.name for member in view.last_open} <= cluster.wanted:
             return
         self.crashes += 1
         for member in cluster.alive():
@@ -195,6 +198,12 @@ class Nemesis:
             delay_s = self._world.rng.expovariate(1 / RESTART_S)
             self._world.after(delay_s, self._restart, name, True, None)
         self._to.supervisor.look()
+
+    def _recovering(self) -> bool:
+        """Whether servers that have come back may be needed for what is on their files: none is
+        taken away until a view is open without their former lives."""
+        view = self._to.store.view
+        return view is None or any(self._to.cluster.lost(one) for one in view.last_open)
 
     def _cut(self) -> None:
         cluster, rng = self._to.cluster, self._world.rng
