@@ -290,11 +290,13 @@ class Membership:
         moving = self._move_if_changed()
         return [*actions, *(self._again() if moving is None else moving)]
 
-    def watch(self, everyone: bool) -> list[e.Action]:
-        """A tick with an open view: ask those of whom something is to be heard, or everyone."""
+    def watch(self, everyone: bool, asked: list[e.Action]) -> list[e.Action]:
+        """A tick with an open view: ask those of whom something is to be heard, or everyone;
+        ``asked`` are questions that go out beside these."""
         assert self.view is not None
         actions = self._suspect()
-        owing = self.suspicion.owing(self._proposed)
+        written = {action.member for action in asked if isinstance(action, e.SendRecord)}
+        owing = (m for m in self.suspicion.owing(self._proposed) if m not in written)
         return [*actions, *self._ask((*(self.view.target if everyone else ()), *owing))]
 
     def _suspect(self) -> list[e.Action]:
