@@ -6,6 +6,7 @@ from machine_script import Script, describe, member, stamp
 
 from millrace.protocol import events as e
 from millrace.protocol.suspicion import MOST_PROOF, PATIENCE, PROOF, Suspicion
+from millrace.protocol.types import Member
 
 THREE = """
     record R 1.1.1.5 sealed 3
@@ -182,22 +183,6 @@ def test_a_topology_is_born_without_a_silent_server() -> None:
     ]
 
 
-def test_one_that_was_left_out_is_called_back_early_where_it_is_needed() -> None:
-    """Of three servers with two copies the second one is silent before the first is trusted."""
-    found, (a, b, c) = Suspicion(), (member("a1"), member("b1"), member("c1"))
-    found.settle([a, b, c], [a, b])
-    found.asked([question("b1"), question("c1")])
-    for _ in range(PATIENCE):
-        found.tick([a, b, c], [])
-    assert found.choose((a, b, c), (b, c), 2) == (a, b), "nothing is won by waiting for it"
-    found.heard(answer("c1"))
-    found.tick([a, b, c], [])
-    assert found.choose((a, b, c), (b, c), 2) == (a, c)
-    assert found.choose((a, b, c), (b,), 2) == (a,), "it is not needed"
-    assert found.settle([a, b, c], [a, c]) == [b]
-    assert found.choose((a, b, c), (b,), 2) == (a, c), "and stays when it has come back"
-
-
 def test_a_driver_that_was_stopped_itself_suspects_nobody() -> None:
     """Its first tick comes before the answers that lie behind it; time alone means nothing."""
     script = Script().play(THREE).play(OPENED).play(SEALING)
@@ -215,11 +200,30 @@ def answer(name: str) -> e.Event:
     return e.Stamped(member(name), stamp("e1x1"), None)
 
 
+def silence(found: Suspicion, names: list[str], members: list[Member], ticks: int) -> None:
+    """Ticks at which these are asked and do not answer."""
+    for _ in range(ticks):
+        found.asked([question(name) for name in names])
+        found.tick(members, [])
+
+
+def test_one_that_was_left_out_is_called_back_early_where_it_is_needed() -> None:
+    """Of three servers with two copies the second one is silent before the first is trusted."""
+    found, (a, b, c) = Suspicion(), (member("a1"), member("b1"), member("c1"))
+    found.settle([a, b, c], [a, b])
+    silence(found, ["b1", "c1"], [a, b, c], PATIENCE)
+    assert found.choose((a, b, c), (b, c), 2) == (a, b), "nothing is won by waiting for it"
+    found.heard(answer("c1"))
+    found.tick([a, b, c], [])
+    assert found.choose((a, b, c), (b, c), 2) == (a, c)
+    assert found.choose((a, b, c), (b,), 2) == (a,), "it is not needed"
+    assert found.settle([a, b, c], [a, c]) == [b]
+    assert found.choose((a, b, c), (b,), 2) == (a, c), "and stays when it has come back"
+
+
 def test_a_full_server_answers() -> None:
     found, one = Suspicion(), member("a1")
-    found.asked([question("a1")])
-    for _ in range(PATIENCE):
-        found.tick([one], [])
+    silence(found, ["a1"], [one], PATIENCE)
     assert found.silent(one)
     found.heard(e.Unreachable(one, stamp("e1x1")))
     assert found.silent(one)
@@ -227,19 +231,23 @@ def test_a_full_server_answers() -> None:
     assert not found.silent(one)
 
 
-def test_a_question_that_nobody_waits_for_any_more_is_no_debt() -> None:
+def test_only_ticks_at_which_it_is_asked_count() -> None:
+    """A question whose answer is lost is no debt as long as nobody asks again."""
     found, one = Suspicion(), member("a1")
-    found.asked([question("a1")])
-    found.tick([], [])
-    assert found.owing([one]) == []
-
-
-def test_who_holds_something_is_watched_without_being_proposed() -> None:
-    found, one = Suspicion(), member("a1")
-    found.asked([question("a1")])
-    for _ in range(PATIENCE):
-        found.tick([], [one])
+    silence(found, ["a1"], [one], PATIENCE - 1)
+    silence(found, [], [one], 2 * PATIENCE)
+    assert not found.silent(one)
+    silence(found, ["a1"], [one], 1)
     assert found.silent(one)
+
+
+def test_who_is_neither_proposed_nor_holds_anything_is_forgotten() -> None:
+    found, one = Suspicion(), member("a1")
+    silence(found, ["a1"], [one], PATIENCE)
+    found.tick([], [one])
+    assert found.silent(one)
+    found.tick([], [])
+    assert not found.silent(one)
 
 
 def test_proof_is_doubled_up_to_a_limit() -> None:
@@ -248,16 +256,26 @@ def test_proof_is_doubled_up_to_a_limit() -> None:
     for _ in range(6):
         assert found.settle([one], []) == [one]
         assert found.settle([one], []) == [], "it is out"
-        ticks = 1
-        while not found.tick([one], []):
-            ticks += 1
+        ticks = 0
+        again: tuple[str, ...] = ()
+        while not again:
+            found.asked([question("a1")])
+            found.heard(answer("a1"))
+            again, ticks = found.tick([one], []), ticks + 1
         needed.append(ticks)
-        assert found.owing([one]) == []
+        assert found.on_trial([one]) == []
     assert needed == [PROOF, 2 * PROOF, 4 * PROOF, 8 * PROOF, MOST_PROOF, MOST_PROOF]
+
+
+def test_a_tick_without_a_question_proves_nothing() -> None:
+    found, one = Suspicion(), member("a1")
+    found.settle([one], [])
+    silence(found, [], [one], 2 * PROOF)
+    assert found.on_trial([one]) == [one]
 
 
 def test_the_next_life_of_a_server_proves_itself_too() -> None:
     """A server that the driver cannot reach is not reached after its restart either."""
     found = Suspicion()
     found.settle([member("a1")], [])
-    assert found.owing([member("a2")]) == [member("a2")]
+    assert found.on_trial([member("a2")]) == [member("a2")]

@@ -217,8 +217,8 @@ class Driver:
             return [e.Stop(e.StopKind.ASKED, f"stopped while {away} is away; the next run goes on")]
         if self.membership.standing is not Standing.RECOVERED:
             return [*self.membership.tick(), *self._watch()]
-        resent = self.windows.resend()
-        again = [*self._signs_of_life(resent), *resent]
+        again = self._signs_of_life()
+        again += self.windows.resend()
         if not self._fenced_sinks:
             if self.windows.draining:
                 text = "stopped before all sinks have answered; the next run goes on"
@@ -229,10 +229,9 @@ class Driver:
             again.append(e.ReadView(LOOK_AGAIN))
         return [*again, *self._watch()]
 
-    def _signs_of_life(self, asked: list[e.Action]) -> list[e.Action]:
+    def _signs_of_life(self) -> list[e.Action]:
         """Stamp the members again where one may be the reason that something waits."""
-        everyone = self.windows.waits() or bool(self.presence.away)
-        return self.membership.watch(everyone, asked)
+        return self.membership.watch(self.windows.waits() or bool(self.presence.away))
 
     def _watch(self) -> list[e.Action]:
         """A driver that waits for something would never notice that it has been replaced."""

@@ -290,14 +290,12 @@ class Membership:
         moving = self._move_if_changed()
         return [*actions, *(self._again() if moving is None else moving)]
 
-    def watch(self, everyone: bool, asked: list[e.Action]) -> list[e.Action]:
-        """A tick with an open view: ask those of whom something is to be heard, or everyone;
-        ``asked`` are questions that go out beside these."""
+    def watch(self, everyone: bool) -> list[e.Action]:
+        """A tick with an open view: ask those who have to prove themselves, or everyone."""
         assert self.view is not None
         actions = self._suspect()
-        written = {action.member for action in asked if isinstance(action, e.SendRecord)}
-        owing = (m for m in self.suspicion.owing(self._proposed) if m not in written)
-        return [*actions, *self._ask((*(self.view.target if everyone else ()), *owing))]
+        on_trial = self.suspicion.on_trial(self._proposed)
+        return [*actions, *self._ask((*(self.view.target if everyone else ()), *on_trial))]
 
     def _suspect(self) -> list[e.Action]:
         holding = self._to_stamp() if self.view is not None else []
@@ -308,18 +306,19 @@ class Membership:
 
     def _again(self) -> list[e.Action]:
         assert self.view is not None
-        owing = self.suspicion.owing(self._proposed)
+        on_trial = self._ask(self.suspicion.on_trial(self._proposed))
         if self.standing is Standing.STAMPING:
             if self.copies > 1:
                 self._lost |= {m for m in self.view.last_open if self.suspicion.silent(m)}
-            unasked = [m for m in self._to_stamp() if m not in self._answers]
             found = self._when_stamped()
-            return found if found else self._ask((*unasked, *owing))
+            unasked = [m for m in self._to_stamp() if m not in self._answers]
+            return found if found else list(dict.fromkeys((*self._ask(unasked), *on_trial)))
         if self.standing is Standing.COPYING:
-            return [*self._copy(), *self._ask((*self._sources(), *self.view.target, *owing))]
+            asked = self._ask((*self._sources(), *self.view.target))
+            return [*self._copy(), *asked, *on_trial]
         if self.standing is Standing.WRITING:
             assert self._write is not None
-            return [*self._write.send(), *self._ask(m for m in owing if m not in self.view.target)]
+            return [*self._write.send(), *on_trial]
         return []
 
     def _ask(self, members: Iterable[Member]) -> list[e.Action]:

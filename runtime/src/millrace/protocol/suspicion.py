@@ -4,7 +4,7 @@ A server that hangs, or that the driver alone cannot reach, stays in the operato
 long as its process lives. So the driver counts for itself, and leaves such a server out of the
 view::
 
-    trusted -- owes an answer for PATIENCE ticks, others hold all it holds --> left out
+    trusted -- owes an answer at PATIENCE ticks, others hold all it holds --> left out
        ^                                                                         |
        +---- has answered each of PROOF ticks in a row, twice as many each time --+
 
@@ -25,7 +25,7 @@ from millrace.protocol import events as e
 from millrace.protocol.types import Member
 
 PATIENCE = 10
-"""For how many ticks (``driver.RESEND_S``) a server may owe an answer."""
+"""At how many ticks (``driver.RESEND_S``) a server may owe an answer to what it was asked."""
 
 PROOF = 5
 """How many ticks in a row one that was left out has to answer before it is let in again."""
@@ -48,46 +48,56 @@ class Suspicion:
 
     def __init__(self) -> None:
         self._owed: dict[Member, int] = {}
+        self._asked: set[Member] = set()
+        self._answered: set[Member] = set()
         self._left_out: dict[str, _LeftOut] = {}
 
     def asked(self, actions: Iterable[e.Action]) -> None:
         """Note questions that a state server owes an answer to."""
         for action in actions:
             if isinstance(action, e.SendStamp | e.SendRecord):
-                self._owed.setdefault(action.member, 0)
+                self._asked.add(action.member)
 
     def heard(self, event: e.Event) -> None:
         """Note an answer, whatever it says; a server that is full has answered, too."""
         match event:
             case e.Stamped() | e.RecordAck() | e.Refused() | e.Unreachable(full=True):
+                self._answered.add(event.member)
+                self._asked.discard(event.member)
                 self._owed.pop(event.member, None)
 
     def tick(self, proposed: Iterable[Member], others: Collection[Member]) -> tuple[str, ...]:
         """A tick has passed; the names that are trusted again with it.
 
-        ``others`` are those that hold something without being proposed; the debts of any further
-        ones are forgotten.
+        It counts for those that were asked since the last one. ``others`` are those that hold
+        something without being proposed; the debts of any further ones are forgotten.
         """
         known = {*proposed, *others}
-        self._owed = {m: ticks + 1 for m, ticks in self._owed.items() if m in known}
+        owed = {m: self._owed.get(m, 0) + 1 for m in self._asked}
+        self._owed = {m: ticks for m, ticks in {**self._owed, **owed}.items() if m in known}
         again = []
         for member in proposed:
             out = self._left_out.get(member.name)
             if out is None or out.back:
                 continue
-            out.proofs = 0 if member in self._owed else out.proofs + 1
+            if member in self._asked:
+                out.proofs = 0
+            elif member in self._answered:
+                out.proofs += 1
             if out.proofs >= out.needed:
                 out.back = True
                 again.append(member.name)
+        self._asked.clear()
+        self._answered.clear()
         return tuple(again)
 
     def silent(self, member: Member) -> bool:
         """Whether it owes an answer for too long."""
         return self._owed.get(member, 0) >= PATIENCE
 
-    def owing(self, proposed: Iterable[Member]) -> list[Member]:
-        """Those to ask with each tick: who owes an answer, and who has to prove itself."""
-        return [m for m in proposed if m in self._owed or self._is_out(m)]
+    def on_trial(self, proposed: Iterable[Member]) -> list[Member]:
+        """Those that have to prove themselves: to be asked with each tick."""
+        return [m for m in proposed if self._is_out(m)]
 
     def choose(
         self, proposed: tuple[Member, ...], at_stake: Collection[Member], bearable: int

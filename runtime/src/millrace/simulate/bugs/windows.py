@@ -299,7 +299,7 @@ class NeverLooksUp(Driver):
     def _watch(self) -> list[e.Action]:
         return []
 
-    def _signs_of_life(self, asked: list[e.Action]) -> list[e.Action]:
+    def _signs_of_life(self) -> list[e.Action]:
         return []
 
 
