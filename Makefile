@@ -24,17 +24,17 @@ UV := $(VENV)/uv/bin/uv
 ##@ Try it
 
 .PHONY: demo
-demo: $(STAMP) java ## Word count over real text, checked against an independent count (CHAOS=1 kills processes)
+demo: classes ## Word count over real text, checked against an independent count (CHAOS=1 kills processes)
 	@$(BIN)/python examples/wordcount/demo.py $(ARGS)
 
 ##@ Check it
 
 .PHONY: test
-test: $(STAMP) java ## The tests that CI runs (ARGS="-k name" to choose)
+test: classes ## The tests that CI runs (ARGS="-k name" to choose)
 	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
 
 .PHONY: test-fast
-test-fast: $(STAMP) java ## The tests without the long ones of crashes, kills and poison
+test-fast: classes ## The tests without the long ones of crashes, kills and poison
 	@$(BIN)/python -m pytest $(TESTS) $(patsubst %,--ignore=%,$(LONG_TESTS)) $(ARGS)
 
 .PHONY: lint
@@ -59,11 +59,11 @@ mutants: $(STAMP) ## Small faults in the protocol, one at a time: who notices? (
 	@$(BIN)/python runtime/tests/mutants/mutant_runner.py $(ARGS)
 
 .PHONY: soak
-soak: $(STAMP) java ## One long history with at least 100 kills
+soak: classes ## One long history with at least 100 kills
 	@$(BIN)/python -m millrace_e2e.soak $(ARGS)
 
 .PHONY: bench
-bench: $(STAMP) java ## One benchmark (NAME=wordcount)
+bench: classes ## One benchmark (NAME=wordcount)
 	@$(BIN)/python benchmarks/$(NAME).py $(ARGS)
 
 ##@ Maintain it
@@ -80,16 +80,14 @@ schema: $(STAMP) ## Generate the schema and the reference of topology files
 	@$(BIN)/millrace schema --markdown > docs/topology.md
 
 .PHONY: states
-states: $(STAMP) ## Generate the description of the driver's states and of the deliberate bugs
+states: $(STAMP) ## Generate the description of the driver's states
 	@$(BIN)/python -m millrace.simulate.states > docs/windows.md
-	@$(BIN)/python -m millrace.simulate.bugs.table > docs/bugs.md
 
 .PHONY: verify
 verify: $(STAMP) ## Fail where generated files differ from what they are generated from
 	@$(BIN)/millrace schema | diff -u docs/topology.schema.json - \
 		&& $(BIN)/millrace schema --markdown | diff -u docs/topology.md - \
 		&& $(BIN)/python -m millrace.simulate.states | diff -u docs/windows.md - \
-		&& $(BIN)/python -m millrace.simulate.bugs.table | diff -u docs/bugs.md - \
 		|| { echo "docs/ is out of date; run: make schema states" >&2; exit 1; }
 
 .PHONY: venv
@@ -107,6 +105,11 @@ help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## "; print "usage: make <target> [NAME=value ...]" } \
 		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
 		/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: classes
+# Without it everything works, with slower starts: a home that is read-only is no reason to stop.
+classes: $(STAMP) java
+	@$(BIN)/millrace prepare > /dev/null || true
 
 .PHONY: java
 java:

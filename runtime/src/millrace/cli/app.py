@@ -14,6 +14,7 @@ from millrace.cli import (
     describe,
     list_,
     logs,
+    prepare,
     run,
     scale,
     schema,
@@ -25,7 +26,20 @@ from millrace.cli import (
 from millrace.cli.output import SafeConsole, exit_codes, print_error, visible
 from millrace.errors import MillraceError
 
-_COMMANDS = (validate, describe, run, status, logs, stop, scale, list_, dead_letters, state, schema)
+_COMMANDS = (
+    validate,
+    describe,
+    run,
+    status,
+    logs,
+    stop,
+    scale,
+    list_,
+    dead_letters,
+    state,
+    prepare,
+    schema,
+)
 """Modules with ``register(app)``, in the order of the help. New commands go here."""
 
 

@@ -1,4 +1,4 @@
-"""The Java that Spark will run on, looked at before anything is started."""
+"""The Java that Spark will run on: what it is, and the archive of classes that it starts with."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace.engine.jobs.classes import ClassArchiveError, archive
 from millrace.errors import JavaError
 
 OLDEST = 17
 """The first Java release that this Spark runs on."""
 
 _ANSWER_S = 60.0
+_ARCHIVE_S = 600.0
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _REMEDY = (
     f"Spark needs Java {OLDEST} or later: install a JRE (Debian: apt install default-jre-headless) "
@@ -73,3 +77,34 @@ def release_in(text: str) -> int | None:
         return None
     first = int(match[1])
     return int(match[2]) if first == 1 and match[2] else first
+
+
+def archive_path() -> Path:
+    """Where the archive of classes lies, made or not. Raises ``JavaError``."""
+    return archive()
+
+
+def make_archive() -> None:
+    """Make it, in a process of its own whose JVM ends with it. Raises ``ClassArchiveError``."""
+    command = [sys.executable, "-m", "millrace.engine.jobs.classes"]
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                check=False,
+                timeout=_ARCHIVE_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise ClassArchiveError(
+                f"Spark has not ended within {_ARCHIVE_S:g} s; try again when the machine has less "
+                "to do"
+            ) from None
+        said.seek(0)
+        lines = said.read().splitlines()
+    if done.returncode:
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        last = (errors or lines or ["nothing"])[-1]
+        raise ClassArchiveError(f"the archive of classes could not be made: {last}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace.engine.jobs import jvm
+from millrace.engine.jobs import classes, jvm
 from millrace.engine.task import blackbox
 from millrace.errors import TopologyError
 
@@ -128,6 +128,10 @@ def session_conf(settings: SessionSettings) -> dict[str, str]:
         f"spark.executorEnv.{blackbox.FOLDER_VARIABLE}": str(settings.blackbox),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
     }
+    if not settings.instances:
+        # Executors, and a driver beside them, find Spark under a path of their own.
+        shared = f"{conf['spark.driver.defaultJavaOptions']} {classes.options()}"
+        conf["spark.driver.defaultJavaOptions"] = shared.strip()
     if settings.worker_memory is not None:
         conf["spark.executor.pyspark.memory"] = settings.worker_memory
     own_java = {key: conf[key] for key in jvm.JAVA_OPTIONS}

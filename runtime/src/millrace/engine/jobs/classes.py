@@ -1,0 +1,133 @@
+"""Class-data sharing: Spark's JVM starts with the classes that an earlier one had loaded.
+
+An archive of them is made once for each Java and Spark, by a JVM that does what a window does
+(``python -m millrace.engine.jobs.classes``), and lies in the cache folder of the user. Without it,
+or where it does not fit (the JVM compares the version, the jars and a checksum), everything works
+and starts more slowly.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from hashlib import blake2b
+from pathlib import Path
+
+from millrace.errors import JavaError, MillraceError
+
+CACHE_VARIABLE = "XDG_CACHE_HOME"
+
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""An archive that does not fit is no news for whoever reads a log."""
+
+_FORMAT = b"1"
+"""Another one for archives that a JVM of other work or other options has to make."""
+
+
+class ClassArchiveError(MillraceError):
+    """The archive cannot be made, or not where it should lie."""
+
+
+def archive() -> Path:
+    """Where the archive for the Java and the Spark of this process lies, if it has been made.
+
+    Raises ``JavaError`` without a Java.
+    """
+    import pyspark
+
+    spark = Path(pyspark.__file__).parent
+    parts = (_FORMAT, _java(), pyspark.__version__.encode(), os.fsencode(spark))
+    digest = blake2b(b"\0".join(parts), digest_size=10).hexdigest()
+    cache = os.environ.get(CACHE_VARIABLE) or str(Path.home() / ".cache")
+    return Path(cache) / "millrace" / f"classes-{digest}.jsa"
+
+
+def options() -> str:
+    """The options of a JVM that is to start with the archive; none where there is no archive, or
+    one that somebody else could have written."""
+    try:
+        path = archive()
+        if not (_ours(path) and _ours(path.parent)):
+            return ""
+    except (JavaError, OSError, RuntimeError):
+        return ""
+    shared = f'"-XX:SharedArchiveFile={path}"'
+    return f"-Xshare:auto {shared} -XX:+VerifySharedSpaces {_QUIET}"
+
+
+def make() -> Path:
+    """Make the archive, in place of the one that is there. Takes the CPU of two starts of Spark.
+
+    Raises ``ClassArchiveError``, ``JavaError``.
+    """
+    path = archive()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _ours(path.parent):
+        raise ClassArchiveError(
+            f"{path.parent}: others may write there, and what lies there would run as you; take "
+            f"that right from them, or name another folder with {CACHE_VARIABLE}"
+        )
+    with tempfile.TemporaryDirectory(prefix="classes-", dir=path.parent) as folder:
+        draft = Path(folder) / "draft.jsa"
+        _record(draft, Path(folder))
+        if not draft.exists():
+            raise ClassArchiveError("the JVM ended without writing its archive of classes")
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    return path
+
+
+def _record(draft: Path, folder: Path) -> None:
+    """Start Spark as a driver does, do what windows do, and have its JVM write what it loaded."""
+    from millrace.engine.jobs.session import SessionSettings, build_session
+
+    recording = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={draft}"'}
+    session = build_session(
+        SessionSettings("classes", folder, driver_memory="512m", conf=recording)
+    )
+    context = session.sparkContext
+    pairs = context.parallelize(range(4), 2).map(lambda n: (n % 2, n)).partitionBy(2)
+    assert sum(pairs.values().collect()) == sum(range(4))
+    assert session.sql("select 1 as one").count() == 1
+    gateway = context._gateway
+    session.stop()
+    # Its standard input is what the JVM lives by; behind its end it writes the archive.
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+def _ours(path: Path) -> bool:
+    """Whether only this user and root can have written there."""
+    found = path.stat()
+    return found.st_uid in (os.geteuid(), 0) and not stat.S_IMODE(found.st_mode) & 0o022
+
+
+def _java() -> bytes:
+    """Which Java Spark takes, by where it is and what it says that it is."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if program is None or not os.path.exists(program):
+        raise JavaError("java is not there")
+    real = Path(program).resolve()
+    release = real.parents[1] / "release"
+    told = release.read_bytes() if release.is_file() else b"%d" % real.stat().st_size
+    return os.fsencode(real) + told
+
+
+def main() -> int:
+    """Make the archive; for a process of its own, since its JVM ends with it."""
+    try:
+        print(make())
+    except (MillraceError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code if isinstance(error, MillraceError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

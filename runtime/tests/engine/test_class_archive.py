@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millrace.engine.jobs import classes
+from millrace.local.java import make_archive
+
+SESSION = """
+import sys
+from pathlib import Path
+from millrace.engine.jobs.session import SessionSettings, build_session
+
+folder = Path(sys.argv[1])
+log = f"-Xlog:class+load:file={folder}/loaded"
+conf = {"spark.driver.extraJavaOptions": f'-XX:TieredStopAtLevel=1 "{log}"'}
+session = build_session(SessionSettings("test", folder, conf=conf))
+print(session.sparkContext.parallelize([3, 4], 2).sum())
+"""
+
+
+@pytest.fixture(scope="module")
+def made() -> Path:
+    """The archive of this environment."""
+    path = classes.archive()
+    if not path.exists():
+        make_archive()
+    return path
+
+
+def started(folder: Path, cache: Path) -> tuple[str, int]:
+    """(what a session printed, classes that came from the archive)."""
+    folder.mkdir(mode=0o700)
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION, str(folder)],
+        env={**os.environ, classes.CACHE_VARIABLE: str(cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = (folder / "loaded").read_text()
+    return done.stdout + done.stderr, loaded.count("shared objects file (top)")
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_spark_starts_with_an_archive_and_despite_a_damaged_one(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bool
+) -> None:
+    cache = tmp_path / "a cache"
+    monkeypatch.setenv(classes.CACHE_VARIABLE, str(cache))
+    here = classes.archive()
+    here.parent.mkdir(mode=0o700, parents=True)
+    content = bytearray(made.read_bytes())
+    if damage:
+        content[len(content) // 2 : len(content) // 2 + 4096] = bytes(4096)
+    here.write_bytes(content)
+    here.chmod(0o400)
+    said, shared = started(tmp_path / "work", cache)
+    assert "7" in said.split()
+    assert "shared archive" not in said
+    assert shared == 0 if damage else shared > 1000
+
+
+def test_an_archive_that_others_could_have_written_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(classes.CACHE_VARIABLE, str(tmp_path))
+    here = classes.archive()
+    assert classes.options() == ""
+    here.parent.mkdir(mode=0o700)
+    here.write_bytes(b"archive")
+    here.chmod(0o600)
+    assert str(here) in classes.options()
+    here.chmod(0o620)
+    assert classes.options() == ""
+    here.chmod(0o600)
+    here.parent.chmod(0o770)
+    assert classes.options() == ""
+    with pytest.raises(classes.ClassArchiveError, match="others may write there"):
+        classes.make()
+
+
+def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = classes.archive()
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    other = classes.archive()
+    (tmp_path / "jdk" / "release").write_text('JAVA_VERSION="99"')
+    assert len({before, other, classes.archive()}) == 3
+
+
+def test_without_a_java_there_are_no_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert classes.options() == ""
+
+
+def test_prepare_says_what_is_there(made: Path) -> None:
+    command = [sys.executable, "-m", "millrace.cli.app", "prepare"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert (done.returncode, done.stdout) == (0, f"{made} is there already\n")
