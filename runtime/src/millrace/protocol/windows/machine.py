@@ -9,7 +9,7 @@ starts whatever the committed record allows; nothing is started while a write is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import assert_never
 
 from millrace.errors import ProtocolError
@@ -19,7 +19,7 @@ from millrace.protocol import events as e
 from millrace.protocol import record as records
 from millrace.protocol.membership import Membership, RecordWrite
 from millrace.protocol.names import LettersObject
-from millrace.protocol.record import NextWindow, Outcome
+from millrace.protocol.record import NextWindow
 from millrace.protocol.settings import Settings
 from millrace.protocol.types import (
     AttemptId,
@@ -30,7 +30,6 @@ from millrace.protocol.types import (
     Guarantee,
     Intent,
     Record,
-    Roots,
     TaskReport,
     Verdict,
 )
@@ -64,7 +63,8 @@ from millrace.protocol.windows.doing import (
     Writing,
     WritingLetters,
 )
-from millrace.protocol.windows.outcomes import judged, outputs, too_many
+from millrace.protocol.windows.forgetting import Forgetting
+from millrace.protocol.windows.outcomes import judged, outcome_of, too_many
 from millrace.protocol.windows.planning import Planning
 from millrace.protocol.windows.publishing import Publishing
 from millrace.protocol.windows.surprises import Awaited
@@ -76,19 +76,8 @@ Change = Callable[[Record], Record]
 OnBug = Callable[[str], None]
 """Told of an event that nobody can have asked for."""
 
-SWEEP_WINDOWS = 256
-"""How often objects of losing task attempts are looked for, in windows."""
-
 HOLD_S = 1.0
 """Pause before a window runs again that met a lost state server."""
-
-
-@dataclass(slots=True)
-class Forgettable:
-    """What can be forgotten once the next record is committed."""
-
-    attempts: list[AttemptId] = field(default_factory=list)
-    sweep: bool = True
 
 
 class Windows:
@@ -110,7 +99,7 @@ class Windows:
         self.publishing = Publishing()
         self._progress: dict[WindowNumber, Progress] = {}
         self._numbers: dict[WindowNumber, WindowAttempt] = {}
-        self._forgettable = Forgettable()
+        self._forgetting = Forgetting()
         self._requests: dict[str, e.DeadLetterRequest] = {}
         self._bugs_told: set[tuple[type, type]] = set()
         self._now_s = 0.0
@@ -130,7 +119,7 @@ class Windows:
             for i in record.intents
             if i.window in self._progress and self._progress[i.window].intent == i
         }
-        self._forgettable.sweep = True
+        self._forgetting.sweep()
         self._interrupted = bool(record.intents)
         return self._report(record)
 
@@ -349,16 +338,7 @@ class Windows:
         return [e.Committed(record, self.membership.version)]
 
     def _forget(self, before: Record, now: Record) -> list[e.Action]:
-        needed = records.needed_objects(now)
-        names = tuple(sorted(records.needed_objects(before) - needed))
-        attempts = tuple(self._forgettable.attempts)
-        if now.sealed % SWEEP_WINDOWS == 0 and now.sealed > before.sealed:
-            self._forgettable.sweep = True
-        if not (names or attempts or self._forgettable.sweep):
-            return []
-        keep = needed if self._forgettable.sweep else None
-        self._forgettable = Forgettable(sweep=False)
-        return [e.Forget(self.membership.stamp, now.sealed, names, attempts, keep)]
+        return self._forgetting.next(self.membership.stamp, before, now)
 
     # -- planning
 
@@ -508,8 +488,7 @@ class Windows:
         ended = self.attempt
         if ended is None:
             return []
-        self._forgettable.attempts.append(ended)
-        self._forgettable.sweep = True
+        self._forgetting.given_up(ended)
         return [e.Cancel(ended)] if cancel else []
 
     def _run_over(self, cancel: bool) -> list[e.Action]:
@@ -536,7 +515,7 @@ class Windows:
         text = f"attempt {attempt.attempt} of window {window}: "
         match decision:
             case SealIt(progress, dropped):
-                self._forgettable.attempts.append(attempt)
+                self._forgetting.sealed(attempt)
                 return self._end_window(SealDraft(winners, progress, dropped))
             case DropIt(progress, reason):
                 said = f"window {window} is dropped (AtMostOnce): {reason}"
@@ -627,22 +606,7 @@ class Windows:
         return [e.Notify("DeadLetters", text, window, warning=True), *self._seal(stored)]
 
     def _seal(self, draft: SealDraft) -> list[e.Action]:
-        segments, staged = outputs(draft.winners)
-        roots = None
-        if self.settings.callbacks:
-            # The record is written with every window: it stays small without traces.
-            letters = tuple(replace(letter, trace="") for letter in draft.letters)
-            roots = Roots(draft.progress.intent, draft.replays, letters)
-        outcome = Outcome(
-            segments,
-            staged,
-            draft.replays,
-            draft.dead,
-            draft.dropped,
-            roots,
-            draft.letters,
-            draft.holes,
-        )
+        outcome = outcome_of(draft, self.settings.callbacks)
         return self._change(lambda record: self._with_next(records.seal(record, outcome)), Sealing)
 
     # -- publishing

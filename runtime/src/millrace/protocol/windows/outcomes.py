@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from millrace.protocol import cohorts
-from millrace.protocol.types import Cohort, Intent, Segment, Staged, Verdict
+from millrace.protocol.record import Outcome
+from millrace.protocol.types import Cohort, Intent, Roots, Segment, Staged, Verdict
 from millrace.protocol.windows.causes import causes, told
 from millrace.protocol.windows.decide import Judged
 from millrace.protocol.windows.doing import SealDraft
@@ -72,3 +73,23 @@ def outputs(
         (s for report in winners.reports for s in report.staged), key=lambda s: (s.sink, s.name)
     )
     return segments, tuple(staged)
+
+
+def outcome_of(draft: SealDraft, told: bool) -> Outcome:
+    """What is sealed; with ``told`` its roots stay with the record, for who is told of them."""
+    segments, staged = outputs(draft.winners)
+    roots = None
+    if told:
+        # The record is written with every window: it stays small without traces.
+        letters = tuple(replace(letter, trace="") for letter in draft.letters)
+        roots = Roots(draft.progress.intent, draft.replays, letters)
+    return Outcome(
+        segments,
+        staged,
+        draft.replays,
+        draft.dead,
+        draft.dropped,
+        roots,
+        draft.letters,
+        draft.holes,
+    )
