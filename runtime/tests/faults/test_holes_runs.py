@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "engine" / "code" / "holeysource.py"
+CODE = Path(__file__).parents[1] / "engine" / "code"
 END_S = 500.0
 
 TOPOLOGY = """
@@ -41,7 +41,8 @@ spec:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    shutil.copy(SOURCE, tmp_path)
+    for module in ("holeysource.py", "numbersource.py"):
+        shutil.copy(CODE / module, tmp_path)
     (tmp_path / "t.yaml").write_text(TOPOLOGY)
     return tmp_path
 

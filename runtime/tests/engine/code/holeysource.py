@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from numbersource import Numbers
 
 from millrace import row
-from millrace.sources.base import ReadBatch, Source, SourcePlan
+from millrace.sources.base import ReadBatch
 
 
 def is_hole(offset: int) -> bool:
@@ -13,17 +14,8 @@ def is_hole(offset: int) -> bool:
     return offset % 11 == 10 or 200 <= offset < 260
 
 
-class Holey(Source):
+class Holey(Numbers):
     """The offsets below ``count`` that are no holes; ``batch`` offsets come at a time."""
-
-    def schema(self):
-        return pa.schema([("n", pa.int64())])
-
-    def plan(self, offsets, max_records):
-        start = offsets or 0
-        count = min(max_records, self.options["count"] - start)
-        ranges = (self.range_of("numbers", start, count),) if count else ()
-        return SourcePlan(ranges, start + count, start + count == self.options["count"])
 
     def read(self, piece):
         end = piece.start + piece.count
@@ -33,8 +25,7 @@ class Holey(Source):
     def part(self, offsets):
         held = [n for n in offsets if not is_hole(n)]
         holes = tuple((at, 1) for at, n in enumerate(offsets) if is_hole(n))
-        data = pa.RecordBatch.from_arrays([pa.array(held, pa.int64())], schema=self.schema())
-        return ReadBatch(data, holes=holes)
+        return self.batch(held, holes)
 
 
 class HoleyAndShort(Holey):
