@@ -22,8 +22,8 @@ from millrace.protocol.types import Record, Segment, Stamp, Tag
 from millrace.state.client import StateAddress, StateClient
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
+from millrace.state.keyed.cache import Load
 from millrace.state.keyed.dictstate import DictState
-from millrace.state.keyed.query import Fetch
 from millrace.topology.load import parse
 
 K = 128
@@ -175,7 +175,7 @@ def test_what_a_later_window_deletes_meanwhile_is_read_from_its_record(
 def test_state_that_is_always_gone_ends_with_an_error(
     folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nothing(clients: Sequence[StateClient]) -> Fetch:
+    def nothing(clients: Sequence[StateClient]) -> Load:
         def read(segments: Sequence[Segment]) -> list[bytes]:
             raise statereader._GoneError
 
