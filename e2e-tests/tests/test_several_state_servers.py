@@ -122,3 +122,22 @@ def test_servers_and_ackers_come_and_go_under_load(copies: int, place: Place) ->
         assert {*NAMES, "acker-0", "acker-1", "acker-2"} & listed == {*NAMES[:2], "acker-0"}
         assert not any((place.work / name).exists() for name in NAMES[2:4])
         drain(place, run)
+
+
+def test_a_run_with_fewer_servers_than_the_last_one_fetches_what_the_others_hold(
+    place: Place,
+) -> None:
+    """With one copy each: the file asks for one server, the run before was made larger."""
+    set_up(place, 1, 1, seed=9)
+    with running(place, environment=CALL_S) as run:
+        run.await_sealed(1, SLOW_S)
+        code, text = command(
+            place, "scale", "--state-servers", "3", "--timeout", "200", deadline_s=SLOW_S
+        )
+        assert code == 0, text
+        run.await_sealed(run.status()["sealed"] + 1, SLOW_S)
+        run.kill()
+    with running(place, environment=CALL_S) as run:
+        run.until(lambda: run.events("StateServerLeft")[1:], "the leave of two servers", SLOW_S)
+        assert run.status()["members"] == ["state-0"]
+        drain(place, run)
