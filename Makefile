@@ -80,14 +80,16 @@ schema: $(STAMP) ## Generate the schema and the reference of topology files
 	@$(BIN)/millrace schema --markdown > docs/topology.md
 
 .PHONY: states
-states: $(STAMP) ## Generate the description of the driver's states
+states: $(STAMP) ## Generate the description of the driver's states and of the deliberate bugs
 	@$(BIN)/python -m millrace.simulate.states > docs/windows.md
+	@$(BIN)/python -m millrace.simulate.bugs.table > docs/bugs.md
 
 .PHONY: verify
 verify: $(STAMP) ## Fail where generated files differ from what they are generated from
 	@$(BIN)/millrace schema | diff -u docs/topology.schema.json - \
 		&& $(BIN)/millrace schema --markdown | diff -u docs/topology.md - \
 		&& $(BIN)/python -m millrace.simulate.states | diff -u docs/windows.md - \
+		&& $(BIN)/python -m millrace.simulate.bugs.table | diff -u docs/bugs.md - \
 		|| { echo "docs/ is out of date; run: make schema states" >&2; exit 1; }
 
 .PHONY: venv

@@ -106,6 +106,25 @@ def test_the_driver_dies_at_every_step_of_a_view_change(place: Place) -> None:
         drain(place, run)
 
 
+@pytest.mark.parametrize("hung", ["state-0", "state-1"])
+def test_a_server_that_hangs_is_left_out_and_let_in_again(hung: str, place: Place) -> None:
+    """It lives, so nobody starts it anew: only the driver can tell. The first has the ack log."""
+    set_up(place, 3, 2, seed=8)
+    with running(place, environment=CALL_S) as run:
+        run.await_sealed(2, SLOW_S)
+        zombie = pid_of(place, hung)
+        assert processes.signalled(zombie, signal.SIGSTOP)
+        others = [name for name in NAMES[:3] if name != hung]
+        run.until(lambda: run.status()["members"] == others, f"{hung} to be left out", SLOW_S)
+        run.await_sealed(run.status()["sealed"] + 2, SLOW_S)
+        assert len(run.events("StateServerLeftOut")) == 1
+        assert processes.signalled(zombie, signal.SIGCONT)
+        run.until(lambda: hung in run.status()["members"], f"{hung} to be let in", SLOW_S)
+        assert pid_of(place, hung) == zombie
+        run.await_sealed(run.status()["sealed"] + 1, SLOW_S)
+        drain(place, run)
+
+
 @pytest.mark.parametrize("copies", [1, 2])
 def test_servers_and_ackers_come_and_go_under_load(copies: int, place: Place) -> None:
     set_up(place, copies, copies, seed=7)

@@ -374,6 +374,7 @@ def test_missing_state_is_waited_for() -> None:
         wait 1
         tick
         -> CopyObjects 1.1.1.4 from a1
+        -> SendStamp a1 e2x2
         uncopied 1.1.1/state/p is nowhere
         propose a1 b2
         -> CasView 6 e3 moving x2 a1 b1 to a1 b2

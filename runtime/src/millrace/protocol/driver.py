@@ -71,6 +71,7 @@ class Driver:
         if self.stopped is not None:
             return []
         before = self.membership.standing
+        self.membership.suspicion.heard(event)
         actions = self.presence.observe(event, self.membership.view)
         actions += self._react(event, now_s)
         if not any(isinstance(action, e.Stop) for action in actions):
@@ -78,6 +79,7 @@ class Driver:
         if isinstance(event, e.Tick) and now_s >= self._resend_s:
             self._resend_s = now_s + RESEND_S
             actions.append(e.Wake(self._resend_s))
+        self.membership.suspicion.asked(actions)
         for action in actions:
             if isinstance(action, e.Stop):
                 self.stopped = action
@@ -229,11 +231,7 @@ class Driver:
 
     def _signs_of_life(self) -> list[e.Action]:
         """Stamp the members again where one may be the reason that something waits."""
-        view = self.membership.view
-        assert view is not None
-        if not (self.windows.waits() or self.presence.away):
-            return []
-        return [e.SendStamp(m, self.membership.stamp) for m in view.target]
+        return self.membership.watch(self.windows.waits() or bool(self.presence.away))
 
     def _watch(self) -> list[e.Action]:
         """A driver that waits for something would never notice that it has been replaced."""

@@ -19,19 +19,23 @@ What recovery does if the driver dies right after a step:
   members of ``last_open`` are read again, so a half-written target is never believed (rule 14);
 - CAS to ``open``: done; if the answer was lost the next driver sees the open view.
 
+Which members the view should have is the operator's proposal without those servers that do not
+answer this driver (``protocol.suspicion``).
+
 A view in phase ``creating`` is the topology's birth: until its CAS to ``open`` succeeds nothing
 was ever acted on, so a next driver simply writes the first record again (rule 17).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from millrace.ids import Epoch, Execution, Seq, Timeline
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
+from millrace.protocol.suspicion import PATIENCE, Suspicion
 from millrace.protocol.types import Member, Phase, Record, Stamp, Tag, View
 
 Owners = Callable[[tuple[Member, ...], tuple[tuple[str, ...], ...]], tuple[tuple[str, ...], ...]]
@@ -64,6 +68,9 @@ class Standing(str, Enum):
     WRITING = "writing"
     OPENING = "opening"
     RECOVERED = "recovered"
+
+
+_ON_THE_WAY = (Standing.STAMPING, Standing.COPYING, Standing.WRITING)
 
 
 @dataclass(slots=True)
@@ -105,6 +112,7 @@ class Membership:
         self.version = 0
         self.execution = Execution(0)
         self.record: Record | None = None
+        self.suspicion = Suspicion()
         self._key_groups = key_groups
         self._proposed: tuple[Member, ...] = ()
         self._seq = Seq(0)
@@ -128,20 +136,41 @@ class Membership:
         self._seq = Seq(self._seq + 1)
         return Tag(self.view.timeline, self.execution, self.view.epoch, self._seq)
 
+    def wanted(self) -> tuple[Member, ...]:
+        """The members that the view should have: those proposed that can be relied on."""
+        if self.view is None:
+            return self._proposed
+        if self.view.phase is Phase.CREATING:
+            # Its view was never open: nothing can be lost.
+            return self.suspicion.choose(self._proposed, (), 1)
+        at_stake = [m for m in self.view.last_open if not self._copied_from(m)]
+        bearable = max(1, min(self.copies, len(self.view.last_open)))
+        return self.suspicion.choose(self._proposed, at_stake, bearable)
+
+    def _copied_from(self, member: Member) -> bool:
+        """Whether what a last open member holds is at hand even if it is no member any more: it
+        has answered, or has come back on a file that holds as much."""
+        if self.standing not in _ON_THE_WAY:
+            return False
+        if member in self._answers:
+            return not self.suspicion.silent(member)
+        back = [m for m in self._returned() if m.name == member.name]
+        return any(self._answers[m] is not None and self._recent(self._answers[m]) for m in back)
+
     def members_changed(self) -> bool:
-        """Whether the proposal differs from the members of the view."""
+        """Whether the view should have other members than it has."""
         return (
             self.view is not None
             and bool(self._proposed)
-            and set(self._proposed) != set(self.view.target)
+            and set(self.wanted()) != set(self.view.target)
         )
 
     def member_gone(self) -> bool:
-        """Whether a member of the view is not among those proposed."""
+        """Whether a member of the view is not among those that it should have."""
         return (
             self.members_changed()
             and self.view is not None
-            and not set(self.view.target) <= set(self._proposed)
+            and not set(self.view.target) <= set(self.wanted())
         )
 
     # -- events
@@ -154,12 +183,11 @@ class Membership:
         self._proposed = members
         if self.standing is Standing.CLAIMING and self._cas is None:
             return [e.ReadView()]
-        if (
-            self.standing in (Standing.STAMPING, Standing.COPYING, Standing.WRITING)
-            and self.members_changed()
-        ):
-            return self.move()
-        return []
+        return self._move_if_changed() or []
+
+    def _move_if_changed(self) -> list[e.Action] | None:
+        """On the way to an open view other members make another way; None if they are the same."""
+        return self.move() if self.standing in _ON_THE_WAY and self.members_changed() else None
 
     def view_read(self, event: e.ViewRead) -> list[e.Action]:
         view = event.view
@@ -253,17 +281,48 @@ class Membership:
         return [e.Notify("StateMissing", text, warning=True)]
 
     def tick(self) -> list[e.Action]:
-        """Send again what is unanswered."""
+        """Send again what is unanswered, or go on without whom nothing is heard of."""
         if self.standing in (Standing.CLAIMING, Standing.MOVING, Standing.OPENING):
             return [e.ReadView()]
+        if self.view is None:
+            return []
+        actions = self._suspect()
+        moving = self._move_if_changed()
+        return [*actions, *(self._again() if moving is None else moving)]
+
+    def watch(self, everyone: bool) -> list[e.Action]:
+        """A tick with an open view: ask those who have to prove themselves, or everyone."""
+        assert self.view is not None
+        actions = self._suspect()
+        on_trial = self.suspicion.on_trial(self._proposed)
+        return [*actions, *self._ask((*(self.view.target if everyone else ()), *on_trial))]
+
+    def _suspect(self) -> list[e.Action]:
+        holding = self._to_stamp() if self.view is not None else []
+        return [
+            e.Notify("StateServerBack", f"state server {name} answers again and is let in")
+            for name in self.suspicion.tick(self._proposed, holding)
+        ]
+
+    def _again(self) -> list[e.Action]:
+        assert self.view is not None
+        on_trial = self._ask(self.suspicion.on_trial(self._proposed))
         if self.standing is Standing.STAMPING:
-            return [e.SendStamp(m, self.stamp) for m in self._to_stamp() if m not in self._answers]
+            if self.copies > 1:
+                self._lost |= {m for m in self.view.last_open if self.suspicion.silent(m)}
+            found = self._when_stamped()
+            unasked = [m for m in self._to_stamp() if m not in self._answers]
+            return found if found else list(dict.fromkeys((*self._ask(unasked), *on_trial)))
         if self.standing is Standing.COPYING:
-            return self._copy()
+            asked = self._ask((*self._sources(), *self.view.target))
+            return [*self._copy(), *asked, *on_trial]
         if self.standing is Standing.WRITING:
             assert self._write is not None
-            return self._write.send()
+            return [*self._write.send(), *on_trial]
         return []
+
+    def _ask(self, members: Iterable[Member]) -> list[e.Action]:
+        return [e.SendStamp(m, self.stamp) for m in dict.fromkeys(members)]
 
     # -- steps
 
@@ -294,20 +353,32 @@ class Membership:
     def move(self) -> list[e.Action]:
         """CAS to ``moving`` (rule 12): from the last open members to the proposed ones."""
         assert self.view is not None
+        wanted = self.wanted()
         self.standing = Standing.MOVING
         self._write = None
-        owners = self.owners(self._proposed, self.view.owners)
+        owners = self.owners(wanted, self.view.owners)
         phase = Phase.CREATING if self.view.phase is Phase.CREATING else Phase.MOVING
-        last_open = self._proposed if phase is Phase.CREATING else self.view.last_open
+        last_open = wanted if phase is Phase.CREATING else self.view.last_open
         moving = replace(
             self.view,
             epoch=Epoch(self.view.epoch + 1),
             phase=phase,
             last_open=last_open,
-            target=self._proposed,
+            target=wanted,
             owners=owners,
         )
-        return self._swap(moving)
+        return [*self._leave_out(wanted), *self._swap(moving)]
+
+    def _leave_out(self, wanted: tuple[Member, ...]) -> list[e.Action]:
+        return [
+            e.Notify(
+                "StateServerLeftOut",
+                f"state server {member.name} runs and has not answered the driver for "
+                f"{PATIENCE} tries: the others go on without it, and it is let in when it answers",
+                warning=True,
+            )
+            for member in self.suspicion.settle(self._proposed, wanted)
+        ]
 
     def _swap(self, view: View) -> list[e.Action]:
         self._cas = view
@@ -345,7 +416,7 @@ class Membership:
         if self.view.phase is Phase.CREATING:
             return self._write_back()
         sources = self._sources()
-        if not sources and self.copies == 1:
+        if not sources and self.copies == 1 and self._returned():
             return [e.Stop(e.StopKind.BEHIND, _STALE)]
         if not sources:
             return self._all_gone()
@@ -369,14 +440,19 @@ class Membership:
         answered = [m for m in self.view.last_open if m in self._answers]
         if self.copies > 1 and answered:
             return answered
-        gone = {m.name for m in self.view.last_open} - {m.name for m in answered}
-        back = [m for m in self.view.target if m.name in gone and self._recent(self._answers[m])]
+        back = [m for m in self._returned() if self._recent(self._answers[m])]
         if self.copies > 1:
             return [m for m in back if self._answers[m] is not None]
         return answered + back
 
+    def _returned(self) -> list[Member]:
+        """Members that come instead of one of the last open view, with its name."""
+        assert self.view is not None
+        gone = {m.name for m in self.view.last_open if m not in self._answers}
+        return [m for m in self.view.target if m.name in gone and m in self._answers]
+
     def _all_gone(self) -> list[e.Action]:
-        """Several copies, and none is there: wait for servers that are not back yet."""
+        """None is there that holds anything: wait for servers that are not back yet."""
         assert self.view is not None
         names = {m.name for m in self.view.last_open}
         text = _ALL_GONE.format(names=", ".join(sorted(names)))
@@ -394,7 +470,8 @@ class Membership:
     def _copy(self) -> list[e.Action]:
         assert self.view is not None
         assert self.record is not None
-        return [e.CopyObjects(self.stamp, self.record, self.view, tuple(self._sources()))]
+        sources = [m for m in self._sources() if not self.suspicion.silent(m)]
+        return [e.CopyObjects(self.stamp, self.record, self.view, tuple(sources))]
 
     def _write_back(self) -> list[e.Action]:
         assert self.view is not None

@@ -69,6 +69,20 @@ class DriverStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class StandsBy:
+    """A driver life is ready, for when another one is gone."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakesOver:
+    """It was told that the other one is gone."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class DriverGone:
     """``how`` is killed, frozen, woken or the kind of its ``Stop``."""
 

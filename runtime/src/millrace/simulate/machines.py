@@ -11,10 +11,12 @@ from millrace.protocol.membership import Owners
 from millrace.protocol.record import Locate
 from millrace.protocol.settings import Settings
 from millrace.simulate.parts.acklog import make_machine
+from millrace.simulate.parts.driver import DriverProcess
 from millrace.simulate.parts.engine import Attempt
 from millrace.simulate.parts.flow import Ids
 from millrace.simulate.parts.plainfold import PlainMessage
 from millrace.simulate.parts.server import ServerModel
+from millrace.simulate.parts.sinks import FilesSink, Sink, TransactionSink
 from millrace.simulate.world import Clock, World
 
 
@@ -28,3 +30,5 @@ class Machines:
     ids: Callable[[], Ids] = Ids
     attempt: type[Attempt] = Attempt
     clock: Callable[[World], Clock] = World.monotonic_clock
+    process: type[DriverProcess] = DriverProcess
+    sinks: tuple[type[Sink], ...] = (FilesSink, TransactionSink)

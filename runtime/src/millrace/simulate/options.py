@@ -30,10 +30,15 @@ class Chaos:
     ``short_read`` that a source task silently skips a root, ``short_told`` that it skips one and
     says so, ``unread`` that a reader leaves an envelope out, ``misled`` that an ack message lands
     on the wrong slice, ``verdict_short`` that a verdict forgets an incomplete root.
-    ``cut_s`` is about servers that live and cannot be reached for a while, ``stale_s`` about an
-    old file that is put back, ``clock_s`` about a wall clock that is set, ``power_s`` about all
-    servers at once that go down and come back on their files. The ``*_s`` are mean
-    times between faults in seconds, 0 for never.
+    ``change`` is the probability of a kill or a freeze after one action more, while a driver is on
+    its way to an open view, ``half_seal`` that the first server that takes a seal dies with it.
+    ``cut_s`` is about servers that live and cannot be reached for a while, ``part_s`` about those
+    that only the driver, only the tasks or both cannot reach, perhaps for good, ``hang_s`` about
+    stopped processes, ``slow_s`` about slow ones, ``burst_s`` about as many as may be lost that die
+    at once, ``power_s`` about all servers at once that go down and come back on their files,
+    ``stale_s`` about an old file that is put back, ``clock_s`` about a wall clock that is set,
+    ``standby_s`` about the driver that stands by. The ``*_s`` are mean times between faults in
+    seconds, 0 for never.
     """
 
     driver: float = 0.0
@@ -60,6 +65,13 @@ class Chaos:
     stale_s: float = 0.0
     clock_s: float = 0.0
     power_s: float = 0.0
+    change: float = 0.0
+    burst_s: float = 0.0
+    part_s: float = 0.0
+    hang_s: float = 0.0
+    slow_s: float = 0.0
+    half_seal: float = 0.0
+    standby_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +96,7 @@ class Options:
     c comes, and with ``reborn`` the last stateful processor is replaced by another of its name.
     At ``older_s`` a copy of everything is taken, to be put back later (``older``). More than
     ``dead_percent`` of the judged roots dead stop the run, until its user allows more. ``holes`` is
-    the share of offsets that carry no record."""
+    the share of offsets that carry no record. With ``standby`` a second driver is kept ready."""
 
     seed: int
     guarantee: Guarantee
@@ -117,6 +129,7 @@ class Options:
     older_s: float | None = None
     dead_percent: int | None = None
     holes: float = 0.0
+    standby: bool = False
 
 
 _GUARANTEES = (
@@ -166,8 +179,9 @@ def draw(seed: int) -> Options:
         **_edit(seed, poison_only),
         older_s=_older(seed) if servers == 1 and not poison_only else None,
     )
-    chaos = replace(options.chaos, power_s=_power(options))
-    return replace(options, dead_percent=_dead_percent(options), holes=_holes(seed), chaos=chaos)
+    options = replace(options, dead_percent=_dead_percent(options), holes=_holes(seed))
+    options = _with_standby(_with_servers(options))
+    return replace(options, chaos=replace(options.chaos, power_s=_power(options)))
 
 
 def _power(options: Options) -> float:
@@ -175,6 +189,40 @@ def _power(options: Options) -> float:
     rng = Random(f"power/{options.seed}")
     often = options.copies > 1 and not options.poison_only and rng.random() < 0.4
     return rng.uniform(4.0, 12.0) if often else 0.0
+
+
+def _with_standby(options: Options) -> Options:
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"standby/{options.seed}")
+    if options.poison_only or options.older_s is not None or rng.random() < 0.65:
+        return options
+    chaos = replace(options.chaos, standby_s=rng.uniform(2.0, 12.0))
+    return replace(options, standby=True, chaos=chaos)
+
+
+def _with_servers(options: Options) -> Options:
+    """Some of the runs with several servers have more of them, or more that befalls them."""
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"servers/{options.seed}")
+    if options.servers == 3 and rng.random() < 0.35:
+        servers = rng.choice((4, 5))
+        options = replace(options, servers=servers, copies=rng.choice((1, 2, 2, 3, 3)))
+    if options.poison_only or options.servers == 1 or rng.random() < 0.5:
+        return options
+
+    def some(value: float, share: float) -> float:
+        return value * rng.uniform(0.5, 2.0) if rng.random() < share else 0.0
+
+    chaos = replace(
+        options.chaos,
+        change=rng.uniform(0.0, 0.08) if rng.random() < 0.5 else 0.0,
+        burst_s=some(8.0, 0.5),
+        part_s=some(6.0, 0.6),
+        hang_s=some(8.0, 0.5),
+        slow_s=some(6.0, 0.4),
+        half_seal=some(0.1, 0.4),
+    )
+    return replace(options, chaos=chaos)
 
 
 def _holes(seed: int) -> float:

@@ -27,7 +27,7 @@ from millrace.simulate.parts.engine import Plant
 from millrace.simulate.parts.flow import OUT_SINK, SIDE_SINK, Flow
 from millrace.simulate.parts.nemesis import Nemesis, Targets
 from millrace.simulate.parts.older import OlderCopy
-from millrace.simulate.parts.sinks import FilesSink, Sink, TransactionSink
+from millrace.simulate.parts.sinks import Sink
 from millrace.simulate.parts.supervisor import Supervisor
 from millrace.simulate.parts.workload import Workload, locate
 from millrace.simulate.world import World
@@ -95,7 +95,9 @@ class Simulation:
             AckerProcess(f"acker-{n}", self.world, self.history, self.log, self.machines.acker)
             for n in range(self.options.ackers)
         ]
-        self.supervisor = Supervisor(self.world, self.cluster, self.ackers, self._make_driver)
+        self.supervisor = Supervisor(
+            self.world, self.cluster, self.ackers, self._make_driver, self.options.standby
+        )
         self.checkers = Checkers(
             self.history,
             self.options,
@@ -222,7 +224,7 @@ class Simulation:
             gone,
             self.machines.clock,
         )
-        return DriverProcess(around, machine, number)
+        return self.machines.process(around, machine, number)
 
     def _dead_limit(self) -> DeadLimit:
         """What the user allows: all, once the run has stopped for it often enough."""
@@ -243,8 +245,7 @@ class Simulation:
 
     def _sinks(self, rng: Random) -> dict[str, Sink]:
         names = [OUT_SINK, SIDE_SINK] if self.options.side else [OUT_SINK]
-        kinds: tuple[type[Sink], ...] = (FilesSink, TransactionSink)
-        return {name: rng.choice(kinds)(name, self.history) for name in names}
+        return {name: rng.choice(self.machines.sinks)(name, self.history) for name in names}
 
     def _tracer(self, trace: Callable[[str], None] | None) -> Callable[[object], None] | None:
         if trace is None:

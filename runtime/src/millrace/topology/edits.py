@@ -112,6 +112,14 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
         Effect.REFUSED,
         f"state is cut into key groups and cannot be cut anew; {UNDO}",
     ),
+    *(
+        (
+            f"spec.code.{field}",
+            Effect.RESTART,
+            "a cluster takes user code from there; one machine goes by spec.code.path alone",
+        )
+        for field in ("image", "configMap")
+    ),
     ("spec.code", Effect.RESTART, "user code is loaded at the start"),
     ("spec.spark", Effect.RESTART, "the Spark session is built at the start"),
 )

@@ -64,7 +64,18 @@ class Ledger:
             )
         writing.members.add(entry.member)
         if view.phase is Phase.OPEN and writing.members >= set(view.target):
-            self._commit(entry.record, view)
+            if self.view is not None and entry.stamp < self.view.stamp():
+                # Its last member was left out and heard of it late: the view that came instead has
+                # taken this record over from the others.
+                self._late(entry.record)
+            else:
+                self._commit(entry.record, view)
+
+    def _late(self, record: Record) -> None:
+        self.tags.add(record.tag)
+        for sealed in record.unpublished:
+            if self.sealed.get(sealed.window) != sealed:
+                raise h.ViolationError("rule 13", f"window {sealed.window} was left behind")
 
     def _commit(self, record: Record, view: View) -> None:
         if record.tag in self.tags:

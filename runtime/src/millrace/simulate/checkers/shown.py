@@ -1,4 +1,4 @@
-"""I7: what a sink shows of a window is what the sealed record names, once; and rule 20."""
+"""I7: what a sink shows of a window is what the sealed record names, once; and rules 20 and 25."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ class ShownWindows:
         self._sinks = sinks
         self._parts: dict[tuple[str, int], list[str]] = {}
         self._confirmed: set[tuple[str, int]] = set()
+        self._fences: set[tuple[str, int]] = set()
+        history.listen(h.SinkFenced, self._fenced)
         history.listen(h.Shown, self._shown)
         history.listen(h.SinkConfirmed, self._confirm)
         history.listen(h.Commit, self._committed)
@@ -24,8 +26,15 @@ class ShownWindows:
             raise h.ViolationError("I7", f"{sink} shows window {window}, which is not committed")
         return [staged.name for staged in sealed.staged if staged.sink == sink]
 
+    def _fenced(self, entry: h.SinkFenced) -> None:
+        self._fences.add((entry.sink, entry.execution))
+
     def _shown(self, entry: h.Shown) -> None:
         window = entry.sealed.window
+        if (entry.sink, entry.execution) not in self._fences:
+            raise h.ViolationError(
+                "rule 25", f"{entry.sink} shows window {window} and still serves older executions"
+            )
         shown = self._parts.setdefault((entry.sink, window), [])
         if entry.name in shown:
             raise h.ViolationError("I7", f"{entry.sink} shows {entry.name} twice")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
@@ -19,13 +20,31 @@ from millrace.simulate.world import World
 
 CONNECT_TIMEOUT_S = 0.3
 
+FOR_GOOD_S = float("inf")
+
+TOKEN_END = b" sealed "
+"""Between what stands for a record and its last sealed window."""
+
+
+class Side(Enum):
+    """Who talks to a state server: a network may part it from the one and not from the other."""
+
+    DRIVER = "driver"
+    TASKS = "tasks"
+
+
+BOTH = (Side.DRIVER, Side.TASKS)
+
 
 @dataclass(slots=True)
 class _Slot:
     model: ServerModel
     old: ServerFile
     alive: bool = True
-    cut_until_s: float = 0.0
+    cut_until_s: dict[Side, float] = field(default_factory=lambda: dict.fromkeys(Side, 0.0))
+    stopped_until_s: float = 0.0
+    slow_until_s: float = 0.0
+    slow_s: float = 0.0
 
 
 class Vault:
@@ -42,13 +61,16 @@ class Vault:
     def encode(self, record: Record) -> bytes:
         data = self._known.get(id(record))
         if data is None:
-            data = encode_record(record) if self._codec else b"%d" % len(self._values)
+            data = encode_record(record) if self._codec else self._token(record)
             self._values.append(record)
             self._known[id(record)] = data
         return data
 
+    def _token(self, record: Record) -> bytes:
+        return b"%d%b%d" % (len(self._values), TOKEN_END, record.sealed)
+
     def decode(self, data: bytes) -> Record:
-        return decode_record(data) if self._codec else self._values[int(data)]
+        return decode_record(data) if self._codec else self._values[int(data.split()[0])]
 
 
 class Cluster:
@@ -95,13 +117,32 @@ class Cluster:
         slot = self._slots[member.name]
         return slot.alive and slot.model.run_id == member.run_id
 
-    def cut(self, name: str, seconds: float) -> None:
-        """Nobody reaches this server for a while, although it lives."""
-        self._slots[name].cut_until_s = self._world.now_s + seconds
+    def cut(self, name: str, seconds: float, sides: Iterable[Side] = BOTH) -> None:
+        """Nobody on these sides reaches this server for a while, although it lives."""
+        until_s = self._slots[name].cut_until_s
+        for side in sides:
+            until_s[side] = max(until_s[side], self._world.now_s + seconds)
+
+    def stop(self, name: str, seconds: float) -> None:
+        """The process hangs for a while; what reaches it meanwhile is done when it goes on."""
+        slot = self._slots[name]
+        slot.stopped_until_s = max(slot.stopped_until_s, self._world.now_s + seconds)
+
+    def slow_down(self, name: str, seconds: float, slow_s: float) -> None:
+        """For a while this server takes ``slow_s`` on the mean for everything."""
+        slot = self._slots[name]
+        slot.slow_until_s, slot.slow_s = self._world.now_s + seconds, slow_s
+
+    def lost(self, member: Member) -> bool:
+        """Whether this life of a server is over, or its driver will never reach it again."""
+        slot = self._slots[member.name]
+        away_s = max(slot.cut_until_s[Side.DRIVER], slot.stopped_until_s)
+        return not self.is_alive(member) or away_s == FOR_GOOD_S
 
     def kill(self, name: str) -> None:
         slot = self._slots[name]
         slot.alive = False
+        slot.stopped_until_s = 0.0
         self._history.add(h.ServerGone(Member(name, slot.model.run_id)))
 
     def start(self, name: str, keeps_file: bool, kept: int | None) -> None:
@@ -184,15 +225,35 @@ class Cluster:
         answer: Callable[[Any], None],
         unreachable: Callable[[], None],
     ) -> None:
+        slot, now_s = self._slots[member.name], self._world.now_s
+        if slot.alive and now_s < slot.stopped_until_s:
+            if slot.stopped_until_s < FOR_GOOD_S:
+                left_s = slot.stopped_until_s - now_s
+                self._world.after(left_s, self._serve, member, operation, answer, lambda: None)
+            self._world.after(CONNECT_TIMEOUT_S, unreachable)
+        elif slot.alive and now_s < slot.slow_until_s:
+            delay_s = self._world.rng.expovariate(1 / slot.slow_s)
+            self._world.after(delay_s, self._serve, member, operation, answer, unreachable)
+        else:
+            self._serve(member, operation, answer, unreachable)
+
+    def _serve(
+        self,
+        member: Member,
+        operation: Callable[[], object | None],
+        answer: Callable[[Any], None],
+        unreachable: Callable[[], None],
+    ) -> None:
         reply = operation()
         if reply is None:
             self._world.after(CONNECT_TIMEOUT_S, unreachable)
         else:
             self._world.send(answer, reply)
 
-    def _up(self, member: Member) -> ServerModel | None:
+    def _up(self, member: Member, side: Side = Side.DRIVER) -> ServerModel | None:
         slot = self._slots[member.name]
-        return slot.model if slot.alive and self._world.now_s >= slot.cut_until_s else None
+        away_s = max(slot.cut_until_s[side], slot.stopped_until_s)
+        return slot.model if slot.alive and self._world.now_s >= away_s else None
 
     # -- operations, at the moment they happen on the server
 
@@ -214,9 +275,15 @@ class Cluster:
             self._history.add(h.RecordWritten(member, stamp, record))
         return reply
 
-    def put(self, member: Member, stamp: Stamp, names: tuple[str, ...]) -> s.PutReply | None:
+    def put(
+        self,
+        member: Member,
+        stamp: Stamp,
+        names: tuple[str, ...],
+        side: Side = Side.DRIVER,
+    ) -> s.PutReply | None:
         """Objects are known by their names; contents are in the history."""
-        model = self._up(member)
+        model = self._up(member, side)
         if model is None:
             return None
         reply = model.put(member.run_id, stamp, [(name, b"") for name in names])
@@ -224,8 +291,14 @@ class Cluster:
             self._history.add(h.ObjectsPut(member, stamp, names))
         return reply
 
-    def get(self, member: Member, stamp: Stamp, names: tuple[str, ...]) -> s.GetReply | None:
-        model = self._up(member)
+    def get(
+        self,
+        member: Member,
+        stamp: Stamp,
+        names: tuple[str, ...],
+        side: Side = Side.DRIVER,
+    ) -> s.GetReply | None:
+        model = self._up(member, side)
         return model.get(member.run_id, stamp, names) if model is not None else None
 
     def listed(self, member: Member, stamp: Stamp) -> s.ListReply | None:

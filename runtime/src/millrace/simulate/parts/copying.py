@@ -35,7 +35,7 @@ class Copying:
         if isinstance(reply[0], s.Found):
             return None
         silent: Member | None = None
-        for source in self.action.sources:
+        for source in dict.fromkeys((*self.action.view.target, *self.action.sources)):
             found = self._cluster.get(source, stamp, (name,))
             if found is None or isinstance(found, s.NotOwner):
                 silent = source

@@ -15,6 +15,7 @@ from millrace.ids import Execution
 from millrace.protocol import events as e
 from millrace.protocol import server as s
 from millrace.protocol.driver import Driver
+from millrace.protocol.membership import Standing
 from millrace.protocol.record import behind
 from millrace.protocol.types import AttemptId, Member, Stamp
 from millrace.simulate import history as h
@@ -49,6 +50,7 @@ class DriverProcess:
         machine.windows.on_bug = self._bug
         self.alive = True
         self.frozen = False
+        self.started = False
         self.actions = 0
         self.awake_since_s = around.plant.world.now_s
         self._around = around
@@ -58,6 +60,7 @@ class DriverProcess:
         self._rest: deque[e.Action] = deque()
         self._unheard: deque[e.Event] = deque()
         self._handling = False
+        self._change = around.plant.options.chaos.change
         self._attempts: dict[AttemptId, Attempt] = {}
         self._verdicts = Verdicts(
             self._world,
@@ -70,13 +73,28 @@ class DriverProcess:
 
     # -- life and death
 
+    def stand_by(self) -> None:
+        """Be ready, and do nothing: the execution is claimed when ``take_over`` says so."""
+        self._plant.history.add(h.StandsBy(self.number))
+
+    def take_over(self) -> None:
+        """The driver before is gone. May be said late, twice or to a process that is gone."""
+        if self.frozen:
+            self._world.after(0.1, self.take_over)
+        elif self.alive and not self.started:
+            self._plant.history.add(h.TakesOver(self.number))
+            self.start()
+
     def start(self) -> None:
+        self.started = True
+        self.awake_since_s = self._world.now_s
         self._plant.history.add(h.DriverStarted(self.number))
         self._carry_out(self.machine.start(self._clock()))
 
     def post(self, event: e.Event) -> None:
-        """Hear an event, unless the process is gone; a frozen one hears it when it wakes."""
-        if not self.alive:
+        """Hear an event, unless the process is gone; a frozen one hears it when it wakes. One that
+        stands by looks at what there is when it starts."""
+        if not self.alive or not self.started:
             return
         self._unheard.append(event)
         self._listen()
@@ -100,8 +118,9 @@ class DriverProcess:
         self.frozen = False
         self.awake_since_s = self._world.now_s
         self._plant.history.add(h.DriverGone(self.number, "woken"))
-        self._carry_out([])
-        self._listen()
+        if self.started:
+            self._carry_out([])
+            self._listen()
 
     def _listen(self) -> None:
         while self._unheard and self.alive and not self.frozen and not self._rest:
@@ -116,7 +135,7 @@ class DriverProcess:
             self._perform(action)
             self.actions += 1
             self._plant.history.add(h.Acted(self.number, self._claimed, action))
-            if self.alive and self._world.chance(self._plant.options.chaos.driver):
+            if self.alive and self._is_struck():
                 self._strike()
 
     def _perform(self, action: e.Action) -> None:
@@ -159,6 +178,16 @@ class DriverProcess:
                 pass  # the checkers see them in the history
             case _:
                 assert_never(action)
+
+    def _is_struck(self) -> bool:
+        if self._world.chance(self._plant.options.chaos.driver):
+            return True
+        return self._is_changing() and self._world.chance(self._change)
+
+    def _is_changing(self) -> bool:
+        """Whether it is on its way to an open view, where some runs strike more often."""
+        on_the_way = self.machine.membership.standing is not Standing.RECOVERED
+        return self._change > 0.0 and on_the_way
 
     def _strike(self) -> None:
         rng = self._world.rng
@@ -238,6 +267,8 @@ class DriverProcess:
                 self.post(refused(member, stamp, reply))
             elif isinstance(reply, s.Ok) or reply.current == record.tag:
                 self.post(e.RecordAck(member, stamp, record.tag.seq))
+            else:
+                self.post(e.Refused(member, stamp, "stamp", stamp))
 
         cluster.ask(
             member,

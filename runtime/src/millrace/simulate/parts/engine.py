@@ -29,7 +29,7 @@ from millrace.simulate import history as h
 from millrace.simulate.options import Options
 from millrace.simulate.parts import flow as f
 from millrace.simulate.parts.acklog import AckLog
-from millrace.simulate.parts.cluster import Cluster, owners_of
+from millrace.simulate.parts.cluster import Cluster, Side, owners_of
 from millrace.simulate.parts.plainfold import PlainMessage
 from millrace.simulate.parts.sinks import Sink
 from millrace.simulate.parts.transport import Transport
@@ -225,7 +225,7 @@ class Attempt:
     def _readable(self, segment: Segment, groups: int) -> bool:
         answered = True
         for owner in self._owners(segment.name, groups):
-            reply = self.plant.cluster.get(owner, self.plan.stamp, (segment.name,))
+            reply = self.plant.cluster.get(owner, self.plan.stamp, (segment.name,), Side.TASKS)
             if reply is None or isinstance(reply, s.NotOwner):
                 answered = False
             elif isinstance(reply[0], s.Found):
@@ -288,7 +288,7 @@ class Attempt:
             else:
                 self._put_on(task, owner, names, tries + 1)
 
-        cluster.ask(owner, lambda: cluster.put(owner, stamp, names), answer, again)
+        cluster.ask(owner, lambda: cluster.put(owner, stamp, names, Side.TASKS), answer, again)
         self.plant.world.after(1.0, again)
 
     def _put_done(self, task: Task) -> None:

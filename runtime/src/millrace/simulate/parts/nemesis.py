@@ -1,8 +1,8 @@
 """Who breaks things: kills and starts servers, ackers and the log, scales, starts rivals, asks.
 
 State servers are only killed as far as the protocol promises to survive: of the members of the
-last open view at most R-1 may be gone at once; with a single copy a server comes back with its
-fsynced file.
+last open view at most R-1 may be gone at once, or out of the driver's reach for good; with a single
+copy a server comes back with its fsynced file.
 """
 
 from __future__ import annotations
@@ -11,17 +11,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from millrace.protocol import events as e
-from millrace.protocol.types import DeadSegment, Member, Phase, Record, Replay
+from millrace.protocol.types import DeadSegment, Member, Phase, Record, Replay, View
 from millrace.simulate import history as h
 from millrace.simulate.options import Options
 from millrace.simulate.parts.acklog import AckerProcess, AckLog
-from millrace.simulate.parts.cluster import Cluster, ViewStore
+from millrace.simulate.parts.cluster import BOTH, FOR_GOOD_S, Cluster, Side, ViewStore
 from millrace.simulate.parts.server import ServerFile
 from millrace.simulate.parts.supervisor import Supervisor
 from millrace.simulate.parts.workload import Workload, root_of
 from millrace.simulate.world import World
 
 RESTART_S = 0.8
+
+EMPTY_FILE = 0.3
+"""How often a file that takes the place of the only server's own holds nothing."""
+
+FOR_GOOD = 0.3
+"""How often a server that is parted from its driver, or hangs, stays so for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ class Nemesis:
         self.crashes = 0
         self._requested: set[tuple[str, int]] = set()
         self._stale_file = False
+        self._empties = targets.options.seed % 2 == 1
         self._asked = 0
 
     def start(self) -> None:
@@ -63,10 +70,17 @@ class Nemesis:
             (chaos.power_s, self._power),
             (chaos.stale_s, self._stale),
             (chaos.clock_s, self._jump),
+            (chaos.burst_s, self._burst),
+            (chaos.part_s, self._part),
+            (chaos.hang_s, self._hang),
+            (chaos.slow_s, self._slow),
+            (chaos.standby_s, self._strike_standby),
             (1.0 if self._to.options.requests else 0.0, self._request),
         ):
             if mean_s:
                 self._again(mean_s, blow)
+        if chaos.half_seal:
+            self._history.listen(h.RecordWritten, self._half_sealed)
         if self._to.options.edit_s is not None:
             self._world.after(self._to.options.edit_s, self._to.supervisor.edit)
 
@@ -101,8 +115,9 @@ class Nemesis:
             self._to.supervisor.look()
 
     def _stale(self) -> None:
-        """A copy of the only server's file, from before the view was last open, takes its place
-        for a while. The driver must not believe it (rule 24); then the newest file comes back."""
+        """A copy of the only server's file, from before the view was last open, or an empty one
+        takes its place for a while. The driver must not believe it (rules 17 and 24); then the
+        newest file comes back."""
         cluster, view = self._to.cluster, self._to.store.view
         if self._stale_file or len(cluster.names) > 1 or self._to.options.older_s is not None:
             return
@@ -110,7 +125,11 @@ class Nemesis:
             return
         (name,) = cluster.names
         newest, old = cluster.file(name), cluster.old_file(name)
-        if not cluster.alive() or old.tag is None or old.tag.epoch >= view.open_epoch:
+        if self._empties and self._world.rng.random() < EMPTY_FILE:
+            old = ServerFile(None, None, ())
+        elif old.tag is None or old.tag.epoch >= view.open_epoch:
+            return
+        if not cluster.alive():
             return
         self.crashes += 1
         self._stale_file = True
@@ -131,16 +150,29 @@ class Nemesis:
         view = self._to.store.view
         if view is None:
             return False
-        last_open = view.last_open
-        if member not in last_open:
+        if not self._holds(member, view):
             return True
-        lost = sum(1 for one in last_open if not self._to.cluster.is_alive(one))
-        return lost + 1 <= min(self._to.options.copies, len(last_open)) - 1
+        last_open = view.last_open
+        left = sum(any(self._holds(m, view) for m in self._lives(one)) for one in last_open)
+        return len(last_open) - left + 1 <= min(self._to.options.copies, len(last_open)) - 1
+
+    def _lives(self, one: Member) -> set[Member]:
+        """A member and who has come back with its name."""
+        return {one, *(m for m in self._to.cluster.alive() if m.name == one.name)}
+
+    def _holds(self, member: Member, view: View) -> bool:
+        """Whether a driver can have from it what is committed."""
+        if self._to.cluster.lost(member):
+            return False
+        record = self._to.cluster.held(member.name)
+        back = record is not None and record.tag.epoch >= view.open_epoch
+        named = any(one.name == member.name for one in view.last_open)
+        return member in view.last_open or (named and back)
 
     def _scale(self) -> None:
         """The user wants fewer or more state servers; only empty ones go at once."""
         cluster, options = self._to.cluster, self._to.options
-        if options.copies == 1 or len(cluster.names) == 1:
+        if options.copies == 1 or len(cluster.names) == 1 or self._recovering():
             return
         name = self._world.rng.choice(cluster.names)
         if name in cluster.wanted and len(cluster.wanted) > options.copies:
@@ -152,9 +184,12 @@ class Nemesis:
     def _power(self) -> None:
         """The machine goes down: all servers at once, which come back one by one on their files.
 
-        Not while one of the last open members is dead: that would be a loss of all copies."""
+        Not while one of the last open members is dead or about to leave: that would be a loss of
+        all copies."""
         cluster, view = self._to.cluster, self._to.store.view
         if view is None or not all(cluster.is_alive(member) for member in view.last_open):
+            return
+        if not {member.name for member in view.last_open} <= cluster.wanted:
             return
         self.crashes += 1
         for member in cluster.alive():
@@ -164,9 +199,99 @@ class Nemesis:
             self._world.after(delay_s, self._restart, name, True, None)
         self._to.supervisor.look()
 
+    def _recovering(self) -> bool:
+        """Whether servers that have come back may be needed for what is on their files: none is
+        taken away until a view is open without their former lives."""
+        view = self._to.store.view
+        return view is None or any(self._to.cluster.lost(one) for one in view.last_open)
+
     def _cut(self) -> None:
         cluster, rng = self._to.cluster, self._world.rng
         cluster.cut(rng.choice(cluster.names), rng.expovariate(1.0))
+
+    def _burst(self) -> None:
+        """As many servers as may be lost go at once; each comes back on its file as it was, on one
+        from when its life began, or on none."""
+        cluster, rng, before = self._to.cluster, self._world.rng, self.crashes
+        while self._to.options.copies > 1:
+            members = [m for m in cluster.alive() if self._expendable(m)]
+            if not members:
+                break
+            name = rng.choice(members).name
+            self.crashes += 1
+            old = cluster.old_file(name)
+            cluster.kill(name)
+            delay_s = rng.expovariate(1 / RESTART_S)
+            if rng.random() < 0.3:
+                self._world.after(delay_s, self._restart_on, name, old)
+            else:
+                self._world.after(delay_s, self._restart, name, rng.random() < 0.5, None)
+        if self.crashes > before:
+            self._to.supervisor.look()
+
+    def _restart_on(self, name: str, file: ServerFile) -> None:
+        if name in self._to.cluster.down():
+            self._to.cluster.start_on(name, file)
+            self._to.supervisor.look()
+
+    def _half_sealed(self, entry: h.RecordWritten) -> None:
+        """The first server that takes a seal dies with the driver, before any other has it. It
+        comes back on its file, with a window that never was."""
+        record, view = self._to.committed(), self._to.store.view
+        if record is None or view is None or entry.record.sealed <= record.sealed:
+            return
+        chance = self._world.chance(self._to.options.chaos.half_seal)
+        if not chance or self._to.options.copies == 1 or not self._expendable(entry.member):
+            return
+        for other in view.target:
+            if other != entry.member:
+                self._to.cluster.cut(other.name, 0.3)
+        self._world.after(0.0, self._break_off, entry.member)
+
+    def _break_off(self, member: Member) -> None:
+        if not self._to.cluster.is_alive(member) or not self._expendable(member):
+            return
+        self.crashes += 1
+        self._to.cluster.kill(member.name)
+        self._to.supervisor.drivers[-1].kill()
+        self._to.supervisor.look()
+        self._world.after(self._world.rng.expovariate(1.0), self._restart, member.name, True, None)
+
+    def _part(self) -> None:
+        """The network parts a server from the driver, from the tasks or from both."""
+        cluster, rng = self._to.cluster, self._world.rng
+        sides = rng.choice(((Side.DRIVER,), (Side.DRIVER,), BOTH, (Side.TASKS,)))
+        name = rng.choice(cluster.names)
+        seconds = self._how_long(name) if Side.DRIVER in sides else self._till_calm(8.0)
+        self._history.add(h.Note(f"{name} is parted from {sides} for {seconds:.1f} s"))
+        cluster.cut(name, seconds, sides)
+
+    def _hang(self) -> None:
+        """A server's process is stopped, as by SIGSTOP."""
+        name = self._world.rng.choice(self._to.cluster.names)
+        seconds = self._how_long(name)
+        self._history.add(h.Note(f"{name} hangs for {seconds:.1f} s"))
+        self._to.cluster.stop(name, seconds)
+
+    def _slow(self) -> None:
+        rng, names = self._world.rng, self._to.cluster.names
+        slow_s = rng.choice((0.1, 0.4, 1.5))
+        self._to.cluster.slow_down(rng.choice(names), self._till_calm(4.0), slow_s)
+
+    def _how_long(self, name: str) -> float:
+        """For good only where that is one of the losses that are survived."""
+        last_open = self._to.store.view.last_open if self._to.store.view is not None else ()
+        lives = [m for m in (*self._to.cluster.alive(), *last_open) if m.name == name]
+        # One that is down may have the only file that is left.
+        up = name not in self._to.cluster.down()
+        bearable = up and self._to.options.copies > 1 and all(map(self._expendable, lives))
+        if lives and bearable and self._world.rng.random() < FOR_GOOD:
+            return FOR_GOOD_S
+        return self._till_calm(8.0)
+
+    def _till_calm(self, mean_s: float) -> float:
+        seconds = self._world.rng.expovariate(1 / mean_s)
+        return min(seconds, self._world.storm_ends_s - self._world.now_s)
 
     # -- others
 
@@ -197,6 +322,17 @@ class Nemesis:
     def _rival(self) -> None:
         """Somebody starts a second driver although the first is well."""
         self._to.supervisor.start_driver()
+
+    def _strike_standby(self) -> None:
+        """The driver that stands by dies, or hangs and wakes up late."""
+        driver = self._to.supervisor.standby
+        if driver is None or not driver.alive or driver.frozen:
+            return
+        self.crashes += 1
+        if self._world.rng.random() < 0.5:
+            driver.kill()
+        else:
+            driver.freeze(self._world.rng.expovariate(1 / 5.0))
 
     def _stop(self) -> None:
         self._to.supervisor.tell(e.StopAsked())

@@ -12,6 +12,12 @@ from millrace.simulate.world import World
 
 PROPOSE_S = 1.5
 
+READY_S = 2.0
+"""Mean time until a driver stands by."""
+
+PATIENCE_S = 1.5
+"""How long one that is told to take over may be silent until another driver is started."""
+
 MakeDriver = Callable[[int, Callable[[DriverProcess, str], None]], DriverProcess]
 
 
@@ -19,13 +25,21 @@ class Supervisor:
     """Keeps a driver running until one says that the input is drained."""
 
     def __init__(
-        self, world: World, cluster: Cluster, ackers: list[AckerProcess], make: MakeDriver
+        self,
+        world: World,
+        cluster: Cluster,
+        ackers: list[AckerProcess],
+        make: MakeDriver,
+        standby: bool = False,
     ) -> None:
         self._world = world
         self._cluster = cluster
         self._ackers = ackers
         self._make = make
         self.drivers: list[DriverProcess] = []
+        self.standby: DriverProcess | None = None
+        self._with_standby = standby
+        self._lives = 0
         self.drained = False
         self.dead_stops = 0
         self.failures: list[str] = []
@@ -39,6 +53,8 @@ class Supervisor:
     def start(self) -> None:
         self.start_driver()
         self._propose_again()
+        if self._with_standby:
+            self._stand_by_later()
 
     def alive_ackers(self) -> tuple[str, ...]:
         return tuple(one.name for one in self._ackers if one.alive)
@@ -49,15 +65,60 @@ class Supervisor:
         self._starting = False
         if self.drained:
             return
-        driver = self._make(len(self.drivers) + 1, self._gone)
+        driver = self._new()
         self.drivers.append(driver)
         driver.start()
         self._propose(driver)
 
+    def _new(self) -> DriverProcess:
+        self._lives += 1
+        return self._make(self._lives, self._gone)
+
     def edit(self) -> None:
         """The user edits the file and runs it: a driver for it starts beside the old one."""
         self.edits += 1
+        if self.standby is not None:
+            self.standby.kill()
         self.start_driver()
+
+    # -- standing by
+
+    def _stand_by_later(self) -> None:
+        self._world.after(self._world.rng.expovariate(1 / READY_S), self._stand_by)
+
+    def _stand_by(self) -> None:
+        if not self.drained and self.standby is None:
+            self.standby = self._new()
+            self.standby.stand_by()
+
+    def _promote(self) -> None:
+        """The one that stands by takes over, if it is still there."""
+        driver, self.standby = self.standby, None
+        if driver is None or self.drained:
+            self.start_driver()
+            return
+        self._starting = False
+        self.drivers.append(driver)
+        self._world.send(driver.take_over)
+        self._world.after(PATIENCE_S, self._has_taken_over, driver)
+        self._propose_later(driver)
+        self._stand_by_later()
+
+    def _has_taken_over(self, driver: DriverProcess) -> None:
+        """It may hang, or never have heard of it: another driver is started. It is ended, or may
+        still take over, whenever that is, since nobody can know that it is dead."""
+        if driver.started or not driver.alive:
+            return
+        if self.drivers[-1] is driver:
+            self.start_driver()
+        if self.drained or self._world.rng.random() < 0.3:
+            driver.kill()
+        else:
+            self._world.send(driver.take_over)
+            self._world.after(PATIENCE_S, self._has_taken_over, driver)
+
+    def _propose_later(self, driver: DriverProcess) -> None:
+        self._world.after(0.2, self._propose, driver)
 
     def tell(self, event: e.Event) -> None:
         """Say something to every driver there is."""
@@ -77,8 +138,15 @@ class Supervisor:
             self._starting = False
             self.watcher(driver, how)
             return
+        if driver is self.standby:
+            if how != "frozen":  # which nobody sees
+                self.standby = None
+                self._stand_by_later()
+            return
         if how == "drained":
             self.drained = True
+            if self.standby is not None:
+                self.standby.kill()
             return
         if how in ("killed", "frozen"):
             self.crashes += 1
@@ -90,7 +158,10 @@ class Supervisor:
         if (latest.alive and not latest.frozen) or self._starting:
             return
         self._starting = True
-        self._world.after(0.1 + self._world.rng.expovariate(1 / 0.5), self.start_driver)
+        if self.standby is not None:
+            self._world.after(0.1, self._promote)
+        else:
+            self._world.after(0.1 + self._world.rng.expovariate(1 / 0.5), self.start_driver)
 
     # -- proposals
 

@@ -1,0 +1,139 @@
+"""Which state servers the driver finds silent, although the operator sees them alive.
+
+A server that hangs, or that the driver alone cannot reach, stays in the operator's proposal for as
+long as its process lives. So the driver counts for itself, and leaves such a server out of the
+view::
+
+    trusted -- owes an answer at PATIENCE ticks, others hold all it holds --> left out
+       ^                                                                         |
+       +---- has answered each of PROOF ticks in a row, twice as many each time --+
+
+Ticks are counted, not seconds: a driver that was stopped itself finds nothing but old questions
+when it wakes up, and their answers behind them.
+
+A server is left out only as long as fewer members of the last open view are lost than every object
+has copies there; otherwise it is waited for, however long that takes (rules 10 and 13). Nothing of
+this is remembered by the next driver, which finds out for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from millrace.protocol import events as e
+from millrace.protocol.types import Member
+
+PATIENCE = 10
+"""At how many ticks (``driver.RESEND_S``) a server may owe an answer to what it was asked."""
+
+PROOF = 5
+"""How many ticks in a row one that was left out has to answer before it is let in again."""
+
+MOST_PROOF = 60
+"""The same for one that was left out again and again."""
+
+
+@dataclass(slots=True)
+class _LeftOut:
+    """``proofs`` of the ``needed`` ticks are answered in a row; ``back`` when that is enough."""
+
+    needed: int
+    proofs: int = 0
+    back: bool = False
+
+
+class Suspicion:
+    """Told every question and every answer; servers are left out by name, whatever their life."""
+
+    def __init__(self) -> None:
+        self._owed: dict[Member, int] = {}
+        self._asked: set[Member] = set()
+        self._answered: set[Member] = set()
+        self._left_out: dict[str, _LeftOut] = {}
+
+    def asked(self, actions: Iterable[e.Action]) -> None:
+        """Note questions that a state server owes an answer to."""
+        for action in actions:
+            if isinstance(action, e.SendStamp | e.SendRecord):
+                self._asked.add(action.member)
+
+    def heard(self, event: e.Event) -> None:
+        """Note an answer, whatever it says; a server that is full has answered, too."""
+        match event:
+            case e.Stamped() | e.RecordAck() | e.Refused() | e.Unreachable(full=True):
+                self._answered.add(event.member)
+                self._asked.discard(event.member)
+                self._owed.pop(event.member, None)
+
+    def tick(self, proposed: Iterable[Member], others: Collection[Member]) -> tuple[str, ...]:
+        """A tick has passed; the names that are trusted again with it.
+
+        It counts for those that were asked since the last one. ``others`` are those that hold
+        something without being proposed; the debts of any further ones are forgotten.
+        """
+        known = {*proposed, *others}
+        owed = {m: self._owed.get(m, 0) + 1 for m in self._asked}
+        self._owed = {m: ticks for m, ticks in {**self._owed, **owed}.items() if m in known}
+        again = []
+        for member in proposed:
+            out = self._left_out.get(member.name)
+            if out is None or out.back:
+                continue
+            if member in self._asked:
+                out.proofs = 0
+            elif member in self._answered:
+                out.proofs += 1
+            if out.proofs >= out.needed:
+                out.back = True
+                again.append(member.name)
+        self._asked.clear()
+        self._answered.clear()
+        return tuple(again)
+
+    def silent(self, member: Member) -> bool:
+        """Whether it owes an answer for too long."""
+        return self._owed.get(member, 0) >= PATIENCE
+
+    def on_trial(self, proposed: Iterable[Member]) -> list[Member]:
+        """Those that have to prove themselves: to be asked with each tick."""
+        return [m for m in proposed if self._is_out(m)]
+
+    def choose(
+        self, proposed: tuple[Member, ...], at_stake: Collection[Member], bearable: int
+    ) -> tuple[Member, ...]:
+        """The members to have, of those proposed: all who can be trusted, if these suffice.
+
+        ``at_stake`` are the members of whom all that they hold is lost where they are not chosen:
+        fewer than ``bearable`` may be.
+        """
+        trusted = tuple(m for m in proposed if not (self.silent(m) or self._is_out(m)))
+        called_back = tuple(m for m in proposed if not (self.silent(m) or self._is_away(m)))
+        for chosen in (trusted, called_back):
+            if chosen and sum(m not in chosen for m in at_stake) < bearable:
+                return chosen
+        return tuple(m for m in proposed if not self._is_away(m)) or proposed
+
+    def settle(self, proposed: Iterable[Member], chosen: Collection[Member]) -> list[Member]:
+        """A view is made with those chosen. Whoever of the others is left out by that, anew."""
+        new = []
+        for member in proposed:
+            out = self._left_out.get(member.name)
+            if member in chosen:
+                if out is not None:
+                    out.back = True
+            elif out is None:
+                self._left_out[member.name] = _LeftOut(PROOF)
+                new.append(member)
+            elif out.back:
+                self._left_out[member.name] = _LeftOut(min(MOST_PROOF, 2 * out.needed))
+                new.append(member)
+        return new
+
+    def _is_out(self, member: Member) -> bool:
+        out = self._left_out.get(member.name)
+        return out is not None and not out.back
+
+    def _is_away(self, member: Member) -> bool:
+        """Left out and of no use: one that answers is called back early, should it be needed."""
+        return self._is_out(member) and self._left_out[member.name].proofs == 0

@@ -1,0 +1,281 @@
+"""A server that runs and does not answer the driver is left out of the view, and let in again."""
+
+from __future__ import annotations
+
+from machine_script import Script, describe, member, stamp
+
+from millrace.protocol import events as e
+from millrace.protocol.suspicion import MOST_PROOF, PATIENCE, PROOF, Suspicion
+from millrace.protocol.types import Member
+
+THREE = """
+    record R 1.1.1.5 sealed 3
+    propose a1 b1 c1
+    start
+    -> ReadView
+    view 4 e1 open x1 a1 b1 c1
+    -> CasView 4 e1 open x2 a1 b1 c1
+    cas done
+    -> SendStamp a1 e1x2
+    -> SendStamp b1 e1x2
+    -> SendStamp c1 e1x2
+    """
+
+OPENED = """
+    stamped a1 R
+    stamped b1 R
+    stamped c1 R
+    -> CopyObjects 1.1.1.5 from a1 b1 c1
+    copied
+    -> SendRecord a1 1.2.1.1 sealed 3 published 3
+    -> SendRecord b1 1.2.1.1 sealed 3 published 3
+    -> SendRecord c1 1.2.1.1 sealed 3 published 3
+    ack a1
+    ack b1
+    ack c1
+    -> Notify DriverRecovered
+    -> FenceSinks x2
+    -> Plan behind {}
+    fenced
+    """
+
+SEALING = """
+    planned 4
+    -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+    -> SendRecord b1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+    -> SendRecord c1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+    """
+
+
+def asked(script: Script, ticks: int, *answering: str) -> list[str]:
+    """Ticks in which these members answer each stamp at once; what the machine did besides."""
+    found: list[str] = []
+    for _ in range(ticks):
+        begin = len(script.actions)
+        script.tell("wait 1", "tick")
+        for action in script.actions[begin:]:
+            if isinstance(action, e.SendStamp) and str(describe(action)).split()[1] in answering:
+                event = e.Stamped(action.member, action.stamp, None)
+                script.actions += script.machine.handle(event, script.now_s)
+        found += [
+            describe(action)
+            for action in script.actions[begin:]
+            if not isinstance(action, e.SendStamp | e.SendRecord | e.ReadView | e.Wake)
+        ]
+    return [text for text in found if text]
+
+
+def test_a_server_that_owes_an_answer_to_a_seal_is_left_out() -> None:
+    """Rule 10: never a subset, but another view; the window runs again under it."""
+    script = Script().play(THREE).play(OPENED).play(SEALING)
+    script.play("ack a1\nack b1")
+    assert asked(script, PATIENCE - 1, "a1", "b1") == []
+    assert asked(script, 1, "a1", "b1") == [
+        "Notify StateServerLeftOut",
+        "CasView 5 e2 moving x2 a1 b1 c1 to a1 b1",
+    ]
+    script.play(
+        """
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp c1 e2x2
+        stamped a1 R
+        stamped b1 R
+        """
+    )
+    # Nothing was heard of it for long enough: nobody waits for it as a source either.
+    assert asked(script, 1) == ["CopyObjects 1.1.1.5 from a1 b1"]
+
+
+def test_it_is_let_in_when_it_has_answered_for_a_while_and_for_longer_each_time() -> None:
+    script = Script().play(THREE).play(OPENED).play(SEALING)
+    script.play("ack a1\nack b1")
+    asked(script, PATIENCE, "a1", "b1")
+    script.tell("cas done", "stamped a1 R", "stamped b1 R", "unreachable c1", "copied")
+    script.tell("ack a1", "ack b1", "cas done")
+    assert asked(script, 3, "a1", "b1") == []
+    assert asked(script, PROOF - 1, "a1", "b1", "c1") == []
+    assert asked(script, 2) == [], "an answer that stays out counts from the beginning"
+    assert asked(script, PROOF, "a1", "b1", "c1") == []
+    assert asked(script, 1, "a1", "b1", "c1") == [
+        "Notify StateServerBack",
+        "CasView 7 e3 moving x2 a1 b1 to a1 b1 c1",
+    ]
+
+
+def test_no_more_are_left_out_than_copies_can_be_lost() -> None:
+    """Two copies: of two servers that are silent at once no object might be left."""
+    script = Script().play(THREE).play(OPENED).play(SEALING).play("ack a1")
+    assert asked(script, 3 * PATIENCE, "a1") == []
+    # One of them answers, so the other one can be left out.
+    script.play(
+        """
+        ack b1
+        -> Notify StateServerLeftOut
+        -> CasView 5 e2 moving x2 a1 b1 c1 to a1 b1
+        """
+    )
+
+
+def test_a_server_that_died_counts_among_the_lost() -> None:
+    script = Script().play(THREE).play(OPENED).play(SEALING).play("ack a1")
+    script.tell("propose a1 b1", "cas done", "stamped a1 R", "unreachable c1")
+    assert asked(script, 3 * PATIENCE, "a1") == []
+
+
+def test_a_server_that_leaves_and_answers_is_not_lost() -> None:
+    """What it holds is copied, so another one may be silent."""
+    script = Script().play(THREE).play(OPENED)
+    script.tell("propose a1 b1", "cas done", "stamped a1 R", "stamped c1 R")
+    found = asked(script, PATIENCE, "a1", "c1")
+    assert found == ["Notify StateServerLeftOut", "CasView 6 e3 moving x2 a1 b1 c1 to a1"]
+
+
+def test_the_only_copy_is_waited_for() -> None:
+    script = Script(copies=1).play(THREE).play("stamped a1 R\nstamped b1 R")
+    assert asked(script, 3 * PATIENCE) == []
+    script.play("stamped c1 R\n-> CopyObjects 1.1.1.5 from a1 b1 c1")
+
+
+def test_a_single_copy_that_moves_is_waited_for_too() -> None:
+    """The only member that holds the record is away: that is no older copy."""
+    script = Script(copies=1)
+    script.play(
+        """
+        record R 1.1.1.5 sealed 3
+        start
+        -> ReadView
+        view 4 e1 moving x1 a1 to c1
+        -> CasView 4 e1 moving x2 a1 to c1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp c1 e1x2
+        stamped c1 none
+        unreachable a1
+        -> Notify StateMissing
+        """
+    )
+    script.play("stamped a1 R\n-> CopyObjects 1.1.1.5 from a1")
+
+
+def test_a_silent_server_that_only_joins_stops_nobody() -> None:
+    """Also with one copy: it holds nothing."""
+    for copies in (1, 2):
+        script = Script(copies=copies)
+        script.tell("record R 1.1.1.5 sealed 3", "start", "view 4 e1 moving x1 a1 b1 to a1 b1 c1")
+        script.tell("propose a1 b1 c1", "cas done", "stamped a1 R", "stamped b1 R")
+        assert asked(script, PATIENCE, "a1", "b1") == [
+            "Notify StateServerLeftOut",
+            "CasView 5 e2 moving x2 a1 b1",
+        ]
+
+
+def test_a_topology_is_born_without_a_silent_server() -> None:
+    """Nothing can be lost yet; but somebody has to be there."""
+    script = Script()
+    script.tell("start", "propose a1 b1", "view none", "cas done")
+    assert asked(script, 3 * PATIENCE) == []
+    script.tell("stamped a1 none")
+    assert asked(script, 1, "a1") == [
+        "Notify StateServerLeftOut",
+        "CasView 1 e2 creating x1 a1",
+    ]
+
+
+def test_a_driver_that_was_stopped_itself_suspects_nobody() -> None:
+    """Its first tick comes before the answers that lie behind it; time alone means nothing."""
+    script = Script().play(THREE).play(OPENED).play(SEALING)
+    script.tell("wait 1000", "tick")
+    script.tell("ack a1", "ack b1", "ack c1")
+    assert script.machine.membership.wanted() == (member("a1"), member("b1"), member("c1"))
+    assert script.machine.windows.attempt is not None
+
+
+def question(name: str) -> e.Action:
+    return e.SendStamp(member(name), stamp("e1x1"))
+
+
+def answer(name: str) -> e.Event:
+    return e.Stamped(member(name), stamp("e1x1"), None)
+
+
+def silence(found: Suspicion, names: list[str], members: list[Member], ticks: int) -> None:
+    """Ticks at which these are asked and do not answer."""
+    for _ in range(ticks):
+        found.asked([question(name) for name in names])
+        found.tick(members, [])
+
+
+def test_one_that_was_left_out_is_called_back_early_where_it_is_needed() -> None:
+    """Of three servers with two copies the second one is silent before the first is trusted."""
+    found, (a, b, c) = Suspicion(), (member("a1"), member("b1"), member("c1"))
+    found.settle([a, b, c], [a, b])
+    silence(found, ["b1", "c1"], [a, b, c], PATIENCE)
+    assert found.choose((a, b, c), (b, c), 2) == (a, b), "nothing is won by waiting for it"
+    found.heard(answer("c1"))
+    found.tick([a, b, c], [])
+    assert found.choose((a, b, c), (b, c), 2) == (a, c)
+    assert found.choose((a, b, c), (b,), 2) == (a,), "it is not needed"
+    assert found.settle([a, b, c], [a, c]) == [b]
+    assert found.choose((a, b, c), (b,), 2) == (a, c), "and stays when it has come back"
+
+
+def test_a_full_server_answers() -> None:
+    found, one = Suspicion(), member("a1")
+    silence(found, ["a1"], [one], PATIENCE)
+    assert found.silent(one)
+    found.heard(e.Unreachable(one, stamp("e1x1")))
+    assert found.silent(one)
+    found.heard(e.Unreachable(one, stamp("e1x1"), full=True))
+    assert not found.silent(one)
+
+
+def test_only_ticks_at_which_it_is_asked_count() -> None:
+    """A question whose answer is lost is no debt as long as nobody asks again."""
+    found, one = Suspicion(), member("a1")
+    silence(found, ["a1"], [one], PATIENCE - 1)
+    silence(found, [], [one], 2 * PATIENCE)
+    assert not found.silent(one)
+    silence(found, ["a1"], [one], 1)
+    assert found.silent(one)
+
+
+def test_who_is_neither_proposed_nor_holds_anything_is_forgotten() -> None:
+    found, one = Suspicion(), member("a1")
+    silence(found, ["a1"], [one], PATIENCE)
+    found.tick([], [one])
+    assert found.silent(one)
+    found.tick([], [])
+    assert not found.silent(one)
+
+
+def test_proof_is_doubled_up_to_a_limit() -> None:
+    found, one = Suspicion(), member("a1")
+    needed = []
+    for _ in range(6):
+        assert found.settle([one], []) == [one]
+        assert found.settle([one], []) == [], "it is out"
+        ticks = 0
+        again: tuple[str, ...] = ()
+        while not again:
+            found.asked([question("a1")])
+            found.heard(answer("a1"))
+            again, ticks = found.tick([one], []), ticks + 1
+        needed.append(ticks)
+        assert found.on_trial([one]) == []
+    assert needed == [PROOF, 2 * PROOF, 4 * PROOF, 8 * PROOF, MOST_PROOF, MOST_PROOF]
+
+
+def test_a_tick_without_a_question_proves_nothing() -> None:
+    found, one = Suspicion(), member("a1")
+    found.settle([one], [])
+    silence(found, [], [one], 2 * PROOF)
+    assert found.on_trial([one]) == [one]
+
+
+def test_the_next_life_of_a_server_proves_itself_too() -> None:
+    """A server that the driver cannot reach is not reached after its restart either."""
+    found = Suspicion()
+    found.settle([member("a1")], [])
+    assert found.on_trial([member("a2")]) == [member("a2")]
