@@ -6,7 +6,6 @@ Either way every row is shown exactly once in the end.
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -57,13 +56,11 @@ def damage_what_only_tells(place: Place) -> None:
         file = place.work / f"{name}.json"
         assert file.exists() or name == "tmp", name
         file.write_bytes(flipped(file.read_bytes()) if name == "topology" else ODD[number])
-    for folder in ("ackers", "requests", "blackbox"):
+    for folder in ("ackers", "requests"):
         (place.work / folder).mkdir(exist_ok=True)
     for number, odd in enumerate(ODD):
         (place.work / "requests" / f"{number}.json").write_bytes(odd)
         (place.work / "ackers" / f"acker-{number}.json").write_bytes(odd)
-        (place.work / "blackbox" / f"{os.getpid() + number}.death").write_bytes(odd)
-        (place.work / "blackbox" / f"{os.getpid() + number}.note").write_bytes(odd)
     for folder in ("windows", "executions", "staged", "."):
         for name in (".DS_Store", "notes.txt", "x.done", "1x", "99.json.bak", "~lock"):
             (place.sink("rows") / "_millrace" / folder / name).write_bytes(b"foreign")

@@ -21,6 +21,9 @@ import psutil
 MARK = "MILLRACE_WORK_FOLDER"
 """Environment variable that every process of a run carries, as the documentation says."""
 
+NOTE_FILE = "/memfd:millrace-note"
+"""What the memory of a worker's notes is called in ``/proc``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -125,13 +128,23 @@ def executors(folder: Path) -> list[int]:
 
 
 def notes(folder: Path) -> list[Note]:
-    """The last notes of Python workers, those of the dead included."""
+    """The last notes of living Python workers, in the memory that each shares with its parent."""
     found = []
-    for path in (folder / "blackbox").glob("**/*.note"):
-        note = read_note(path)
-        if note is not None:
-            found.append(note)
+    for pid in marked(folder):
+        for path in _notes_of(pid):
+            note = read_note(path)
+            if note is not None and note.pid == pid:
+                found.append(note)
     return found
+
+
+def _notes_of(pid: int) -> Iterator[Path]:
+    try:
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            if str(path.readlink()).startswith(NOTE_FILE):
+                yield path
+    except OSError:
+        return
 
 
 def read_note(path: Path) -> Note | None:

@@ -1,4 +1,4 @@
-"""What is left of a worker that died: its notes and how it ended."""
+"""What is left of a worker that died: its notes, how it ended, and how that is told."""
 
 from __future__ import annotations
 
@@ -6,20 +6,42 @@ import errno
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
 import pytest
 
-from millrace.engine.task import blackbox
-from millrace.engine.task.blackbox import Box, Death, Note
-from millrace.protocol.types import AttemptId
+from millrace.engine.task import blackbox, deaths
+from millrace.engine.task.blackbox import NOTE_BYTES, Box, Note, Page, Recipient
+from millrace.engine.task.deaths import Death
+from millrace.protocol.names import read_name
+from millrace.protocol.types import AttemptId, Stamp, TaskId
+from millrace.state.client import StateAddress
+from millrace.state.servers import StateAccess
+from millrace_e2e import processes
+
+ATTEMPT = AttemptId(3, 9, 1)
+SERVERS = tuple(StateAddress(f"s{n}", f"redis://10.0.0.{n}:1", f"run{n}", "hush") for n in (1, 2))
+ACCESS = StateAccess("uid", Stamp(4, 3), SERVERS, (("s2",),))
 
 
-def a_worker(folder, end):
+def recipient():
+    return Recipient.of(ACCESS, ACCESS.stamp, ATTEMPT, TaskId(0, 1, 77), 1)
+
+
+@pytest.fixture
+def page():
+    made = Page()
+    yield made
+    made.close()
+
+
+def a_worker(page, end):
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest's own time-out has a handler
-    box = Box(folder, timeout_s=0.05)
-    box.task(Note(os.getpid(), 3, 9, 1, 0, 1))
+    box = Box(page, timeout_s=0.05)
+    box.task(Note(os.getpid(), 3, 9, 1, 0, 1), recipient())
     box.begin("split", (4, 8))
     end(box)
 
@@ -46,13 +68,17 @@ def ended_in_order(box):
     box.idle()
 
 
-def outlive(folder, end):
-    """Run a worker to its end and record its status, as the daemon does."""
-    process = multiprocessing.get_context("fork").Process(target=a_worker, args=(folder, end))
+def killed_after_its_task(box):
+    ended_in_order(box)
+    killed(box)
+
+
+def outlive(page, end):
+    """Run a worker to its end; its pid, and what the daemon has to tell of it."""
+    process = multiprocessing.get_context("fork").Process(target=a_worker, args=(page, end))
     process.start()
     _, status = os.waitpid(process.pid, 0)
-    blackbox.record_death(folder, process.pid, status)
-    return process.pid
+    return process.pid, deaths.within_a_task(process.pid, status, page)
 
 
 @pytest.mark.parametrize(
@@ -64,37 +90,46 @@ def outlive(folder, end):
         (killed, "SIGKILL"),
     ],
 )
-def test_the_cause_of_a_death_is_told(tmp_path, end, told):
-    pid = outlive(tmp_path, end)
-    (death,) = blackbox.await_deaths(tmp_path, 5.0)
+def test_the_cause_of_a_death_is_told(page, end, told):
+    pid, (death, to) = outlive(page, end)
     assert (death.note.window, death.note.processor, death.note.roots) == (9, "split", (4, 8))
-    text = blackbox.describe(death, 30.0)
+    text = deaths.describe(death, 30.0)
     assert told in text
     assert f"process {pid} ended in processor 'split' (pass 0, partition 1, roots 4 to 8)" in text
-    assert blackbox.collect(tmp_path) == []
+    assert (to.name, to.servers) == (f"3.9.1.0.1.77/death/{pid}", SERVERS[1:])
+    assert to.access() == replace(ACCESS, addresses=SERVERS[1:])
+    assert death.run == 1
 
 
-def test_a_worker_that_ends_in_order_is_no_death(tmp_path):
-    outlive(tmp_path, ended_in_order)
-    assert blackbox.collect(tmp_path) == []
+@pytest.mark.parametrize("end", [ended_in_order, killed_after_its_task])
+def test_an_end_outside_of_any_task_is_no_death(page, end):
+    assert outlive(page, end)[1] is None
 
 
-def test_between_batches_the_clock_stands(tmp_path):
-    box = Box(tmp_path, timeout_s=0.05)
+def test_between_batches_the_clock_stands(page):
+    box = Box(page, timeout_s=0.05)
     box.begin("split")
     box.end()
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
-    note = blackbox.read_note(tmp_path / f"{os.getpid()}.note")
-    assert note.processor == ""
+    assert page.note().processor == ""
     box.idle()
-    assert not blackbox.read_note(tmp_path / f"{os.getpid()}.note").busy
+    assert not page.note().busy
 
 
-def test_half_a_note_is_no_note(tmp_path):
-    file = tmp_path / "1.note"
-    file.write_bytes(b'\x10\0\0\0{"pid"')
-    assert blackbox.read_note(file) is None
-    assert blackbox.read_note(tmp_path / "2.note") is None
+def test_half_a_note_is_no_note_and_another_processes_is_none_of_this(page):
+    assert page.note() is None
+    box = Box(page, None)
+    box.task(Note(os.getpid(), 3, 9, 1, 0, 1), recipient())
+    assert page.note() is not None
+    told, _ = deaths.within_a_task(os.getpid() + 1, signal.SIGKILL, page)
+    assert told.note is None
+    page.write_note(b'{"pid"')
+    assert page.note() is None
+    told, _ = deaths.within_a_task(os.getpid(), signal.SIGKILL, page)
+    assert (told.note, told.signal) == (None, signal.SIGKILL)
+    page.write_note(b'{"pid": 1}' + b" " * NOTE_BYTES)
+    assert page.note() is None
+    assert page.recipient() is not None
 
 
 NOTE = Note(1, 3, 9, 1, 0, 1, "split", (4, 8), batch=True)
@@ -110,32 +145,72 @@ NO_EVIDENCE = {
 
 @pytest.mark.parametrize("number", [0, signal.SIGKILL, signal.SIGALRM])
 def test_a_death_on_a_batch_of_the_attempt_is_evidence(number):
-    assert Death(1, 7, number, NOTE).blames(AttemptId(3, 9, 1))
+    assert Death(1, 7, number, NOTE).blames(ATTEMPT)
 
 
 @pytest.mark.parametrize("note", NO_EVIDENCE.values(), ids=NO_EVIDENCE)
 def test_any_other_death_is_evidence_of_nothing(note):
-    assert not Death(1, 7, 0, note).blames(AttemptId(3, 9, 1))
+    assert not Death(1, 7, 0, note).blames(ATTEMPT)
 
 
 def test_the_death_that_explains_the_others_is_the_one_that_spark_did_not_bring_about():
     killed = Death(1, 0, signal.SIGKILL, NOTE)
     own = Death(2, 9, 0, replace(NOTE, pid=2, batch=False))
     untold = Death(3, 1, 0, None)
-    attempt = AttemptId(3, 9, 1)
-    assert blackbox.main_cause([untold, killed, own], attempt) is own
-    assert blackbox.main_cause([untold, killed], attempt) is killed
-    assert blackbox.main_cause([untold], attempt) is untold
-    assert blackbox.main_cause([], attempt) is None
+    assert deaths.main_cause([untold, killed, own], ATTEMPT) is own
+    assert deaths.main_cause([untold, killed], ATTEMPT) is killed
+    assert deaths.main_cause([untold], ATTEMPT) is untold
+    assert deaths.main_cause([], ATTEMPT) is None
 
 
-def test_a_full_disk_leaves_no_note_of_an_earlier_process_with_this_number(tmp_path, monkeypatch):
+@pytest.mark.parametrize("note", [None, NOTE], ids=["unknown", "known"])
+def test_a_death_is_believed_under_its_own_name_and_if_signed(note):
+    name = recipient().name
+    death = Death(1, 0, signal.SIGSEGV, note, run=1)
+    data = deaths.encode(name, death)
+    assert deaths.decode(name, data) == death
+    assert deaths.decode(name.replace("3.9.1", "3.9.2"), data) is None
+    for at in range(len(data)):
+        assert deaths.decode(name, data[:at]) is None
+        assert deaths.decode(name, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]) is None
+
+
+def test_the_name_says_whose_death_it_is():
+    name = read_name(recipient().name)
+    assert (name.attempt, name.task) == (ATTEMPT, TaskId(0, 1, 77))
+    assert name.component == str(os.getpid())
+
+
+def test_without_memory_for_a_page_a_worker_has_no_notes(monkeypatch):
     def full(*_):
-        raise OSError(errno.ENOSPC, "no space left")
+        raise OSError(errno.ENOMEM, "no memory left")
 
-    file = tmp_path / f"{os.getpid()}.note"
-    Box(tmp_path, None).begin("split", (1, 2), batch=True)
-    assert blackbox.read_note(file).batch
     monkeypatch.setattr(os, "posix_fallocate", full)
-    Box(tmp_path, None).begin("split", (4, 8), batch=True)
-    assert not file.exists()
+    from millrace.engine.task import daemon
+
+    assert daemon._page() is None
+    assert blackbox.mine is None
+    Box(daemon._page(), None).begin("split", (4, 8), batch=True)
+
+
+LIVING = """
+import os, sys
+from millrace.engine.task.blackbox import Box, Note, Page
+box = Box(Page(), None)
+box.task(Note(os.getpid(), 3, 9, 1, 0, 1))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_note_of_a_living_worker_is_seen_from_outside(tmp_path):
+    """By who kills workers that have work in flight, say."""
+    environment = {**os.environ, processes.MARK: str(tmp_path)}
+    command = [sys.executable, "-c", LIVING]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as worker:
+        assert worker.stdout.readline() == b"ready\n"
+        assert processes.notes(tmp_path) == [processes.Note(worker.pid, 3, 9, 1, True)]
+        worker.stdin.close()
+        worker.wait()
+    assert processes.notes(tmp_path) == []

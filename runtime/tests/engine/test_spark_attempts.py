@@ -9,14 +9,17 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from engine_support import SparkWindows, compiled, write_lines
+from engine_support import STAMP, SparkWindows, compiled, write_lines
 
 from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.program.sql import SqlAnalyser
 from millrace.errors import TopologyError
+from millrace.protocol.events import Forget
+from millrace.protocol.names import tells_death
 from millrace.protocol.types import Evidence
 from millrace.protocol.winners import Winners, find_winners
+from millrace.state.client import connect
 
 LINES = [f"alpha beta w{i % 7} w{i % 13}" for i in range(300)]
 WORDS = Counter(word for line in LINES for word in line.split())
@@ -106,6 +109,8 @@ def test_a_worker_that_is_killed_is_run_again_within_the_attempt(windows, tmp_pa
     [
         ("leave", "exit code 7"),
         ("crash", "SIGSEGV"),
+        ("kill", "SIGKILL"),
+        ("overflow", "SIGSEGV"),
         ("spin", "no progress within tupleTimeout (1 s)"),
         ("spin_in_c", "no progress within tupleTimeout (1 s)"),
     ],
@@ -124,8 +129,36 @@ def test_what_ends_a_worker_is_told(windows, tmp_path, function, cause, small):
     assert f"roots {roots}" in caught.value.reason
 
 
+def test_what_is_told_of_a_death_goes_with_its_attempt(windows, tmp_path):
+    write_lines(tmp_path, ["a", "b", "bad", "c"])
+    run = windows(one_step("deadlysteps:leave"))
+    with pytest.raises(AttemptDied):
+        run.attempt(run.plan())
+    (address,) = run.services.access.addresses
+    listed = connect(address, run.program.uid).list_objects(STAMP)
+    told = [name for name in listed.names if tells_death(name, run.current)]
+    assert told, listed
+    assert not any(tells_death(name, replace(run.current, attempt=2)) for name in told)
+    running = Forget(STAMP, 0, (), (), frozenset())
+    ended = replace(running, attempts=(run.current,))
+    assert [name for name in told if running.covers(name)] == []
+    assert [name for name in told if ended.covers(name)] == told
+
+
+def test_without_a_state_server_that_could_tell_a_death_the_window_waits(windows, tmp_path):
+    write_lines(tmp_path, ["a", "b", "bad", "c"])
+    run = windows(one_step("deadlysteps:leave"))
+    (address,) = run.services.access.addresses
+    gone = replace(address, url="redis://127.0.0.1:1")
+    access = replace(run.services.access, addresses=(gone,))
+    run.services = replace(run.services, access=access)
+    with pytest.raises(AttemptDied, match="how its worker ended is not known") as caught:
+        run.attempt(run.plan())
+    assert caught.value.member_lost
+    assert caught.value.evidence is Evidence.NONE
+
+
 def test_a_worker_that_ends_without_a_note_is_evidence_of_nothing(windows, tmp_path):
-    """As on a full disk, where notes cannot be kept."""
     write_lines(tmp_path, ["a", "b", "bad", "c"])
     run = windows(one_step("deadlysteps:leave_without_a_note"))
     with pytest.raises(AttemptDied, match="exit code 7") as caught:

@@ -68,15 +68,19 @@ class Lab:
 
 
 @contextmanager
-def laboratory(folder: Path):
-    """A session of two threads whose workers find the saboteurs and their orders."""
+def laboratory(folder: Path, executors: int = 0):
+    """A session of two threads, or of executors as processes of their own, whose workers find the
+    saboteurs and their orders."""
     orders = folder / "orders"
     orders.mkdir()
     conf = {
         "spark.executorEnv.MILLRACE_FAULTS": str(orders),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(CODE), str(SOURCES)]),
     }
-    spark = build_session(SessionSettings("faults", folder, threads=2, conf=conf))
+    settings = SessionSettings(
+        "faults", folder, threads=2, instances=executors, executor_memory="512m", conf=conf
+    )
+    spark = build_session(settings)
     try:
         yield Lab(spark, folder, orders)
     finally:

@@ -91,7 +91,7 @@ def simple(function, sink):
 
 
 def test_a_worker_that_ends_without_a_note_blames_no_root(lab, live, place):
-    """Healthy roots on a full disk: nothing says what the worker did."""
+    """Nothing says what the worker did with its healthy roots."""
     words = [f"w{n}" for n in range(40)]
     files = {"files": {"path": "rows", "format": "jsonLines"}}
     place.write(simple("fault_blame:forget", files))

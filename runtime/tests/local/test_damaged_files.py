@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from millrace.engine.driver.inbox import Mailbox
 from millrace.engine.driver.letters import decode_letters, encode_letters
 from millrace.engine.driver.process import read_settings, read_topology
 from millrace.engine.task import blackbox
-from millrace.engine.task.blackbox import Death, Note
+from millrace.engine.task.blackbox import Note, Recipient
 from millrace.errors import ExitCode, MillraceError, NewerFormatError, WorkFolderError
 from millrace.homes.documents import RunningWindow, Status
 from millrace.local.accepted import accept, read_accepted, write_accepted
@@ -32,11 +33,13 @@ from millrace.local.inspect.letters import _asked
 from millrace.local.inspect.overview import overview
 from millrace.local.takeover import take_over
 from millrace.local.workdir import find_folder, open_folder
-from millrace.protocol.types import Phase, Replay, Totals, View
+from millrace.protocol.types import Phase, Replay, Stamp, Totals, View
 from millrace.sinks.markers import Markers
+from millrace.state.client import StateAddress
 from millrace.state.viewfile import ViewFile
 
 CLOCK = SystemClock()
+ADDRESS = StateAddress("state-0", "redis://127.0.0.1:1", "run", "password")
 DEEP = b"[" * 200_000
 
 
@@ -213,25 +216,25 @@ def test_requests_and_proposals(folder):
     assert [path.name for path in folder.requests.iterdir()] == ["folder.json"]
 
 
-def test_notes_and_deaths_of_workers(tmp_path):
-    box = blackbox.Box(tmp_path, None)
-    box.task(Note(os.getpid(), 1, 2, 3, 0, 0))
+def test_notes_of_workers():
+    page = blackbox.Page()
+    box = blackbox.Box(page, None)
+    recipient = Recipient("1.2.3.0.0.4/death/5", 1, "uid", Stamp(1, 1), (ADDRESS,))
+    box.task(Note(os.getpid(), 1, 2, 3, 0, 0), recipient)
     box.begin("split", (1, 5))
-    note = tmp_path / f"{os.getpid()}.note"
-    content = note.read_bytes()
-    blackbox.record_death(tmp_path, os.getpid(), 9)
-    death = tmp_path / f"{os.getpid()}.death"
-    data = death.read_bytes()
-    for number, (_, damaged) in enumerate(damages(data)):
-        (tmp_path / f"{number}x.death").write_bytes(damaged)
-    found = blackbox.collect(tmp_path)
-    assert all(isinstance(one, Death) for one in found)
-    assert list(tmp_path.glob("*.death")) == []
+    note, whole = page.note(), page.recipient()
+    assert whole == recipient
+    assert note is not None
+    content = json.dumps(asdict(note)).encode()
     for _, damaged in damages(content):
-        note.write_bytes(damaged)
-        read = blackbox.read_note(note)
+        page.write_note(damaged)
+        read = page.note()
         assert read is None or isinstance(read, Note)
-    assert len(content) < 1 << 16
+    for _, damaged in damages(recipient.encode()):
+        page.write_recipient(damaged)
+        found = page.recipient()
+        assert found is None or isinstance(found, Recipient)
+    page.close()
 
 
 def test_what_the_driver_is_told(folder, tmp_path):

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from millrace.local.files import read_json, write_json
 
-_FOLDERS = ("spark", "blackbox", "warehouse", "artifacts")
+_FOLDERS = ("spark", "warehouse", "artifacts", "blackbox")
+"""The last one is what an older release left."""
 
 _LONGEST_BYTES = 60
 """Spark takes no longer folder for its sockets; the system limits their whole path to 107 bytes."""

@@ -14,7 +14,7 @@
 ``requests/``             dead letters to be replayed or dropped
 ``scale.json``            how many state servers and ackers the run is asked to have
 ``state-<n>/``            the files of the embedded state servers
-``spark/``, ``blackbox/`` scratch of Spark and of its workers
+``spark/``              scratch of Spark and of its workers
 ``logs/``                 what the processes wrote, limited in size
 ``run.lock``, ``run.json`` who runs this topology now
 ========================  ====================================================================

@@ -14,10 +14,16 @@ from millrace.protocol.types import AttemptId, TaskId
 
 _DEAD = "/dead"
 
+DEATH = "death"
+"""Kind of the object that tells how a task attempt's worker ended; its component is the pid."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskObject:
-    """What a task attempt wrote of a component: ``1.5.1.0.3.0/state/counts.2``."""
+    """What a task attempt wrote of a component: ``1.5.1.0.3.0/state/counts.2``.
+
+    What tells of the end of its worker is no component's: ``1.5.1.0.3.0/death/4711``.
+    """
 
     attempt: AttemptId
     task: TaskId
@@ -69,6 +75,14 @@ def read_name(text: str) -> ObjectName | None:
         case _:
             return None
     return name if str(name) == text else None
+
+
+def tells_death(text: str, attempt: AttemptId) -> bool:
+    """Whether this is the name of an object that tells of a worker's end in the attempt."""
+    if not text.startswith(f"{attempt}."):
+        return False  # most names of a long list, without reading them
+    name = read_name(text)
+    return isinstance(name, TaskObject) and (name.attempt, name.kind) == (attempt, DEATH)
 
 
 def spoken(letters: str) -> str:

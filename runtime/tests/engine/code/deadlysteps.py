@@ -7,11 +7,12 @@ import os
 import re
 import resource
 import signal
+import sys
 import time
 from pathlib import Path
 
 from millrace import Processor, row
-from millrace.engine.task.blackbox import FOLDER_VARIABLE
+from millrace.engine.task import blackbox
 from millrace.engine.task.exchange import Transport
 
 
@@ -26,6 +27,25 @@ def leave(line):
 def crash(line):
     if line["value"].startswith("bad"):
         ctypes.string_at(0)
+    return {"word": line["value"]}
+
+
+@row(output="word string")
+def kill(line):
+    if line["value"].startswith("bad"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"word": line["value"]}
+
+
+@row(output="word string")
+def overflow(line):
+    """Takes more of C's stack than there is."""
+    if line["value"].startswith("bad"):
+        one, other = [], []
+        for _ in range(200_000):
+            one, other = [one], [other]
+        sys.setrecursionlimit(1 << 30)
+        assert one == other
     return {"word": line["value"]}
 
 
@@ -94,8 +114,7 @@ def slow(line):
 @row(output="word string")
 def leave_without_a_note(line):
     if line["value"].startswith("bad"):
-        note = Path(os.environ[FOLDER_VARIABLE]) / f"{os.getpid()}.note"
-        note.write_bytes(b"")
+        blackbox.mine.write_note(b"")
         os._exit(7)
     return {"word": line["value"]}
 

@@ -2,21 +2,24 @@
 
 ``Breaking`` is a transport whose plumbing fails in the attempts up to ``breaks.attempts`` of the
 window ``breaks.window``. ``forget`` ends its worker, and what would have told what the worker did
-is gone, as on a full disk. ``keyed`` has no key for lines that begin with "bad".
+is gone. ``keyed`` has no key for lines that begin with "bad". ``deadly`` ends
+its worker in the way that the line names.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 from fault_orders import attempt, orders
 
 from millrace import row
-from millrace.engine.task.blackbox import FOLDER_VARIABLE
+from millrace.engine.task import blackbox
 from millrace.engine.task.exchange import Parcel, Transport
 from millrace.protocol.types import Staged
 from millrace.sinks.files import FileSink
@@ -34,8 +37,8 @@ class Breaking(Transport):
 @row(output="word string")
 def forget(line: dict[str, Any]) -> dict[str, Any]:
     if orders().get("forget"):
-        note = Path(os.environ[FOLDER_VARIABLE]) / f"{os.getpid()}.note"
-        note.write_bytes(b"")
+        assert blackbox.mine is not None
+        blackbox.mine.write_note(b"")
         os._exit(7)
     return {"word": line["value"]}
 
@@ -44,6 +47,30 @@ def forget(line: dict[str, Any]) -> dict[str, Any]:
 def keyed(line: dict[str, Any]) -> dict[str, Any]:
     word = line["value"]
     return {"word": None if word.startswith("bad") else word, "n": len(word)}
+
+
+def _overflow() -> None:
+    """More of the stack than there is, in C."""
+    one: list[Any] = []
+    other: list[Any] = []
+    for _ in range(200_000):
+        one, other = [one], [other]
+    sys.setrecursionlimit(1 << 30)
+    assert one == other
+
+
+DEADLY: dict[str, Callable[[], object]] = {
+    "exit": lambda: os._exit(3),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "segv": lambda: ctypes.string_at(0),
+    "overflow": _overflow,
+}
+
+
+@row(output="word string")
+def deadly(line: dict[str, Any]) -> dict[str, Any]:
+    DEADLY.get(line["value"], int)()
+    return {"word": line["value"]}
 
 
 class Refusing(FileSink):

@@ -1,7 +1,7 @@
 """What the failure of a job says about the rows that it worked on.
 
 A root is blamed only on evidence about it, so a failure counts as the engine's unless it says
-otherwise: that a worker is gone (``blackbox`` knows what it did), or that Spark could not evaluate
+otherwise: that a worker is gone (``notices`` has what it did), or that Spark could not evaluate
 an expression for some row.
 """
 

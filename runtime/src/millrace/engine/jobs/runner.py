@@ -23,6 +23,7 @@ from millrace.engine.jobs.evidence import (
     thrown_by,
     worker_gone,
 )
+from millrace.engine.jobs.notices import await_deaths
 from millrace.engine.jobs.session import FOLDER
 from millrace.engine.program import kit as kit_files
 from millrace.engine.program.cutting import cut_intent
@@ -30,7 +31,7 @@ from millrace.engine.program.kit import Kit
 from millrace.engine.program.program import Program
 from millrace.engine.program.signing import UnsignedError
 from millrace.engine.program.sql import add_step, frame_schema, jvm_chain
-from millrace.engine.task import blackbox
+from millrace.engine.task import deaths
 from millrace.engine.task.faults import find_error, short_reason
 from millrace.engine.task.sqlstage import RESULT_SCHEMA, FramePass, FrameReader, keyed, values
 from millrace.engine.task.state import Services
@@ -58,9 +59,6 @@ if TYPE_CHECKING:
 
 SMALL_WINDOW_ROOTS = 4_096
 """A window of at most so many roots runs as one task."""
-
-DEATH_NOTICE_S = 1.0
-"""How long to wait for the record of a worker's end after Spark has noticed it."""
 
 
 class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a fault of ours
@@ -120,8 +118,6 @@ class AttemptRunner:
         self._cancelled: AttemptId | None = None
         self._folder = Path(self._context.getConf().get(FOLDER))
         self._kits: dict[tuple[tuple[str, str], ...], Path] = {}
-        folder = self._context.getConf().get(f"spark.executorEnv.{blackbox.FOLDER_VARIABLE}")
-        self._blackbox = Path(folder) if folder else None
 
     def run(self, plan: AttemptPlan) -> AttemptResult:
         """Run one attempt to its end.
@@ -133,8 +129,6 @@ class AttemptRunner:
         tasks = 1 if whole else self._program.parallelism
         services = self._services()
         job = Job(str(self._kit(services)), plan, services, whole).encode()
-        if self._blackbox is not None:
-            blackbox.collect(self._blackbox)  # deaths before this attempt are not its own
         group = self._group(plan.id)
         self._context.setJobGroup(group, group, interruptOnCancel=True)
         self._current = plan.id
@@ -146,7 +140,7 @@ class AttemptRunner:
         except (Py4JError, PySparkException, OSError) as error:
             if self._spark_ended():
                 raise SparkGone("Spark's JVM has ended; the driver is started again") from error
-            raise self._reason(plan.id, error) from error
+            raise self._reason(plan, services, error) from error
         shape = (1,) if whole else (tasks,) * len(self._program.passes)
         return AttemptResult(shape, tuple({r.task: r for r in reports}.values()))
 
@@ -230,13 +224,16 @@ class AttemptRunner:
         moved.rdd().setSerializer(self._serializer)
         return RDD(jvm.PythonRDD.valueOfPair(moved), self._context, NoOpSerializer())
 
-    def _reason(self, attempt: AttemptId, failure: Exception) -> MillraceError | AttemptDied:
+    def _reason(
+        self, plan: AttemptPlan, services: Services, failure: Exception
+    ) -> MillraceError | AttemptDied:
         """What a failed job means."""
+        attempt = plan.id
         if self._cancelled == attempt:
             return AttemptDied("cancelled")
         text = str(failure)
         error = find_error(text, attempt)
-        if isinstance(error, StateServerError) or (error is not None and error.retryable):
+        if error is not None and error.retryable:
             return AttemptDied(str(error), member_lost=True)
         if isinstance(error, UserCodeError):
             return AttemptDied(str(error), evidence=Evidence.USER_CODE)
@@ -247,20 +244,24 @@ class AttemptRunner:
         chain = thrown_by(failure)
         if self._program.sql_steps and blames_a_row(sql_states(chain)):
             return AttemptDied(short_reason(text), evidence=Evidence.ROW)
-        death = self._death(attempt) if worker_gone(chain) else None
-        if death is None:
-            # With an executor its notes are gone, too; no root is blamed for that alone.
+        if not worker_gone(chain):
             return AttemptDied(short_reason(text))
-        told = blackbox.describe(death, self._program.tuple_timeout_s)
-        blamed = Evidence.USER_CODE if death.blames(attempt) else Evidence.NONE
-        return AttemptDied(told, evidence=blamed)
+        return self._worker_ended(plan, services, short_reason(text))
 
-    def _death(self, attempt: AttemptId) -> blackbox.Death | None:
-        """The end of a worker that ended the attempt's job."""
-        if self._blackbox is None:
-            return None
-        deaths = blackbox.await_deaths(self._blackbox, DEATH_NOTICE_S)
-        return blackbox.main_cause(deaths, attempt)
+    def _worker_ended(self, plan: AttemptPlan, services: Services, said: str) -> AttemptDied:
+        """What the end of a worker means, by what was told of it; ``said`` is Spark's word."""
+        try:
+            told = await_deaths(services.access, plan, lambda: self._cancelled != plan.id)
+        except StateServerError as error:
+            # Evidence may have been lost with it: the window waits until the server is back.
+            return AttemptDied(f"{said}; how its worker ended is not known: {error}", True)
+        death = deaths.main_cause(told, plan.id)
+        if death is None:
+            # Who would have told of it is gone, too; no root is blamed for that alone.
+            return AttemptDied(said)
+        text = deaths.describe(death, self._program.tuple_timeout_s)
+        blamed = Evidence.USER_CODE if death.blames(plan.id) else Evidence.NONE
+        return AttemptDied(text, evidence=blamed)
 
 
 def share(intent: Intent, tasks: int, sources: Mapping[str, Source]) -> list[list[Piece]]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.engine.jobs import classes, jvm
-from millrace.engine.task import blackbox
 from millrace.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -92,11 +91,6 @@ class SessionSettings:
     conf: Mapping[str, str] = field(default_factory=dict)
     log_level: str = "ERROR"
 
-    @property
-    def blackbox(self) -> Path:
-        """Folder of the workers' notes."""
-        return self.folder / "blackbox"
-
 
 def session_conf(settings: SessionSettings) -> dict[str, str]:
     """The complete Spark configuration.
@@ -125,7 +119,6 @@ def session_conf(settings: SessionSettings) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(settings.folder / "warehouse"),
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
-        f"spark.executorEnv.{blackbox.FOLDER_VARIABLE}": str(settings.blackbox),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
     }
     if not settings.instances:
@@ -153,7 +146,6 @@ def build_session(settings: SessionSettings) -> SparkSession:
     home = Path(pyspark.__file__).parent
     os.environ["SPARK_HOME"] = str(_own_home(home, settings) if settings.instances else home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings.blackbox.mkdir(mode=0o700, parents=True, exist_ok=True)
     (settings.folder / "spark").mkdir(mode=0o700, parents=True, exist_ok=True)
     conf = session_conf(settings)
     jvm.start_jvm(settings.folder / "spark", conf)

@@ -60,8 +60,7 @@ def start_spark(topology: StreamTopology, uid: str, folder: Path, workdir: Path)
     """Build the session, then compile. Raises ``SparkStartError``, ``TopologyError``."""
     settings = session_settings(topology, workdir)
     # What a Spark that was killed left behind serves nobody.
-    for name in ("spark", settings.blackbox.name):
-        shutil.rmtree(workdir / name, ignore_errors=True)
+    shutil.rmtree(workdir / "spark", ignore_errors=True)
     try:
         spark = build_session(settings)
     except (Py4JError, PySparkException, OSError) as error:

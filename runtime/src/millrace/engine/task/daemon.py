@@ -2,8 +2,8 @@
 
 It imports what every worker needs and compiles the kernels before the first fork, and freezes
 the heap: the stock daemon's workers run a full garbage collection after every task, 44 to 96 ms
-with Arrow and Numba loaded. It also records how its workers ended, since Spark only sees that
-a socket was closed.
+with Arrow and Numba loaded. It also tells how its workers ended (``deaths``), since Spark only
+sees that a socket was closed.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from pathlib import Path
+import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from millrace import guard
 from millrace.engine.program import signing
-from millrace.engine.task import blackbox
+from millrace.engine.task import blackbox, deaths
+from millrace.engine.task.blackbox import Page, Recipient
+from millrace.engine.task.deaths import Death
 
 _YOUNG_OBJECTS = 50_000
 
@@ -24,9 +28,7 @@ _YOUNG_OBJECTS = 50_000
 def main() -> None:
     """Prepare, then serve forks until Spark closes standard input."""
     _prepare()
-    box = blackbox.folder()
-    if box is not None:
-        _watch_children(box)
+    _watch_children()
     from pyspark import daemon
 
     daemon.manager()
@@ -45,10 +47,25 @@ def _prepare() -> None:
     gc.freeze()
 
 
-def _watch_children(box: Path) -> None:
-    """Reap children and record their status, where Spark's daemon would ignore SIGCHLD."""
+def _watch_children() -> None:
+    """Give each worker a page for its notes, and reap it, where Spark's daemon would ignore
+    SIGCHLD."""
     daemon_pid = os.getpid()
-    install = signal.signal
+    install, fork = signal.signal, os.fork
+    pages: dict[int, Page] = {}
+
+    def forked() -> int:
+        page = _page()
+        pid = fork()
+        if pid == 0:
+            os.fork = fork
+            for other in pages.values():
+                other.close()
+            pages.clear()
+            blackbox.mine = page
+        elif page is not None:
+            pages[pid] = page
+        return pid
 
     def reap(_number: int, _frame: FrameType | None) -> None:
         while os.getpid() == daemon_pid:
@@ -58,14 +75,55 @@ def _watch_children(box: Path) -> None:
                 return
             if pid == 0:
                 return
-            blackbox.record_death(box, pid, status)
+            page = pages.pop(pid, None)
+            if page is not None:
+                told = deaths.within_a_task(pid, status, page)
+                page.close()
+                if told is not None:
+                    _send(fork, *told)
 
     def guarded(number: int, handler: Any) -> Any:
         if number == signal.SIGCHLD and handler == signal.SIG_IGN and os.getpid() == daemon_pid:
             handler = reap
         return install(number, handler)
 
+    os.fork = forked
     signal.signal = guarded  # type: ignore[assignment]
+
+
+def _page() -> Page | None:
+    """Without memory for a page a worker has no notes, and its end is evidence of nothing."""
+    try:
+        return Page()
+    except OSError:
+        return None
+
+
+def _send(fork: Callable[[], int], death: Death, recipient: Recipient) -> None:
+    """Tell of a death in a process of its own: the daemon has workers to fork meanwhile."""
+    daemon_pid = os.getpid()
+    try:
+        if fork() != 0:
+            return
+    except OSError as error:
+        _complain(error)
+        return
+    try:
+        guard.die_with(daemon_pid)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.alarm(deaths.TELL_S)
+        # Spark may wait for the end of a connection that the daemon had open.
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        deaths.tell(death, recipient)
+    except Exception as error:  # noqa: BLE001 the boundary of a process
+        _complain(error)
+    finally:
+        os._exit(0)
+
+
+def _complain(error: Exception) -> None:
+    print(f"the end of a worker could not be told: {error}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ what it read is booked behind the JVM, from the ids that came out of it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -27,15 +26,16 @@ from millrace.engine.program.sql import (
     jvm_sources,
 )
 from millrace.engine.task.batch import Array
-from millrace.engine.task.blackbox import Note
 from millrace.engine.task.steps.ends import ROWS_PER_BATCH, Piece, read_piece, rows_at, seeds_at
 from millrace.engine.task.worker import (
     Job,
     TaskRun,
+    begin_task,
     decode_pieces,
     encode_reports,
     load_job,
     marked_errors,
+    task_id,
     toolbox_of,
 )
 
@@ -53,8 +53,7 @@ class FrameReader:
             toolbox = toolbox_of(job)
             sources = {s.name: s for s in jvm_sources(toolbox.program)}
             partition = _partition()
-            a = job.plan.id
-            toolbox.box.task(Note(os.getpid(), a.execution, a.window, a.attempt, 0, partition))
+            begin_task(toolbox, job, task_id(TaskContext.get(), 0, partition))
             for piece in decode_pieces(self._pieces[partition]):
                 component = sources.get(piece.range.source)
                 if component is not None:

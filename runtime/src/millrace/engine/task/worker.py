@@ -26,7 +26,7 @@ from millrace.engine.program.program import Component
 from millrace.engine.program.usercode import load_function, load_object, use_path
 from millrace.engine.task import blackbox
 from millrace.engine.task.acks import send_acks
-from millrace.engine.task.blackbox import Box, Note
+from millrace.engine.task.blackbox import Box, Note, Recipient
 from millrace.engine.task.books import Books, Failures, NetPool
 from millrace.engine.task.context import Task
 from millrace.engine.task.exchange import Transport, check_envelopes
@@ -65,7 +65,7 @@ class ProcessToolbox:
         self.program = program = kit.program
         self.passwords = kit.passwords
         use_path(program.code_path)
-        self.box = Box(blackbox.folder(), program.tuple_timeout_s)
+        self.box = Box(blackbox.mine, program.tuple_timeout_s)
         self.memory = WorkerMemory()
         self.transport: Transport = load_object(program.transport, program.code_path)()
         self.states = StateHost()
@@ -144,6 +144,22 @@ def toolbox_of(job: Job) -> ProcessToolbox:
     return toolbox
 
 
+def task_id(context: TaskContext | None, pass_no: int, partition: int) -> TaskId:
+    """Who the task of this process is; outside Spark all are the same one."""
+    return TaskId(pass_no, partition, context.taskAttemptId() if context is not None else 0)
+
+
+def begin_task(toolbox: ProcessToolbox, job: Job, task: TaskId) -> Services:
+    """Note the task, should this process end in it; the services that it works with."""
+    services, context, a = job.services.known(toolbox.passwords), TaskContext.get(), job.plan.id
+    run = context.attemptNumber() if context is not None else 0
+    toolbox.box.task(
+        Note(os.getpid(), a.execution, a.window, a.attempt, task.pass_no, task.partition),
+        Recipient.of(services.access, job.plan.stamp, a, task, run),
+    )
+    return services
+
+
 class TaskRun:
     """One task attempt from its first to its last line."""
 
@@ -154,7 +170,6 @@ class TaskRun:
         context = TaskContext.get()
         if context is not None:
             self.toolbox.memory.check()
-        task_attempt = context.taskAttemptId() if context is not None else 0
         passes = program.passes if job.whole else program.passes[pass_no : pass_no + 1]
         self.partitions = 1 if job.whole else program.parallelism
         self.last = job.whole or pass_no == len(program.passes) - 1
@@ -162,18 +177,14 @@ class TaskRun:
         self.task = Task(
             program=program,
             plan=plan,
-            id=TaskId(pass_no, partition, task_attempt),
+            id=task_id(context, pass_no, partition),
             partitions=self.partitions,
             books=Books(roots, plan.slices, program.tracking, self.toolbox.nets),
             failures=Failures(roots, {c.number: c.name for c in program.components.values()}),
             box=self.toolbox.box,
             memory=self.toolbox.memory,
         )
-        a = plan.id
-        self.toolbox.box.task(
-            Note(os.getpid(), a.execution, a.window, a.attempt, pass_no, partition)
-        )
-        self.services = job.services.known(self.toolbox.passwords)
+        self.services = begin_task(self.toolbox, job, self.task.id)
         self.state = TaskState(self.task, self.services.access, self.toolbox.states)
         self.run = PassRun(self.task, passes, self.toolbox, self.state)
 
