@@ -58,9 +58,13 @@ class WorkFolderError(MillraceError):
 
 
 class StateServerError(MillraceError):
-    """A state server that cannot be reached, refuses a setting or is out of memory."""
+    """A state server that cannot be reached, refuses a setting or is out of memory.
+
+    Whatever is wrong there may be mended there, so windows wait for it.
+    """
 
     exit_code = ExitCode.STATE_SERVER
+    retryable = True
 
 
 class SinkError(MillraceError):
@@ -83,13 +87,22 @@ class UserCodeError(MillraceError):
 
 
 class SourceError(MillraceError):
-    """A source whose data is missing, has shrunk or was replaced."""
+    """A source whose data is missing, has shrunk or was replaced.
+
+    ``gone``: what cannot be read will not come back by itself, so a user may give it up.
+    """
 
     exit_code = ExitCode.SOURCE
+
+    @property
+    def gone(self) -> bool:
+        return not self.retryable
 
 
 class SourceAwayError(SourceError):
     """A source that cannot be read now, whatever its records are; none of them is to blame."""
+
+    gone = False
 
 
 class FencedError(MillraceError):

@@ -164,6 +164,7 @@ class DriverLife:
             self.published.put,
             RetiredSinks(lives, False, removed),
             lambda notice: None,
+            self.published.put,
         )
 
     def sink(self, name: str, number: int) -> MemorySink:

@@ -12,13 +12,26 @@ from typing import Any
 import pytest
 
 from millrace.clock import SystemClock
+from millrace.engine.driver.errands import MOST_IN_A_ROW
 from millrace.engine.driver.journal import EventTeller
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.verdicts import Verdicts
-from millrace.errors import TopologyError
+from millrace.engine.task.faults import TaskError, find_error
+from millrace.errors import (
+    EngineError,
+    FencedError,
+    NewerFormatError,
+    SinkError,
+    SourceAwayError,
+    SourceError,
+    StateServerError,
+    TopologyError,
+)
 from millrace.protocol import events as e
-from millrace.protocol.types import AttemptId, CloseMarker, Intent, Stamp
+from millrace.protocol.types import AttemptId, CloseMarker, Intent, Sealed, Stamp
+from millrace.sinks.base import SinkUnavailableError
+from millrace.state.errors import ObjectTooLargeError, UnreachableError
 from millrace.state.journalfiles import JournalFiles
 
 STAMP = Stamp(1, 1)
@@ -28,6 +41,13 @@ WAIT_S = 30.0
 
 def broken(*_: Any, **__: Any) -> Any:
     raise ZeroDivisionError("nobody thought of this")
+
+
+def raising(error: Exception) -> Any:
+    def raised(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return raised
 
 
 def quiet(*_: Any, **__: Any) -> None:
@@ -56,16 +76,129 @@ def driver(tmp_path):
     performer.close()
 
 
+TOLD = "ZeroDivisionError: nobody thought of this"
+COPY = e.CopyObjects(STAMP, None, None, ())
+
+
 def test_a_copy_is_asked_for_again(driver, caplog):
     performer, events, _ = driver
     for _ in range(2):
-        performer.perform(e.CopyObjects(STAMP, None, None, ()))
+        performer.perform(COPY)
         told = events.get(timeout=WAIT_S)
-        assert told == e.CopyFailed(STAMP, "ZeroDivisionError: nobody thought of this")
+        assert told == e.CopyFailed(STAMP, TOLD, unexpected=True)
     assert [r.exc_info is not None for r in caplog.records if r.levelno == logging.ERROR] == [
         True,
         True,
     ]
+
+
+def test_a_copy_that_goes_wrong_again_and_again_stops_the_driver(driver):
+    performer, events, _ = driver
+    for _ in range(MOST_IN_A_ROW - 1):
+        performer.perform(COPY)
+        assert isinstance(events.get(timeout=WAIT_S), e.CopyFailed)
+    performer.perform(COPY)
+    error = events.get(timeout=WAIT_S)
+    assert isinstance(error, EngineError)
+    assert str(error) == f"copying objects between state servers failed 5 times in a row: {TOLD}"
+    performer.perform(COPY)
+    assert events.empty(), "there is nothing more to be had of it"
+
+
+def test_only_what_goes_wrong_in_a_row_counts(driver, monkeypatch):
+    performer, events, _ = driver
+    stores = performer._equipment.stores
+    for _ in range(3):
+        for _ in range(MOST_IN_A_ROW - 1):
+            performer.perform(COPY)
+            assert isinstance(events.get(timeout=WAIT_S), e.CopyFailed)
+        with monkeypatch.context() as mended:
+            mended.setattr(stores, "copy", lambda action, _: e.Copied(action.stamp))
+            performer.perform(COPY)
+            assert events.get(timeout=WAIT_S) == e.Copied(STAMP)
+
+
+@pytest.mark.parametrize("what", ["copy", "delete", "forget"])
+def test_a_permanent_error_in_a_copy_or_a_deletion_stops_the_driver(driver, monkeypatch, what):
+    """With that very error, whose exit code the process ends with."""
+    performer, events, _ = driver
+    wrong = NewerFormatError("the object was written by a newer release; install that")
+    for name in ("delete", "forget"):
+        monkeypatch.setattr(performer._equipment.stores, name, quiet)
+    monkeypatch.setattr(performer._equipment.stores, what, raising(wrong))
+    performer.perform(COPY if what == "copy" else e.Forget(STAMP, 0, (), (ATTEMPT,)))
+    assert events.get(timeout=WAIT_S) is wrong
+
+
+@pytest.mark.parametrize("error", [UnreachableError("away"), FencedError("a newer one")])
+def test_a_deletion_that_is_made_later_or_by_another_stops_nobody(driver, monkeypatch, error):
+    performer, events, _ = driver
+    monkeypatch.setattr(performer._equipment.stores, "forget", raising(error))
+    deleted: queue.SimpleQueue[e.Forget] = queue.SimpleQueue()
+    monkeypatch.setattr(performer._equipment.stores, "delete", deleted.put)
+    forget = e.Forget(STAMP, 0, (), (ATTEMPT,))
+    performer.perform(forget)
+    assert deleted.get(timeout=WAIT_S) == forget
+    performer.close()
+    assert events.empty()
+
+
+class Shown:
+    """A publisher of one sink whose ``publish`` raises in turn what is in ``errors``."""
+
+    def __init__(self, *errors: Exception | None) -> None:
+        self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.failed: queue.SimpleQueue[Exception] = queue.SimpleQueue()
+        self.errors = list(errors)
+        sink = SimpleNamespace(name="rows", publish=self.show)
+        retired = SimpleNamespace(shares=lambda sealed, sinks: ([], [(sink, [])]))
+        self.publisher = Publisher(
+            [sink],  # type: ignore[list-item]
+            None,  # type: ignore[arg-type]
+            self.events.put,
+            retired,  # type: ignore[arg-type]
+            quiet,
+            self.failed.put,
+        )
+        for _ in errors:
+            self.publisher.publish(Sealed(7, "digest", ()), 1)  # type: ignore[arg-type]
+        self.publisher._thread.shutdown(wait=True)
+
+    def show(self, *_: Any) -> None:
+        error = self.errors.pop(0)
+        if error is not None:
+            raise error
+
+    def told(self) -> list[Any]:
+        return [self.events.get_nowait() for _ in range(self.events.qsize())]
+
+
+def test_a_window_that_cannot_be_shown_is_tried_again_a_few_times():
+    odd = ZeroDivisionError("nobody thought of this")
+    shown = Shown(*[odd] * (MOST_IN_A_ROW - 1), None, *[odd] * (MOST_IN_A_ROW - 1))
+    assert shown.failed.empty()
+    failed = e.PublishFailed(7, TOLD)
+    assert shown.told() == [*[failed] * 4, e.Published(7), *[failed] * 4]
+    (error,) = (Shown(*[odd] * MOST_IN_A_ROW).failed.get_nowait(),)
+    assert isinstance(error, EngineError)
+    assert str(error) == f"showing window 7 failed 5 times in a row: {TOLD}"
+
+
+@pytest.mark.parametrize(
+    ("error", "event"),
+    [
+        (SinkUnavailableError("away"), e.PublishFailed(7, "away")),
+        (UnreachableError("away"), e.PublishFailed(7, "away")),
+        (SinkError("other data"), e.SinkRefused("other data", fenced=False)),
+        (FencedError("a newer one"), e.SinkRefused("a newer one", fenced=True)),
+        (NewerFormatError("install the newer release"), None),
+    ],
+)
+def test_what_becomes_of_a_window_that_cannot_be_shown_is_the_errors_own_word(error, event):
+    shown = Shown(*[error] * 7)
+    assert shown.told() == ([event] * 7 if event is not None else [])
+    failed = [shown.failed.get_nowait() for _ in range(shown.failed.qsize())]
+    assert failed == ([] if event is not None else [error] * 7)
 
 
 def test_an_attempt_that_cannot_be_announced_dies(driver):
@@ -100,7 +233,14 @@ def test_leftovers_that_a_sink_keeps_hold_no_window_up():
         SimpleNamespace(name="first", discard=broken),
         SimpleNamespace(name="second", discard=discarded.put),
     ]
-    publisher = Publisher(sinks, None, events.put, None, notices.put)  # type: ignore[arg-type]
+    publisher = Publisher(
+        sinks,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        events.put,
+        None,  # type: ignore[arg-type]
+        notices.put,
+        broken,
+    )
     publisher.discard(e.Forget(STAMP, 0, (), (ATTEMPT,)))
     discarded.get(timeout=WAIT_S)
     publisher.stop()
@@ -124,10 +264,59 @@ def test_a_deletion_that_fails_becomes_an_event(driver):
 def test_a_wait_for_a_verdict_that_breaks_stops_the_driver(monkeypatch):
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
     control = SimpleNamespace(close=quiet, slices=quiet)
-    asking = Verdicts(SimpleNamespace(), lambda: (), events.put, quiet, 64)  # type: ignore[arg-type]
+    stores = SimpleNamespace()
+    asking = Verdicts(stores, lambda: (), events.put, quiet, 64, broken)  # type: ignore[arg-type]
     monkeypatch.setattr(asking, "_begun", lambda: control)
     monkeypatch.setattr(asking, "_log", SimpleNamespace(wait_verdict=broken))
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
     told = events.get(timeout=WAIT_S)
     assert told == e.RunFailed(ATTEMPT, "ZeroDivisionError: nobody thought of this")
     asking.stop()
+
+
+def test_a_verdict_that_is_wrong_for_good_stops_the_driver_with_its_own_error(monkeypatch):
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    wrong = NewerFormatError("the verdict was written by a newer release; install that")
+    stores = SimpleNamespace()
+    asking = Verdicts(
+        stores,  # type: ignore[arg-type]
+        lambda: (),
+        events.put,
+        quiet,
+        64,
+        events.put,
+    )
+    monkeypatch.setattr(asking, "_begun", lambda: SimpleNamespace(close=quiet, slices=quiet))
+    monkeypatch.setattr(asking, "_log", SimpleNamespace(wait_verdict=raising(wrong)))
+    asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
+    assert events.get(timeout=WAIT_S) is wrong
+    assert events.get(timeout=WAIT_S) == e.RunFailed(ATTEMPT, str(wrong))
+    asking.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (StateServerError("it cannot write its file"), True),
+        (UnreachableError("away"), True),
+        (ObjectTooLargeError("more parallelism"), False),
+        (SinkUnavailableError("away"), True),
+        (SinkError("other data"), False),
+        (SourceAwayError("no permission"), False),
+        (SourceError("it shrank"), False),
+        (EngineError("nobody knows"), False),
+    ],
+)
+def test_whether_an_error_may_pass_is_an_attribute_that_travels_with_it(error, passes):
+    assert error.retryable is passes
+    found = find_error(str(TaskError(error, ATTEMPT)), ATTEMPT)
+    assert type(found) is type(error)
+    assert found.retryable is passes
+
+
+def test_only_what_will_not_come_back_by_itself_may_be_given_up():
+    assert SourceError("the file is gone").gone
+    assert not SourceAwayError("the folder cannot be listed").gone
+    passing = SourceError("its server starts")
+    passing.retryable = True
+    assert not passing.gone

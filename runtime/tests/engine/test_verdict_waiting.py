@@ -23,6 +23,10 @@ ATTEMPT = AttemptId(1, 1, 1)
 ANSWER_S = 30.0
 
 
+def nobody(_):
+    """Is told in vain."""
+
+
 def until(look):
     end_s = time.monotonic() + ANSWER_S
     while not look():
@@ -44,7 +48,7 @@ def verdicts(server):
     stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("state-0",),)))
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
     told: queue.SimpleQueue[e.Notify] = queue.SimpleQueue()
-    made = Verdicts(stores, lambda: (">lines",), events.put, told.put, virtual_nodes=64)
+    made = Verdicts(stores, lambda: (">lines",), events.put, told.put, 64, nobody)
     made.members(("acker-0",))
     yield made, events, told
     made.stop()
@@ -56,7 +60,7 @@ def test_slices_are_placed_by_as_many_virtual_nodes_as_were_declared(server, vir
     members = (server.address.member(),)
     stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("state-0",),)))
     names = ("acker-0", "acker-1", "acker-2")
-    made = Verdicts(stores, lambda: (">lines",), lambda _: None, lambda _: None, virtual_nodes)
+    made = Verdicts(stores, lambda: (">lines",), nobody, nobody, virtual_nodes, nobody)
     made.members(names)
     made.open(ATTEMPT, 10)
     log = AckLog(connect(server.address, UID).redis, UID)

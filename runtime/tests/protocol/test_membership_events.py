@@ -148,6 +148,18 @@ def test_missing_state_is_told_once_for_each_round_and_only_while_it_is_copied()
     assert told(found, e.CopyFailed(stamp, "x is nowhere")) == []
 
 
+def test_a_copy_that_went_wrong_as_nobody_thought_of_is_told_once_and_asked_for_again() -> None:
+    found = script(CLAIM, STAMPING, COPYING)
+    stamp = Stamp(1, 2)
+    (notice,) = told(found, e.CopyFailed(stamp, "KeyError: 'x'", unexpected=True))
+    assert isinstance(notice, e.Notify)
+    assert (notice.kind, notice.warning) == ("StateCopyFailed", True)
+    assert "KeyError: 'x'" in notice.text
+    assert "state server to come back" not in notice.text
+    assert told(found, e.CopyFailed(stamp, "KeyError: 'x'", unexpected=True)) == []
+    assert any(isinstance(action, e.CopyObjects) for action in found.machine.membership.tick())
+
+
 @pytest.mark.parametrize(("fenced", "kind"), [(True, "fenced"), (False, "failed")])
 def test_a_sink_that_refuses_ends_the_driver_and_says_why(fenced: bool, kind: str) -> None:
     found = script(CLAIM, STAMPING, COPYING)

@@ -336,8 +336,11 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class CopyFailed:
+    """``unexpected``: not since a server is away or an object is missing."""
+
     stamp: Stamp
     reason: str
+    unexpected: bool = False
 
 
 @dataclass(frozen=True, slots=True)

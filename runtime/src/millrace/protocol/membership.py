@@ -277,6 +277,9 @@ class Membership:
         if self._told == event.stamp:
             return []
         self._told = event.stamp
+        if event.unexpected:
+            text = f"the state servers' objects could not be copied: {event.reason}"
+            return [e.Notify("StateCopyFailed", text, warning=True)]
         text = f"waiting for a state server to come back: {event.reason}"
         return [e.Notify("StateMissing", text, warning=True)]
 

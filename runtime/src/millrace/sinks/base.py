@@ -164,7 +164,9 @@ class Sink(ABC):
 
         Idempotent; windows come in rising order, one that was shown may come again. Nothing is
         shown of rows whose digest is not the staged one, of another digest under a window that
-        was shown (``SinkError``), or for an execution below the fence (``FencedError``).
+        was shown (``SinkError``), or for an execution below the fence (``FencedError``). An error
+        that is ``retryable`` is tried again until it passes, and one that is no ``MillraceError``
+        a few times.
         """
 
     def verify(self, mine: Sequence[Staged]) -> None:  # noqa: B027

@@ -2,7 +2,7 @@
 
 The answers of the protocol (``NotOwner``, ``TagTooLow``, ``Missing``) are values; what is wrong
 with the server itself is raised: ``UnreachableError``, ``OutOfMemoryError`` or, for anything that
-waiting does not mend, ``StateServerError``.
+somebody has to mend there, ``StateServerError``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from millrace.protocol.server import (
 from millrace.protocol.types import Member, Stamp, Tag
 from millrace.redisserver import open_client
 from millrace.state import scripts
-from millrace.state.errors import UnreachableError
+from millrace.state.errors import ObjectTooLargeError, UnreachableError
 from millrace.state.refusals import translated
 from millrace.state.settings import Durability, check_settings
 
@@ -402,7 +402,7 @@ def _batches(
     size = 0
     for name, data in objects:
         if len(data) > MAX_OBJECT_BYTES:
-            raise StateServerError(
+            raise ObjectTooLargeError(
                 f"object {name} has {len(data)} bytes, state server {address.shown} takes at "
                 f"most {MAX_OBJECT_BYTES}: raise spec.parallelism, so that each task holds "
                 "less state"

@@ -34,6 +34,12 @@ class ObjectMissingError(StateServerError):
     """Every owner of an object answered, and none holds it."""
 
 
+class ObjectTooLargeError(StateServerError):
+    """An object that no state server takes, however long one waits."""
+
+    retryable = False
+
+
 class BlobError(ProtocolError):
     """A state object is damaged, or is not what the record says it is."""
 

@@ -11,10 +11,36 @@ import queue
 import threading
 from collections.abc import Callable, Hashable
 
+from millrace.errors import EngineError, error_text
 from millrace.protocol import events as e
 from millrace.protocol.types import Member
+from millrace.protocol.windows.decide import BREAKAGE_PAUSES_S
 
 Work = Callable[[], list[e.Event]]
+
+MOST_IN_A_ROW = len(BREAKAGE_PAUSES_S) + 1
+"""How often in a row what nobody thought of may go wrong, as for attempts of a window."""
+
+
+class Patience:
+    """Bounds how often something is tried again that fails in a way that nobody thought of.
+
+    Two threads at once may count one failure too few: it comes again.
+    """
+
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def worked(self) -> None:
+        """It went as it may go, well or not: what was before is forgiven."""
+        self._failures = 0
+
+    def failed(self, what: str, error: Exception) -> EngineError | None:
+        """It failed; the error to end with once that is too often."""
+        self._failures += 1
+        if self._failures < MOST_IN_A_ROW:
+            return None
+        return EngineError(f"{what} failed {self._failures} times in a row: {error_text(error)}")
 
 
 class Errands:

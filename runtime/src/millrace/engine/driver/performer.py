@@ -10,7 +10,7 @@ from threading import Thread
 from typing import assert_never
 
 from millrace import crash
-from millrace.engine.driver.errands import Couriers, Errands
+from millrace.engine.driver.errands import Couriers, Errands, Patience
 from millrace.engine.driver.inbox import Mailbox
 from millrace.engine.driver.inboxreader import InboxReader
 from millrace.engine.driver.journal import EventTeller
@@ -66,6 +66,8 @@ class RealPerformer:
     def __init__(self, equipment: Equipment, post: Post, fail: Callable[[Exception], None]) -> None:
         self._equipment = equipment
         self._post = post
+        self._fail = fail
+        self._copies = Patience()
         self._view = Errands("view", post, fail)
         self._servers = Couriers(post, fail)
         self._asking = Errands("asking-sources", post, fail)
@@ -223,12 +225,20 @@ class RealPerformer:
 
         try:
             event = self._equipment.stores.copy(action, wanted)
+            self._copies.worked()
         except GivenUpError:
+            return
+        except MillraceError as error:
+            self._fail(error)
             return
         except Exception as error:
             # The boundary of a thread: the machine asks for the copy again, and tells of it.
             log.exception("copying objects for %s", action.stamp)
-            event = e.CopyFailed(action.stamp, error_text(error))
+            given_up = self._copies.failed("copying objects between state servers", error)
+            if given_up is not None:
+                self._fail(given_up)
+                return
+            event = e.CopyFailed(action.stamp, error_text(error), unexpected=True)
         if wanted():
             self._copying = None
         self._post(event)
@@ -251,9 +261,6 @@ class RealPerformer:
             self._equipment.verdicts.open(action.id, action.roots)
         except FencedError as error:
             self._post(e.SinkRefused(str(error), fenced=True))
-        except StateServerError as error:
-            self._over.add(action.id)
-            self._post(e.RunDied(action.id, str(error), member_lost=True))
         except MillraceError as error:
             # What Spark said at its start, say: the next attempt would hear the same.
             self._over.add(action.id)
@@ -377,6 +384,8 @@ class RealPerformer:
     def _delete(self, action: e.Forget) -> None:
         try:
             self._delete_now(action)
+        except MillraceError as error:
+            self._fail(error)
         except Exception as error:
             # The boundary of a thread: what is left is found by the next sweep.
             log.exception("deleting what is superseded")
@@ -390,14 +399,20 @@ class RealPerformer:
             self._equipment.verdicts.forget(sorted(self._unforgotten))
             self._unforgotten.clear()
         except MillraceError as error:
-            log.warning("deleting from the ack log, tried again later: %s", error)
+            self._tried_again("deleting from the ack log, tried again later", error)
         try:
             self._equipment.stores.delete(action)
             if action.keep is not None:
                 self._equipment.publisher.discard(action)
         except MillraceError as error:
             # What is left is found by the next sweep.
-            log.warning("deleting superseded objects: %s", error)
+            self._tried_again("deleting superseded objects", error)
+
+    def _tried_again(self, what: str, error: MillraceError) -> None:
+        """Raises what waiting does not mend; whoever is fenced hears that elsewhere."""
+        if not (error.retryable or isinstance(error, FencedError)):
+            raise error
+        log.warning("%s: %s", what, error)
 
     # -- telling
 

@@ -166,6 +166,9 @@ class DriverProcess:
         performer = self._performer()
         try:
             stop = self._loop.run(performer, self._observe)
+        except MillraceError as error:
+            self._events.add(e.Notify("DriverStopped", str(error), warning=True))
+            raise
         finally:
             performer.close()
             starter.shutdown(wait=False, cancel_futures=True)
@@ -195,6 +198,7 @@ class DriverProcess:
             post,
             self._tell,
             spec.ackers.virtual_nodes,
+            self._failed,
         )
         planner = Planner(
             self._sources,
@@ -211,7 +215,9 @@ class DriverProcess:
             stores=self._stores,
             verdicts=verdicts,
             planner=planner,
-            publisher=Publisher(self._sinks, self._callbacks, post, self._retired(), self._tell),
+            publisher=Publisher(
+                self._sinks, self._callbacks, post, self._retired(), self._tell, self._loop.fail
+            ),
             mailbox=Mailbox(self._inbox, self._stores.fetch, verdicts.members),
             events=self._events,
             sources={source.name: source for source in self._sources},

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from millrace import crash
 from millrace.engine.driver.callbacks import Callbacks
+from millrace.engine.driver.errands import Patience
 from millrace.engine.driver.retired import RetiredSinks
-from millrace.errors import FencedError, SinkError, error_text
+from millrace.errors import FencedError, MillraceError, SinkError, error_text
 from millrace.ids import NO_WINDOW, Execution, WindowNumber
 from millrace.protocol import events as e
 from millrace.protocol.record import behind
@@ -22,7 +23,8 @@ log = logging.getLogger(__name__)
 class Publisher:
     """One thread that answers ``FenceSinks`` and ``Publish`` actions through ``post``.
 
-    ``tell`` is told, on that thread, of what no answer depends on.
+    ``tell`` is told, on that thread, of what no answer depends on, and ``fail`` of an error that
+    the driver cannot go on with.
     """
 
     def __init__(
@@ -32,12 +34,15 @@ class Publisher:
         post: Callable[[e.Event], None],
         retired: RetiredSinks,
         tell: Callable[[e.Notify], object],
+        fail: Callable[[Exception], None],
     ) -> None:
         self._sinks = sinks
         self._callbacks = callbacks
         self._post = post
         self._retired = retired
         self._tell = tell
+        self._fail = fail
+        self._patience = Patience()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publisher")
 
     def stop(self) -> None:
@@ -119,14 +124,25 @@ class Publisher:
     def _guarded(self, window: WindowNumber, work: Callable[[], None]) -> None:
         try:
             work()
-        except FencedError as error:
-            self._post(e.SinkRefused(str(error), fenced=True))
-        except SinkError as error:
-            if error.retryable:
-                self._post(e.PublishFailed(window, str(error)))
-            else:
-                self._post(e.SinkRefused(str(error), fenced=False))
-        except Exception as error:
-            # The boundary of a sink's code: a window that cannot be shown is tried again.
-            log.exception("publishing window %d", window)
+        except Exception as error:  # noqa: BLE001 the boundary of a sink's code
+            self._failed(window, error)
+        else:
+            self._patience.worked()
+
+    def _failed(self, window: WindowNumber, error: Exception) -> None:
+        """A window that cannot be shown is tried again, as long as that may help."""
+        if not isinstance(error, MillraceError):
+            what = f"showing window {window}" if window else "preparing the sinks"
+            log.error("%s", what, exc_info=error)
             self._post(e.PublishFailed(window, error_text(error)))
+            given_up = self._patience.failed(what, error)
+            if given_up is not None:
+                self._fail(given_up)
+            return
+        self._patience.worked()
+        if error.retryable:
+            self._post(e.PublishFailed(window, str(error)))
+        elif isinstance(error, FencedError | SinkError):
+            self._post(e.SinkRefused(str(error), fenced=isinstance(error, FencedError)))
+        else:
+            self._fail(error)

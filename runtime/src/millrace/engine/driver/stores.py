@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from millrace import crash
-from millrace.errors import StateServerError
+from millrace.errors import MillraceError, StateServerError
 from millrace.ids import Execution
 from millrace.protocol import events as e
 from millrace.protocol.codec import decode_record, encode_record
@@ -95,7 +95,7 @@ class Stores:
         Names are listed once for each member, those of a source that is no owner only where all
         owners lack something; only that is read and written. A source that does not answer is
         passed over as long as another has the object. Raises ``GivenUpError`` once ``wanted``
-        says no.
+        says no, and what waiting does not mend.
         """
         silent: dict[Member, str] = {}
         try:
@@ -122,7 +122,9 @@ class Stores:
             return e.Unreachable(error.member, action.stamp, str(error))
         except GivenUpError:
             raise
-        except StateServerError as error:
+        except MillraceError as error:
+            if not error.retryable:
+                raise
             return e.CopyFailed(action.stamp, str(error))
         return e.Copied(action.stamp)
 

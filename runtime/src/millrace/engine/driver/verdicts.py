@@ -26,7 +26,7 @@ class Verdicts:
     """Opens and closes window attempts in the ack log and posts the verdicts as events.
 
     The log lives on the first member of the view. A server that is away costs time, never an
-    answer; ``tell`` is told of it, on another thread.
+    answer; ``tell`` is told of it, on another thread, and ``failed`` of an error that stops.
     """
 
     def __init__(
@@ -36,9 +36,11 @@ class Verdicts:
         post: Callable[[e.Event], None],
         tell: Callable[[e.Notify], object],
         virtual_nodes: int,
+        failed: Callable[[MillraceError], None],
     ) -> None:
         self._stores = stores
         self._tell = tell
+        self._failed = failed
         self._virtual_nodes = virtual_nodes
         self._edges = edges
         self._post = post
@@ -117,6 +119,7 @@ class Verdicts:
             event = e.VerdictLost(marker.id)
         except MillraceError as error:
             # A verdict in a newer format, say: no further attempt would be judged.
+            self._failed(error)
             event = e.RunFailed(marker.id, str(error))
         except Exception as error:
             # The boundary of a thread: a verdict that nobody waits for would hold windows up.

@@ -53,6 +53,7 @@ _CLASSES: dict[str, type[MillraceError]] = {
         state.OutOfMemoryError,
         state.NotOwnerError,
         state.ObjectMissingError,
+        state.ObjectTooLargeError,
         state.BlobError,
         state.KeyTypeError,
         state.StateSchemaError,

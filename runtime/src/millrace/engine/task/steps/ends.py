@@ -21,7 +21,6 @@ from millrace.errors import (
     EngineError,
     MillraceError,
     SinkError,
-    SourceAwayError,
     SourceError,
     error_text,
 )
@@ -67,8 +66,7 @@ def read_piece(
                 )
             yield _fitted(part, schema, source.name)
     except SourceError as error:
-        away = isinstance(error, SourceAwayError) or error.retryable
-        if found or not piece.replay or away:
+        if found or not piece.replay or not error.gone:
             raise
         if not drop_gone:
             raise SourceError(
