@@ -18,9 +18,10 @@ import redis
 from millrace.errors import ProtocolError, StateServerError
 from millrace.protocol.server import MISSING, OK, Found, Listed, NotOwner, Reason, TagTooLow
 from millrace.protocol.types import Member, Stamp, Tag
-from millrace.state.client import MAX_OBJECT_BYTES, StateAddress, StateClient, connect, discover
+from millrace.state.client import StateAddress, StateClient, connect, discover
 from millrace.state.embedded import EmbeddedOptions, EmbeddedServer, free_port
 from millrace.state.errors import OutOfMemoryError, UnreachableError
+from millrace.state.messages import MAX_OBJECT_BYTES
 from millrace.state.settings import Durability
 
 STAMP = Stamp(1, 1)

@@ -8,7 +8,7 @@ somebody has to mend there, ``StateServerError``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -35,20 +35,12 @@ from millrace.protocol.server import (
 )
 from millrace.protocol.types import Member, Stamp, Tag
 from millrace.redisserver import open_client
-from millrace.state import scripts
-from millrace.state.errors import ObjectTooLargeError, UnreachableError
+from millrace.state import messages, scripts
+from millrace.state.errors import UnreachableError
 from millrace.state.refusals import translated
 from millrace.state.settings import Durability, check_settings
 
 ANSWER_TIMEOUT_S = 15.0
-
-MAX_OBJECT_BYTES = 500 << 20
-"""Largest object; servers refuse a value of more than 512 MiB."""
-
-_MESSAGE_BYTES = 32 << 20
-"""What a message carries at most, in either direction, unless it is a single object that is put."""
-
-_NAMES_PER_CALL = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +125,7 @@ class StateClient:
     def put(self, stamp: Stamp, objects: Sequence[tuple[str, bytes]]) -> PutReply:
         """Store objects in one round trip; ``Ok`` when all of them are stored."""
         calls = []
-        for batch in _batches(objects, self.address):
+        for batch in messages.of_objects(objects, self.address.shown):
             keys = [self._stamp, self._objects, *(self._key(name) for name, _ in batch)]
             arguments = self._under(stamp)
             for name, data in batch:
@@ -147,8 +139,8 @@ class StateClient:
     def get(self, stamp: Stamp | None, names: Sequence[str]) -> GetReply:
         """Objects in the order of ``names``; without a stamp only the run id is compared."""
         found: list[Found | Missing] = []
-        for at in range(0, max(len(names), 1), _NAMES_PER_CALL):
-            keys = [self._stamp, *(self._key(n) for n in names[at : at + _NAMES_PER_CALL])]
+        for at in range(0, max(len(names), 1), messages.NAMES):
+            keys = [self._stamp, *(self._key(n) for n in names[at : at + messages.NAMES])]
             raw = self._call("get", keys, self._under(stamp))
             if (refusal := _not_owner(raw)) is not None:
                 return refusal
@@ -162,7 +154,7 @@ class StateClient:
         What is larger than a message is read in several, between which the server answers others.
         """
         found: list[list[bytes] | None] = [[] for _ in parts]
-        for batch in _cut(parts):
+        for batch in messages.of_parts(parts):
             keys = [self._stamp, *(self._key(parts[at][0]) for at, _, _ in batch)]
             arguments = self._under(stamp)
             for _, start, size in batch:
@@ -176,7 +168,7 @@ class StateClient:
                     found[at] = None
                 elif held is not None:
                     held.append(data)
-        return tuple(MISSING if held is None else Found(_joined(held)) for held in found)
+        return tuple(MISSING if held is None else Found(b"".join(held)) for held in found)
 
     def list_objects(self, stamp: Stamp) -> ListReply:
         """Names of all objects, sorted."""
@@ -186,8 +178,8 @@ class StateClient:
     def delete(self, stamp: Stamp, names: Sequence[str]) -> PutReply:
         """Delete objects; one that is not there is no error."""
         calls = []
-        for at in range(0, max(len(names), 1), _NAMES_PER_CALL):
-            part = names[at : at + _NAMES_PER_CALL]
+        for at in range(0, max(len(names), 1), messages.NAMES):
+            part = names[at : at + messages.NAMES]
             keys = [self._stamp, self._objects, *(self._key(n) for n in part)]
             calls.append((keys, [*self._under(stamp), *(n.encode() for n in part)]))
         for raw in self._calls("delete", calls):
@@ -369,47 +361,3 @@ def _tag_of(text: bytes) -> Tag:
             f"the stored record's tag is {text!r}, not four numbers; something else wrote to "
             "this topology's keys"
         ) from error
-
-
-def _cut(parts: Sequence[tuple[str, int, int]]) -> Iterator[list[tuple[int, int, int]]]:
-    """Cut (name, start, size) into messages of (place among them, start, size), each with an
-    answer of bounded size unless the size is only known to be less; at least one message."""
-    batch: list[tuple[int, int, int]] = []
-    answer = 0
-    for at, (_, start, size) in enumerate(parts):
-        known = size <= MAX_OBJECT_BYTES
-        step = _MESSAGE_BYTES if known else size
-        for begin in range(start, start + size, step):
-            length = min(step, start + size - begin)
-            full = known and answer + length > _MESSAGE_BYTES
-            if batch and (full or len(batch) >= _NAMES_PER_CALL):
-                yield batch
-                batch, answer = [], 0
-            batch.append((at, begin, length))
-            answer += length if known else 0
-    yield batch
-
-
-def _joined(pieces: list[bytes]) -> bytes:
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _batches(
-    objects: Sequence[tuple[str, bytes]], address: StateAddress
-) -> Iterator[list[tuple[str, bytes]]]:
-    """Cut objects into messages of bounded size; at least one message, maybe an empty one."""
-    batch: list[tuple[str, bytes]] = []
-    size = 0
-    for name, data in objects:
-        if len(data) > MAX_OBJECT_BYTES:
-            raise ObjectTooLargeError(
-                f"object {name} has {len(data)} bytes, state server {address.shown} takes at "
-                f"most {MAX_OBJECT_BYTES}: raise spec.parallelism, so that each task holds "
-                "less state"
-            )
-        if batch and (size + len(data) > _MESSAGE_BYTES or len(batch) >= _NAMES_PER_CALL):
-            yield batch
-            batch, size = [], 0
-        batch.append((name, data))
-        size += len(data)
-    yield batch
