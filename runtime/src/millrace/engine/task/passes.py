@@ -23,10 +23,8 @@ from millrace.engine.task.crossings import Crossing, broadcast, checks_of, cross
 from millrace.engine.task.exchange import Header, Parcel, check_roots
 from millrace.engine.task.staging import TaskStaging
 from millrace.engine.task.state import TaskState
-from millrace.engine.task.steps.aggregate import MergeStep
-from millrace.engine.task.steps.base import Deliver, Outlet, Step
+from millrace.engine.task.steps.base import CombiningStep, Deliver, Outlet, Step
 from millrace.engine.task.steps.ends import Piece, SinkStep, SourceStep
-from millrace.engine.task.steps.keyed import KeyedClassStep, StatefulStep
 from millrace.engine.task.steps.making import MakeStep, Site, Toolbox
 from millrace.engine.task.steps.sqlstep import fed_batch, fed_holes, without_carried
 from millrace.protocol.types import Segment, Staged, TaskId, TaskReport
@@ -163,7 +161,7 @@ class PassRun:
         component = self.task.program.components[edge.consumer]
         if inside:
             merge = self._steps[edge.consumer]
-            assert isinstance(merge, MergeStep)
+            assert isinstance(merge, CombiningStep)
             combiner = Combiner(self.task, edge, component)
             combiner.deliver_to(merge)
             self._combiners[edge.name] = combiner
@@ -216,13 +214,13 @@ class PassRun:
             return
         step = self._steps[edge.consumer]
         if is_partial(lane):
-            assert isinstance(step, MergeStep)
+            assert isinstance(step, CombiningStep)
             step.accept_partial(edge, one_batch(table))
             return
         check_roots(table, self.task.plan.intent.roots, edge.name)
         whole = Batch.from_arrow(one_batch(table))
         accept = self._accept(edge)
-        if isinstance(step, StatefulStep | KeyedClassStep):
+        if step.at_once:
             accept(whole)
             return
         for part in slices(whole.with_data(dense(whole.data)), SLICE_ROWS):

@@ -225,7 +225,9 @@ class ProcessorKind(Kind[S]):
     in_jvm: ClassVar[bool] = False
     """Whether it runs in the JVM while its source is read."""
     combines: ClassVar[bool] = False
-    """Whether its inputs are combined by key before the exchange; their columns may differ."""
+    """Whether its inputs are combined by key before the exchange; their columns may differ. The
+    compiled component says what is combined (``rows``, ``columns``), and its step is derived from
+    ``millrace.engine.task.steps.base.CombiningStep``."""
     expressions: ClassVar[str] = ""
     """The field with SQL expressions, where a CAST gives a column another type."""
     shows: ClassVar[str] = ""

@@ -20,7 +20,7 @@ from millrace.engine.task.combine import aggregate_rows, report_overflow, tree_r
 from millrace.engine.task.context import Task
 from millrace.engine.task.exchange import EnvelopeError
 from millrace.engine.task.state import TaskState
-from millrace.engine.task.steps.base import CollectingStep, Outlet
+from millrace.engine.task.steps.base import CombiningStep, Outlet
 from millrace.protocol.types import Guarantee
 from millrace.state.keyed.aggregates import AggregateOverflowError
 from millrace.state.keyed.aggregatestate import AggregateState
@@ -28,7 +28,7 @@ from millrace.state.keyed.cache import Touched
 from millrace.state.keyed.keys import hash_keys, key_groups, mask_of
 
 
-class MergeStep(CollectingStep):
+class MergeStep(CombiningStep):
     """Merges combined rows and single tuples into the totals, and emits what changed."""
 
     def __init__(self, task: Task, component: Component, outlet: Outlet, state: TaskState) -> None:

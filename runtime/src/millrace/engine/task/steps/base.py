@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -124,6 +125,9 @@ class Step(ABC):
     that feeds it, and ``close`` at the very end, after a failure too.
     """
 
+    at_once: ClassVar[bool] = False
+    """Whether it takes what comes through an exchange as it is, not in slices of a batch's size."""
+
     def __init__(self, task: Task, component: Component, outlet: Outlet) -> None:
         self.task = task
         self.component = component
@@ -182,3 +186,11 @@ class CollectingStep(Step):
                 self.task.books.absorb(edge.name, left)
         self.waiting = []
         return batches
+
+
+class CombiningStep(CollectingStep):
+    """The step of a kind whose inputs are combined by key before the exchange (``combines``)."""
+
+    @abstractmethod
+    def accept_partial(self, edge: Channel, rows: pa.RecordBatch) -> None:
+        """Take rows that were combined: key and partial columns (``state.keyed.aggregates``)."""

@@ -93,6 +93,8 @@ class KeyedInput:
 class StatefulStep(CollectingStep):
     """Calls ``f(row, state)`` for each tuple."""
 
+    at_once = True
+
     def __init__(
         self,
         task: Task,
@@ -163,6 +165,8 @@ class StatefulStep(CollectingStep):
 
 class KeyedClassStep(ClassStep):
     """One instance of a class whose inputs are keyed, with state where it declares some."""
+
+    at_once = True
 
     def __init__(
         self,
