@@ -56,7 +56,7 @@ class Driver:
 
     def make_membership(self, owners: Owners) -> Membership:
         s = self.settings
-        return Membership(s.uid, s.copies, s.key_groups, owners)
+        return Membership(s.uid, s.copies, s.key_groups, owners, learners=s.learners)
 
     def make_windows(self, locate: Locate) -> Windows:
         return Windows(self.settings, self.membership, locate)
@@ -142,14 +142,23 @@ class Driver:
         if standing is Standing.RECOVERED and self._must_move():
             return [*actions, *self.windows.suspend(), *self.membership.move()]
         if standing is Standing.RECOVERED:
+            actions += self._teach()
             actions += self.windows.advance(now_s)
         return actions
+
+    def _teach(self) -> list[e.Action]:
+        """Before new members are let in they learn what there is, beside the windows."""
+        record = self.windows.record
+        if record is None or not self.membership.members_changed() or self.membership.prepared():
+            return []
+        return self.membership.teach(record)
 
     def _must_move(self) -> bool:
         """A lost member is replaced at once, a new one is let in between windows."""
         if self.membership.member_gone():
             return True
-        return self.membership.members_changed() and self.windows.between()
+        changed = self.membership.members_changed() and self.windows.between()
+        return changed and self.membership.prepared()
 
     def _recovered(self) -> list[e.Action]:
         record, view = self.membership.record, self.membership.view

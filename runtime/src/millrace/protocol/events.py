@@ -68,12 +68,16 @@ class SendRecord:
 
 @dataclass(frozen=True, slots=True)
 class CopyObjects:
-    """Put every object that ``record`` names on its owners in ``view``, from ``sources``."""
+    """Put every object that ``record`` names on its owners in ``view``, from ``sources``.
+
+    ``learning``: the view is one to come, and windows go on: what is gone meanwhile is passed over.
+    """
 
     stamp: Stamp
     record: Record
     view: View
     sources: tuple[Member, ...]
+    learning: bool = False
 
 
 @dataclass(frozen=True, slots=True)

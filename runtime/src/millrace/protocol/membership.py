@@ -34,6 +34,7 @@ from enum import Enum
 
 from millrace.ids import Epoch, Execution, Seq, Timeline
 from millrace.protocol import events as e
+from millrace.protocol.learning import Lesson
 from millrace.protocol.record import first_record
 from millrace.protocol.suspicion import PATIENCE, Suspicion
 from millrace.protocol.types import Member, Phase, Record, Stamp, Tag, View
@@ -100,10 +101,13 @@ class RecordWrite:
 class Membership:
     """The machine of this module; the driver machine feeds it and asks ``standing``.
 
-    ``copies`` is the number of copies of an object (R); ``owners`` places key groups.
+    ``copies`` is the number of copies of an object (R); ``owners`` places key groups; with
+    ``learners`` those that join learn the objects before the view moves.
     """
 
-    def __init__(self, uid: str, copies: int, key_groups: int, owners: Owners) -> None:
+    def __init__(
+        self, uid: str, copies: int, key_groups: int, owners: Owners, *, learners: bool = False
+    ) -> None:
         self.uid = uid
         self.copies = copies
         self.owners = owners
@@ -113,6 +117,8 @@ class Membership:
         self.execution = Execution(0)
         self.record: Record | None = None
         self.suspicion = Suspicion()
+        self._learners = learners
+        self._lesson: Lesson | None = None
         self._key_groups = key_groups
         self._proposed: tuple[Member, ...] = ()
         self._seq = Seq(0)
@@ -173,6 +179,26 @@ class Membership:
             and not set(self.view.target) <= set(self.wanted())
         )
 
+    def prepared(self) -> bool:
+        """Whether those that are to join have learned, or have nothing to learn."""
+        assert self.view is not None
+        if not self._learners or set(self.wanted()) <= set(self.view.target):
+            return True
+        lesson = self._lesson
+        return lesson is not None and lesson.learned and lesson.planned.target == self.wanted()
+
+    def teach(self, record: Record) -> list[e.Action]:
+        """Let those that are to join learn what ``record`` names, the last committed one."""
+        assert self.view is not None
+        wanted, lesson = self.wanted(), self._lesson
+        if lesson is None or lesson.planned.target != wanted:
+            owners = self.owners(wanted, self.view.owners)
+            planned = replace(self.view, target=wanted, owners=owners)
+            self._lesson = Lesson(planned, frozenset(wanted) - frozenset(self.view.target))
+            return self._lesson.ask()
+        sources = tuple(m for m in self.view.target if not self.suspicion.silent(m))
+        return lesson.go_on(record, sources)
+
     # -- events
 
     def start(self) -> list[e.Action]:
@@ -232,6 +258,8 @@ class Membership:
         return [e.ReadView()]
 
     def stamped(self, event: e.Stamped) -> list[e.Action]:
+        if self._lesson is not None:
+            self._lesson.heard(event)
         if self.standing is not Standing.STAMPING or event.stamp != self.stamp:
             return []
         self._answers[event.member] = event.record
@@ -265,11 +293,15 @@ class Membership:
         return self._swap(opened)
 
     def copied(self, event: e.Copied) -> list[e.Action]:
+        if self._lesson is not None:
+            self._lesson.ended(event)
         if self.standing is not Standing.COPYING or event.stamp != self.stamp:
             return []
         return self._write_back()
 
     def copy_failed(self, event: e.CopyFailed) -> list[e.Action]:
+        if self._lesson is not None:
+            self._lesson.ended(event)
         if self.standing is not Standing.COPYING or event.stamp != self.stamp:
             return []
         # What is missing may be in the file of a server that is still starting: ``tick`` tries
@@ -298,7 +330,8 @@ class Membership:
         assert self.view is not None
         actions = self._suspect()
         on_trial = self.suspicion.on_trial(self._proposed)
-        return [*actions, *self._ask((*(self.view.target if everyone else ()), *on_trial))]
+        actions += self._ask((*(self.view.target if everyone else ()), *on_trial))
+        return actions if self._lesson is None else [*actions, *self._lesson.ask()]
 
     def _suspect(self) -> list[e.Action]:
         holding = self._to_stamp() if self.view is not None else []
@@ -359,6 +392,7 @@ class Membership:
         wanted = self.wanted()
         self.standing = Standing.MOVING
         self._write = None
+        self._lesson = None
         owners = self.owners(wanted, self.view.owners)
         phase = Phase.CREATING if self.view.phase is Phase.CREATING else Phase.MOVING
         last_open = wanted if phase is Phase.CREATING else self.view.last_open

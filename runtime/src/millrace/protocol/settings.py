@@ -25,6 +25,8 @@ class Settings:
     emits_final: bool = False
     callbacks: bool = False
     dead_limit: DeadLimit = NO_LIMIT
+    learners: bool = False
+    """Servers that join learn the objects while windows go on; production does not ask for it."""
     components: Components | None = None
     """What the topology consists of; None where it is never edited."""
     drop_removed: bool = False

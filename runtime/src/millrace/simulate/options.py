@@ -96,7 +96,8 @@ class Options:
     c comes, and with ``reborn`` the last stateful processor is replaced by another of its name.
     At ``older_s`` a copy of everything is taken, to be put back later (``older``). More than
     ``dead_percent`` of the judged roots dead stop the run, until its user allows more. ``holes`` is
-    the share of offsets that carry no record. With ``standby`` a second driver is kept ready."""
+    the share of offsets that carry no record. With ``standby`` a second driver is kept ready, with
+    ``learners`` servers learn before they join."""
 
     seed: int
     guarantee: Guarantee
@@ -130,6 +131,7 @@ class Options:
     dead_percent: int | None = None
     holes: float = 0.0
     standby: bool = False
+    learners: bool = False
 
 
 _GUARANTEES = (
@@ -207,6 +209,7 @@ def _with_servers(options: Options) -> Options:
     if options.servers == 3 and rng.random() < 0.35:
         servers = rng.choice((4, 5))
         options = replace(options, servers=servers, copies=rng.choice((1, 2, 2, 3, 3)))
+    options = replace(options, learners=options.servers > 1 and rng.random() < 0.5)
     if options.poison_only or options.servers == 1 or rng.random() < 0.5:
         return options
 

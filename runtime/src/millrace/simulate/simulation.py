@@ -209,6 +209,7 @@ class Simulation:
             max_records=options.max_records,
             copies=options.copies,
             key_groups=options.key_groups,
+            learners=options.learners,
             max_unpublished=options.max_unpublished,
             emits_final=options.emits_final,
             callbacks=options.callbacks,

@@ -37,7 +37,7 @@ def _driver(
     class Broken(Driver):
         def make_membership(self, owners: Owners) -> Membership:
             s = self.settings
-            return membership(s.uid, s.copies, s.key_groups, owners)
+            return membership(s.uid, s.copies, s.key_groups, owners, learners=s.learners)
 
         def make_windows(self, locate: Locate) -> Windows:
             return windows(self.settings, self.membership, locate)
@@ -64,6 +64,9 @@ BUGS: dict[str, Bug] = {
         Bug("goes_on_with_some", "rule 10", lambda: _driver(membership=m.GoesOnWithSome)),
         Bug("suspects_nobody", "rule 10", lambda: _driver(membership=m.SuspectsNobody)),
         Bug("leaves_out_too_many", "rule 10", lambda: _driver(membership=m.LeavesOutTooMany)),
+        Bug("learner_is_source", "rule 11", lambda: _driver(membership=m.LearnerIsSource)),
+        Bug("learner_is_complete", "rule 11", lambda: _driver(membership=m.LearnerIsComplete)),
+        Bug("learner_takes_records", "rule 11", lambda: _driver(w.LearnerTakesRecords)),
         Bug("target_may_be_silent", "rule 13", lambda: _driver(membership=m.TargetMayBeSilent)),
         Bug("reads_before_stamping", "rule 15", lambda: _driver(membership=m.ReadsBeforeStamping)),
         Bug("copies_nothing", "rule 15", lambda: _driver(membership=m.CopiesNothing)),

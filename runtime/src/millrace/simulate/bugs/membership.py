@@ -180,8 +180,10 @@ class EmptyIsBeginning(Membership):
 class SuspectsNobody(Membership):
     """Waits for a server for as long as the operator sees it alive."""
 
-    def __init__(self, uid: str, copies: int, key_groups: int, owners: Owners) -> None:
-        super().__init__(uid, copies, key_groups, owners)
+    def __init__(
+        self, uid: str, copies: int, key_groups: int, owners: Owners, *, learners: bool = False
+    ) -> None:
+        super().__init__(uid, copies, key_groups, owners, learners=learners)
         self.suspicion = _Trusting()
 
 
@@ -193,8 +195,10 @@ class _Trusting(Suspicion):
 class LeavesOutTooMany(Membership):
     """Goes on with whoever answers, however few they are."""
 
-    def __init__(self, uid: str, copies: int, key_groups: int, owners: Owners) -> None:
-        super().__init__(uid, copies, key_groups, owners)
+    def __init__(
+        self, uid: str, copies: int, key_groups: int, owners: Owners, *, learners: bool = False
+    ) -> None:
+        super().__init__(uid, copies, key_groups, owners, learners=learners)
         self.suspicion = _Reckless()
 
     def copy_failed(self, event: e.CopyFailed) -> list[e.Action]:
@@ -206,3 +210,30 @@ class _Reckless(Suspicion):
         self, proposed: tuple[Member, ...], at_stake: Collection[Member], bearable: int
     ) -> tuple[Member, ...]:
         return super().choose(proposed, (), 1)
+
+
+class LearnerIsSource(Membership):
+    """Reads from those that have learned as from members of the last open view."""
+
+    def move(self) -> list[e.Action]:
+        assert self.view is not None
+        lesson = self._lesson
+        if lesson is not None and lesson.learned:
+            taught = sorted(lesson.learners, key=lambda one: one.name)
+            self.view = replace(self.view, last_open=(*self.view.last_open, *taught))
+        return super().move()
+
+
+class LearnerIsComplete(Membership):
+    """Takes what was learned for all that there is, whatever was written meanwhile."""
+
+    _taught: tuple[Member, ...] = ()
+
+    def move(self) -> list[e.Action]:
+        lesson = self._lesson
+        self._taught = lesson.planned.target if lesson is not None and lesson.learned else ()
+        return super().move()
+
+    def _copy(self) -> list[e.Action]:
+        assert self.view is not None
+        return self._write_back() if self._taught == self.view.target else super()._copy()

@@ -309,3 +309,15 @@ class ShowsUnfenced(Driver):
     def _recovered(self) -> list[e.Action]:
         self._fenced_sinks = self.windows.sinks_fenced = True
         return super()._recovered()
+
+
+class LearnerTakesRecords(Windows):
+    """Writes records to those that learn, too."""
+
+    def _change(self, change: Change, doing: type[Writing] = Noting) -> list[e.Action]:
+        actions = super()._change(change, doing)
+        lesson, write = self.membership._lesson, self.writing
+        if lesson is None or write is None:
+            return actions
+        more = [e.SendRecord(m, write.stamp, write.record) for m in lesson.stamped]
+        return [*actions, *more]

@@ -62,6 +62,8 @@ class Ledger:
             raise h.ViolationError(
                 "rule 8", f"a record under {entry.stamp}, which no view ever had"
             )
+        if entry.member not in view.target:
+            raise h.ViolationError("rule 11", f"{entry.member} takes a record and is no member")
         writing.members.add(entry.member)
         if view.phase is Phase.OPEN and writing.members >= set(view.target):
             if self.view is not None and entry.stamp < self.view.stamp():

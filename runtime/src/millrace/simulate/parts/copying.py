@@ -44,6 +44,8 @@ class Copying:
                 return None
         if silent is not None:
             return e.Unreachable(silent, stamp)
+        if self.action.learning:
+            return None
         return e.CopyFailed(stamp, f"{name} is on none of the members it can be copied from")
 
 

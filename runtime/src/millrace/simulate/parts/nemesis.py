@@ -150,11 +150,17 @@ class Nemesis:
         view = self._to.store.view
         if view is None:
             return False
-        if not self._holds(member, view):
-            return True
         last_open = view.last_open
-        left = sum(any(self._holds(m, view) for m in self._lives(one)) for one in last_open)
-        return len(last_open) - left + 1 <= min(self._to.options.copies, len(last_open)) - 1
+        # Who has come back on its file counts only where nobody is left who never went.
+        holding = {one.name for one in last_open if self._holds(one, view)}
+        if holding and member not in last_open:
+            return True
+        if not holding:
+            lives = (life for one in last_open for life in self._lives(one))
+            holding = {life.name for life in lives if self._holds(life, view)}
+        if member.name not in holding:
+            return True
+        return len(last_open) - len(holding) + 1 <= min(self._to.options.copies, len(last_open)) - 1
 
     def _lives(self, one: Member) -> set[Member]:
         """A member and who has come back with its name."""

@@ -1,0 +1,59 @@
+"""Servers that are to join learn the objects first, while windows go on (rule 11).
+
+::
+
+    members to come -> Asked -- all stamped --> Copying -- copied, or failed --> Learned -> moving
+          ^                                        |
+          +------- others are to come -------------+
+
+A learner is stamped under the open view. It takes objects and no record, is no member, and nothing
+is read from it. What it has learned is never taken for complete: the view that moves then reads
+the record anew and copies what is lacking (rules 13 to 15), which is little. So whoever dies at any
+point leaves objects behind that no record names there, and the next driver goes on from the view.
+
+Simulated, and off in production (``Settings.learners``): what a join costs there with and without
+it has not been measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millrace.protocol import events as e
+from millrace.protocol.types import Member, Record, View
+
+
+@dataclass(slots=True)
+class Lesson:
+    """What those learn that join with the view ``planned``, under the stamp of the open view."""
+
+    planned: View
+    learners: frozenset[Member]
+    stamped: set[Member] = field(default_factory=set)
+    copying: bool = False
+    learned: bool = False
+
+    def ask(self) -> list[e.Action]:
+        """Stamp the learners, as a sign of life too; what is under way is sent again."""
+        if self.learned:
+            return []
+        self.copying = False
+        stamp = self.planned.stamp()
+        return [e.SendStamp(m, stamp) for m in sorted(self.learners, key=lambda one: one.name)]
+
+    def go_on(self, record: Record, sources: tuple[Member, ...]) -> list[e.Action]:
+        """Copy what the last committed record names, once all learners are stamped."""
+        if self.copying or self.learned or self.stamped != self.learners:
+            return []
+        self.copying = True
+        return [e.CopyObjects(self.planned.stamp(), record, self.planned, sources, learning=True)]
+
+    def heard(self, event: e.Stamped) -> None:
+        if event.member in self.learners and event.stamp == self.planned.stamp():
+            self.stamped.add(event.member)
+
+    def ended(self, event: e.Copied | e.CopyFailed) -> None:
+        """The copy has come to its end. If that was an early one the view that moves has more to
+        copy."""
+        if self.copying and event.stamp == self.planned.stamp():
+            self.learned = True

@@ -1,0 +1,148 @@
+"""Servers that are to join learn the objects beside the windows, and are believed in nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from machine_script import Script, describe
+
+from millrace.protocol import events as e
+from millrace.protocol.driver import Driver
+from millrace.protocol.suspicion import PATIENCE
+
+OPENED = """
+    record R 1.1.1.5 sealed 3
+    propose a1 b1
+    start
+    -> ReadView
+    view 4 e1 open x1 a1 b1
+    -> CasView 4 e1 open x2 a1 b1
+    cas done
+    -> SendStamp a1 e1x2
+    -> SendStamp b1 e1x2
+    stamped a1 R
+    stamped b1 R
+    -> CopyObjects 1.1.1.5 from a1 b1
+    copied
+    -> SendRecord a1 1.2.1.1 sealed 3 published 3
+    -> SendRecord b1 1.2.1.1 sealed 3 published 3
+    ack a1
+    ack b1
+    -> Notify DriverRecovered
+    -> FenceSinks x2
+    -> Plan behind {}
+    fenced
+    """
+
+WINDOW = """
+    planned 4
+    -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+    -> SendRecord b1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+    """
+
+
+def script() -> Script:
+    """A run whose servers learn before they join."""
+    found = Script()
+    before = found.machine
+    settings = replace(before.settings, learners=True)
+    found.machine = Driver(settings, before.membership.owners, lambda piece, index: index)
+    return found.play(OPENED)
+
+
+def test_windows_go_on_while_a_server_learns() -> None:
+    found = script().play(
+        """
+        propose a1 b1 c1
+        -> SendStamp c1 e1x2
+        stamped c1 none
+        -> CopyObjects 1.2.1.1 from a1 b1
+        """
+    )
+    copy = found.actions[-1]
+    assert isinstance(copy, e.CopyObjects)
+    assert copy.learning
+    assert [m.name for m in copy.view.target] == ["a", "b", "c"]
+    # Records go to the members alone, and a window begins as if nothing were to come.
+    found.play(WINDOW)
+    found.tell("ack a1", "ack b1")
+    assert found.machine.windows.attempt is not None
+    found.play("copied")
+    assert found.machine.membership.standing.value == "recovered", "not within a window"
+
+
+def test_what_was_learned_is_copied_again_where_it_lacks() -> None:
+    script().play(
+        """
+        propose a1 b1 c1
+        -> SendStamp c1 e1x2
+        stamped c1 none
+        -> CopyObjects 1.2.1.1 from a1 b1
+        copied
+        -> CasView 5 e2 moving x2 a1 b1 to a1 b1 c1
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp c1 e2x2
+        stamped a1 R
+        stamped b1 R
+        stamped c1 none
+        -> CopyObjects 1.1.1.5 from a1 b1
+        """
+    )
+
+
+def test_a_copy_that_fails_is_left_to_the_view_that_moves() -> None:
+    script().play(
+        """
+        propose a1 b1 c1
+        -> SendStamp c1 e1x2
+        stamped c1 none
+        -> CopyObjects 1.2.1.1 from a1 b1
+        uncopied c is full
+        -> CasView 5 e2 moving x2 a1 b1 to a1 b1 c1
+        """
+    )
+
+
+def test_a_server_that_dies_is_replaced_at_once() -> None:
+    """Nobody waits for a lesson where a copy is lost."""
+    script().play(
+        """
+        propose a1 b1 c1
+        -> SendStamp c1 e1x2
+        propose a1 c1
+        -> CasView 5 e2 moving x2 a1 b1 to a1 c1
+        """
+    )
+
+
+def test_others_that_are_to_come_begin_anew() -> None:
+    script().play(
+        """
+        propose a1 b1 c1
+        -> SendStamp c1 e1x2
+        propose a1 b1 c2
+        -> SendStamp c2 e1x2
+        stamped c1 none
+        stamped c2 none
+        -> CopyObjects 1.2.1.1 from a1 b1
+        """
+    )
+
+
+def test_nothing_is_learned_for_servers_that_only_leave() -> None:
+    script().play("propose a1\n-> CasView 5 e2 moving x2 a1 b1 to a1")
+
+
+def test_what_is_under_way_is_sent_again_and_silence_ends_it() -> None:
+    found = script()
+    found.play("propose a1 b1 c1\n-> SendStamp c1 e1x2")
+    found.play(
+        "wait 1\ntick\n-> SendStamp c1 e1x2\nstamped c1 none\n-> CopyObjects 1.2.1.1 from a1 b1"
+    )
+    found.play("wait 1\ntick\n-> SendStamp c1 e1x2\n-> CopyObjects 1.2.1.1 from a1 b1")
+    for _ in range(PATIENCE):
+        found.tell("wait 1", "tick")
+    assert [m.name for m in found.machine.membership.wanted()] == ["a", "b"]
+    assert not any(str(describe(a)).startswith("CasView 5") for a in found.actions)
