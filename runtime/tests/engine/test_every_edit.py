@@ -210,6 +210,10 @@ def refused(*edit: str, reason: str = "change it back") -> Case:
     return case(*edit, to=REFUSED, reason=reason)
 
 
+def plan_of_snapshots(start: Start) -> Any:
+    return start.driver(lambda e: e.snapshots.plan)
+
+
 SOURCE, STEP, SINK = "spec.sources", "spec.processors", "spec.sinks"
 
 CASES: dict[str, list[Case]] = {
@@ -318,6 +322,30 @@ CASES: dict[str, list[Case]] = {
         )
     ],
     "spec.stateServers.url": [refused("spec.stateServers.url=redis://h")],
+    "spec.snapshots.to": [
+        case(
+            "spec.snapshots.to=kept",
+            **sees(lambda s: plan_of_snapshots(s).to.rpartition("/")[2], "snapshots", "kept"),
+        )
+    ],
+    "spec.snapshots.every": [
+        case(
+            "spec.snapshots.every=1m",
+            **sees(lambda s: plan_of_snapshots(s).every_s, None, 60.0),
+        )
+    ],
+    "spec.snapshots.keep": [
+        case(
+            "spec.snapshots.keep=9",
+            **sees(lambda s: plan_of_snapshots(s).retention.keep, 3, 9),
+        )
+    ],
+    "spec.snapshots.maxAge": [
+        case(
+            "spec.snapshots.maxAge=1h",
+            **sees(lambda s: plan_of_snapshots(s).retention.max_age_s, None, 3600.0),
+        )
+    ],
     "spec.parallelism": [
         case(
             "spec.parallelism=4",

@@ -55,6 +55,8 @@ from millrace.protocol.types import (
     View,
 )
 from millrace.sinks.files import FileSink
+from millrace.snapshots.places import FolderPlace
+from millrace.snapshots.reading import faults, load, read_part
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.journalfiles import JournalFiles
 from millrace.state.keyed import blobs
@@ -224,3 +226,23 @@ def test_what_a_driver_is_told() -> None:
         retired=(RetiredSink("old", 0, retired),),
         drop_removed=True,
     )
+
+
+def test_a_snapshot() -> None:
+    place = FolderPlace(FIRST.parent / "snapshot-1")
+    manifest = load(place, "early")
+    assert list(faults(place, manifest)) == []
+    assert (manifest.topology, manifest.window, manifest.key_groups) == ("first", 7, 16)
+    assert (manifest.created, manifest.asked) == (1000.0, "token")
+    record = manifest.decoded
+    assert record.offsets == {"lines": {"files": [["a.txt", 120]]}}
+    assert record.intents == (Intent(8, (RootRange("lines", 5, 100, 20),)),)
+    assert record.replays == (Replay("lines", 5, 40, 1, 0.5),)
+    assert [(part.name, part.kind, part.size_bytes > 0) for part in manifest.parts] == [
+        ("1.6.1.1.0.0/state/count", "state", True),
+        ("1.7.1.1.0.0/state/count", "state", True),
+        ("1.5.1.1/dead", "letters", True),
+    ]
+    (base, delta, _) = [read_part(place, manifest, part) for part in manifest.parts]
+    rows = [blobs.read(data).to_pydict() for data in (base, delta)]
+    assert rows == [{"word": ["a", "b"], "n": [2, 1]}, {"word": ["c"], "n": [1]}]

@@ -371,3 +371,31 @@ def test_the_last_window_of_which_anything_is_shown_is_told(
         with pytest.raises(Killed):
             sink.publish(second, second.staged, 1, die_at(point))
     assert make(tmp_path, 2).last_shown() == (7, second.digest)
+
+
+@pytest.mark.parametrize("back_to", [0, 3, 27])
+def test_windows_that_are_taken_back_are_shown_again_with_other_content(
+    tmp_path: Path, back_to: int
+) -> None:
+    """Also those so far back that their marks are compacted; the windows up to there stay."""
+    sink = make(tmp_path)
+    for window in range(1, 31):
+        sealed = stage(sink, window, [f"w{window}a"], [f"w{window}b"])
+        sink.publish(sealed, sealed.staged, 1)
+    half = stage(sink, 31, ["half"], ["shown"])
+    with pytest.raises(Killed):
+        sink.publish(half, half.staged, 1, die_at("rename:0"))
+    sink = make(tmp_path, 2)
+    for _ in range(2):
+        sink.retract(back_to)
+        kept = [f"w{n}{part}" for n in range(1, back_to + 1) for part in "ab"]
+        assert shown(tmp_path) == once(*kept)
+        assert sink.last_shown() is not None
+        assert sink.last_shown()[0] == back_to  # type: ignore[index]
+    again = stage(sink, back_to + 1, ["other"], attempt=9)
+    sink.publish(again, again.staged, 2)
+    assert shown(tmp_path) == once(*kept, "other")
+    # The fence holds: who showed those windows cannot do so again.
+    with pytest.raises(FencedError):
+        sink.publish(half, half.staged, 1)
+    assert shown(tmp_path) == once(*kept, "other")

@@ -533,3 +533,37 @@ class TestServer:
         server.client.delete(*keys)
         with pytest.raises(SinkError, match=r"the staged rows 1.1.0.0.0.0/out/out are gone from"):
             sink.publish(sealed, sealed.staged, 1)
+
+
+def test_hashes_of_windows_that_are_taken_back_are_written_over(server: Server) -> None:
+    sink = make(server, HASH)
+    for window in range(1, 31):
+        sealed = stage(sink, window, {"word": ["a"], "n": [window]})
+        sink.publish(sealed, sealed.staged, 1)
+    sink = make(server, HASH, 2)
+    sink.retract(5)
+    assert sink.last_shown() is not None
+    assert sink.last_shown()[0] == 5  # type: ignore[index]
+    assert counts(server) == {"wc:a": {"n": "30"}}
+    again = stage(sink, 6, {"word": ["a"], "n": [6]}, attempt=9)
+    sink.publish(again, again.staged, 2)
+    assert counts(server) == {"wc:a": {"n": "6"}}
+    with pytest.raises(FencedError):
+        make(server, HASH, 1)
+
+
+def test_what_was_never_shown_needs_nothing_taken_back(server: Server) -> None:
+    sink = make(server, HASH)
+    sink.retract(3)
+    assert sink.last_shown() is None
+    other = RedisSink("out", {"url": server.url, "mode": "hash", "key": "x:{word}"}, Path())
+    with pytest.raises(SinkError, match="belongs to another topology"):
+        other.retract(3)
+
+
+def test_a_stream_says_that_it_takes_nothing_back(server: Server) -> None:
+    sink = make(server, STREAM)
+    assert not sink.retracts
+    with pytest.raises(NotImplementedError):
+        sink.retract(3)
+    assert make(server, HASH).retracts

@@ -18,6 +18,7 @@ from millrace.cli import (
     run,
     scale,
     schema,
+    snapshot,
     state,
     status,
     stop,
@@ -37,6 +38,7 @@ _COMMANDS = (
     list_,
     dead_letters,
     state,
+    snapshot,
     prepare,
     schema,
 )

@@ -42,22 +42,28 @@ class Ask(StrEnum):
     REPLAY = "replay"
     DROP = "drop"
     STOP = "stop"
+    SNAPSHOT = "snapshot"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """``REPLAY`` and ``DROP`` are about letters of one object of dead letters; ``STOP`` ends the
-    driver behind what is sealed, and names nothing."""
+    driver behind what is sealed, and names nothing. ``SNAPSHOT`` takes one called ``name``, in the
+    place ``to`` or where the topology keeps its own."""
 
     __pydantic_config__ = STRICT
 
     action: Ask
     segment: str = ""
     indexes: tuple[Index, ...] = ()
+    name: str | None = None
+    to: str | None = None
 
     def __post_init__(self) -> None:
-        if self.action is not Ask.STOP and not self.segment:
+        if self.action in (Ask.REPLAY, Ask.DROP) and not self.segment:
             raise ValueError(f"to {self.action} needs a segment")
+        if self.action is Ask.SNAPSHOT and not self.name:
+            raise ValueError("a snapshot needs a name")
 
 
 @dataclass(frozen=True, slots=True)

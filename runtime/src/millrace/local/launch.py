@@ -25,6 +25,7 @@ from millrace.local.children import ProcessSpec
 from millrace.local.files import write_json
 from millrace.local.scale import Asked, Scaling, acker_bounds, refusal_of, server_names
 from millrace.local.servers import Embedded, External, StateServer, reach
+from millrace.local.snapshots.unfinished import refuse_unfinished
 from millrace.local.supervisor import DRIVER, Listener, RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, take_over
 from millrace.local.workdir import (
@@ -110,6 +111,8 @@ def run_topology(
     except OSError as error:
         raise unusable(folder.path, error) from error
     try:
+        if not options.fresh:
+            refuse_unfinished(folder.path)
         if options.fresh:
             _check_sinks(loaded, options.overwrite)
             _clean_own_server(folder, tell)

@@ -14,6 +14,7 @@
 ``requests/``             dead letters to be replayed or dropped
 ``scale.json``            how many state servers and ackers the run is asked to have
 ``state-<n>/``            the files of the embedded state servers
+``snapshots/``            snapshots, where the topology names no other place for them
 ``spark/``              scratch of Spark and of its workers
 ``logs/``                 what the processes wrote, limited in size
 ``run.lock``, ``run.json`` who runs this topology now
@@ -43,7 +44,7 @@ from millrace.state.viewfile import ViewFile
 
 DEFAULT_PARENT = ".millrace"
 
-_KEPT_BY_FRESH = {"identity.json", "run.lock", "run.json", "claim.lock", "logs"}
+_KEPT_BY_FRESH = {"identity.json", "run.lock", "run.json", "claim.lock", "logs", "snapshots"}
 
 MARK = "MILLRACE_WORK_FOLDER"
 """Environment variable of every process of a run: the absolute path of its work folder."""

@@ -140,6 +140,22 @@ class Sink(ABC):
         """
         raise NotImplementedError
 
+    @property
+    def retracts(self) -> bool:
+        """Whether ``retract`` can be asked for."""
+        return type(self).retract is not Sink.retract
+
+    def retract(self, window: int) -> None:
+        """Make room for other content of all windows above ``window``, durably.
+
+        Asked where a topology is restored from a snapshot, behind ``prepare`` and ``fence`` and
+        while no driver lives. What is shown of those windows is taken back, or counts as shown no
+        more because it will be shown over; ``last_shown`` is at most ``window`` afterwards. Doing
+        it twice, or going on where a crash ended it, is the same. A sink without it (the default)
+        that shows such windows cannot be restored.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
         """Write rows durably and invisibly under a task attempt's ``name``, in a worker.

@@ -48,6 +48,9 @@ class ConsoleSink(Sink):
     def last_shown(self) -> tuple[int, str] | None:
         return None
 
+    def retract(self, window: int) -> None:
+        """What was printed is printed again."""
+
     def stage(self, name: str, batches: Sequence[pa.RecordBatch]) -> Staged | None:
         rows = sum(batch.num_rows for batch in batches)
         if not rows:

@@ -239,6 +239,17 @@ class FileSink(Sink):
             self._markers.done(window)
             passed(step, "done")
 
+    def retract(self, window: int) -> None:
+        """The mark of ``window`` comes first and the marks behind it go last, so that a crash
+        leaves either to be done again and nothing that is shown twice."""
+        with self._disk("taking windows back"):
+            self._markers.done(window)
+            for name in os.listdir(self.root):
+                if _PART.fullmatch(name) and int(name.split("-")[1]) > window:
+                    (self.root / name).unlink(missing_ok=True)
+            sync_folder(self.root)
+            self._markers.retract(window)
+
     def discard(self, covers: Callable[[str], bool]) -> None:
         with self._disk("dropping staged files"):
             for file in os.listdir(self._markers.staged):

@@ -144,6 +144,14 @@ class Markers:
             if number.isdecimal() and int(number) <= window - KEPT_WINDOWS:
                 (self.windows / name).unlink(missing_ok=True)
 
+    def retract(self, window: int) -> None:
+        """Forget the marks of all windows above one."""
+        for name in os.listdir(self.windows):
+            number = name.partition(".")[0]
+            if number.isdecimal() and int(number) > window:
+                (self.windows / name).unlink(missing_ok=True)
+        sync_folder(self.windows)
+
     # -- clearing up
 
     def sweep(self) -> None:

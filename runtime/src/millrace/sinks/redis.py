@@ -253,6 +253,19 @@ class RedisSink(Sink):
             if self.staging is None and mine:
                 self._client.unlink(*(self._own.key(staged.name) for staged in mine))
 
+    @property
+    def retracts(self) -> bool:
+        """A stream takes no id again, also where its entry was deleted."""
+        return self.mode == "hash"
+
+    def retract(self, window: int) -> None:
+        """Hashes stay as they are, to be written over as the windows come again."""
+        if not self.retracts:
+            raise NotImplementedError
+        with self._server():
+            self._answer(self._retract(keys=[self.marker], args=[self._uid, window]))
+            self._sync()
+
     def discard(self, covers: Callable[[str], bool]) -> None:
         if self.staging is not None:
             return
@@ -321,6 +334,10 @@ class RedisSink(Sink):
     @cached_property
     def _fence(self) -> Any:
         return self._client.register_script(_script("fence"))
+
+    @cached_property
+    def _retract(self) -> Any:
+        return self._client.register_script(_script("retract"))
 
     @cached_property
     def _check(self) -> Any:

@@ -70,6 +70,14 @@ def open_place(to: str, base: Path) -> Place:
     return StorePlace(to)
 
 
+def snapshots_place(to: str | None, workdir: Path, folder: Path) -> str:
+    """Where a topology keeps its snapshots: what it names (relative to its ``folder``), else in
+    its work folder."""
+    if to is None:
+        return str(workdir / "snapshots")
+    return to if "://" in to else str(folder / to)
+
+
 class FolderPlace:
     """A local folder; see ``Place``. Its files are their user's alone."""
 

@@ -106,6 +106,25 @@ class DeadLetters(Part):
         return int(self.max_share.removesuffix("%"))
 
 
+class Snapshots(Part):
+    """Copies of what the topology knows behind one sealed window, to restore it from."""
+
+    to: Text | None = Field(
+        None,
+        description="Folder, relative to this file, or a URL that fsspec reaches. Default: "
+        "snapshots in the work folder.",
+    )
+    every: Duration | None = Field(
+        None, description="How often one is taken by itself. Without it: when it is asked for."
+    )
+    keep: Whole = Field(
+        3, ge=1, le=10_000, description="How many of those that were taken by themselves are kept."
+    )
+    max_age: Duration | None = Field(
+        None, description="Age at which they are deleted; the newest never is."
+    )
+
+
 class StateServers(Part):
     """The Redis-protocol servers that hold the record and the state."""
 
@@ -252,6 +271,9 @@ class Spec(Part):
     )
     state_servers: StateServers = Field(
         StateServers(), description="The servers that hold the record and the state."
+    )
+    snapshots: Snapshots = Field(
+        Snapshots(), description="Copies of the state to restore the topology from."
     )
     parallelism: Whole = Field(2, ge=1, le=1024, description="Partitions of each pass.")
     key_groups: Whole = Field(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from millrace.engine.driver.letters import DamagedLettersError, decode_letters, replay_of
 from millrace.errors import MillraceError
 from millrace.homes.documents import Ask, Proposal, Request
-from millrace.homes.stores import HomeAwayError, Inbox
+from millrace.homes.stores import HomeAwayError, Inbox, PendingRequest
 from millrace.protocol import events as e
 from millrace.protocol.names import spoken
 from millrace.protocol.record import replayable
@@ -23,7 +23,8 @@ class Mailbox:
 
     A request is done once the committed record reflects it, so a driver that dies in between
     leaves it to the next one; taking a letter twice changes nothing. ``fetch`` reads an object by
-    its name; ``ackers`` is told who is alive.
+    its name; ``ackers`` is told who is alive; ``snapshots`` is given requests for one, at every
+    look until it is done, and calls them done itself.
     """
 
     def __init__(
@@ -31,10 +32,12 @@ class Mailbox:
         inbox: Inbox,
         fetch: Callable[[str], bytes],
         ackers: Callable[[tuple[str, ...]], None],
+        snapshots: Callable[[PendingRequest], None] | None = None,
     ) -> None:
         self._inbox = inbox
         self._fetch = fetch
         self._ackers = ackers
+        self._snapshots = snapshots
         self._seen: Proposal | None = None
         self._record: Record | None = None
         self._waiting: dict[str, e.DeadLetterRequest] = {}
@@ -95,6 +98,10 @@ class Mailbox:
                 yield e.StopAsked()
         for asked in found:
             if asked.request.action is Ask.STOP or asked.token in self._waiting:
+                continue
+            if asked.request.action is Ask.SNAPSHOT:
+                if self._snapshots is not None:
+                    self._snapshots(asked)
                 continue
             if self._record is not None:
                 self._take(asked.token, asked.request, self._record)

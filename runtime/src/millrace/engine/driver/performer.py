@@ -17,6 +17,7 @@ from millrace.engine.driver.journal import EventTeller
 from millrace.engine.driver.letters import encode_letters
 from millrace.engine.driver.planner import Planner
 from millrace.engine.driver.publisher import Publisher
+from millrace.engine.driver.snapshots import SnapshotTaker
 from millrace.engine.driver.stores import GivenUpError, Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.runner import AttemptDied, AttemptResult, AttemptRunner, SparkGone
@@ -54,6 +55,7 @@ class Equipment:
     running: Callable[[AttemptPlan], None]
     failed: Callable[[MillraceError], None]
     settle: Callable[[], None]
+    snapshots: SnapshotTaker | None = None
 
 
 class RealPerformer:
@@ -129,10 +131,14 @@ class RealPerformer:
     def poll(self) -> list[e.Event]:
         self._reader.start()
         self._equipment.settle()
+        if self._equipment.snapshots is not None:
+            self._equipment.snapshots.look()
         return []
 
     def close(self) -> None:
         """End the threads; a running attempt is cancelled."""
+        if self._equipment.snapshots is not None:
+            self._equipment.snapshots.stop()
         for errands in (self._view, self._servers, self._asking, self._cancelling):
             errands.stop()
         if self._active is not None:
@@ -394,6 +400,8 @@ class RealPerformer:
         crash.reached("driver.forgotten")
 
     def _delete_now(self, action: e.Forget) -> None:
+        if self._equipment.snapshots is not None:
+            action = self._equipment.snapshots.spared(action)
         self._unforgotten |= set(action.attempts)
         try:
             self._equipment.verdicts.forget(sorted(self._unforgotten))
@@ -422,6 +430,9 @@ class RealPerformer:
         return []
 
     def _committed(self, action: e.Committed) -> list[e.Event]:
+        # Before what the record replaces is deleted.
+        if self._equipment.snapshots is not None:
+            self._equipment.snapshots.committed(action.record)
         self._reader.committed(action.record)
         self._equipment.committed(action.record)
         return []

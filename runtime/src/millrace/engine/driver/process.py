@@ -24,6 +24,7 @@ from millrace.engine.driver.places import open_inbox, open_journal, open_view
 from millrace.engine.driver.planner import Planner
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.retired import RetiredSinks
+from millrace.engine.driver.snapshots import SnapshotPlan, SnapshotTaker
 from millrace.engine.driver.statistics import Statistics
 from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
@@ -40,6 +41,8 @@ from millrace.protocol.settings import Settings
 from millrace.protocol.types import Guarantee, Json, Record, RootRange
 from millrace.ring import owners
 from millrace.sinks.base import Sink
+from millrace.snapshots.places import snapshots_place
+from millrace.snapshots.retention import Retention
 from millrace.topology.model import StreamTopology
 
 log = logging.getLogger("millrace.driver")
@@ -210,6 +213,7 @@ class DriverProcess:
         planner.start()
         self._statistics.lag = lambda: planner.lag_records
         self._statistics.taken = planner.taken
+        snapshots = self._snapshots()
         equipment = Equipment(
             view=self._view,
             stores=self._stores,
@@ -218,7 +222,7 @@ class DriverProcess:
             publisher=Publisher(
                 self._sinks, self._callbacks, post, self._retired(), self._tell, self._loop.fail
             ),
-            mailbox=Mailbox(self._inbox, self._stores.fetch, verdicts.members),
+            mailbox=Mailbox(self._inbox, self._stores.fetch, verdicts.members, snapshots.asked),
             events=self._events,
             sources={source.name: source for source in self._sources},
             runner=self._attempt_runner,
@@ -226,8 +230,25 @@ class DriverProcess:
             running=self._statistics.running,
             failed=self._failed,
             settle=self._statistics.settle,
+            snapshots=snapshots,
         )
         return RealPerformer(equipment, post, self._loop.fail)
+
+    def _snapshots(self) -> SnapshotTaker:
+        told, topology = self._told, self._topology
+        wanted = topology.spec.snapshots
+        plan = SnapshotPlan(
+            topology.name,
+            topology.model_dump(by_alias=True, mode="json", exclude_none=True),
+            topology.spec.key_groups,
+            told.components,
+            snapshots_place(wanted.to, Path(told.workdir), self._folder),
+            self._folder,
+            Retention(wanted.keep, None if wanted.max_age is None else wanted.max_age.seconds),
+            None if wanted.every is None else wanted.every.seconds,
+        )
+        fetch, done = self._stores.fetch, self._inbox.done
+        return SnapshotTaker(plan, fetch, done, self._tell, self._clock)
 
     def _retired(self) -> RetiredSinks:
         told = self._told

@@ -1,0 +1,317 @@
+"""Snapshots of a running topology, and what goes on from them.
+
+What a snapshot holds is counted here from the lines that its windows read, never taken from what
+the topology says of itself; rows on the sinks are compared with the input the same way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from millrace.crash import SNAPSHOT_POINTS
+from millrace_e2e import feed, harness, ledger, quickjvm
+from millrace_e2e.harness import APPS, Place, running
+
+LINES, OF_A_WINDOW = 400, 10
+SINK, SNAPSHOT = 6, 14
+
+
+def document(**spec: Any) -> dict[str, Any]:
+    """A count of words and a numbering of lines, both of which remember every key."""
+    quick = {"spark.driver.extraJavaOptions": quickjvm.options()}
+    return {
+        "apiVersion": "millrace.dev/v1alpha1",
+        "kind": "StreamTopology",
+        "metadata": {"name": "remembers"},
+        "spec": {
+            "window": {"maxRecords": OF_A_WINDOW, "maxInterval": "50ms"},
+            "code": {"path": str(APPS)},
+            "parallelism": 2,
+            "spark": {"conf": quick, "driver": {"memory": "512m"}},
+            "sources": [
+                {"name": "lines", "files": {"path": "texts", "format": "text", "watch": False}}
+            ],
+            "processors": [
+                {"name": "parse", "inputs": [{"from": "lines"}], "function": "history:parse"},
+                {"name": "split", "inputs": [{"from": "parse"}], "function": "history:split"},
+                {
+                    "name": "count",
+                    "inputs": [{"from": "split", "key": ["word"]}],
+                    "aggregate": {"columns": [{"name": "n", "function": "count"}]},
+                },
+                {
+                    "name": "number",
+                    "inputs": [{"from": "parse", "key": ["bucket"]}],
+                    "function": "history:number",
+                },
+            ],
+            "sinks": [
+                {"name": f"{name}s", "inputs": [{"from": name}], "files": {"path": f"{name}s"}}
+                for name in ("count", "number")
+            ],
+            **spec,
+        },
+    }
+
+
+def millrace(place: Place, *arguments: str, code: int = 0, **environment: str) -> str:
+    """What a command writes; it must end with ``code``."""
+    done = subprocess.run(
+        [sys.executable, "-m", "millrace.cli.app", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "300", **environment},
+    )
+    assert done.returncode == code, (arguments, done.returncode, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def create(place: Place, *arguments: str) -> dict[str, Any]:
+    shown = millrace(
+        place, "snapshot", "create", "--workdir", str(place.work), "--json", *arguments
+    )
+    found: dict[str, Any] = json.loads(shown)
+    return found
+
+
+def restore(place: Place, name: str, *arguments: str, code: int = 0, **environment: str) -> str:
+    named = ["-t", str(place.topology), "--workdir", str(place.work), *arguments]
+    return millrace(place, "snapshot", "restore", name, *named, code=code, **environment)
+
+
+def scan(place: Place, processor: str) -> tuple[int, dict[str, int]]:
+    """The window that the state is of, and the state: key → n."""
+    shown = millrace(
+        place, "state", "scan", processor, "--json", "--workdir", str(place.work)
+    ).splitlines()
+    rows = [json.loads(line) for line in shown if line.startswith("{")]
+    (window,) = {row["window"] for row in rows}
+    return window, {next(iter(row["key"].values())): row["state"]["n"] for row in rows}
+
+
+def counts(lines: int) -> dict[str, Counter[str]]:
+    """What so many lines leave, counted here."""
+    read = [feed.line(number, 1).split() for number in range(lines)]
+    return {
+        "count": Counter(word for _, _, *words in read for word in words),
+        "number": Counter(f"b{name[-2:]}" for name, *_ in read),
+    }
+
+
+def judge_state(place: Place, window: int) -> None:
+    for processor in ("count", "number"):
+        assert scan(place, processor) == (window, counts(window * OF_A_WINDOW)[processor])
+
+
+def judge_rows(place: Place, first: int, last: int) -> None:
+    """The sinks show lines first..last-1: each line is numbered once, with its place among all
+    lines of its bucket, and of each word that these lines have the last count is that of them all.
+    """
+    seen: Counter[str] = Counter()
+    numbered = set()
+    for number in range(last):
+        name = feed.line(number, 1).split()[0]
+        seen[f"b{name[-2:]}"] += 1
+        if number >= first:
+            numbered.add((name, seen[f"b{name[-2:]}"]))
+    shown = [(one.row["id"], one.row["n"]) for one in ledger.read_rows(place.sink("numbers"))]
+    assert len(shown) == len(set(shown)) == last - first
+    assert set(shown) == numbered
+    of_them = counts(last)["count"]
+    touched = {word for n in range(first, last) for word in feed.line(n, 1).split()[2:]}
+    latest: dict[str, int] = {}
+    for one in ledger.read_rows(place.sink("counts")):
+        latest[one.row["word"]] = max(latest.get(one.row["word"], 0), one.row["n"])
+    assert latest == {word: of_them[word] for word in touched}
+
+
+def fed(place: Place, spec: dict[str, Any] | None = None) -> Place:
+    place.write(document(**(spec or {})))
+    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 1))
+    return place
+
+
+def beside(place: Place, name: str, **spec: Any) -> Place:
+    """Another place with the same input."""
+    other = Place(place.base.parent / name).make()
+    other.write(document(**spec))
+    for file in place.texts.iterdir():
+        shutil.copy2(file, other.texts / file.name)
+    return other
+
+
+@pytest.fixture
+def taken(place: Place) -> tuple[Place, int]:
+    """A topology of which a snapshot, ``early``, was taken while it ran, and which has ended."""
+    fed(place)
+    with running(place, environment={"MILLRACE_E2E_CALL_S": "3"}) as run:
+        run.await_sealed(3)
+        early = create(place, "--name", "early")
+        place.gate.touch()
+        assert run.wait(harness.START_S) == 0, run.tail()
+    assert 3 <= early["window"] < LINES // OF_A_WINDOW, "the input had ended before the snapshot"
+    judge_rows(place, 0, LINES)
+    return place, int(early["window"])
+
+
+def test_a_snapshot_under_load_goes_on_elsewhere_with_other_numbers_of_everything(
+    taken: tuple[Place, int],
+) -> None:
+    place, window = taken
+    servers = {"replicas": 2, "copies": 2}
+    other = beside(place, "other", parallelism=3, stateServers=servers, ackers={"replicas": 2})
+    where = ("--place", str(place.work / "snapshots"))
+    shown = millrace(place, "snapshot", "show", "early", "--check", *where)
+    assert "every object is whole" in shown
+    said = restore(other, "early", *where)
+    assert f"remembers is restored behind window {window}, as timeline 2" in said
+    judge_state(other, window)
+    harness.run_to_end(other)
+    judge_rows(other, window * OF_A_WINDOW, LINES)
+    judge_state(other, LINES // OF_A_WINDOW)
+    # What it was taken of is as it was.
+    judge_rows(place, 0, LINES)
+
+
+def test_a_topology_goes_back_to_its_snapshot_and_its_sinks_with_it(
+    taken: tuple[Place, int],
+) -> None:
+    place, window = taken
+    last = LINES // OF_A_WINDOW
+    said = restore(place, "early")
+    assert f"windows {window + 1} to {last} were taken back from the sinks" in said
+    judge_state(place, window)
+    judge_rows(place, 0, window * OF_A_WINDOW)
+    harness.run_to_end(place)
+    judge_rows(place, 0, LINES)
+    judge_state(place, last)
+    # A snapshot of the new timeline is one like any other, also while nothing runs.
+    late = create(place)
+    assert (late["window"], late["timeline"]) == (last, 2)
+    listed = millrace(place, "snapshot", "list", "--workdir", str(place.work)).splitlines()
+    assert [line.split()[0] for line in listed] == ["name", "early", late["name"]]
+    millrace(place, "snapshot", "delete", "early", "--workdir", str(place.work))
+    said = restore(place, "early", code=SNAPSHOT)
+    assert f"snapshot early: is not in {place.work / 'snapshots'}" in said
+    judge_rows(place, 0, LINES)
+
+
+def test_a_restore_that_is_killed_anywhere_is_done_again(taken: tuple[Place, int]) -> None:
+    place, window = taken
+    points = [point for point in SNAPSHOT_POINTS if point.startswith("restore.")]
+    for point in points:
+        restore(place, "early", code=-signal.SIGKILL, MILLRACE_CRASH_AT=point)
+        # Nobody goes on from half of it.
+        code, said = harness.run_refused(place)
+        assert (code, "a restore of snapshot early was begun" in said) == (SNAPSHOT, True), said
+    restore(place, "early")
+    judge_state(place, window)
+    judge_rows(place, 0, window * OF_A_WINDOW)
+    harness.run_to_end(place)
+    judge_rows(place, 0, LINES)
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_changed(taken: tuple[Place, int]) -> None:
+    place, _ = taken
+    where = ("--place", str(place.work / "snapshots"))
+    cut = beside(place, "cut", keyGroups=64)
+    said = restore(cut, "early", *where, code=SNAPSHOT)
+    assert "is cut into 128 key groups, spec.keyGroups is 64" in said
+    assert not cut.work.exists()
+    foreign = beside(place, "foreign")
+    other = document()
+    other["metadata"]["name"] = "another"
+    foreign.write(other)
+    said = restore(foreign, "early", *where, code=SNAPSHOT)
+    assert "is of the topology 'remembers', not of 'another'" in said
+    # A work folder with another life of the topology, and sinks that show one.
+    lived = beside(place, "lived")
+    harness.run_to_end(lived)
+    said = restore(lived, "early", *where, code=SNAPSHOT)
+    assert "holds another life of the topology" in said
+    shutil.rmtree(lived.work)
+    said = restore(lived, "early", *where, code=SINK)
+    assert "sink 'counts'" in said
+    judge_rows(lived, 0, LINES)
+    # Damage is found before anything is touched.
+    part = next((place.work / "snapshots" / "early").glob("*.arrow"))
+    part.write_bytes(part.read_bytes()[:-1])
+    assert part.name in restore(place, "early", code=SNAPSHOT)
+    assert part.name in millrace(place, "snapshot", "show", "early", "--check", *where, code=14)
+    judge_rows(place, 0, LINES)
+    judge_state(place, LINES // OF_A_WINDOW)
+
+
+def test_a_driver_that_dies_in_the_middle_of_a_snapshot_is_followed_by_one_that_takes_it(
+    place: Place,
+) -> None:
+    fed(place)
+    environment = {
+        "MILLRACE_E2E_CALL_S": "3",
+        "MILLRACE_CRASH_AT": "snapshot.part",
+        "MILLRACE_CRASH_DIR": str(place.marks),
+    }
+    with running(place, environment=environment) as run:
+        run.await_sealed(2)
+        found = create(place, "--name", "asked")
+        assert place.fired() == {"snapshot.part"}
+        place.gate.touch()
+        assert run.wait(harness.START_S) == 0, run.tail()
+    judge_rows(place, 0, LINES)
+    other = beside(place, "other")
+    restore(other, "asked", "--place", str(place.work / "snapshots"))
+    judge_state(other, found["window"])
+
+
+def test_a_snapshot_that_cannot_be_written_says_why_and_windows_go_on(place: Place) -> None:
+    fed(place)
+    (place.base / "file").write_text("no folder")
+    with running(place, environment={"MILLRACE_E2E_CALL_S": "3"}) as run:
+        run.await_sealed(2)
+        work = ("--workdir", str(place.work))
+        where = ("--place", str(place.base / "file" / "in"))
+        said = millrace(place, "snapshot", "create", *work, *where, code=SNAPSHOT)
+        assert f"snapshots in {place.base / 'file' / 'in'}: cannot be" in said
+        assert "Not a directory" in said
+        place.gate.touch()
+        assert run.wait(harness.START_S) == 0, run.tail()
+    judge_rows(place, 0, LINES)
+
+
+def test_snapshots_are_taken_by_themselves_and_old_ones_go(place: Place) -> None:
+    fed(place, {"snapshots": {"to": "kept", "every": "300ms", "keep": 2}})
+    kept = place.base / "kept"
+
+    def whole() -> set[str]:
+        return {path.parent.name for path in kept.glob("auto-*/manifest.json")}
+
+    seen: set[str] = set()
+
+    def enough() -> bool:
+        seen.update(whole())
+        return len(seen) >= 4
+
+    with running(place, environment={"MILLRACE_E2E_CALL_S": "3"}) as run:
+        run.await_sealed(1)
+        by_hand = create(place, "--name", "by-hand")
+        run.until(enough, "four snapshots")
+        run.until(lambda: len(whole()) <= 2, "the old ones to go")
+        place.gate.touch()
+        assert run.wait(harness.START_S) == 0, run.tail()
+    assert (kept / "by-hand" / "manifest.json").exists()
+    newest = max(whole(), key=lambda name: int(name.rpartition(".")[2]))
+    window = int(newest.rpartition(".")[2])
+    assert window > by_hand["window"]
+    restore(place, newest)
+    judge_state(place, window)
+    judge_rows(place, 0, window * OF_A_WINDOW)

@@ -1,0 +1,283 @@
+"""Takes snapshots of the running topology, beside its windows.
+
+A snapshot is of one committed record. Its objects are spared from being deleted while they are
+copied, which is always allowed, so that windows go on meanwhile; the manifest is written once the
+sinks show all windows of that record.
+
+====================================  ========================================================
+the driver dies                       what follows
+====================================  ========================================================
+while it copies                       the request is still there: the next driver takes the
+                                      snapshot anew, of its own record; what was spared is found
+                                      by the next sweep
+after the manifest                    the next driver finds the snapshot that answers the
+                                      request, and calls it done
+====================================  ========================================================
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from millrace.clock import Clock
+from millrace.errors import MillraceError, SnapshotError, StateServerError, error_text
+from millrace.homes.stores import HomeAwayError, PendingRequest
+from millrace.protocol import events as e
+from millrace.protocol.record import mark_published, needed_objects
+from millrace.protocol.types import Components, Record
+from millrace.snapshots.manifest import Manifest
+from millrace.snapshots.places import open_place
+from millrace.snapshots.reading import delete, entries
+from millrace.snapshots.retention import Retention, outdated, own_name
+from millrace.snapshots.writing import Fetch, Subject, write_snapshot
+
+log = logging.getLogger(__name__)
+
+TRIES = 5
+"""How often a snapshot is begun anew that meets an object which is on no server."""
+
+RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlan:
+    """What is said of snapshots at the start of a driver.
+
+    ``to`` is a path, relative to ``folder``, or a URL. ``components`` are those that a record
+    must have been written for: one from before an edit goes with another ``document``. Without
+    ``every_s`` none is taken that nobody asks for.
+    """
+
+    topology: str
+    document: Mapping[str, Any]
+    key_groups: int
+    components: Components | None
+    to: str
+    folder: Path
+    retention: Retention
+    every_s: float | None = None
+
+
+class _StoppedError(Exception):
+    """The driver ends."""
+
+
+class SnapshotTaker:
+    """``committed``, ``look`` and ``stop`` are for the loop's thread, ``asked`` and ``spared`` for
+    any. ``done`` forgets a request; ``tell`` takes what a user should know."""
+
+    def __init__(
+        self,
+        plan: SnapshotPlan,
+        fetch: Fetch,
+        done: Callable[[str], None],
+        tell: Callable[[e.Notify], object],
+        clock: Clock,
+    ) -> None:
+        self.plan = plan
+        self._fetch = fetch
+        self._done = done
+        self._tell = tell
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._record: Record | None = None
+        self._held: frozenset[str] = frozenset()
+        self._spared: set[str] = set()
+        self._stopped = False
+        self._jobs: deque[PendingRequest | None] = deque()
+        self._known: set[str] = set()
+        self._thread: threading.Thread | None = None
+        self._due_s: float | None = None
+        self._last: tuple[int, int] | None = None
+
+    # -- beside the machine
+
+    def committed(self, record: Record) -> None:
+        """A record is committed; what it replaces has not been deleted yet."""
+        with self._changed:
+            self._record = record
+            self._changed.notify_all()
+
+    def spared(self, forget: e.Forget) -> e.Forget:
+        """What may be deleted now: not what is being copied, but what was and is needed no more."""
+        with self._changed:
+            names = set(forget.names)
+            self._spared |= names & self._held
+            if not self._held:
+                names |= self._spared
+                self._spared.clear()
+            keep = None if forget.keep is None else forget.keep | self._held
+            return replace(forget, names=tuple(sorted(names - self._held)), keep=keep)
+
+    def asked(self, asked: PendingRequest) -> None:
+        """Take a snapshot for a request, unless that is known already."""
+        with self._changed:
+            if asked.token not in self._known:
+                self._known.add(asked.token)
+                self._begin(asked)
+
+    def look(self) -> None:
+        """Some time has passed: one may be due."""
+        every_s = self.plan.every_s
+        if every_s is None:
+            return
+        now = self._clock.monotonic_s()
+        if self._due_s is None:
+            self._due_s = now + every_s
+        if now >= self._due_s:
+            self._due_s = now + every_s
+            with self._changed:
+                if None not in self._jobs:
+                    self._begin(None)
+
+    def stop(self) -> None:
+        """Begin nothing more. What is under way ends without a snapshot, or with all of one."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _begin(self, job: PendingRequest | None) -> None:
+        self._jobs.append(job)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    # -- on its own thread
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._await(lambda: bool(self._jobs))
+                job = self._jobs[0]
+                self._take(job)
+                self._jobs.popleft()
+        except _StoppedError:
+            return
+
+    def _await(self, ready: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or ready())
+            if self._stopped:
+                raise _StoppedError
+
+    def _take(self, job: PendingRequest | None) -> None:
+        try:
+            manifest = self._written(job)
+            if manifest is not None:
+                self._told(manifest)
+                if job is None:
+                    self._clean()
+        except _StoppedError:
+            raise
+        except Exception as error:
+            # The boundary of a thread, and to file systems of others: windows go on without.
+            what = "a snapshot" if job is None else f"snapshot {job.request.name}"
+            expected = isinstance(error, MillraceError)
+            if not expected:
+                log.exception("taking %s", what)
+            why = str(error) if expected else error_text(error)
+            self._tell(e.Notify("SnapshotFailed", f"{what} was not taken: {why}", warning=True))
+        if job is not None:
+            self._finish(job.token)
+
+    def _told(self, manifest: Manifest) -> None:
+        text = (
+            f"snapshot {manifest.name} is taken behind window {manifest.window}: "
+            f"{len(manifest.parts)} objects, {manifest.size_bytes:,} bytes"
+        )
+        self._tell(e.Notify("SnapshotTaken", text, manifest.decoded.sealed))
+
+    def _finish(self, token: str) -> None:
+        while True:
+            try:
+                self._done(token)
+                return
+            except HomeAwayError as error:
+                log.warning("request %s stays for now: %s", token, error)
+            self._pause()
+
+    def _written(self, job: PendingRequest | None) -> Manifest | None:
+        """None where nothing was sealed since the last snapshot."""
+        to = (job.request.to if job else None) or self.plan.to
+        place = open_place(to, self.plan.folder)
+        for left in reversed(range(TRIES)):
+            record = self._hold()
+            version = record.tag.timeline, record.sealed
+            try:
+                if job is None and version == self._last:
+                    return None
+                name = own_name(record) if job is None else job.request.name or ""
+                subject = self._subject(record, "" if job is None else job.token)
+                manifest = write_snapshot(place, name, subject, self._fetch, self._until(record))
+            except StateServerError as error:
+                # It went with a state server while members changed, or the server is away.
+                if not left:
+                    raise
+                log.warning("a snapshot is begun again: %s", error)
+            else:
+                if job is None:
+                    self._last = version
+                return manifest
+            finally:
+                self._release()
+            self._pause()
+        raise AssertionError("unreachable")
+
+    def _hold(self) -> Record:
+        """The last committed record; its objects stay from now on."""
+        self._await(self._fits)
+        with self._changed:
+            record = self._record
+            assert record is not None
+            self._held = needed_objects(mark_published(record, record.sealed))
+            return record
+
+    def _fits(self) -> bool:
+        components = self.plan.components
+        return self._record is not None and components in (None, self._record.components)
+
+    def _release(self) -> None:
+        with self._changed:
+            self._held = frozenset()
+
+    def _pause(self) -> None:
+        with self._changed:
+            if self._changed.wait_for(lambda: self._stopped, RETRY_S):
+                raise _StoppedError
+
+    def _until(self, record: Record) -> Callable[[], None]:
+        """Waits until the sinks show what a record had sealed."""
+
+        def shown() -> None:
+            self._await(lambda: self._record is not None and self._is_shown(record))
+
+        return shown
+
+    def _is_shown(self, record: Record) -> bool:
+        assert self._record is not None
+        return self._record.published >= record.sealed
+
+    def _subject(self, record: Record, token: str) -> Subject:
+        plan = self.plan
+        now_s = self._clock.now_s()
+        return Subject(plan.topology, plan.document, plan.key_groups, record, now_s, token)
+
+    def _clean(self) -> None:
+        """Delete what retention says; what stays for now is looked at behind the next one."""
+        with self._changed:
+            record = self._record
+        assert record is not None
+        place = open_place(self.plan.to, self.plan.folder)
+        try:
+            for name in outdated(entries(place), record, self.plan.retention, self._clock.now_s()):
+                delete(place, name)
+        except SnapshotError as error:
+            text = f"old snapshots stay for now: {error}"
+            self._tell(e.Notify("SnapshotsKept", text, warning=True))

@@ -1,0 +1,1 @@
+"""Snapshots from outside the driver: asking for one, and restoring one."""

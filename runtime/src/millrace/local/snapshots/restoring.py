@@ -1,0 +1,348 @@
+"""Restores a topology from a snapshot, into a new work folder or the one that it was taken of.
+
+In its own work folder what was sealed behind the snapshot is given up: the sinks take it back, and
+a new timeline begins (rules 17 and 25). A new work folder is a new life of the topology, with sinks
+of its own.
+
+==============================  ================================================================
+the process dies right after    what follows
+==============================  ================================================================
+the work folder is marked       runs are refused until the restore is done again, or --fresh
+the sinks are fenced            the same; nothing of them has changed yet
+the sinks have retracted        the same; doing it again is nothing
+the view is claimed             the view is being created, so that no record of any member is ever
+                                read: the next restore begins with a higher timeline
+objects, record                 the same
+the view is open                the same: nothing ran under the new timeline
+the mark is gone                the topology is restored
+==============================  ================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from millrace import checked, crash
+from millrace.clock import Clock
+from millrace.errors import SinkError, SnapshotError, StateServerError
+from millrace.homes.documents import Status
+from millrace.ids import Epoch, Execution, Seq, Timeline, WindowNumber
+from millrace.local.accepted import Accepted, accept, write_accepted
+from millrace.local.files import write_json
+from millrace.local.launch import state_servers
+from millrace.local.scale import server_names
+from millrace.local.servers import StateServer
+from millrace.local.snapshots.unfinished import mark, marked, unmark
+from millrace.local.takeover import held_briefly
+from millrace.local.workdir import WorkFolder, open_folder, unusable
+from millrace.protocol.codec import encode_record
+from millrace.protocol.server import NotOwner, Ok, Stamped
+from millrace.protocol.types import Phase, Record, Tag, View
+from millrace.ring import owners
+from millrace.sinks import Sink, SinkSpec, make_sink
+from millrace.snapshots.manifest import Manifest
+from millrace.snapshots.places import Place
+from millrace.snapshots.reading import faults, load, read_part
+from millrace.state.client import StateClient
+from millrace.state.servers import owners_of
+from millrace.state.viewfile import ViewFile
+from millrace.topology.edits import classify
+from millrace.topology.kinds.base import Effect
+from millrace.topology.load import LoadedTopology
+from millrace.topology.model import StreamTopology
+from millrace.topology.usercode import code_on_path
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What came of a restore. ``given_up`` is the last window that sinks had shown behind it."""
+
+    folder: WorkFolder
+    manifest: Manifest
+    timeline: Timeline
+    given_up: WindowNumber | None
+
+
+def restore(
+    loaded: LoadedTopology, path: Path, place: Place, name: str, clock: Clock, tell: Tell
+) -> Restored:
+    """Restore a topology; the next ``millrace run`` goes on behind the snapshot's window.
+
+    Nothing is changed where the snapshot is damaged or of another topology, the topology's file
+    does not fit it, a run is alive, or a sink shows more and cannot take that back. Raises
+    ``SnapshotError``, ``SinkError``, ``StateServerError``, ``WorkFolderError``.
+    """
+    manifest = load(place, name)
+    _check_fit(loaded.topology, manifest, tell)
+    for fault in faults(place, manifest):
+        raise SnapshotError(fault)
+    folder = open_folder(path, loaded.topology.name, loaded.file, clock)
+    with held_briefly(folder.path) as free:
+        if not free:
+            raise SnapshotError(
+                f"snapshot {name}: a run of {folder.identity.name} is alive in {folder.path}; end "
+                "it with millrace stop, or name another folder with --workdir"
+            )
+        try:
+            return _Restore(loaded, folder, place, manifest, clock).run()
+        except OSError as error:
+            raise unusable(folder.path, error) from error
+
+
+def _check_fit(topology: StreamTopology, manifest: Manifest, tell: Tell) -> None:
+    """The snapshot must be of this topology, and what was edited since must be allowed."""
+    told = f"snapshot {manifest.name}"
+    if manifest.topology != topology.name:
+        raise SnapshotError(
+            f"{told}: is of the topology {manifest.topology!r}, not of {topology.name!r}; name a "
+            "snapshot of this one"
+        )
+    if manifest.key_groups != topology.spec.key_groups:
+        raise SnapshotError(
+            f"{told}: its state is cut into {manifest.key_groups} key groups, spec.keyGroups is "
+            f"{topology.spec.key_groups}, and state cannot be cut anew; set it to "
+            f"{manifest.key_groups}"
+        )
+    try:
+        before = StreamTopology.model_validate(manifest.document)
+    except ValidationError as error:
+        raise SnapshotError(
+            f"{told}: its topology cannot be read by this release ({error.error_count()} "
+            "problems); use the release that took it"
+        ) from error
+    edits = classify(before, topology)
+    # Where the state lies does not matter to a copy of it.
+    refused = [
+        edit
+        for edit in edits
+        if edit.effect is Effect.REFUSED and edit.path != "spec.stateServers.url"
+    ]
+    if refused:
+        raise SnapshotError("\n".join(f"{told}: {edit}" for edit in refused))
+    for edit in edits:
+        tell(f"edited since the snapshot: {edit}")
+
+
+class _Restore:
+    """One restore, in a work folder that is held."""
+
+    def __init__(
+        self,
+        loaded: LoadedTopology,
+        folder: WorkFolder,
+        place: Place,
+        manifest: Manifest,
+        clock: Clock,
+    ) -> None:
+        self._loaded = loaded
+        self._topology = loaded.topology
+        self._folder = folder
+        self._place = place
+        self._manifest = manifest
+        self._clock = clock
+        self._views = ViewFile(folder.view)
+        self._uid = folder.uid
+
+    def run(self) -> Restored:
+        version, view = self._views.read()
+        own = self._is_own(view)
+        with code_on_path(self._loaded.code_path), ExitStack() as stack:
+            sinks = []
+            for declared in self._topology.spec.sinks:
+                sinks.append(make_sink(SinkSpec.of(declared, self._loaded.folder)))
+                stack.callback(sinks[-1].close)
+            shown = self._look_at(sinks) if own else self._check_empty(sinks)
+            given_up = max((w for w in shown if w > self._manifest.window), default=None)
+            mark(self._folder.path, self._manifest, own=own)
+            crash.reached("restore.marked")
+            old = self._manifest.decoded.tag
+            execution = 1 + max(old.execution, view.execution if view else 0)
+            if own:
+                self._retract(sinks, execution)
+        opened = self._new_timeline(version, view, Execution(execution))
+        crash.reached("restore.opened")
+        unmark(self._folder.path)
+        return Restored(
+            self._folder,
+            self._manifest,
+            opened.timeline,
+            None if given_up is None else WindowNumber(given_up),
+        )
+
+    # -- whether it may be done
+
+    def _is_own(self, view: View | None) -> bool:
+        """Whether the work folder is the one that the snapshot was taken of; else it is a new one.
+
+        Raises ``SnapshotError`` for one that has another life of the topology in it.
+        """
+        begun = marked(self._folder.path)
+        if begun is not None:
+            return begun.own
+        if view is None:
+            return False
+        if view.uid == self._manifest.uid:
+            return True
+        raise SnapshotError(
+            f"snapshot {self._manifest.name}: work folder {self._folder.path} holds another life "
+            "of the topology than the snapshot is of; restore into a new folder with --workdir, "
+            "and give its sinks places of their own"
+        )
+
+    def _look_at(self, sinks: Sequence[Sink]) -> list[int]:
+        """The last windows that the sinks show. Raises ``SinkError`` where one shows more than the
+        snapshot knows and cannot take it back."""
+        found = []
+        for sink in sinks:
+            sink.prepare(self._uid)
+            try:
+                last = sink.last_shown()
+            except NotImplementedError:
+                if not sink.retracts:
+                    raise self._stays(sink, "cannot tell what it shows") from None
+                continue
+            window = -1 if last is None else last[0]
+            if window > self._manifest.window and not sink.retracts:
+                raise self._stays(sink, f"shows windows up to {window}")
+            found.append(window)
+        return found
+
+    def _stays(self, sink: Sink, what: str) -> SinkError:
+        return SinkError(
+            f"sink {sink.name!r}: {what}, snapshot {self._manifest.name} ends with window "
+            f"{self._manifest.window}, and it cannot take windows back (Sink.retract), so that "
+            "they would show twice. Nothing was changed. Restore into a new folder with --workdir "
+            "and other places for the sinks, or define Sink.retract"
+        )
+
+    def _check_empty(self, sinks: Sequence[Sink]) -> list[int]:
+        """A new life of the topology: its sinks must hold nothing."""
+        for sink in sinks:
+            sink.check_fresh(overwrite=False)
+        return []
+
+    # -- doing it
+
+    def _retract(self, sinks: Sequence[Sink], execution: int) -> None:
+        for sink in sinks:
+            sink.fence(execution)
+        crash.reached("restore.fenced")
+        for sink in sinks:
+            if sink.retracts:
+                sink.retract(self._manifest.window)
+        crash.reached("restore.retracted")
+
+    def _new_timeline(self, version: int, view: View | None, execution: Execution) -> View:
+        topology, old = self._topology, self._manifest.decoded.tag
+        accepted = self._accepted()
+        write_accepted(self._folder.accepted, accepted)
+        write_json(self._folder.topology, checked.with_checksum(dict(accepted.topology)))
+        with ExitStack() as stack:
+            clients: dict[str, StateClient] = {}
+            for server in self._servers():
+                stack.callback(server.stop)
+                address = server.start()
+                clients[address.name] = StateClient(address, self._uid)
+                stack.callback(clients[address.name].close)
+            members = tuple(one.address.member() for one in clients.values())
+            copies = topology.spec.state_servers.copies
+            epoch = Epoch(1 + max(old.epoch, view.epoch if view else 0))
+            creating = View(
+                self._uid,
+                Timeline(1 + max(old.timeline, view.timeline if view else 0)),
+                epoch,
+                Phase.CREATING,
+                execution,
+                members,
+                members,
+                epoch,
+                owners(topology.spec.key_groups, list(clients), copies),
+            )
+            version = self._swapped(version, creating)
+            crash.reached("restore.claimed")
+            record = self._write(clients, creating)
+            opened = replace(creating, phase=Phase.OPEN)
+            self._swapped(version, opened)
+        self._tell_status(record, opened)
+        return opened
+
+    def _servers(self) -> list[StateServer]:
+        """Those that the file asks for; what others have held belongs to the timeline before."""
+        wanted = self._topology.spec.state_servers
+        servers = state_servers(self._folder, self._topology)
+        if wanted.url is not None:
+            return servers
+        return [one for one in servers if one.name in server_names(wanted.replicas)]
+
+    def _accepted(self) -> Accepted:
+        """The file as an edit of what the record was written for, which the next driver applies."""
+        before = accept(None, dict(self._manifest.document))
+        components = self._manifest.decoded.components or before.components
+        document = self._topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return accept(replace(before, components=components), document)
+
+    def _swapped(self, version: int, view: View) -> int:
+        swapped = self._views.cas(version, view)
+        if swapped is None:
+            raise SnapshotError(
+                f"snapshot {self._manifest.name}: {self._folder.view} was changed by somebody else "
+                "meanwhile; restore again"
+            )
+        return swapped
+
+    def _write(self, clients: dict[str, StateClient], view: View) -> Record:
+        """Everything on its owners, then the record on every member (rule 18)."""
+        stamp = view.stamp()
+        for client in clients.values():
+            _accepted_by(client, client.stamp(stamp))
+        record = self._manifest.decoded
+        groups = {s.name: 0 for chain in record.chains.values() for s in chain}
+        for chain in record.chains.values():
+            for segment in chain:
+                groups[segment.name] |= segment.groups
+        for part in self._manifest.parts:
+            data = read_part(self._place, self._manifest, part)
+            for owner in owners_of(view.owners, part.name, groups.get(part.name, 0)):
+                reply = clients[owner].put(stamp, [(part.name, data)])
+                _accepted_by(clients[owner], reply)
+        crash.reached("restore.put")
+        tag = Tag(view.timeline, view.execution, view.epoch, Seq(1))
+        restored = replace(record, uid=self._uid, tag=tag)
+        for client in clients.values():
+            _accepted_by(client, client.write_record(stamp, tag, encode_record(restored)))
+        crash.reached("restore.recorded")
+        return restored
+
+    def _tell_status(self, record: Record, view: View) -> None:
+        """What ``status`` shows until the next run."""
+        status = Status(
+            uid=self._uid,
+            execution=view.execution,
+            epoch=view.epoch,
+            phase=view.phase.value,
+            sealed=record.sealed,
+            published=record.published,
+            totals=record.totals,
+            pending_replays=len(record.replays),
+            dead_letters=sum(one.count - len(one.removed) for one in record.dead),
+            updated=self._clock.now_s(),
+        )
+        self._folder.journal.tell(status)
+
+
+def _accepted_by(client: StateClient, reply: Any) -> None:
+    if isinstance(reply, Ok | Stamped):
+        return
+    why = f" ({reply.reason.value})" if isinstance(reply, NotOwner) else ""
+    raise StateServerError(
+        f"state server {client.address.shown} did not take what is restored{why}: somebody else "
+        "uses it; end that, and restore again"
+    )

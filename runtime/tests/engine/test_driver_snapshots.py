@@ -1,0 +1,342 @@
+"""Snapshots that a driver takes while windows go on: real state servers, real places, no Spark."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from millrace.clock import SystemClock
+from millrace.engine.driver.inbox import Mailbox
+from millrace.engine.driver.journal import EventTeller
+from millrace.engine.driver.letters import encode_letters
+from millrace.engine.driver.performer import Equipment, RealPerformer
+from millrace.engine.driver.snapshots import SnapshotPlan, SnapshotTaker
+from millrace.engine.driver.stores import Stores
+from millrace.homes.documents import Ask, Request
+from millrace.homes.memory import MemoryHome
+from millrace.protocol import events as e
+from millrace.protocol.record import digest_of, first_record
+from millrace.protocol.types import (
+    Components,
+    DeadSegment,
+    Phase,
+    Record,
+    Sealed,
+    Stamp,
+    Tag,
+    View,
+)
+from millrace.snapshots.places import FolderPlace
+from millrace.snapshots.reading import entries, load, read_part
+from millrace.snapshots.retention import Retention
+from millrace.state.embedded import EmbeddedServer
+
+UID = "snapshots-of-a-driver"
+STAMP = Stamp(1, 1)
+WAIT_S = 60.0
+EDITED = Components(1, {"lines": 0}, {}, {"out": 0})
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
+    (tmp_path / "state-0").mkdir(mode=0o700)
+    made = EmbeddedServer.start(tmp_path / "state-0", "state-0")
+    yield made
+    os.kill(made.pid, signal.SIGCONT)
+    made.stop()
+
+
+def quiet(*_: Any, **__: Any) -> None:
+    return None
+
+
+class Gate:
+    """Lets reads of objects through when somebody wants."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self.reading = threading.Event()
+        self.open = threading.Event()
+
+    def fetch(self, name: str, groups: int = 0) -> bytes:
+        self.reading.set()
+        assert self.open.wait(WAIT_S)
+        return self._stores.fetch(name, groups)
+
+
+class Bench:
+    """A performer on a real server. Window w leaves one object, that of window w-1 goes."""
+
+    def __init__(self, server: EmbeddedServer, place: Path, **plan: Any) -> None:
+        self.home = MemoryHome()
+        self.stores = Stores(UID, server.address.password)
+        member = server.address.member()
+        self.member = member
+        self.stores.use(View(UID, 1, 1, Phase.OPEN, 1, (member,), (member,), 1, (("state-0",),)))
+        self.stores.stamp(member, STAMP)
+        self.gate = Gate(self.stores)
+        self.told: queue.SimpleQueue[e.Notify] = queue.SimpleQueue()
+        settings = {
+            "components": None,
+            "to": str(place),
+            "folder": place,
+            "retention": Retention(1),
+            **plan,
+        }
+        self.snapshots = SnapshotTaker(
+            SnapshotPlan("first", {"metadata": {"name": "first"}}, 1, **settings),
+            self.gate.fetch,
+            self.home.inbox.done,
+            self.told.put,
+            SystemClock(),
+        )
+        self.place = FolderPlace(place)
+        part = SimpleNamespace(stop=quiet, ask=quiet, fence=quiet, forget=quiet, discard=quiet)
+        equipment = Equipment(
+            view=self.home.view,
+            stores=self.stores,
+            verdicts=part,  # type: ignore[arg-type]
+            planner=part,  # type: ignore[arg-type]
+            publisher=part,  # type: ignore[arg-type]
+            mailbox=Mailbox(self.home.inbox, self.stores.fetch, quiet, self.snapshots.asked),
+            events=EventTeller(self.home.journal, SystemClock()),
+            sources={},
+            runner=quiet,  # type: ignore[arg-type]
+            committed=quiet,
+            running=quiet,
+            failed=quiet,
+            settle=quiet,
+            snapshots=self.snapshots,
+        )
+        self.performer = RealPerformer(equipment, quiet, quiet)
+        self.record = first_record(UID, Tag(1, 1, 1, 1))
+
+    def name(self, window: int) -> str:
+        return f"1.{window}.1.1/dead"
+
+    def seal(self, *, published: int | None = None, forget: bool = True) -> Record:
+        """Commit the next window as the machine does: the record, then what is forgotten."""
+        window = self.record.sealed + 1
+        data = encode_letters((), {}) + b" " * window
+        self.stores.put_everywhere(STAMP, self.name(window), data)
+        now = replace(
+            self.record,
+            tag=replace(self.record.tag, seq=self.record.tag.seq + 1),
+            sealed=window,
+            published=window if published is None else published,
+            dead=(DeadSegment(self.name(window), window, 1),),
+            unpublished=(Sealed(window, digest_of(()), ()),) if published is not None else (),
+        )
+        self.commit(now, *([self.name(window - 1)] if forget and window > 1 else []))
+        return now
+
+    def commit(self, record: Record, *gone: str) -> None:
+        self.record = record
+        self.performer.perform(e.Committed(record, 1))
+        if gone:
+            self.performer.perform(e.Forget(STAMP, record.sealed, gone, ()))
+
+    def held(self) -> set[str]:
+        """What the server holds, behind all that was asked of the janitor."""
+        done = threading.Event()
+        self.performer._janitor.submit(done.set)
+        assert done.wait(WAIT_S)
+        listed = self.stores.client(self.member).list_objects(STAMP)
+        return set(listed.names)  # type: ignore[union-attr]
+
+    def ask(self, name: str, to: Path | None = None) -> str:
+        to_ = None if to is None else str(to)
+        token = self.home.inbox.ask(Request(Ask.SNAPSHOT, name=name, to=to_))
+        self.performer.poll()
+        return token
+
+    def next(self) -> e.Notify:
+        return self.told.get(timeout=WAIT_S)
+
+    def asked(self) -> list[str]:
+        return [one.token for one in self.home.inbox.requests()]
+
+
+@pytest.fixture
+def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(server, tmp_path / "snapshots")
+    yield made
+    made.gate.open.set()
+    made.performer.close()
+
+
+def test_a_snapshot_is_of_one_window_whatever_is_sealed_and_deleted_meanwhile(
+    bench: Bench,
+) -> None:
+    first = bench.seal()
+    bench.ask("one")
+    assert bench.gate.reading.wait(WAIT_S)
+    for _ in range(5):
+        bench.seal()
+    # What is copied is still there; everything else that was superseded is gone.
+    assert bench.held() == {bench.name(1), bench.name(6)}
+    bench.gate.open.set()
+    taken = bench.next()
+    assert taken.kind == "SnapshotTaken"
+    assert "snapshot one is taken behind window 1" in taken.text
+    manifest = load(bench.place, "one")
+    assert manifest.decoded == first
+    (part,) = manifest.parts
+    assert read_part(bench.place, manifest, part) == encode_letters((), {}) + b" "
+    # What was spared goes with the next window.
+    bench.seal()
+    assert bench.held() == {bench.name(7)}
+
+
+def test_a_sweep_spares_what_is_copied(bench: Bench) -> None:
+    bench.seal()
+    bench.ask("one")
+    assert bench.gate.reading.wait(WAIT_S)
+    now = bench.seal(forget=False)
+    bench.performer.perform(e.Forget(STAMP, 2, (), (), frozenset({bench.name(2)})))
+    assert bench.held() == {bench.name(1), bench.name(2)}
+    bench.gate.open.set()
+    assert bench.next().kind == "SnapshotTaken"
+    bench.performer.perform(e.Forget(STAMP, now.sealed, (), (), frozenset({bench.name(2)})))
+    assert bench.held() == {bench.name(2)}
+
+
+def test_a_snapshot_waits_until_the_sinks_show_its_window(bench: Bench) -> None:
+    sealed = bench.seal(published=0)
+    token = bench.ask("one")
+    assert bench.gate.reading.wait(WAIT_S)
+    bench.gate.open.set()
+    # The next window is sealed, and still the first one is not shown.
+    later = bench.seal(published=0)
+    assert entries(bench.place) == [] or entries(bench.place)[0].unfinished
+    assert bench.asked() == [token]
+    bench.commit(replace(later, published=1))
+    assert "behind window 1" in bench.next().text
+    found = load(bench.place, "one").decoded
+    assert (found.published, found.unpublished) == (1, ())
+    assert found.dead == sealed.dead
+
+
+def test_a_request_is_done_once_and_a_later_driver_finds_it_done(
+    bench: Bench, server: EmbeddedServer
+) -> None:
+    bench.gate.open.set()
+    bench.seal()
+    token = bench.ask("one")
+    assert bench.next().kind == "SnapshotTaken"
+    bench.ask("two")
+    assert "snapshot two" in bench.next().text
+    # One thread does one after the other.
+    assert token not in bench.asked()
+    # As if the driver had died between the manifest and that.
+    again = Bench(server, bench.place.root)
+    again.gate.open.set()
+    again.home = bench.home
+    request = Request(Ask.SNAPSHOT, name="one")
+    again.seal()
+    again.snapshots.asked(SimpleNamespace(token=token, request=request))  # type: ignore[arg-type]
+    assert "snapshot one is taken behind window 1" in again.next().text
+    assert [entry.name for entry in entries(bench.place)] == ["one", "two"]
+    again.performer.close()
+
+
+def test_a_snapshot_that_fails_says_why_and_leaves_nothing_held(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.gate.open.set()
+    (tmp_path / "file").write_text("no folder")
+    bench.seal()
+    bench.ask("one", tmp_path / "file" / "in")
+    failed = bench.next()
+    assert (failed.kind, failed.warning) == ("SnapshotFailed", True)
+    assert failed.text.startswith("snapshot one was not taken: snapshots in ")
+    bench.seal()
+    bench.seal()
+    assert bench.held() == {bench.name(3)}
+    # The next one is as good as any.
+    bench.ask("two")
+    assert "snapshot two is taken behind window 3" in bench.next().text
+
+
+def test_an_object_that_went_with_a_state_server_is_answered_by_a_newer_record(
+    bench: Bench,
+) -> None:
+    """While members change only what the newest record names is copied to new owners."""
+    bench.seal()
+    bench.ask("one")
+    assert bench.gate.reading.wait(WAIT_S)
+    bench.stores.client(bench.member).delete(STAMP, [bench.name(1)])
+    bench.seal()
+    bench.gate.open.set()
+    assert "snapshot one is taken behind window 2" in bench.next().text
+
+
+def test_a_record_from_before_an_edit_is_waited_past(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    bench = Bench(server, tmp_path / "snapshots", components=EDITED)
+    bench.gate.open.set()
+    bench.seal()
+    bench.ask("one")
+    bench.commit(replace(bench.record, components=EDITED))
+    assert bench.next().kind == "SnapshotTaken"
+    assert load(bench.place, "one").decoded.components == EDITED
+    bench.performer.close()
+
+
+def test_a_driver_that_ends_leaves_the_request_to_the_next(bench: Bench) -> None:
+    bench.seal(published=0)
+    token = bench.ask("one")
+    bench.gate.open.set()
+    bench.performer.close()
+    assert bench.snapshots._thread is not None
+    bench.snapshots._thread.join(WAIT_S)
+    assert not bench.snapshots._thread.is_alive()
+    assert bench.asked() == [token]
+    assert all(entry.manifest is None for entry in entries(bench.place))
+
+
+def test_snapshots_come_by_themselves_once_for_each_window_and_old_ones_go(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    bench = Bench(server, tmp_path / "snapshots", every_s=0.001, retention=Retention(2))
+    bench.gate.open.set()
+    for window in (1, 2, 3):
+        bench.seal()
+        assert f"behind window {window}" in due(bench).text
+    # Nothing was sealed since: one that is due takes no other.
+    asked_for = bench.snapshots._due_s
+    while bench.snapshots._due_s == asked_for:
+        bench.snapshots.look()
+    bench.ask("by-hand")
+    assert "snapshot by-hand is taken" in bench.next().text
+    bench.seal()
+    assert "behind window 4" in due(bench).text
+    bench.ask("last")
+    assert "snapshot last is taken" in bench.next().text
+    names = [entry.name for entry in entries(bench.place)]
+    family = f"auto-{UID[:8]}-1.1."
+    assert sorted(names) == sorted([f"{family}3", f"{family}4", "by-hand", "last"])
+    bench.performer.close()
+
+
+def due(bench: Bench) -> e.Notify:
+    """Time passes until one is taken."""
+    end_s = time.monotonic() + WAIT_S
+    while time.monotonic() < end_s:
+        bench.snapshots.look()
+        try:
+            return bench.told.get(timeout=0.01)
+        except queue.Empty:
+            continue
+    raise AssertionError("none was taken")

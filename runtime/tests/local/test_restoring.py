@@ -1,0 +1,480 @@
+"""Snapshots of a topology that does not run, and what is restored of them: real state servers, real
+sinks and a real work folder, without Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+
+from millrace import checked
+from millrace.clock import SystemClock
+from millrace.crash import SNAPSHOT_POINTS
+from millrace.errors import ExitCode, SinkError, SnapshotError
+from millrace.homes import codec
+from millrace.homes.settings import in_folder
+from millrace.local.accepted import Accepted, read_accepted, write_accepted
+from millrace.local.files import write_json
+from millrace.local.snapshots.asking import servers_started, take
+from millrace.local.snapshots.places import place_of_file
+from millrace.local.snapshots.restoring import Restored, restore
+from millrace.local.snapshots.unfinished import refuse_unfinished
+from millrace.local.takeover import held_briefly
+from millrace.local.workdir import WorkFolder, find_folder, open_folder
+from millrace.protocol.codec import decode_record, encode_record
+from millrace.protocol.record import first_record, needed_objects
+from millrace.protocol.types import (
+    Components,
+    DeadSegment,
+    Intent,
+    Phase,
+    Record,
+    Replay,
+    RootRange,
+    Sealed,
+    Segment,
+    Stamp,
+    Tag,
+    View,
+)
+from millrace.ring import owners
+from millrace.sinks.files import FileSink
+from millrace.snapshots.manifest import Manifest
+from millrace.snapshots.places import FolderPlace
+from millrace.snapshots.reading import load
+from millrace.state.client import StateClient
+from millrace.state.keyed.aggregates import Aggregate
+from millrace.state.keyed.aggregatestate import AggregateState
+from millrace.state.viewfile import ViewFile
+from millrace.topology.load import LoadedTopology
+from millrace.topology.load import load as load_topology
+
+K = 16
+COMPONENTS = Components(2, {"lines": 0}, {"count": 2}, {"out": 0})
+CLOCK = SystemClock()
+LAST = 9
+"""The last window that the topology sealed; the snapshot is of window 7."""
+
+
+def document(**spec: Any) -> dict[str, Any]:
+    files = {"path": "texts", "format": "jsonLines", "schema": "word string"}
+    return {
+        "apiVersion": "millrace.dev/v1alpha1",
+        "kind": "StreamTopology",
+        "metadata": {"name": "first"},
+        "spec": {
+            "keyGroups": K,
+            "sources": [{"name": "lines", "files": files}],
+            "processors": [
+                {
+                    "name": "count",
+                    "inputs": [{"from": "lines", "key": ["word"]}],
+                    "aggregate": {"columns": [{"name": "n", "function": "count"}]},
+                }
+            ],
+            "sinks": [{"name": "out", "inputs": [{"from": "count"}], "files": {"path": "out"}}],
+            **spec,
+        },
+    }
+
+
+def state_of(word: str) -> tuple[bytes, str]:
+    schema = pa.schema([("word", pa.string())])
+    state = AggregateState(schema, ["word"], (Aggregate("n", "count"),), K)
+    state.begin()
+    state.update(pa.RecordBatch.from_arrays([pa.array([word])], schema=schema))
+    blob = state.base()
+    return blob.data, blob.digest
+
+
+def record_of(uid: str, window: int) -> tuple[Record, dict[str, bytes]]:
+    """What the topology knows behind a window, and the objects."""
+    data, digest = state_of(f"w{window}")
+    name, letters = f"3.{window}.1.1.0.0/state/count", "1.2.1.1/dead"
+    every = (1 << K) - 1
+    record = replace(
+        first_record(uid, Tag(1, 3, 2, window)),
+        sealed=window,
+        published=window,
+        offsets={"lines": {"read": window * 10}},
+        intents=(Intent(window + 1, (RootRange("lines", 5, window * 10, 10),)),),
+        chains={"count": (Segment(name, window, every, True, 1, len(data), digest),)},
+        replays=(Replay("lines", 5, 3, 1, 0.5),),
+        dead=(DeadSegment(letters, 2, 1),),
+        components=COMPONENTS,
+    )
+    return record, {name: data, letters: b"letters"}
+
+
+@dataclass
+class Lived:
+    """A topology that has run up to window ``LAST`` and does not run now."""
+
+    folder: WorkFolder
+    loaded: LoadedTopology
+
+    @property
+    def base(self) -> Path:
+        return self.folder.path.parent
+
+    def commit(self, record: Record, objects: dict[str, bytes]) -> None:
+        with servers_started(self.folder) as clients:
+            members = tuple(client.address.member() for client in clients)
+            names = [member.name for member in members]
+            version, _ = ViewFile(self.folder.view).read()
+            view = View(
+                self.folder.uid, 1, 2, Phase.OPEN, 3, members, members, 2, owners(K, names, 1)
+            )
+            assert ViewFile(self.folder.view).cas(version, view)
+            for client in clients:
+                client.stamp(Stamp(2, 3))
+                client.put(Stamp(2, 3), list(objects.items()))
+                client.write_record(Stamp(2, 3), record.tag, encode_record(record))
+
+    def windows(self) -> set[int]:
+        """Windows of which the sink shows files."""
+        return windows(self.base / "out")
+
+
+def windows(folder: Path) -> set[int]:
+    return {int(path.name.split("-")[1]) for path in folder.glob("part-*")}
+
+
+def topology(base: Path, **spec: Any) -> LoadedTopology:
+    (base / "texts").mkdir(parents=True, exist_ok=True)
+    (base / "t.yaml").write_text(yaml.safe_dump(document(**spec)))
+    return load_topology(base / "t.yaml", ())
+
+
+def shows(sink: FileSink, execution: int, last: int, first: int = 1) -> None:
+    for window in range(first, last + 1):
+        name = f"{execution}.{window}.1.1.0.0/out/out"
+        one = sink.stage(name, [pa.record_batch({"word": [f"w{window}"]})])
+        assert one is not None
+        sink.publish(Sealed(window, one.digest, (one,)), [one], execution)
+
+
+@pytest.fixture
+def lived(tmp_path: Path) -> Lived:
+    loaded = topology(tmp_path / "first")
+    work = tmp_path / "first" / "work"
+    folder = open_folder(work, "first", loaded.file, CLOCK)
+    plain = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+    write_json(folder.topology, checked.with_checksum(plain))
+    write_accepted(folder.accepted, Accepted(plain, COMPONENTS))
+    settings = in_folder(folder.path, folder.uid, folder.topology, loaded.folder)
+    write_json(folder.driver, codec.encode(settings))
+    made = Lived(folder, loaded)
+    made.commit(*record_of(folder.uid, 7))
+    assert take(folder, "seven", None, 60.0, CLOCK).window == 7
+    made.commit(*record_of(folder.uid, LAST))
+    sink = FileSink("out", {"path": "out"}, tmp_path / "first")
+    sink.prepare(folder.uid)
+    sink.fence(3)
+    shows(sink, 3, LAST)
+    return made
+
+
+def place(lived: Lived) -> FolderPlace:
+    return FolderPlace(lived.folder.path / "snapshots")
+
+
+def manifest(lived: Lived) -> Manifest:
+    return load(place(lived), "seven")
+
+
+def back(lived: Lived, loaded: LoadedTopology | None = None, work: Path | None = None) -> Restored:
+    loaded, work = loaded or lived.loaded, work or lived.folder.path
+    return restore(loaded, work, place(lived), "seven", CLOCK, lambda _: None)
+
+
+@contextmanager
+def records(folder: WorkFolder) -> Iterator[dict[str, tuple[Record, StateClient]]]:
+    with servers_started(folder) as clients:
+        found = {}
+        for client in clients:
+            reply = client.peek()
+            assert reply.record is not None  # type: ignore[union-attr]
+            record = decode_record(reply.record)  # type: ignore[union-attr]
+            found[client.address.name] = record, client
+        yield found
+
+
+def judge(restored: Restored, lived: Lived, servers: int, copies: int, timeline: int = 2) -> Record:
+    """The record is that of window 7 in a later timeline, and its objects are on their owners."""
+    folder = find_folder(restored.folder.path)
+    _, view = ViewFile(folder.view).read()
+    assert view is not None
+    assert (view.phase, view.uid, view.timeline) == (Phase.OPEN, folder.uid, timeline)
+    assert view.execution > 3, "older drivers are fenced"
+    wanted, objects = record_of(folder.uid, 7)
+    held: dict[str, list[bytes]] = {name: [] for name in objects}
+    with records(folder) as found:
+        assert len(found) == servers
+        assert len({record.tag for record, _ in found.values()}) == 1
+        for record, client in found.values():
+            assert record == replace(wanted, tag=record.tag)
+            assert record.tag.timeline == timeline
+            for name in needed_objects(record):
+                (one,) = client.get(None, [name])  # type: ignore[misc]
+                if hasattr(one, "data"):
+                    held[name].append(one.data)
+    assert held == {name: [data] * copies for name, data in objects.items()}
+    refuse_unfinished(folder.path)
+    return record
+
+
+def test_a_snapshot_of_what_a_run_left_holds_its_record(lived: Lived) -> None:
+    found = manifest(lived)
+    record, objects = record_of(lived.folder.uid, 7)
+    assert found.decoded == record
+    assert {part.name for part in found.parts} == set(objects)
+    assert lived.folder.inbox.requests() == [], "no later run is asked for it again"
+
+
+def test_what_is_not_settled_gives_no_snapshot(lived: Lived) -> None:
+    def refused(said: str) -> None:
+        with pytest.raises(SnapshotError, match=said):
+            take(lived.folder, "other", None, 60.0, CLOCK)
+        assert lived.folder.inbox.requests() == []
+        assert place(lived).folders() == ["seven"]
+
+    record, objects = record_of(lived.folder.uid, LAST + 1)
+    waiting = replace(record, published=LAST, unpublished=(Sealed(LAST + 1, "d", ()),))
+    lived.commit(waiting, objects)
+    refused("windows up to 10 are sealed, and not all of them are shown")
+    record, objects = record_of(lived.folder.uid, LAST + 2)
+    lived.commit(replace(record, components=None), objects)
+    refused("the last edit of the topology is not applied")
+    lived.commit(*record_of(lived.folder.uid, LAST + 3))
+    version, view = ViewFile(lived.folder.view).read()
+    assert view is not None
+    assert ViewFile(lived.folder.view).cas(version, replace(view, phase=Phase.MOVING))
+    refused("its state servers are not settled")
+    with pytest.raises(SnapshotError, match="there is one of that name"):
+        take(lived.folder, "seven", None, 60.0, CLOCK)
+
+
+def test_the_work_folder_goes_back_and_the_sinks_with_it(lived: Lived) -> None:
+    restored = back(lived)
+    assert (restored.given_up, restored.timeline) == (LAST, 2)
+    judge(restored, lived, servers=1, copies=1)
+    assert lived.windows() == set(range(1, 8))
+    # Once more, and from a snapshot of the later timeline.
+    judge(back(lived), lived, servers=1, copies=1, timeline=3)
+    assert take(lived.folder, "again", None, 60.0, CLOCK).decoded.tag.timeline == 3
+    assert (
+        restore(
+            lived.loaded, lived.folder.path, place(lived), "again", CLOCK, lambda _: None
+        ).timeline
+        == 4
+    )
+
+
+def test_the_file_of_today_is_an_edit_of_what_the_record_was_written_for(lived: Lived) -> None:
+    def accepted() -> Accepted:
+        found = read_accepted(lived.folder.accepted, lived.folder.topology)
+        assert found is not None
+        return found
+
+    back(lived)
+    assert accepted().components == COMPONENTS, "numbers of lives are those of the record"
+    sinks = [*document()["spec"]["sinks"]]
+    sinks.append({**sinks[0], "name": "added", "files": {"path": "added"}})
+    back(lived, topology(lived.base, sinks=sinks))
+    added = replace(COMPONENTS, edit=3, sinks={"out": 0, "added": 3})
+    assert accepted().components == added
+    assert [one["name"] for one in accepted().topology["spec"]["sinks"]] == ["out", "added"]
+
+
+def test_a_new_work_folder_has_other_numbers_of_servers_and_tasks(
+    lived: Lived, tmp_path: Path
+) -> None:
+    servers = {"replicas": 3, "copies": 2}
+    loaded = topology(tmp_path / "second", parallelism=5, stateServers=servers)
+    restored = back(lived, loaded, tmp_path / "second" / "work")
+    assert restored.folder.uid != lived.folder.uid
+    assert restored.given_up is None
+    # Each state object belongs to all key groups, so each server owns some of it.
+    folder = find_folder(restored.folder.path)
+    with records(folder) as found:
+        assert len(found) == 3
+        for record, client in found.values():
+            assert (record.sealed, record.uid, record.tag.timeline) == (7, folder.uid, 2)
+            (state,) = client.get(None, [record.chains["count"][0].name])  # type: ignore[misc]
+            assert state.data == state_of("w7")[0]  # type: ignore[union-attr]
+    assert lived.windows() == set(range(1, LAST + 1)), "the other life is as it was"
+
+
+POINTS = [point for point in SNAPSHOT_POINTS if point.startswith("restore.")]
+KILLED = """
+import sys
+from pathlib import Path
+from millrace.clock import SystemClock
+from millrace.local.snapshots.places import place_of_file
+from millrace.local.snapshots.restoring import restore
+from millrace.topology.load import load
+file, work, place = map(Path, sys.argv[1:])
+loaded = load(file, ())
+where = place_of_file(loaded, work, str(place))
+restore(loaded, work, where, "seven", SystemClock(), print)
+"""
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own", "new"])
+def test_a_restore_that_is_killed_at_any_step_is_done_again(
+    lived: Lived, tmp_path: Path, own: bool
+) -> None:
+    loaded = lived.loaded if own else topology(tmp_path / "second")
+    work = lived.folder.path if own else tmp_path / "second" / "work"
+    for point in POINTS:
+        if not own and point in ("restore.fenced", "restore.retracted"):
+            continue  # the sinks of a new life are not touched
+        command = [sys.executable, "-c", KILLED, loaded.file, work, place(lived).root]
+        environment = {**os.environ, "MILLRACE_CRASH_AT": point}
+        done = subprocess.run(command, check=False, env=environment, capture_output=True)
+        assert done.returncode == -signal.SIGKILL, (point, done.stderr)
+        with pytest.raises(SnapshotError, match="a restore of snapshot seven was begun"):
+            refuse_unfinished(work)
+    restored = back(lived, loaded, work)
+    judge(restored, lived, 1, 1, timeline=restored.timeline)
+    if own:
+        assert lived.windows() == set(range(1, 8))
+
+
+def test_a_run_does_not_begin_with_half_a_restore(lived: Lived) -> None:
+    write_json(
+        lived.folder.path / "restoring.json",
+        checked.with_checksum({"format": 1, "snapshot": "seven", "window": 7, "own": True}),
+    )
+    command = [sys.executable, "-m", "millrace.cli.app", "run", str(lived.loaded.file)]
+    done = subprocess.run(
+        [*command, "--workdir", str(lived.folder.path)], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == ExitCode.SNAPSHOT
+    assert "a restore of snapshot seven was begun and is not done" in done.stderr
+
+
+def unchanged(lived: Lived) -> None:
+    _, view = ViewFile(lived.folder.view).read()
+    assert view is not None
+    assert (view.timeline, view.execution) == (1, 3)
+    assert lived.windows() == set(range(1, LAST + 1))
+    refuse_unfinished(lived.folder.path)
+
+
+def test_a_run_that_is_alive_is_left_alone(lived: Lived) -> None:
+    with held_briefly(lived.folder.path) as free:
+        assert free
+        with pytest.raises(SnapshotError, match=r"a run of first is alive .* millrace stop"):
+            back(lived)
+    unchanged(lived)
+
+
+def test_a_file_that_does_not_fit_is_refused(lived: Lived, tmp_path: Path) -> None:
+    base = tmp_path / "second"
+    with pytest.raises(SnapshotError, match=r"16 key groups, spec.keyGroups is 8, .*set it to 16"):
+        back(lived, topology(base, keyGroups=8), base / "work")
+    other = document()
+    other["metadata"]["name"] = "another"
+    (base / "t.yaml").write_text(yaml.safe_dump(other))
+    with pytest.raises(SnapshotError, match="of the topology 'first', not of 'another'"):
+        back(lived, load_topology(base / "t.yaml", ()), base / "work")
+    rekeyed = document()["spec"]["processors"]
+    rekeyed[0]["aggregate"] = {"columns": [{"name": "n", "function": "max", "of": "word"}]}
+    with pytest.raises(SnapshotError, match=r"snapshot seven: spec.processors.*refused"):
+        back(lived, topology(base, processors=rekeyed), base / "work")
+    assert not (base / "work").exists()
+
+
+def test_a_damaged_part_is_found_before_anything_is_touched(lived: Lived) -> None:
+    part = manifest(lived).parts[0]
+    file = place(lived).root / "seven" / part.file
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(SnapshotError, match=part.file):
+        back(lived)
+    unchanged(lived)
+
+
+def test_a_work_folder_with_another_life_is_refused(lived: Lived, tmp_path: Path) -> None:
+    loaded = topology(tmp_path / "second")
+    back(lived, loaded, tmp_path / "second" / "work")
+    with pytest.raises(SnapshotError, match="holds another life of the topology"):
+        back(lived, loaded, tmp_path / "second" / "work")
+
+
+def test_sinks_of_a_new_life_must_hold_nothing(lived: Lived, tmp_path: Path) -> None:
+    loaded = topology(tmp_path / "second")
+    sink = FileSink("out", {"path": "out"}, tmp_path / "second")
+    sink.prepare("another-life")
+    sink.fence(1)
+    shows(sink, 1, 2)
+    with pytest.raises(SinkError, match="sink 'out'"):
+        back(lived, loaded, tmp_path / "second" / "work")
+    assert windows(tmp_path / "second" / "out") == {1, 2}
+
+
+KEEPS = """
+from millrace.sinks import Sink
+
+
+class Keeps(Sink):
+    def prepare(self, uid, fresh=False, overwrite=False): pass
+    def fence(self, execution): raise AssertionError("nothing may change")
+    def stage(self, name, batches): return None
+    def publish(self, sealed, mine, execution, step=None): pass
+    def last_shown(self):
+        if self.options["shows"] is None:
+            raise NotImplementedError
+        return self.options["shows"], ""
+
+
+class Gives(Keeps):
+    taken = []
+    def fence(self, execution): pass
+    def retract(self, window): self.taken.append(window)
+"""
+
+
+def custom(name: str, shows_: int | None) -> dict[str, Any]:
+    part = {"class": f"keeps:{name}", "options": {"shows": shows_}}
+    return {"name": "kept", "inputs": [{"from": "count"}], "custom": part}
+
+
+@pytest.mark.parametrize(
+    ("shows_", "said"), [(8, "shows windows up to 8"), (None, "cannot tell what it shows")]
+)
+def test_a_sink_that_keeps_what_it_shows_is_not_shown_it_twice(
+    lived: Lived, shows_: int | None, said: str
+) -> None:
+    (lived.base / "keeps.py").write_text(KEEPS)
+    loaded = topology(lived.base, sinks=[*document()["spec"]["sinks"], custom("Keeps", shows_)])
+    with pytest.raises(SinkError, match=f"sink 'kept': {said}.*Nothing was changed"):
+        back(lived, loaded)
+    unchanged(lived)
+
+
+def test_a_sink_that_shows_no_more_than_the_snapshot_may_keep_it(lived: Lived) -> None:
+    text = KEEPS.replace('raise AssertionError("nothing may change")', "pass")
+    (lived.base / "keeps.py").write_text(text)
+    sinks = [*document()["spec"]["sinks"], custom("Keeps", 7)]
+    judge(back(lived, topology(lived.base, sinks=sinks)), lived, 1, 1)
+
+
+def test_the_place_of_snapshots_is_what_the_file_says(tmp_path: Path) -> None:
+    loaded = topology(tmp_path, snapshots={"to": "kept"})
+    work = tmp_path / "work"
+    assert place_of_file(loaded, work, None).shown == str(tmp_path / "kept")
+    assert place_of_file(loaded, work, str(tmp_path / "x")).shown == str(tmp_path / "x")
+    loaded = topology(tmp_path)
+    assert place_of_file(loaded, work, None).shown == str(work / "snapshots")
