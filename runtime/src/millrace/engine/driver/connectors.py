@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from millrace.engine.driver.stores import Stores
 from millrace.engine.jobs.start import code_path
 from millrace.engine.program.usercode import use_path
-from millrace.engine.task.staging import DriverStaging
 from millrace.errors import SinkError
 from millrace.sinks import Sink, SinkSpec, make_sink, open_sink
 from millrace.sources.base import Source
@@ -71,3 +70,16 @@ class Connectors:
             except Exception:
                 # The boundary of a connector's code: the run has ended as it has.
                 log.exception("closing %r", one.name)
+
+
+class DriverStaging:
+    """The driver's staging area: it publishes what tasks have staged and stages nothing itself."""
+
+    def __init__(self, fetch: Callable[[str], bytes]) -> None:
+        self._fetch = fetch
+
+    def put(self, name: str, data: bytes) -> None:
+        raise AssertionError(f"{name}: only tasks stage rows ({len(data)} bytes)")
+
+    def get(self, name: str) -> bytes:
+        return self._fetch(name)

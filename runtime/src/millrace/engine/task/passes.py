@@ -21,8 +21,7 @@ from millrace.engine.task.combine import CombineCrossing, Combiner, edge_of_lane
 from millrace.engine.task.context import Task
 from millrace.engine.task.crossings import Crossing, broadcast, checks_of, crossing_for
 from millrace.engine.task.exchange import Header, Parcel, check_roots
-from millrace.engine.task.staging import TaskStaging
-from millrace.engine.task.state import TaskState
+from millrace.engine.task.state import TaskStaging, TaskState
 from millrace.engine.task.steps.base import CombiningStep, Deliver, Outlet, Step
 from millrace.engine.task.steps.ends import Piece, SinkStep, SourceStep
 from millrace.engine.task.steps.making import MakeStep, Site, Toolbox

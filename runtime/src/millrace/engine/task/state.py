@@ -132,3 +132,19 @@ class TaskState:
             size = part.size or segment.size_bytes or WHOLE
             wanted.append(ObjectPart(segment.name, segment.groups, part.start, size))
         return self.servers().get_parts(wanted)
+
+
+class TaskStaging:
+    """Where a sink without files of its own keeps a task's staged rows: objects.
+
+    ``servers`` gives the state servers under the task's stamp.
+    """
+
+    def __init__(self, servers: Callable[[], StateServers]) -> None:
+        self._servers = servers
+
+    def put(self, name: str, data: bytes) -> None:
+        self._servers().put([StateObject(name, data)])
+
+    def get(self, name: str) -> bytes:
+        return self._servers().get([(name, 0)])[0]
