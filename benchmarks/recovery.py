@@ -9,10 +9,8 @@ processes of the run spent from the kill to that mark; other load on the machine
 
 ``view`` is how much of that passes until the driver says that it has the record, ``read`` the bytes
 that the state server sends between the kill and the mark, by its own count: what the tasks of that
-window read of the state, and what driver and ackers ask for meanwhile. With ``--servers`` the state
-server is killed together with the driver, and ``server`` is how long it takes from its death until
-it answers again, since it reads a file that is as long as the state is large; ``read`` is counted
-from there.
+window read of the state, and what driver and ackers ask for meanwhile. The state server lives on;
+how long one takes to come back is in the benchmark of loading.
 
 State is counted as keys of 100 bytes with a total of 8, most of which does not compress. What was
 counted is compared with what was fed. The last line is one JSON object: medians by size in seconds,
@@ -53,7 +51,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 10, 100, 500], help="in MB")
     parser.add_argument("--kills", type=int, default=5, help="for each size")
-    parser.add_argument("--servers", action="store_true", help="kill the state server as well")
     parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")
     options = parser.parse_args()
     stop_cleanly()
@@ -62,14 +59,14 @@ def main() -> None:
     shutil.rmtree(run, ignore_errors=True)
     medians: dict[str, float] = {}
     for size in options.sizes:
-        found = measured(run / f"{size}", size, options.kills, options.servers)
+        found = measured(run / f"{size}", size, options.kills)
         whole = [one.whole_s for one in found]
         print(
             f"  {size:4d} MB: {statistics.median(whole):6.2f} s to the first sealed window "
             f"({min(whole):.2f} to {max(whole):.2f}), {summary(found)}",
             flush=True,
         )
-        for name in ("whole_s", "cpu_s", "view_s", "server_s", "read_kb"):
+        for name in ("whole_s", "cpu_s", "view_s", "read_kb"):
             values = [getattr(one, name) for one in found]
             medians[f"{size}_mb_{name}"] = round(statistics.median(values), 2)
         if not options.keep:
@@ -80,12 +77,11 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What passed from one kill to the next window; ``server_s`` is 0 where it was left alone."""
+    """What passed from one kill to the next window."""
 
     whole_s: float
     cpu_s: float
     view_s: float
-    server_s: float
     read_kb: float
 
 
@@ -95,14 +91,13 @@ def summary(found: Sequence[Recovery]) -> str:
     def median(name: str) -> float:
         return statistics.median([getattr(one, name) for one in found])
 
-    server = f", server {median('server_s'):.2f} s" if median("server_s") else ""
     return (
-        f"{median('cpu_s'):6.2f} s of CPU, view {median('view_s'):.2f} s{server}, "
+        f"{median('cpu_s'):6.2f} s of CPU, view {median('view_s'):.2f} s, "
         f"read {median('read_kb'):.0f} KB"
     )
 
 
-def measured(folder: Path, size_mb: int, kills: int, servers: bool) -> list[Recovery]:
+def measured(folder: Path, size_mb: int, kills: int) -> list[Recovery]:
     """What each kill took."""
     lines = max(1, round(size_mb * 1e6 / (KEY_BYTES + TOTAL_BYTES) / KEYS_A_LINE))
     side = MillraceSide(f"recovery-{size_mb}", spec(), folder)
@@ -117,7 +112,7 @@ def measured(folder: Path, size_mb: int, kills: int, servers: bool) -> list[Reco
         one.write_text(f"0 {TOUCHED}\n")
         for _ in range(kills):
             roots += 1
-            found.append(killed(side, one, roots, servers))
+            found.append(killed(side, one, roots))
             print(f"    {size_mb} MB: {found[-1].whole_s:.2f} s, {summary(found[-1:])}", flush=True)
     finally:
         side.stop()
@@ -125,30 +120,21 @@ def measured(folder: Path, size_mb: int, kills: int, servers: bool) -> list[Reco
     return found
 
 
-def killed(side: MillraceSide, file: Path, roots: int, servers: bool) -> Recovery:
+def killed(side: MillraceSide, file: Path, roots: int) -> Recovery:
     """Kill the driver, feed one line; until the next driver has shown its window."""
     before, window = driver_pid(side), side.shown() + 1
-    state = [p["pid"] for p in side.processes() if p["role"].startswith("state")]
     os.kill(before, signal.SIGKILL)
-    server_s = 0.0
-    if servers:
-        begun_s = time.monotonic()
-        for pid in state:
-            os.kill(pid, signal.SIGKILL)
-        wait_until(side, lambda: not any(map(psutil.pid_exists, state)))
-        wait_until(side, lambda: sent_bytes(side) is not None)
-        server_s = time.monotonic() - begun_s
-    sent = sent_bytes(side) or 0
+    sent = sent_bytes(side)
     wait_until(side, lambda: not psutil.pid_exists(before))
     cpu_s = side.cpu_s()
     side.feed([file])
     wait_for(side, roots)
     cpu_s = side.cpu_s() - cpu_s
-    read_kb = ((sent_bytes(side) or 0) - sent) / 1000
+    read_kb = (sent_bytes(side) - sent) / 1000
     begun_s = psutil.Process(driver_pid(side, other_than=before)).create_time()
     mark = side.output / "_millrace" / "windows" / f"{window:012d}.done"
     whole_s = mark.stat().st_mtime_ns / 1e9 - begun_s
-    return Recovery(whole_s, cpu_s, recovered_at(side) - begun_s, server_s, read_kb)
+    return Recovery(whole_s, cpu_s, recovered_at(side) - begun_s, read_kb)
 
 
 def recovered_at(side: MillraceSide) -> float:
@@ -158,21 +144,14 @@ def recovered_at(side: MillraceSide) -> float:
     return max(float(e["time"]) for e in events if e["kind"] == "DriverRecovered")
 
 
-def sent_bytes(side: MillraceSide) -> int | None:
-    """What the living state server has sent, by its own count; None while none answers."""
+def sent_bytes(side: MillraceSide) -> int:
+    """What the state server has sent, by its own count."""
     proposal = (side.workdir / "proposal.json").read_text()
     found = re.search(r"redis://[\d.:]+", proposal)
-    if found is None:
-        return None
+    assert found is not None, proposal
     password = (side.workdir / "state-0" / "password").read_text().strip()
-    client = redis.Redis.from_url(found[0], password=password)
-    try:
-        client.ping()
+    with redis.Redis.from_url(found[0], password=password) as client:
         return int(client.info("stats")["total_net_output_bytes"])
-    except redis.RedisError:
-        return None
-    finally:
-        client.close()
 
 
 def driver_pid(side: MillraceSide, other_than: int = 0) -> int:
