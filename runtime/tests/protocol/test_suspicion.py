@@ -88,6 +88,29 @@ def test_a_server_that_owes_an_answer_to_a_seal_is_left_out() -> None:
     assert asked(script, 1) == ["CopyObjects 1.1.1.5 from a1 b1"]
 
 
+def test_a_server_that_hangs_while_an_attempt_runs_is_left_out_soon() -> None:
+    """Its tasks wait for a server that hangs, each for the time of an answer: it is asked beside
+    them, and what runs is given up."""
+    script = Script().play(THREE).play(OPENED).play(SEALING)
+    script.play(
+        """
+        ack a1
+        ack b1
+        ack c1
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        """
+    )
+    assert asked(script, 2 * PATIENCE, "a1", "b1", "c1") == []
+    # The first question is none that it owes an answer to for long.
+    assert asked(script, PATIENCE, "a1", "b1") == []
+    assert asked(script, 1, "a1", "b1") == [
+        "Cancel 1 of 4",
+        "Notify StateServerLeftOut",
+        "CasView 5 e2 moving x2 a1 b1 c1 to a1 b1",
+    ]
+
+
 def test_it_is_let_in_when_it_has_answered_for_a_while_and_for_longer_each_time() -> None:
     script = Script().play(THREE).play(OPENED).play(SEALING)
     script.play("ack a1\nack b1")

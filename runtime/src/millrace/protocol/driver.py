@@ -239,8 +239,17 @@ class Driver:
         return [*again, *self._watch()]
 
     def _signs_of_life(self) -> list[e.Action]:
-        """Stamp the members again where one may be the reason that something waits."""
-        return self.membership.watch(self.windows.waits() or bool(self.presence.away))
+        """Stamp the members again where one may be the reason that something waits.
+
+        One that hangs holds up the tasks of an attempt, which they tell late; where others have
+        copies it is asked beside them, so that it is left out soon.
+        """
+        view = self.membership.view
+        assert view is not None
+        spare = self.settings.copies > 1 and len(view.target) > 1
+        beside = spare and self.windows.attempt is not None
+        waits = self.windows.waits() or bool(self.presence.away)
+        return self.membership.watch(waits or beside)
 
     def _watch(self) -> list[e.Action]:
         """A driver that waits for something would never notice that it has been replaced."""
