@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -17,12 +16,11 @@ from typing import Any
 
 import pytest
 
-from millrace.crash import SNAPSHOT_POINTS
 from millrace_e2e import feed, harness, ledger, quickjvm
 from millrace_e2e.harness import APPS, Place, running
 
 LINES, OF_A_WINDOW = 400, 10
-SINK, SNAPSHOT = 6, 14
+SNAPSHOT = 14
 
 
 def document(**spec: Any) -> dict[str, Any]:
@@ -204,114 +202,3 @@ def test_a_topology_goes_back_to_its_snapshot_and_its_sinks_with_it(
     said = restore(place, "early", code=SNAPSHOT)
     assert f"snapshot early: is not in {place.work / 'snapshots'}" in said
     judge_rows(place, 0, LINES)
-
-
-def test_a_restore_that_is_killed_anywhere_is_done_again(taken: tuple[Place, int]) -> None:
-    place, window = taken
-    points = [point for point in SNAPSHOT_POINTS if point.startswith("restore.")]
-    for point in points:
-        restore(place, "early", code=-signal.SIGKILL, MILLRACE_CRASH_AT=point)
-        # Nobody goes on from half of it.
-        code, said = harness.run_refused(place)
-        assert (code, "a restore of snapshot early was begun" in said) == (SNAPSHOT, True), said
-    restore(place, "early")
-    judge_state(place, window)
-    judge_rows(place, 0, window * OF_A_WINDOW)
-    harness.run_to_end(place)
-    judge_rows(place, 0, LINES)
-
-
-def test_what_does_not_fit_is_refused_and_nothing_is_changed(taken: tuple[Place, int]) -> None:
-    place, _ = taken
-    where = ("--place", str(place.work / "snapshots"))
-    cut = beside(place, "cut", keyGroups=64)
-    said = restore(cut, "early", *where, code=SNAPSHOT)
-    assert "is cut into 128 key groups, spec.keyGroups is 64" in said
-    assert not cut.work.exists()
-    foreign = beside(place, "foreign")
-    other = document()
-    other["metadata"]["name"] = "another"
-    foreign.write(other)
-    said = restore(foreign, "early", *where, code=SNAPSHOT)
-    assert "is of the topology 'remembers', not of 'another'" in said
-    # A work folder with another life of the topology, and sinks that show one.
-    lived = beside(place, "lived")
-    harness.run_to_end(lived)
-    said = restore(lived, "early", *where, code=SNAPSHOT)
-    assert "holds another life of the topology" in said
-    shutil.rmtree(lived.work)
-    said = restore(lived, "early", *where, code=SINK)
-    assert "sink 'counts'" in said
-    judge_rows(lived, 0, LINES)
-    # Damage is found before anything is touched.
-    part = next((place.work / "snapshots" / "early").glob("*.arrow"))
-    part.write_bytes(part.read_bytes()[:-1])
-    assert part.name in restore(place, "early", code=SNAPSHOT)
-    assert part.name in millrace(place, "snapshot", "show", "early", "--check", *where, code=14)
-    judge_rows(place, 0, LINES)
-    judge_state(place, LINES // OF_A_WINDOW)
-
-
-def test_a_driver_that_dies_in_the_middle_of_a_snapshot_is_followed_by_one_that_takes_it(
-    place: Place,
-) -> None:
-    fed(place)
-    environment = {
-        "MILLRACE_E2E_CALL_S": "3",
-        "MILLRACE_CRASH_AT": "snapshot.part",
-        "MILLRACE_CRASH_DIR": str(place.marks),
-    }
-    with running(place, environment=environment) as run:
-        run.await_sealed(2)
-        found = create(place, "--name", "asked")
-        assert place.fired() == {"snapshot.part"}
-        place.gate.touch()
-        assert run.wait(harness.START_S) == 0, run.tail()
-    judge_rows(place, 0, LINES)
-    other = beside(place, "other")
-    restore(other, "asked", "--place", str(place.work / "snapshots"))
-    judge_state(other, found["window"])
-
-
-def test_a_snapshot_that_cannot_be_written_says_why_and_windows_go_on(place: Place) -> None:
-    fed(place)
-    (place.base / "file").write_text("no folder")
-    with running(place, environment={"MILLRACE_E2E_CALL_S": "3"}) as run:
-        run.await_sealed(2)
-        work = ("--workdir", str(place.work))
-        where = ("--place", str(place.base / "file" / "in"))
-        said = millrace(place, "snapshot", "create", *work, *where, code=SNAPSHOT)
-        assert f"snapshots in {place.base / 'file' / 'in'}: cannot be" in said
-        assert "Not a directory" in said
-        place.gate.touch()
-        assert run.wait(harness.START_S) == 0, run.tail()
-    judge_rows(place, 0, LINES)
-
-
-def test_snapshots_are_taken_by_themselves_and_old_ones_go(place: Place) -> None:
-    fed(place, {"snapshots": {"to": "kept", "every": "300ms", "keep": 2}})
-    kept = place.base / "kept"
-
-    def whole() -> set[str]:
-        return {path.parent.name for path in kept.glob("auto-*/manifest.json")}
-
-    seen: set[str] = set()
-
-    def enough() -> bool:
-        seen.update(whole())
-        return len(seen) >= 4
-
-    with running(place, environment={"MILLRACE_E2E_CALL_S": "3"}) as run:
-        run.await_sealed(1)
-        by_hand = create(place, "--name", "by-hand")
-        run.until(enough, "four snapshots")
-        run.until(lambda: len(whole()) <= 2, "the old ones to go")
-        place.gate.touch()
-        assert run.wait(harness.START_S) == 0, run.tail()
-    assert (kept / "by-hand" / "manifest.json").exists()
-    newest = max(whole(), key=lambda name: int(name.rpartition(".")[2]))
-    window = int(newest.rpartition(".")[2])
-    assert window > by_hand["window"]
-    restore(place, newest)
-    judge_state(place, window)
-    judge_rows(place, 0, window * OF_A_WINDOW)
