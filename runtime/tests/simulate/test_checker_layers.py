@@ -10,6 +10,7 @@ import pytest
 from millrace.protocol.record import first_record
 from millrace.protocol.types import Member, Phase, Stamp, Tag, View
 from millrace.protocol.windows import decide
+from millrace.simulate.bugs import BUGS
 from millrace.simulate.checkers.acts import Acts
 from millrace.simulate.checkers.bound import Bound, limit
 from millrace.simulate.checkers.contents import Contents
@@ -55,6 +56,18 @@ def violations(bug: str, runs: int = 300) -> Iterator[str]:
     return (violation for violation in found if violation is not None)
 
 
+def violations_among_few(bug: str, runs: int = 300) -> Iterator[str]:
+    """The same where little befalls the state servers, so that what is wrong gets to the end."""
+    for seed in range(runs):
+        drawn = draw(seed)
+        quiet = dict.fromkeys(("change", "burst_s", "part_s", "hang_s", "slow_s", "half_seal"), 0.0)
+        chaos = replace(drawn.chaos, **quiet, standby_s=0.0)
+        options = replace(drawn, chaos=chaos, standby=False, learners=False)
+        violation = Simulation(seed, BUGS[bug].machines(), options=options).run().violation
+        if violation is not None:
+            yield violation
+
+
 def first_violation(bug: str) -> str | None:
     return next(violations(bug), None)
 
@@ -67,7 +80,7 @@ def test_promises_alone_see_lost_roots(monkeypatch: pytest.MonkeyPatch, bug: str
     """In other runs a sink is asked for output that is gone, and says so itself."""
     blind(monkeypatch, *BLINDFOLDS)
     seen = ("ExactlyOnce", "AtLeastOnce", "end")
-    assert any(violation.startswith(seen) for violation in violations(bug))
+    assert any(violation.startswith(seen) for violation in violations_among_few(bug))
 
 
 @pytest.mark.parametrize("bug", ["id_without_edge", "unseeded_roots"])
