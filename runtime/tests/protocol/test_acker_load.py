@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.protocol.ackerload import (
@@ -70,6 +70,7 @@ def test_a_pause_that_is_over_soon_changes_nothing() -> None:
     assert set(follow(loads, ackers=3)) == {3}
 
 
+@settings(deadline=None)  # a trace has 900 steps
 @given(st.floats(0.0, 8.0), st.integers(1, 6))
 def test_a_steady_load_is_settled_once_and_for_all(load: float, ackers: int) -> None:
     found = follow(lambda *_: load, ackers, seconds=900)

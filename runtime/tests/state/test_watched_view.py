@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,3 +34,15 @@ def test_one_that_cannot_be_read_is_as_it_was(tmp_path: Path) -> None:
     assert watched.look() == VIEW
     path.unlink()
     assert watched.look() == VIEW
+
+
+def test_reading_waits_for_nobody(tmp_path: Path) -> None:
+    """Readers that took the lock and were stopped would hold up the driver for ever."""
+    store = ViewFile(tmp_path / "view.json")
+    assert store.cas(0, VIEW) == 1
+    with ThreadPoolExecutor(1) as pool:
+        with (tmp_path / "view.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            read = pool.submit(store.read)
+            found = read.exception(timeout=20) or read.result()
+        assert found == (1, VIEW)

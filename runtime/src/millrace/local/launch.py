@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from millrace import checked, durable
+from millrace import checked
 from millrace.addresses import without_password
 from millrace.clock import Clock
 from millrace.errors import MillraceError, ProtocolError, TopologyError, WorkFolderError
@@ -24,7 +23,7 @@ from millrace.local.ackers import ACKER, AckerPlan
 from millrace.local.children import ProcessSpec
 from millrace.local.files import write_json
 from millrace.local.scale import Asked, Scaling, acker_bounds, refusal_of, server_names
-from millrace.local.servers import Embedded, External, StateServer, reach
+from millrace.local.servers import Embedded, External, RunPassword, StateServer, reach
 from millrace.local.snapshots.unfinished import refuse_unfinished
 from millrace.local.supervisor import DRIVER, Listener, RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, take_over
@@ -149,16 +148,20 @@ def edits_since(folder: WorkFolder, topology: StreamTopology) -> Edits:
         ) from error
 
 
-def state_servers(folder: WorkFolder, topology: StreamTopology) -> list[StateServer]:
+def state_servers(
+    folder: WorkFolder, topology: StreamTopology, password: RunPassword | None = None
+) -> list[StateServer]:
     """The state servers of a topology, not yet started: those that it asks for, and those that
-    were members when it last ran, since they may hold the only copy of something."""
+    were members when it last ran, since they may hold the only copy of something. ``password``
+    is the one of embedded ones."""
     wanted = topology.spec.state_servers
     if wanted.url is not None:
-        url, password = without_password(wanted.url)
-        return [External(url, password or os.environ.get(PASSWORD_VARIABLE), folder.uid)]
+        url, own = without_password(wanted.url)
+        return [External(url, own or os.environ.get(PASSWORD_VARIABLE), folder.uid)]
     names = server_names(wanted.replicas)
     names += [name for name in members_of(folder) if name not in names]
-    return [_embedded(folder, name) for name in names]
+    password = password or RunPassword(folder.path)
+    return [_embedded(folder, name, password) for name in names]
 
 
 def members_of(folder: WorkFolder, *, open_ones: bool = False) -> list[str]:
@@ -177,9 +180,8 @@ def members_of(folder: WorkFolder, *, open_ones: bool = False) -> list[str]:
     return list(dict.fromkeys(member.name for member in members))
 
 
-def _embedded(folder: WorkFolder, name: str) -> StateServer:
-    _share_password(folder, [_FIRST, name])
-    return Embedded(folder.path / name, name, folder.path)
+def _embedded(folder: WorkFolder, name: str, password: RunPassword) -> StateServer:
+    return Embedded(folder.path / name, name, folder.path, password)
 
 
 def _explain_edits(folder: WorkFolder, topology: StreamTopology, tell: Tell) -> None:
@@ -226,16 +228,6 @@ def _check_sinks(loaded: LoadedTopology, overwrite: bool) -> None:
             make_sink(SinkSpec.of(declared, loaded.folder)).check_fresh(overwrite)
 
 
-def _share_password(folder: WorkFolder, names: Sequence[str]) -> None:
-    """One password for all embedded servers: processes are given a single one."""
-    files = [folder.path / name / "password" for name in names]
-    known = next((file.read_text() for file in files if file.exists()), secrets.token_hex(24))
-    for file in files:
-        if not file.exists():
-            file.parent.mkdir(mode=0o700, exist_ok=True)
-            durable.replace(file, known.encode())
-
-
 def _clean_own_server(folder: WorkFolder, tell: Tell) -> None:
     """Delete what the life of the topology that ends here left on a server of the user's own."""
     try:
@@ -260,9 +252,10 @@ class _Plan:
         self._folder = folder
         self._temporary = temporary
         self._topology = topology
+        self._password = RunPassword(folder.path)
 
     def plan(self) -> RunPlan:
-        servers = state_servers(self._folder, self._topology)
+        servers = state_servers(self._folder, self._topology, self._password)
         bounds = acker_bounds(self._topology)
         count = bounds.clamped(self._topology.spec.ackers.replicas)
         ackers = AckerPlan(self.ackers, count, bounds)
@@ -278,7 +271,7 @@ class _Plan:
         return Scaling(
             copies=spec.copies,
             wanted=wanted,
-            make=lambda name: _embedded(folder, name),
+            make=lambda name: _embedded(folder, name, self._password),
             view=WatchedView(folder.view).look,
             asked=Asked(folder.scale).look,
             refusal=lambda scale: refusal_of(topology, scale),

@@ -11,19 +11,19 @@ import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from millrace.clock import Clock
-from millrace.errors import StateServerError
+from millrace.errors import MillraceError, StateServerError
 from millrace.homes.documents import ProcessRow
 from millrace.local.processes import ProcessId
 from millrace.local.restarts import Again, Restarts
 from millrace.local.workdir import MARK
 from millrace.protocol.types import Member, Phase, View
 from millrace.state.client import StateAddress, StateClient, discover
-from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
+from millrace.state.embedded import EmbeddedOptions, EmbeddedServer, new_password, password_in
 from millrace.state.errors import UnreachableError
 
 REACH_VARIABLE = "MILLRACE_REACH_S"
@@ -50,7 +50,7 @@ class StateServer(Protocol):
     def pid(self) -> int | None: ...
 
     def start(self) -> StateAddress:
-        """Bring it up, or make sure that it is up. Raises ``StateServerError``."""
+        """Bring it up, or make sure that it is up. Raises ``MillraceError`` and ``OSError``."""
         ...
 
     def ended(self) -> int | None:
@@ -66,15 +66,42 @@ class StateServer(Protocol):
         ...
 
 
-class Embedded:
-    """A server of our own; its password is in its folder."""
+class RunPassword:
+    """The one password of all embedded servers of a run: its processes are given a single one.
 
-    def __init__(self, folder: Path, name: str, work_folder: Path) -> None:
+    It is what the folders of the servers in the work folder say, the first one's where they
+    differ, or a new one; and it stays the same whatever becomes of the folders during the run.
+    """
+
+    def __init__(self, work_folder: Path) -> None:
+        self._work_folder = work_folder
+        self._known: str | None = None
+
+    def get(self) -> str:
+        if self._known is None:
+            self._known = self.kept() or new_password()
+        return self._known
+
+    def kept(self) -> str | None:
+        """What the folders say; None where none of them has a password."""
+        folders = self._work_folder.glob("state-*")
+        found = map(password_in, sorted(folders, key=lambda one: (len(one.name), one.name)))
+        return next((one for one in found if one is not None), None)
+
+
+class Embedded:
+    """A server of our own. The password of the run is written to its folder before each start,
+    since a folder that was lost begins anew."""
+
+    def __init__(
+        self, folder: Path, name: str, work_folder: Path, password: RunPassword | None = None
+    ) -> None:
         self.name = name
         self.address: StateAddress | None = None
         self.handle: int | None = None
         self._folder = folder
         self._work_folder = work_folder
+        self._password = password or RunPassword(work_folder)
         self._server: EmbeddedServer | None = None
         self._port = 0
 
@@ -85,20 +112,26 @@ class Embedded:
     def start(self) -> StateAddress:
         """Start it, on the port it had before if that is still free."""
         with _environment(MARK, str(self._work_folder)):
-            self._server = self._start_on(self._port) if self._port else self._start_on(0)
+            server = self._start_on(self._port)
+        try:
+            self.handle = os.pidfd_open(server.pid)
+        except OSError:
+            server.kill()
+            raise
+        self._server = server
         self._port = int(self._server.address.url.rpartition(":")[2])
-        self.handle = os.pidfd_open(self._server.pid)
         self.address = self._server.address
         return self.address
 
     def _start_on(self, port: int) -> EmbeddedServer:
+        options = EmbeddedOptions(port=port, password=self._password.get())
         try:
-            return EmbeddedServer.start(self._folder, self.name, EmbeddedOptions(port=port))
+            return EmbeddedServer.start(self._folder, self.name, options)
         except StateServerError:
             if not port:
                 raise
             # Another program may have taken the port in the meantime: any other one will do.
-            return EmbeddedServer.start(self._folder, self.name)
+            return EmbeddedServer.start(self._folder, self.name, replace(options, port=0))
 
     def ended(self) -> int | None:
         if self._server is None or self._server.alive():
@@ -220,9 +253,18 @@ class ServerKeeper:
         self._sealed = sealed
 
     def start_all(self) -> None:
-        """Bring all of them up. Raises ``StateServerError``."""
+        """Bring them up. Where fewer fail than there are copies the others have all that these
+        hold: they are tried again. Raises the first error otherwise."""
+        failed: list[tuple[_Kept, Exception]] = []
         for kept in self._kept:
-            self._start(kept)
+            try:
+                self._start(kept)
+            except (MillraceError, OSError) as error:
+                failed.append((kept, error))
+                if len(failed) >= self._copies:
+                    raise failed[0][1] from None
+        for kept, why in failed:
+            self._failed(kept, why)
 
     def look(self) -> None:
         """Notice servers that ended and start those that are due."""
@@ -332,15 +374,21 @@ class ServerKeeper:
         kept.sealed = self._sealed()
 
     def _start_again(self, kept: _Kept) -> None:
-        now = self._clock.monotonic_s()
         try:
             self._start(kept)
-        except StateServerError as error:
-            kept.due_s = now + kept.wait_s(1, 0.0, progressed=False)
-            self._tell("StateServerFailed", str(error))
+        except (MillraceError, OSError) as error:
+            # Its disk may be full or gone for a while, which is no reason to end the others.
+            self._failed(kept, error)
         else:
             back = "is back" if kept.restarts.count else "is there"
             self._tell("StateServerStarted", f"state server {kept.server.name} {back}")
+
+    def _failed(self, kept: _Kept, error: Exception) -> None:
+        wait_s = kept.wait_s(1, 0.0, progressed=False)
+        kept.due_s = self._clock.monotonic_s() + wait_s
+        own = isinstance(error, MillraceError)
+        text = str(error) if own else f"state server {kept.server.name} cannot be started: {error}"
+        self._tell("StateServerFailed", f"{text}; that is tried again")
 
 
 def reach(name: str, url: str, password: str | None, patience_s: float = REACH_S) -> StateAddress:

@@ -19,7 +19,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,7 +78,8 @@ tcp-backlog 128
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedOptions:
-    """How to run the server. ``max_memory_bytes`` 0: no limit; ``port`` 0: any free one.
+    """How to run the server. ``max_memory_bytes`` 0: no limit; ``port`` 0: any free one;
+    ``password`` None: the one in the folder, or a new one.
 
     With ``die_with_parent`` the kernel kills it when the *thread* that started it ends.
     """
@@ -88,6 +89,7 @@ class EmbeddedOptions:
     die_with_parent: bool = True
     start_timeout_s: float = START_TIMEOUT_S
     bind_attempts: int = PORT_ATTEMPTS
+    password: str | None = field(default=None, repr=False)
 
 
 class EmbeddedServer:
@@ -115,7 +117,7 @@ class EmbeddedServer:
         """
         options = options or EmbeddedOptions()
         folder = folder.absolute()
-        password = _prepare(folder)
+        password = _prepare(folder, options.password)
         for _ in range(1 if options.port else options.bind_attempts):
             port = options.port or free_port()
             life = _launch(folder, password, port, options)
@@ -200,28 +202,56 @@ def log_tail(folder: Path, *, log_from: int = 0, lines: int = _TAIL_LINES) -> st
 # --- files
 
 
-def _prepare(folder: Path) -> str:
-    """Make the folder, cut the log, and read or make the password."""
+def password_in(folder: Path) -> str | None:
+    """The password in a server's folder; None where there is none that can be used."""
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = (folder / "password").read_text().strip()
+    except (OSError, ValueError):
+        return None
+    return found if found.isalnum() else None
+
+
+def new_password() -> str:
+    """A password that nobody can guess."""
+    return secrets.token_hex(24)
+
+
+def _prepare(folder: Path, given: str | None) -> str:
+    """Make the folder, cut the log, and see to the password: the given one, or the folder's."""
+    try:
+        _make(folder)
         log = folder / "server.log"
         if log.exists() and log.stat().st_size > LOG_LIMIT_BYTES:
             log.replace(folder / "server.log.1")
         path = folder / "password"
+        if given is not None:
+            if password_in(folder) != given:
+                durable.replace(path, given.encode())
+            return given
         if not path.exists():
-            durable.create(path, secrets.token_hex(24).encode())
+            durable.create(path, new_password().encode())
         password = path.read_text().strip()
     except OSError as error:
-        raise WorkFolderError(
-            f"state folder {folder} cannot be used ({error}); give the user who runs millrace "
-            "the right to write there, or name another --workdir"
-        ) from error
+        raise _unusable(folder, error) from error
     if not password.isalnum():
         raise WorkFolderError(
             f"state folder {folder}: the file password is empty or damaged; remove it, a new one "
             "is made at the next start"
         )
     return password
+
+
+def _unusable(folder: Path, error: OSError) -> WorkFolderError:
+    return WorkFolderError(
+        f"state folder {folder} cannot be used ({error}); give the user who runs millrace "
+        "the right to write there, or name another --workdir"
+    )
+
+
+def _make(folder: Path) -> None:
+    if not folder.is_dir():
+        folder.mkdir(parents=True, mode=0o700)
+        durable.sync_folder(folder.parent)
 
 
 def _configuration(folder: Path, password: str, port: int, options: EmbeddedOptions) -> str:
@@ -256,7 +286,10 @@ class _Life:
 
 def _launch(folder: Path, password: str, port: int, options: EmbeddedOptions) -> _Life:
     binary = find_binary()
-    lock = _lock(folder)
+    try:
+        lock = _lock(folder)
+    except OSError as error:
+        raise _unusable(folder, error) from error
     try:
         for leftover in folder.glob("temp-*"):
             leftover.unlink(missing_ok=True)

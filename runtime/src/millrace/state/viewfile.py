@@ -1,7 +1,7 @@
 """The view document on one machine: a file replaced atomically under a lock.
 
 Compare-and-swap holds the lock from the read to the rename, and the new content is on disk
-before the rename, so a crash leaves the old document or the new one.
+before the rename, so a crash leaves the old document or the new one. Reading takes no lock.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ class ViewFile:
         self._lock = path.with_suffix(".lock")
 
     def read(self) -> tuple[int, View | None]:
-        """Version and view; (0, None) before the topology exists. Raises ``ProtocolError``."""
-        with self._locked():
-            return self._load()
+        """Version and view; (0, None) before the topology exists. Raises ``ProtocolError``.
+
+        It takes no lock, so that a reader that is stopped holds up nobody: a rename is atomic.
+        """
+        return self._load()
 
     def cas(self, expected: int, view: View) -> int | None:
         """Replace the view if its version is ``expected``; the new version, or None."""

@@ -16,6 +16,7 @@ from millrace import checked
 from millrace.errors import StateServerError, WorkFolderError
 from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.local.launch import members_of, state_servers
+from millrace.local.servers import RunPassword
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.codec import decode_record
@@ -56,10 +57,7 @@ def _of_the_run(folder: WorkFolder) -> list[StateAddress]:
 
 
 def _password(folder: WorkFolder) -> str | None:
-    try:
-        return (folder.path / "state-0" / "password").read_text().strip()
-    except FileNotFoundError:
-        return os.environ.get(PASSWORD_VARIABLE)
+    return RunPassword(folder.path).kept() or os.environ.get(PASSWORD_VARIABLE)
 
 
 def _started(folder: WorkFolder, stack: ExitStack) -> list[StateAddress]:

@@ -1,0 +1,211 @@
+"""State servers whose folder is lost or cannot be used: the others go on, with one password."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from standins import until
+
+from millrace.clock import SystemClock
+from millrace.errors import MillraceError, WorkFolderError
+from millrace.local.launch import state_servers
+from millrace.local.servers import Embedded, RunPassword, ServerKeeper
+from millrace.local.workdir import open_folder
+from millrace.state import embedded
+from millrace.state.client import StateClient
+from millrace.topology.load import parse
+
+TOPOLOGY = parse("""
+apiVersion: millrace.dev/v1alpha1
+kind: StreamTopology
+metadata: {name: several}
+spec:
+  stateServers: {replicas: 2, copies: 2}
+  sources: [{name: made, generator: {count: 1}}]
+  sinks: [{name: shown, inputs: [{from: made}], custom: {class: "nowhere:Sink"}}]
+""")
+
+
+class World:
+    """State servers of a folder, kept alive; ``told`` are kinds and texts."""
+
+    def __init__(self, folder: Path, count: int = 2, copies: int = 2) -> None:
+        self.folder = folder
+        self.told: list[tuple[str, str]] = []
+        self.password = RunPassword(folder)
+        servers = [self.make(f"state-{number}") for number in range(count)]
+        self.keeper = ServerKeeper(
+            servers, SystemClock(), lambda *told: self.told.append(told), lambda: 0, copies
+        )
+
+    def make(self, name: str) -> Embedded:
+        return Embedded(self.folder / name, name, self.folder, self.password)
+
+    def names(self) -> set[str]:
+        return {member.name for member in self.keeper.proposed}
+
+    def passwords(self) -> set[str | None]:
+        return {address.password for address in self.keeper.addresses}
+
+    def kill(self, name: str) -> None:
+        os.kill(next(row.pid for row in self.keeper.rows() if row.name == name), signal.SIGKILL)
+        self.looked_until("StateServerEnded")
+
+    def looked_until(self, kind: str) -> str:
+        def look() -> list[str]:
+            self.keeper.look()
+            return [text for told, text in self.told if told == kind]
+
+        return until(look, kind)[0]
+
+
+@pytest.fixture
+def worlds(tmp_path: Path) -> Iterator[list[World]]:
+    made: list[World] = []
+    yield made
+    for world in made:
+        world.keeper.stop_all()
+
+
+def answers(world: World) -> bool:
+    """Whether each server takes the password that the first one had."""
+    password = world.password.get()
+    for address in world.keeper.addresses:
+        client = StateClient(address.of(address.member(), password), "u")
+        client.peek()
+        client.close()
+    return True
+
+
+@pytest.mark.parametrize("lost", ["state-0", "state-1"])
+def test_a_server_whose_folder_is_lost_has_the_password_of_the_run(
+    tmp_path: Path, worlds: list[World], lost: str
+) -> None:
+    world = World(tmp_path)
+    worlds.append(world)
+    world.keeper.start_all()
+    before = world.passwords()
+    shutil.rmtree(tmp_path / lost)
+    world.kill(lost)
+    world.looked_until("StateServerStarted")
+    assert world.names() == {"state-0", "state-1"}
+    assert world.passwords() == before
+    assert len(before) == 1
+    assert answers(world)
+
+
+@pytest.mark.parametrize("trouble", ["lost", "differs", "damaged"])
+def test_servers_of_the_next_run_have_one_password(tmp_path: Path, trouble: str) -> None:
+    folder = open_folder(tmp_path, "several", Path("t.yaml"), SystemClock())
+
+    def run() -> set[str | None]:
+        servers = state_servers(folder, TOPOLOGY)
+        try:
+            return {server.start().password for server in servers}
+        finally:
+            for server in servers:
+                server.stop()
+
+    [password] = run()
+    if trouble == "lost":
+        shutil.rmtree(tmp_path / "state-0")
+    else:
+        (tmp_path / "state-1" / "password").write_text("other" if trouble == "differs" else "")
+    assert run() == {password}
+
+
+def test_servers_that_are_named_but_not_started_leave_nothing_behind(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path, "several", Path("t.yaml"), SystemClock())
+    state_servers(folder, TOPOLOGY)
+    assert not list(tmp_path.glob("state-*"))
+
+
+def gone(folder: Path) -> None:
+    """What a mount that has gone looks like: nothing can be made there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.write_text("")
+
+
+def test_a_server_that_cannot_come_back_for_now_is_told_of_and_tried_again(
+    tmp_path: Path, worlds: list[World]
+) -> None:
+    world = World(tmp_path)
+    worlds.append(world)
+    world.keeper.start_all()
+    gone(tmp_path / "state-1")
+    world.kill("state-1")
+    text = world.looked_until("StateServerFailed")
+    assert "state-1" in text
+    assert "tried again" in text
+    assert world.names() == {"state-0"}
+    (tmp_path / "state-1").unlink()
+    world.looked_until("StateServerStarted")
+    assert world.names() == {"state-0", "state-1"}
+
+
+def test_an_error_of_the_system_is_told_of_and_leaves_no_server_behind(
+    tmp_path: Path, worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    worlds.append(world)
+    world.keeper.start_all()
+    real = os.pidfd_open
+
+    def refused(pid: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    world.kill("state-1")
+    assert "state-1 cannot be started" in world.looked_until("StateServerFailed")
+    monkeypatch.setattr(os, "pidfd_open", real)
+    # A server that was left behind would hold the lock of the folder.
+    monkeypatch.setattr(embedded, "LOCK_TIMEOUT_S", 0.5)
+    failures = len(world.told)
+    world.looked_until("StateServerStarted")
+    assert [kind for kind, _ in world.told[failures:]] == ["StateServerStarted"]
+
+
+def test_a_run_begins_where_fewer_servers_fail_than_there_are_copies(
+    tmp_path: Path, worlds: list[World]
+) -> None:
+    gone(tmp_path / "state-0")
+    world = World(tmp_path, count=3)
+    worlds.append(world)
+    world.keeper.start_all()
+    assert world.names() == {"state-1", "state-2"}
+    assert [kind for kind, _ in world.told] == ["StateServerFailed"]
+    (tmp_path / "state-0").unlink()
+    world.looked_until("StateServerStarted")
+    assert world.names() == {"state-0", "state-1", "state-2"}
+    assert len(world.passwords()) == 1
+
+
+@pytest.mark.parametrize(("copies", "bad"), [(1, ["state-0"]), (2, ["state-0", "state-1"])])
+def test_a_run_does_not_begin_where_as_many_fail(
+    tmp_path: Path, worlds: list[World], copies: int, bad: list[str]
+) -> None:
+    for name in bad:
+        gone(tmp_path / name)
+    world = World(tmp_path, count=3, copies=copies)
+    worlds.append(world)
+    with pytest.raises(WorkFolderError, match="state-0") as raised:
+        world.keeper.start_all()
+    assert isinstance(raised.value, MillraceError)
+    assert world.told == []
+
+
+def test_servers_asked_for_in_a_folder_that_takes_nothing_end_no_run(
+    tmp_path: Path, worlds: list[World]
+) -> None:
+    world = World(tmp_path, count=1, copies=1)
+    worlds.append(world)
+    world.keeper.start_all()
+    gone(tmp_path / "state-1")
+    world.keeper.want({"state-0", "state-1"}, world.make)
+    world.looked_until("StateServerFailed")
+    assert world.names() == {"state-0"}
