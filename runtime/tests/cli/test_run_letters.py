@@ -120,7 +120,8 @@ def listed(folder: WorkFolder, *options: str) -> dict[str, dict[str, Any]]:
 
 
 def requests(folder: WorkFolder) -> list[dict[str, Any]]:
-    return [codec.plain(asked.request) for asked in folder.inbox.requests()]
+    plain = [codec.plain(asked.request) for asked in folder.inbox.requests()]
+    return [{k: value for k, value in one.items() if value is not None} for one in plain]
 
 
 def test_letters_are_listed_while_no_run_is_alive(folder: WorkFolder) -> None:
