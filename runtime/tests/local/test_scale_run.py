@@ -113,6 +113,10 @@ def test_a_run_has_its_size_when_the_view_is_open_with_it(folder: WorkFolder) ->
     assert not is_scaled(folder, wanted, view(folder.uid, Phase.OPEN, 4, 4))
     assert not is_scaled(folder, wanted, None)
     assert not is_scaled(folder, Scale(ackers=2), None)
+    # One that is to leave still runs, be it a member or not.
+    left = ProcessTable((*rows, ProcessRow("state", "state-3", 3, 1)))
+    write_json(folder.processes, codec.encode(left))
+    assert not is_scaled(folder, wanted, view(folder.uid, Phase.OPEN, 3, 3))
 
 
 def test_members_of_the_last_run_are_started_with_those_that_are_asked_for(

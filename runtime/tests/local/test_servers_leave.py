@@ -122,3 +122,52 @@ def test_those_that_are_missing_are_started(world: World) -> None:
 def test_an_end_says_what_it_means_with_copies(world: World) -> None:
     world.kill("state-0")
     assert "others have copies of what it holds" in world.texts[0]
+
+
+def test_one_that_was_left_out_and_hangs_leaves_at_once(world: World) -> None:
+    """The open view is without it, and never has it again: nothing has to be copied from it."""
+    first = world.member("state-0")
+    hung = next(row.pid for row in world.keeper.rows() if row.name == "state-1")
+    os.kill(hung, signal.SIGSTOP)
+    world.keeper.want({"state-0"}, world.make)
+    world.keeper.settle(view(Phase.MOVING, first))
+    assert world.names() == set(NAMES)
+    world.keeper.settle(view(Phase.OPEN, first))
+    # First it is proposed no more, which is written before the next look.
+    assert world.names() == {"state-0"}
+    assert len(world.keeper.pids()) == 2
+    world.keeper.settle(view(Phase.OPEN, first))
+    assert hung not in world.keeper.pids()
+    assert not (world.folder / "state-1").exists()
+    assert world.told == ["StateServerLeft"]
+    assert not world.keeper.leaving
+
+
+def test_one_that_a_driver_takes_in_meanwhile_keeps_what_it_holds(world: World) -> None:
+    """A driver may follow a proposal that is older than its release."""
+    first, second = world.member("state-0"), world.member("state-1")
+    world.keeper.want({"state-0"}, world.make)
+    world.keeper.settle(view(Phase.OPEN, first))
+    for meanwhile in (view(Phase.MOVING, first, second), view(Phase.OPEN, first, second), None):
+        world.keeper.settle(view(Phase.OPEN, first), lambda found=meanwhile: found)
+        assert (world.folder / "state-1").exists()
+        assert world.keeper.leaving
+        world.keeper.look()
+        again = world.member("state-1")
+        assert again != second
+        assert world.names() == set(NAMES)
+        world.keeper.settle(view(Phase.OPEN, first, again))
+    world.keeper.settle(view(Phase.OPEN, first), lambda: view(Phase.OPEN, first))
+    assert not (world.folder / "state-1").exists()
+
+
+def test_one_that_never_came_up_may_leave(world: World) -> None:
+    first, second = world.member("state-0"), world.member("state-1")
+    (world.folder / "state-2").write_text("")
+    world.keeper.want({*NAMES, "state-2"}, world.make)
+    world.keeper.look()
+    assert world.told == ["StateServerFailed"]
+    world.keeper.want(set(NAMES), world.make)
+    world.keeper.settle(view(Phase.OPEN, first, second))
+    assert not world.keeper.leaving
+    assert world.keeper.next_due_s() is None

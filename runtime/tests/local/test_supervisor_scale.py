@@ -17,8 +17,9 @@ from millrace.homes.documents import Scale
 from millrace.local import ackers as keeping
 from millrace.local.ackers import AckerKeeper, AckerPlan, cpu_s
 from millrace.local.children import ProcessSpec
-from millrace.local.crew import Death
+from millrace.local.crew import Crew, Death
 from millrace.local.files import write_json
+from millrace.local.workdir import open_folder
 from millrace.protocol.ackerload import GROW_AFTER_S, SHRINK_AFTER_S, AckerBounds
 from millrace.state.client import StateAddress
 
@@ -224,3 +225,27 @@ def test_the_cpu_of_a_process_is_what_the_kernel_counts() -> None:
         spent += sum(range(1000))
     assert spent
     assert cpu_s(2**22 + 1) == 0.0
+
+
+def test_one_that_waits_for_its_next_life_is_wanted_again(tmp_path: Path) -> None:
+    """It is asked for fewer and for more again while an acker that died is not yet back."""
+    clock = Still()
+    folder = open_folder(tmp_path, "standin", Path("t.yaml"), clock)
+    crew = Crew(folder, clock, lambda _: None)
+    spec = [ProcessSpec(name, "acker", ("sleep", "600"), folder=tmp_path) for name in names(2)]
+    kept = AckerKeeper(AckerPlan(lambda _, number: spec[:number], 2), crew, clock, lambda *_: None)
+    kept.follow(HERE)
+    crew.start_due()
+    try:
+        dying = crew.child("acker-1")
+        assert dying is not None
+        dying.kill()
+        [death] = until(crew.reap, "its death")
+        crew.again(death.name, 5.0)
+        kept.scale(1)
+        kept.scale(2)
+        crew.start_due()
+        assert crew.alive("acker") == names(2)
+    finally:
+        crew.end(list(crew.posts), 0.0)
+        crew.close()

@@ -85,6 +85,9 @@ class Crew:
             post.spec = spec
             if post.child is not None:
                 post.child.kill()
+        if post is not None and post.child is None and post.due_s is None:
+            # It was not wanted for a while, and had no life to end.
+            post.due_s = self._clock.monotonic_s()
 
     def unwant(self, name: str) -> None:
         """Start no further life of a process."""

@@ -137,20 +137,21 @@ def await_scaled(folder: WorkFolder, scale: Scale, timeout_s: float) -> bool:
 
 
 def is_scaled(folder: WorkFolder, scale: Scale, view: View | None) -> bool:
-    """Whether the view is open with the state servers asked for, and so many ackers run."""
+    """Whether the view is open with the state servers asked for, those that were to leave have
+    ended, and so many ackers run."""
+    try:
+        rows = decode_processes(folder.processes.read_bytes()).processes
+    except (OSError, checked.DamagedError):
+        return False
     if scale.state_servers is not None:
         wanted = set(server_names(scale.state_servers))
         if view is None or view.phase is not Phase.OPEN:
             return False
         if {member.name for member in view.target} != wanted:
             return False
-    if scale.ackers is not None:
-        try:
-            rows = decode_processes(folder.processes.read_bytes()).processes
-        except (OSError, checked.DamagedError):
+        if not {row.name for row in rows if row.role == "state"} <= wanted:
             return False
-        return sum(row.role == "acker" for row in rows) == scale.ackers
-    return True
+    return scale.ackers is None or sum(row.role == "acker" for row in rows) == scale.ackers
 
 
 class Asked:

@@ -61,6 +61,10 @@ class StateServer(Protocol):
         """End a process of ours; free what watches it."""
         ...
 
+    def kill(self) -> None:
+        """The same at once, whether it answers or hangs."""
+        ...
+
     def discard(self) -> None:
         """The same, and delete what a server of ours kept: nobody needs it any more."""
         ...
@@ -145,8 +149,13 @@ class Embedded:
             self._server.stop()
             self._forget()
 
+    def kill(self) -> None:
+        if self._server is not None:
+            self._server.kill()
+            self._forget()
+
     def discard(self) -> None:
-        self.stop()
+        self.kill()
         # What stays would be brought up to date, should a server of this name come again.
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -190,6 +199,9 @@ class External:
     def stop(self) -> None:
         self._stopped.set()
 
+    def kill(self) -> None:
+        self.stop()
+
     def discard(self) -> None:
         self.stop()
 
@@ -205,8 +217,8 @@ class External:
 
 @dataclass(slots=True)
 class _Kept:
-    """``leaving``: it is to go; ``released`` is the incarnation of it that has been a member and is
-    not proposed any more."""
+    """``leaving``: it is to go; ``released`` is the incarnation of it that is not proposed any
+    more."""
 
     server: StateServer
     leaving: bool = False
@@ -231,11 +243,19 @@ class ServerKeeper:
     many servers hold each piece of state.
 
     A server that is to leave is proposed until it has been a member of an open view, so that what
-    it holds can be copied from it, and ends when a view without it is open::
+    it holds can be copied from it, and ends when a view without it is open. Where no life of it is
+    in the open view, the others hold all that counts, and it is released at once::
 
-        proposed -- an open view has it --> released -- an open view is without it --> ended
-           ^                                   |
-           +------- it died: comes back -------+
+        proposed -- an open view has it, or none of its lives --> released
+           ^                                                         |
+           +------------------ it died: comes back ------------------+
+           |                                                         |
+           |                                           an open view is without it
+           |                                                         v
+           +------ meanwhile a view has begun to have it --------- killed --> folder deleted
+
+    A driver may follow an older proposal. So the view is looked at once more when the process has
+    ended: a view that does not have it by then can never open with this life.
     """
 
     def __init__(
@@ -293,8 +313,9 @@ class ServerKeeper:
         for name in sorted(set(names) - known):
             self._kept.append(_Kept(make(name), due_s=self._clock.monotonic_s()))
 
-    def settle(self, view: View | None) -> None:
-        """Let go of servers that are to leave, as far as the view says that they may."""
+    def settle(self, view: View | None, again: Callable[[], View | None] | None = None) -> None:
+        """Let go of servers that are to leave, as far as the view says that they may; ``again``
+        reads the view anew."""
         if view is None or view.phase is not Phase.OPEN:
             return
         for kept in [one for one in self._kept if one.leaving]:
@@ -302,12 +323,11 @@ class ServerKeeper:
             member = address.member() if address is not None else None
             if member is not None and member in view.target:
                 kept.released = member
-            elif kept.released is not None and member in (kept.released, None):
-                name = kept.server.name
-                if name not in {one.name for one in view.target}:
-                    self._kept.remove(kept)
-                    kept.server.discard()
-                    self._tell("StateServerLeft", f"state server {name} has left, as it was to")
+            elif is_without(view, kept.server.name):
+                if member in (kept.released, None):
+                    self._part_with(kept, again or (lambda: view))
+                else:
+                    kept.released = member
 
     @property
     def proposed(self) -> tuple[Member, ...]:
@@ -383,12 +403,29 @@ class ServerKeeper:
             back = "is back" if kept.restarts.count else "is there"
             self._tell("StateServerStarted", f"state server {kept.server.name} {back}")
 
+    def _part_with(self, kept: _Kept, look: Callable[[], View | None]) -> None:
+        name = kept.server.name
+        kept.server.kill()
+        if not is_without(look(), name):
+            kept.released, kept.due_s = None, self._clock.monotonic_s()
+            return
+        self._kept.remove(kept)
+        kept.server.discard()
+        self._tell("StateServerLeft", f"state server {name} has left, as it was to")
+
     def _failed(self, kept: _Kept, error: Exception) -> None:
         wait_s = kept.wait_s(1, 0.0, progressed=False)
         kept.due_s = self._clock.monotonic_s() + wait_s
         own = isinstance(error, MillraceError)
         text = str(error) if own else f"state server {kept.server.name} cannot be started: {error}"
         self._tell("StateServerFailed", f"{text}; that is tried again")
+
+
+def is_without(view: View | None, name: str) -> bool:
+    """Whether a view is open, and no life of a server has a part in it."""
+    if view is None or view.phase is not Phase.OPEN:
+        return False
+    return name not in {member.name for member in (*view.target, *view.last_open)}
 
 
 def reach(name: str, url: str, password: str | None, patience_s: float = REACH_S) -> StateAddress:

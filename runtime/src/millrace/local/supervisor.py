@@ -234,7 +234,7 @@ class Supervisor:
         if asked is not None and asked is not self._scale:
             self._follow_scale(scaling, asked)
         if self._servers.leaving:
-            self._servers.settle(scaling.view())
+            self._servers.settle(scaling.view(), scaling.view)
 
     def _follow_scale(self, scaling: Scaling, asked: Scale) -> None:
         self._scale = asked
