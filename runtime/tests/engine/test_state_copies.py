@@ -110,6 +110,18 @@ def test_what_is_nowhere_is_named(world: World) -> None:
     assert "object b is on no state server any more" in told.reason
 
 
+def test_nobody_is_told_to_start_over_while_one_that_may_hold_the_rest_is_silent(
+    world: World,
+) -> None:
+    """m3 was a member of the last open view, and is no source since it has not answered."""
+    members = tuple(world.members)
+    view = View(UID, 1, 2, Phase.MOVING, 1, members, members[:3], 1, OWNERS)
+    told = world.stores.copy(e.CopyObjects(STAMP, record("a"), view, members[:3]))
+    assert isinstance(told, e.CopyFailed)
+    assert "m3 may hold it" in told.reason
+    assert "--fresh" not in told.reason
+
+
 def test_outputs_of_sinks_with_files_of_their_own_are_no_objects(world: World) -> None:
     staged = Staged("out", "1.1.1.0.0.0/out/out", "d", 1, 1)
     waiting = replace(record(), unpublished=(Sealed(1, "d", (staged,)),))

@@ -375,6 +375,8 @@ def test_missing_state_is_waited_for() -> None:
         tick
         -> CopyObjects 1.1.1.4 from a1
         -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        refused b1 runId
         uncopied 1.1.1/state/p is nowhere
         propose a1 b2
         -> CasView 6 e3 moving x2 a1 b1 to a1 b2
@@ -382,6 +384,123 @@ def test_missing_state_is_waited_for() -> None:
         -> SendStamp a1 e3x2
         -> SendStamp b1 e3x2
         -> SendStamp b2 e3x2
+        """
+    )
+
+
+LEAVES_UNHEARD = """
+    record R 1.1.1.4 sealed 2 state 1.1.1/state/p
+    record newer 1.1.1.5 sealed 3 state 1.1.1/state/p
+    start
+    -> ReadView
+    view 4 e2 moving x1 a1 b1 to a1
+    -> CasView 4 e2 moving x2 a1 b1 to a1
+    cas done
+    -> SendStamp a1 e2x2
+    -> SendStamp b1 e2x2
+    stamped a1 R
+    unreachable b1
+    -> CopyObjects 1.1.1.4 from a1
+    """
+
+
+def test_a_leaving_server_that_failed_to_answer_once_is_asked_again_for_what_is_missing() -> None:
+    """Rules 13 and 15: with its answer record and sources are chosen anew, under a new stamp, so
+    that the end of the copy before counts for nothing."""
+    Script(copies=1).play(LEAVES_UNHEARD).play(
+        """
+        uncopied 1.1.1/state/p is nowhere
+        -> Notify StateMissing
+        wait 1
+        tick
+        -> CopyObjects 1.1.1.4 from a1
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        stamped a1 R
+        stamped b1 newer
+        -> CasView 5 e3 moving x2 a1 b1 to a1
+        copied
+        cas done
+        -> SendStamp a1 e3x2
+        -> SendStamp b1 e3x2
+        stamped a1 R
+        stamped b1 newer
+        -> CopyObjects 1.1.1.5 from a1 b1
+        copied
+        -> SendRecord a1 1.2.3.1 sealed 3 published 3
+        ack a1
+        -> CasView 6 e3 open x2 a1
+        """
+    )
+
+
+def test_a_source_that_falls_silent_in_the_copy_has_the_others_asked_again() -> None:
+    """A copy that waits for one source may be made from one that had not answered in time."""
+    Script().play(
+        """
+        record R 1.1.1.4 sealed 2 state 1.1.1/state/p
+        start
+        -> ReadView
+        view 4 e2 moving x1 a1 b1 c1 to a1
+        -> CasView 4 e2 moving x2 a1 b1 c1 to a1
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp c1 e2x2
+        stamped a1 R
+        stamped b1 R
+        unreachable c1
+        -> CopyObjects 1.1.1.4 from a1 b1
+        unreachable b1
+        wait 1
+        tick
+        -> CopyObjects 1.1.1.4 from a1 b1
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp c1 e2x2
+        stamped c1 R
+        -> CasView 5 e3 moving x2 a1 b1 c1 to a1
+        """
+    )
+
+
+def test_a_copy_that_lacks_nothing_does_not_begin_anew_for_a_late_answer() -> None:
+    """Who was not heard in time is not waited for (rule 13)."""
+    Script(copies=1).play(LEAVES_UNHEARD).play(
+        """
+        stamped b1 R
+        wait 1
+        tick
+        -> CopyObjects 1.1.1.4 from a1
+        -> SendStamp a1 e2x2
+        copied
+        -> SendRecord a1 1.2.2.1 sealed 2 published 2
+        """
+    )
+
+
+def test_one_of_several_that_came_back_empty_does_not_stop_those_that_hold_the_state() -> None:
+    """Copies 1: it is no source (rule 14); what was on it alone the copy misses and names."""
+    Script(copies=1).play(
+        """
+        record mine 1.1.1.4 sealed 2 state 1.1.1/state/p
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        propose a1 b2
+        cas done
+        -> CasView 5 e2 moving x2 a1 b1 to a1 b2
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp b2 e2x2
+        stamped a1 mine
+        refused b1 runId
+        stamped b2 none
+        -> CopyObjects 1.1.1.4 from a1
+        uncopied 1.1.1/state/p is nowhere
+        -> Notify StateMissing
         """
     )
 

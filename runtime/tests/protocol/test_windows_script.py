@@ -614,6 +614,104 @@ def test_open_windows_are_dropped_at_most_once() -> None:
     )
 
 
+AT_MOST_ONCE_PLANNED = """
+    record R 1.1.1.5 sealed 3
+    record planned 1.2.1.2 sealed 3 open 4
+    start
+    -> ReadView
+    view 4 e1 open x1 a1
+    -> CasView 4 e1 open x2 a1
+    cas done
+    -> SendStamp a1 e1x2
+    stamped a1 R
+    -> CopyObjects 1.1.1.5 from a1
+    copied
+    -> SendRecord a1 1.2.1.1 sealed 3 published 3
+    ack a1
+    -> Notify DriverRecovered
+    -> FenceSinks x2
+    -> Plan behind {}
+    fenced
+    planned 4
+    -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
+    """
+
+MOVED_WITH_A_PLAN = """
+    cas done
+    -> SendStamp a1 e2x2
+    -> SendStamp b1 e2x2
+    stamped a1 planned
+    stamped b1 none
+    -> CopyObjects 1.2.1.2 from a1
+    copied
+    -> SendRecord b1 1.2.2.3 sealed 3 published 3, open 4: 0+4
+    ack b1
+    -> CasView 6 e2 open x2 b1
+    cas done
+    -> Notify DriverRecovered
+    """
+
+
+def test_at_most_once_a_window_that_has_not_begun_is_run_when_members_have_changed() -> None:
+    """Its plan was on its way to the servers, so nothing of it can have run."""
+    played = Script(guarantee=Guarantee.AT_MOST_ONCE).play(AT_MOST_ONCE_PLANNED)
+    played.play("propose b1\n-> CasView 5 e2 moving x2 a1 to b1")
+    played.play(MOVED_WITH_A_PLAN + "-> Run 1 of 4: 0+4\n    -> Plan behind {'s': 4}")
+
+
+def test_at_most_once_a_window_that_has_begun_is_dropped_when_members_change() -> None:
+    played = Script(guarantee=Guarantee.AT_MOST_ONCE).play(AT_MOST_ONCE_PLANNED)
+    played.play("ack a1\n-> Run 1 of 4: 0+4\n-> Plan behind {'s': 4}")
+    played.play("propose b1\n-> Cancel 1 of 4\n-> CasView 5 e2 moving x2 a1 to b1")
+    played.play(
+        MOVED_WITH_A_PLAN
+        + "-> Notify RootsDropped\n    -> SendRecord b1 1.2.2.4 sealed 3 published 3"
+    )
+
+
+def test_at_most_once_what_a_driver_found_is_dropped_however_often_members_change_before() -> None:
+    """Whether the driver before had begun it nobody knows, also while the dropping is cut off."""
+    Script(guarantee=Guarantee.AT_MOST_ONCE).play(
+        """
+        record R 1.1.1.5 sealed 3 open 4
+        record again 1.2.1.1 sealed 3 open 4
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        cas done
+        -> SendStamp a1 e1x2
+        stamped a1 R
+        -> CopyObjects 1.1.1.5 from a1
+        copied
+        -> SendRecord a1 1.2.1.1 sealed 3 published 3, open 4: 0+4
+        ack a1
+        -> Notify DriverRecovered
+        -> FenceSinks x2
+        -> Plan behind {'s': 4}
+        fenced
+        -> Notify RootsDropped
+        -> SendRecord a1 1.2.1.2 sealed 3 published 3
+        propose b1
+        -> CasView 5 e2 moving x2 a1 to b1
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        stamped a1 again
+        stamped b1 none
+        -> CopyObjects 1.2.1.1 from a1
+        copied
+        -> SendRecord b1 1.2.2.3 sealed 3 published 3, open 4: 0+4
+        ack b1
+        -> CasView 6 e2 open x2 b1
+        cas done
+        -> Notify DriverRecovered
+        -> Notify RootsDropped
+        -> SendRecord b1 1.2.2.4 sealed 3 published 3
+        """
+    )
+
+
 def test_a_lost_state_server_blames_nobody() -> None:
     """The window waits a moment and runs again, as often as it takes, and leaves nothing behind."""
     script = Script().play(

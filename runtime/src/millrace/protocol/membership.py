@@ -128,6 +128,7 @@ class Membership:
         self._cas: View | None = None
         self._missing = 0
         self._told: Stamp | None = None
+        self._lacking: Stamp | None = None
 
     # -- what the driver machine asks
 
@@ -260,7 +261,13 @@ class Membership:
     def stamped(self, event: e.Stamped) -> list[e.Action]:
         if self._lesson is not None:
             self._lesson.heard(event)
-        if self.standing is not Standing.STAMPING or event.stamp != self.stamp:
+        if self.view is None or event.stamp != self.stamp:
+            return []
+        if self.standing is Standing.COPYING and event.member in self._unheard():
+            # It may hold what the copy lacks. Record and sources are chosen anew under a stamp of
+            # their own, so that what is still being copied is not taken for the new choice.
+            return self.move()
+        if self.standing is not Standing.STAMPING:
             return []
         self._answers[event.member] = event.record
         return self._when_stamped()
@@ -304,8 +311,10 @@ class Membership:
             self._lesson.ended(event)
         if self.standing is not Standing.COPYING or event.stamp != self.stamp:
             return []
-        # What is missing may be in the file of a server that is still starting: ``tick`` tries
-        # again, and a proposal with that server makes a new view.
+        # What is missing may be in the file of a server that is still starting, or on one that did
+        # not answer in time: ``tick`` tries again and asks that one, and a proposal with a new
+        # server makes a new view.
+        self._lacking = event.stamp
         if self._told == event.stamp:
             return []
         self._told = event.stamp
@@ -350,7 +359,7 @@ class Membership:
             unasked = [m for m in self._to_stamp() if m not in self._answers]
             return found if found else list(dict.fromkeys((*self._ask(unasked), *on_trial)))
         if self.standing is Standing.COPYING:
-            asked = self._ask((*self._sources(), *self.view.target))
+            asked = self._ask((*self._sources(), *self.view.target, *self._unheard()))
             return [*self._copy(), *asked, *on_trial]
         if self.standing is Standing.WRITING:
             assert self._write is not None
@@ -389,7 +398,7 @@ class Membership:
     def move(self) -> list[e.Action]:
         """CAS to ``moving`` (rule 12): from the last open members to the proposed ones."""
         assert self.view is not None
-        wanted = self.wanted()
+        wanted = self.wanted() or self.view.target
         self.standing = Standing.MOVING
         self._write = None
         self._lesson = None
@@ -440,6 +449,14 @@ class Membership:
             return self.move()
         return actions
 
+    def _unheard(self) -> list[Member]:
+        """Members of the last open view that gave no answer in time (rule 13), where the copy
+        lacks something without them."""
+        assert self.view is not None
+        if self._lacking != self.stamp:
+            return []
+        return [m for m in self.view.last_open if m not in self._answers]
+
     def _to_stamp(self) -> list[Member]:
         assert self.view is not None
         return list(dict.fromkeys((*self.view.last_open, *self.view.target)))
@@ -478,8 +495,9 @@ class Membership:
         if self.copies > 1 and answered:
             return answered
         back = [m for m in self._returned() if self._recent(self._answers[m])]
-        if self.copies > 1:
-            return [m for m in back if self._answers[m] is not None]
+        if self.copies > 1 or answered:
+            # One that came back empty is no source; the copy says what is lost with its file.
+            back = [m for m in back if self._answers[m] is not None]
         return answered + back
 
     def _returned(self) -> list[Member]:
@@ -525,6 +543,8 @@ class Membership:
         if self.standing is Standing.STAMPING:
             self._lost.add(member)
             return self._when_stamped()
+        if self.standing is Standing.COPYING and member in self._answers:
+            self._lacking = self.stamp
         return []
 
     def _fenced(self, execution: Execution) -> list[e.Action]:

@@ -115,7 +115,7 @@ class Stores:
                     for member in lacking:
                         self._store(member, action.stamp, name, data)
                 elif name not in elsewhere:
-                    _nowhere(name, silent)
+                    _nowhere(name, silent, _unheard(action))
             crash.reached("driver.copied")
         except SilentMemberError as error:
             log.warning("%s", error)
@@ -233,10 +233,22 @@ def _naming(member: Member) -> Iterator[None]:
         raise SilentMemberError(member, str(error)) from error
 
 
-def _nowhere(name: str, silent: Mapping[Member, str]) -> None:
+def _unheard(action: e.CopyObjects) -> list[str]:
+    """Names of those that held objects before and are asked no more, since they did not answer."""
+    heard = {m.name for m in (*action.sources, *action.view.target)}
+    return sorted({m.name for m in action.view.last_open} - heard)
+
+
+def _nowhere(name: str, silent: Mapping[Member, str], unheard: Collection[str]) -> None:
     """Raise what is to be said of an object that nobody gave."""
     for member, text in silent.items():
         raise SilentMemberError(member, text)
+    if unheard:
+        raise StateServerError(
+            f"object {name} is on none of the state servers that answered; "
+            f"{', '.join(unheard)} may hold it: start it again on its append-only file, or wait "
+            "until it answers"
+        )
     raise StateServerError(
         f"object {name} is on no state server any more; bring back the append-only file that "
         "holds it, or start over with --fresh"

@@ -107,6 +107,7 @@ class Windows:
         self._hold_until_s = 0.0
         self._woken_s: float | None = None
         self._interrupted = False
+        self._perhaps_run: tuple[Intent, ...] | None = None
 
     # -- what the driver machine calls
 
@@ -120,11 +121,14 @@ class Windows:
             if i.window in self._progress and self._progress[i.window].intent == i
         }
         self._forgetting.sweep()
-        self._interrupted = bool(record.intents)
+        if self._perhaps_run is None:
+            # Only the driver before this one knew which of them had begun.
+            self._perhaps_run = record.intents
+        self._interrupted = any(intent in self._perhaps_run for intent in record.intents)
         return self._report(record)
 
     def _abandon(self, record: Record) -> list[e.Action]:
-        """AtMostOnce: what was open when this driver began, or its members changed, is lost."""
+        """AtMostOnce: what was open when this driver began, or ran as members changed, is lost."""
         dropped = sum(i.roots for i in record.intents)
         text = f"{dropped} roots that were being processed are dropped (AtMostOnce)"
         notice = e.Notify("RootsDropped", text, record.intents[0].window, warning=True)
@@ -410,6 +414,7 @@ class Windows:
             return []
         number = WindowAttempt(self._numbers.get(intent.window, 0) + 1)
         self._numbers[intent.window] = number
+        self._perhaps_run = (intent,)
         attempt = AttemptId(self.membership.execution, intent.window, number)
         self._become(Running(attempt))
         assert self.record is not None
