@@ -15,6 +15,7 @@ from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import Phase, Record, Sealed, Segment, Staged, Stamp, Tag, View
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedServer
+from millrace.state.errors import UnreachableError
 
 UID = "copied"
 STAMP = Stamp(2, 1)
@@ -177,6 +178,60 @@ def test_a_source_that_is_away_is_passed_over_where_another_has_the_object(
     told = world.stores.copy(e.CopyObjects(STAMP, record("a", "b"), view, sources))
     assert isinstance(told, e.Unreachable)
     assert told.member == world.members[3]
+
+
+class Ending:
+    """A member that names its objects and is gone when one is read."""
+
+    def __init__(self, client: StateClient, server: EmbeddedServer) -> None:
+        self._client, self._server = client, server
+
+    def __getattr__(self, name: str):
+        return getattr(self._client, name)
+
+    def get(self, stamp, names):
+        self._server.stop()
+        return self._client.get(stamp, names)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_an_object_is_read_from_the_next_where_the_first_that_names_it_falls_silent(
+    servers: list[EmbeddedServer], tmp_path: Path, monkeypatch, leaves: bool
+) -> None:
+    """Whether the first is an older member, or one of the view that stays."""
+    ending = EmbeddedServer.start(tmp_path)
+    try:
+        order = [*servers[:2], ending, servers[2]] if leaves else [ending, *servers[:3]]
+        world = World(order, monkeypatch)
+        at = order.index(ending)
+        for holding in (at, 3):
+            world.put(holding, "b" if leaves else "c")
+        target = tuple(world.members[:2])
+        view = View(UID, 1, 2, Phase.MOVING, 1, (), target, 1, (("m0", "m1"), ("m0", "m1")))
+        by_name = dict(zip([m.name for m in world.members], world.clients, strict=True))
+        by_name[f"m{at}"] = Ending(world.clients[at], ending)  # type: ignore[assignment]
+        monkeypatch.setattr(world.stores, "client", lambda member: by_name[member.name])
+        wanted = record("b" if leaves else "c")
+        sources = (world.members[at], world.members[3])
+        told = world.stores.copy(e.CopyObjects(STAMP, wanted, view, sources))
+        assert told == e.Copied(STAMP)
+        assert world.held(1) == ({"b"} if leaves else {"c"})
+    finally:
+        ending.stop()
+
+
+def test_what_the_first_owner_does_not_give_is_read_from_the_second(
+    servers: list[EmbeddedServer], tmp_path: Path, monkeypatch
+) -> None:
+    gone = EmbeddedServer.start(tmp_path)
+    world = World([gone, *servers[:3]], monkeypatch)
+    gone.stop()
+    members = tuple(world.members[:2])
+    world.stores.use(View(UID, 1, 2, Phase.OPEN, 1, members, members, 2, (("m0", "m1"),)))
+    world.put(1, "a")
+    assert world.stores.fetch("a") == b"bytes of a"
+    with pytest.raises(UnreachableError, match="m0"):
+        world.stores.fetch("b")
 
 
 def test_a_copy_that_nobody_waits_for_ends(world: World) -> None:

@@ -92,8 +92,8 @@ class Stores:
     def copy(self, action: e.CopyObjects, wanted: Callable[[], bool] = lambda: True) -> e.Event:
         """Bring every object that the record names to its owners, from any source that has it.
 
-        Names are listed once for each member, those of a source that is no owner only where all
-        owners lack something; only that is read and written. A source that does not answer is
+        Names are listed once for each member, those of a source that is no owner only where no
+        owner gives something; only that is read and written. A source that does not answer is
         passed over as long as another has the object. Raises ``GivenUpError`` once ``wanted``
         says no, and what waiting does not mend.
         """
@@ -105,12 +105,12 @@ class Stores:
             for name, lacking in missing(_named(action.record), action.view, held):
                 if not wanted():
                     raise GivenUpError(f"the copy for {action.stamp} is not wanted any more")
-                having = [m for m in held if name in held[m]]
-                while not having and others:
+                data = self._find([m for m in held if name in held[m]], action.stamp, name, silent)
+                while data is None and others:
                     source = others.pop(0)
                     held[source] = self._names_of_source(source, action.stamp, silent)
                     having = [source] if name in held[source] else []
-                data = self._find(having, action.stamp, name, silent)
+                    data = self._find(having, action.stamp, name, silent)
                 if data is not None:
                     for member in lacking:
                         self._store(member, action.stamp, name, data)
@@ -179,13 +179,23 @@ class Stores:
             self._store(members[owner], stamp, name, data)
 
     def fetch(self, name: str, groups: int = 0) -> bytes:
-        """Read an object from the first owner that has it, without a stamp."""
+        """Read an object from the first owner that gives it, without a stamp.
+
+        Raises ``UnreachableError`` where none gives it and one does not answer.
+        """
         view = self._required()
         members = {m.name: m for m in view.target}
+        silent: UnreachableError | None = None
         for owner in owners_of(view.owners, name, groups):
-            reply = self.client(members[owner]).get(None, [name])
+            try:
+                reply = self.client(members[owner]).get(None, [name])
+            except UnreachableError as error:
+                silent = error
+                continue
             if not isinstance(reply, NotOwner) and isinstance(reply[0], Found):
                 return reply[0].data
+        if silent is not None:
+            raise silent
         raise StateServerError(f"object {name} is on none of its owners")
 
     def delete(self, forget: e.Forget) -> None:
