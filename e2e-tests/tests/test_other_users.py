@@ -16,7 +16,7 @@ from millrace_e2e.harness import Place, running
 from millrace_e2e.topologies import Shape, history
 
 SEED = 3
-PLAIN_S = 120.0
+PLAIN_S = 400.0
 
 GIVEN, REFUSED = b"\4", b"\5"
 """Kinds of Spark's answers: a handle to what was asked for, or an error."""

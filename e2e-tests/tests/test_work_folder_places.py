@@ -19,7 +19,7 @@ from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
 SEED = 5
-RUN_S = 120.0
+RUN_S = 400.0
 
 
 def run_in(cwd: Path, place: Place, *arguments: str) -> None:

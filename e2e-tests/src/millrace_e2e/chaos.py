@@ -26,7 +26,7 @@ ROLES = ("acker", "driver", "executor", "pythonWorker", "state")
 
 FREEZE_S = 2.0
 DEATH_S = 10.0
-STRIKE_S = 60.0
+STRIKE_S = 240.0
 """How long to look for a moment in which a role's process has work in flight."""
 
 MOST_PAUSE_S = 0.6

@@ -39,8 +39,8 @@ from millrace_e2e.waiting import until
 
 CODE = Path(__file__).parent / "code"
 SOURCES = Path(__file__).parents[2] / "src"
-END_S = 120.0
-STOP_S = 20.0
+END_S = 400.0
+STOP_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
 LINES = 400
-END_S = 90.0
+END_S = 400.0
 
 
 @pytest.fixture

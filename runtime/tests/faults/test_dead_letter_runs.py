@@ -39,7 +39,7 @@ spec:
   sinks: [{name: out, inputs: [{from: step}], files: {path: out}}]
 """
 
-END_S = 120.0
+END_S = 400.0
 
 
 @pytest.fixture
