@@ -63,6 +63,14 @@ def killed(box):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def leave_as_if_done(box):
+    os._exit(0)
+
+
+def killed_by_a_signal_without_a_name(box):
+    os.kill(os.getpid(), signal.SIGRTMIN + 3)
+
+
 def ended_in_order(box):
     box.end()
     box.idle()
@@ -88,6 +96,8 @@ def outlive(page, end):
         (wait_in_c, "no progress within tupleTimeout (30 s)"),
         (leave, "exit code 7"),
         (killed, "SIGKILL"),
+        (leave_as_if_done, "exit code 0"),
+        (killed_by_a_signal_without_a_name, f"killed by signal {signal.SIGRTMIN + 3}"),
     ],
 )
 def test_the_cause_of_a_death_is_told(page, end, told):

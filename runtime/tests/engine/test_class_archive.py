@@ -108,3 +108,17 @@ def test_prepare_says_what_is_there(made: Path) -> None:
     command = [sys.executable, "-m", "millrace.cli.app", "prepare"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode, done.stdout) == (0, f"{made} is there already\n")
+
+
+def test_prepare_does_not_call_done_what_no_run_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(classes.CACHE_VARIABLE, str(tmp_path))
+    here = classes.archive()
+    here.parent.mkdir(mode=0o700)
+    here.write_bytes(b"archive")
+    here.parent.chmod(0o770)
+    command = [sys.executable, "-m", "millrace.cli.app", "prepare"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 1
+    assert "others may write there" in done.stderr

@@ -21,11 +21,11 @@ def register(app: typer.Typer) -> None:
         Keeps the classes that a start loads as an archive in the user's cache folder
         (XDG_CACHE_HOME, or ~/.cache). Runs work without it, and ignore one that does not fit.
         """
-        from millrace.local.java import archive_path, find_java, make_archive
+        from millrace.local.java import archive_is_used, archive_path, find_java, make_archive
 
         find_java()
         path = archive_path()
-        if path.exists() and not again:
+        if archive_is_used() and not again:
             print_plain(f"{path} is there already")
             return
         print_note("starting Spark once to see what it loads; this takes a minute at most")

@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.engine.jobs.classes import ClassArchiveError, archive
+from millrace.engine.jobs.classes import ClassArchiveError, archive, options
 from millrace.errors import JavaError
 
 OLDEST = 17
@@ -82,6 +82,11 @@ def release_in(text: str) -> int | None:
 def archive_path() -> Path:
     """Where the archive of classes lies, made or not. Raises ``JavaError``."""
     return archive()
+
+
+def archive_is_used() -> bool:
+    """Whether runs start with it: it is there, and nobody else could have written it."""
+    return options() != ""
 
 
 def make_archive() -> None:

@@ -60,11 +60,14 @@ def within_a_task(pid: int, status: int, page: Page) -> tuple[Death, Recipient] 
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     code = 0 if number else os.WEXITSTATUS(status)
     recipient = page.recipient()
-    if recipient is None or not (number or code):
+    if recipient is None:
         return None
     note = page.note()
     if note is not None and note.pid != pid:
         note = None
+    # A worker that ends in user code has not ended in order, whatever it calls its end.
+    if not (number or code or (note is not None and note.busy and note.processor)):
+        return None
     return Death(pid, code, number, note, recipient.run), recipient
 
 
@@ -132,5 +135,13 @@ def _cause(death: Death, timeout_s: float) -> str:
     if death.signal == signal.SIGKILL:
         return "killed (SIGKILL), as the kernel does when memory runs out"
     if death.signal:
-        return f"killed by {signal.Signals(death.signal).name}"
+        return f"killed by {_signal_name(death.signal)}"
     return f"exit code {death.exit_code}"
+
+
+def _signal_name(number: int) -> str:
+    """Those of real time have no names."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
