@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import random
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -297,6 +299,37 @@ def test_a_new_incarnation_gets_a_new_connection(server: EmbeddedServer) -> None
     other = replace(server.address, run_id="1" * 40)
     assert connect(other, "t").address.run_id == "1" * 40
     assert connect(server.address, "t") is not first
+
+
+def test_a_new_incarnation_takes_no_connection_from_a_thread_that_uses_it(
+    server: EmbeddedServer, client: StateClient
+) -> None:
+    """It ends with the last who uses it, and no sooner."""
+    client.redis.delete("waited-for")
+    clients = int(client.redis.info("clients")["connected_clients"])
+    using = connect(server.address, "used").redis
+    found = []
+
+    def wait_for_an_item() -> None:
+        found.append(using.blpop(["waited-for"], 10))
+
+    waiting = threading.Thread(target=wait_for_an_item)
+    waiting.start()
+    until(lambda: client.redis.info("clients")["blocked_clients"] == 1)
+    connect(replace(server.address, run_id="1" * 40), "used")
+    client.redis.rpush("waited-for", b"item")
+    waiting.join(10)
+    assert found == [(b"waited-for", b"item")]
+    del using, wait_for_an_item, waiting
+    gc.collect()
+    until(lambda: client.redis.info("clients")["connected_clients"] == clients)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    ends_s = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < ends_s
+        time.sleep(0.01)
 
 
 def test_members_are_compared_without_their_url() -> None:

@@ -313,12 +313,14 @@ _CLIENTS_LOCK = threading.Lock()
 
 
 def connect(address: StateAddress, uid: str) -> StateClient:
-    """This process's client of a server, made on first use and kept."""
+    """This process's client of a server, made on first use and kept until another incarnation or
+    address of that server is asked for."""
     with _CLIENTS_LOCK:
         client = _CLIENTS.get((address, uid))
         if client is None:
+            # Another thread may be using a stale one, so its connections go with its last user.
             for stale in [k for k in _CLIENTS if (k[0].name, k[1]) == (address.name, uid)]:
-                _CLIENTS.pop(stale).close()
+                del _CLIENTS[stale]
             client = _CLIENTS[address, uid] = StateClient(address, uid)
         return client
 
