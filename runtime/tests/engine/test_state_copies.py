@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from millrace.engine.driver.stores import GivenUpError, Stores
+from millrace.errors import StateServerError
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
 from millrace.protocol.server import Found, Stamped
@@ -232,6 +233,49 @@ def test_what_the_first_owner_does_not_give_is_read_from_the_second(
     assert world.stores.fetch("a") == b"bytes of a"
     with pytest.raises(UnreachableError, match="m0"):
         world.stores.fetch("b")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "text"),
+    [
+        ("requirepass", "another", "does not accept the password"),
+        ("min-replicas-to-write", "1", "NOREPLICAS"),
+        ("appendonly", "no", "has appendonly no"),
+    ],
+)
+def test_a_server_that_refuses_what_may_be_mended_is_told_as_one_that_does_not_answer(
+    tmp_path: Path, setting: str, value: str, text: str
+) -> None:
+    """So windows wait, or others go on without it; once it is mended it answers."""
+    with EmbeddedServer.start(tmp_path) as server:
+        member = server.address.member()
+        admin = StateClient(server.address, "admin").redis
+        before = admin.config_get(setting)[setting]
+        admin.config_set(setting, value)
+        stores = Stores(UID, server.address.password)
+        told = [stores.stamp(member, STAMP), stores.write_record(member, STAMP, record())]
+        assert isinstance(told[-1], e.Unreachable)
+        assert text in told[-1].reason
+        if setting != "appendonly":
+            assert told[0] == e.Unreachable(member, STAMP, told[-1].reason)
+        admin.config_set(setting, before)
+        assert isinstance(stores.stamp(member, STAMP), e.Stamped)
+        assert stores.write_record(member, STAMP, record()) == e.RecordAck(member, STAMP, 1)
+
+
+def test_what_waiting_does_not_mend_ends_the_driver(world: World, monkeypatch) -> None:
+    class ForGoodError(StateServerError):
+        retryable = False
+
+    def refuse(*_):
+        raise ForGoodError("never")
+
+    for name in ("stamp", "write_record"):
+        monkeypatch.setattr(world.clients[0], name, refuse)
+    with pytest.raises(ForGoodError):
+        world.stores.stamp(world.members[0], STAMP)
+    with pytest.raises(ForGoodError):
+        world.stores.write_record(world.members[0], STAMP, record())
 
 
 def test_a_copy_that_nobody_waits_for_ends(world: World) -> None:

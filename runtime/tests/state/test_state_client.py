@@ -307,20 +307,20 @@ def test_a_new_incarnation_takes_no_connection_from_a_thread_that_uses_it(
     """It ends with the last who uses it, and no sooner."""
     client.redis.delete("waited-for")
     clients = int(client.redis.info("clients")["connected_clients"])
-    using = connect(server.address, "used").redis
     found = []
 
-    def wait_for_an_item() -> None:
+    def wait_for_an_item(using: redis.Redis) -> None:
         found.append(using.blpop(["waited-for"], 10))
 
-    waiting = threading.Thread(target=wait_for_an_item)
+    used = connect(server.address, "used").redis
+    waiting = threading.Thread(target=wait_for_an_item, args=[used])
     waiting.start()
     until(lambda: client.redis.info("clients")["blocked_clients"] == 1)
     connect(replace(server.address, run_id="1" * 40), "used")
     client.redis.rpush("waited-for", b"item")
     waiting.join(10)
     assert found == [(b"waited-for", b"item")]
-    del using, wait_for_an_item, waiting
+    del used
     gc.collect()
     until(lambda: client.redis.info("clients")["connected_clients"] == clients)
 

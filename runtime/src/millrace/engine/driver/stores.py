@@ -67,9 +67,8 @@ class Stores:
         """Raises ``ProtocolError`` for a damaged record, ``NewerFormatError`` for a newer one."""
         try:
             reply = self.client(member).stamp(stamp)
-        except UnreachableError as error:
-            log.warning("%s", error)
-            return e.Unreachable(member, stamp, str(error))
+        except StateServerError as error:
+            return _unanswered(member, stamp, error)
         if isinstance(reply, NotOwner):
             return e.Refused(member, stamp, reply.reason.value, reply.current)
         assert isinstance(reply, Stamped)
@@ -79,10 +78,8 @@ class Stores:
     def write_record(self, member: Member, stamp: Stamp, record: Record) -> e.Event:
         try:
             reply = self.client(member).write_record(stamp, record.tag, encode_record(record))
-        except (UnreachableError, OutOfMemoryError) as error:
-            log.warning("%s", error)
-            full = isinstance(error, OutOfMemoryError)
-            return e.Unreachable(member, stamp, str(error), full)
+        except StateServerError as error:
+            return _unanswered(member, stamp, error)
         if isinstance(reply, NotOwner):
             return e.Refused(member, stamp, reply.reason.value, reply.current)
         if isinstance(reply, TagTooLow) and reply.current != record.tag:
@@ -220,6 +217,15 @@ class Stores:
     def _required(self) -> View:
         assert self._view is not None
         return self._view
+
+
+def _unanswered(member: Member, stamp: Stamp, error: StateServerError) -> e.Unreachable:
+    """A server that does not do what it was asked is waited for or left out, whatever is wrong
+    with it, unless waiting does not mend that."""
+    if not error.retryable:
+        raise error
+    log.warning("%s", error)
+    return e.Unreachable(member, stamp, str(error), isinstance(error, OutOfMemoryError))
 
 
 def missing(
