@@ -28,7 +28,7 @@ from millrace.local.files import write_json
 from millrace.local.snapshots.asking import servers_started, take
 from millrace.local.snapshots.places import place_of_file
 from millrace.local.snapshots.restoring import Restored, restore
-from millrace.local.snapshots.unfinished import refuse_unfinished
+from millrace.local.snapshots.unfinished import mark, refuse_unfinished
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder, find_folder, open_folder
 from millrace.protocol.codec import decode_record, encode_record
@@ -279,6 +279,48 @@ def test_the_work_folder_goes_back_and_the_sinks_with_it(lived: Lived) -> None:
         ).timeline
         == 4
     )
+
+
+def named(lived: Lived, name: str) -> Restored:
+    return restore(lived.loaded, lived.folder.path, place(lived), name, CLOCK, lambda _: None)
+
+
+def test_windows_that_were_taken_back_are_not_skipped_by_a_later_snapshot(lived: Lived) -> None:
+    nine = take(lived.folder, "nine", None, 60.0, CLOCK)
+    assert nine.window == LAST
+    back(lived)
+    before = ViewFile(lived.folder.view).read()
+    with pytest.raises(SinkError, match=r"'out': shows windows up to 7, .* window 9") as found:
+        named(lived, "nine")
+    assert found.value.exit_code == 6
+    assert "Nothing was changed" in str(found.value)
+    assert ViewFile(lived.folder.view).read() == before
+    assert lived.windows() == set(range(1, 8))
+    refuse_unfinished(lived.folder.path)
+    # The same where the first restore was only begun.
+    mark(lived.folder.path, manifest(lived), own=True)
+    with pytest.raises(SinkError, match="shows windows up to 7"):
+        named(lived, "nine")
+    back(lived)
+
+
+def test_half_a_restore_gives_no_snapshot(lived: Lived) -> None:
+    mark(lived.folder.path, manifest(lived), own=True)
+    with pytest.raises(SnapshotError, match="a restore of snapshot seven was begun"):
+        take(lived.folder, "lies", None, 60.0, CLOCK)
+    assert place(lived).folders() == ["seven"]
+
+
+def test_half_a_restore_goes_on_with_no_snapshot_of_another_life(
+    lived: Lived, tmp_path: Path
+) -> None:
+    elsewhere = back(lived, topology(tmp_path / "second"), tmp_path / "second" / "work").folder
+    other = take(elsewhere, "other", str(place(lived).root), 60.0, CLOCK)
+    assert other.uid != lived.folder.uid
+    mark(lived.folder.path, manifest(lived), own=True)
+    with pytest.raises(SnapshotError, match="holds another life of the topology"):
+        named(lived, "other")
+    assert lived.windows() == set(range(1, LAST + 1))
 
 
 def test_the_file_of_today_is_an_edit_of_what_the_record_was_written_for(lived: Lived) -> None:

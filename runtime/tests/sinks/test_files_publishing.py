@@ -399,3 +399,18 @@ def test_windows_that_are_taken_back_are_shown_again_with_other_content(
     with pytest.raises(FencedError):
         sink.publish(half, half.staged, 1)
     assert shown(tmp_path) == once(*kept, "other")
+
+
+def test_taking_back_more_than_is_shown_makes_no_mark(tmp_path: Path) -> None:
+    sink = make(tmp_path, 1)
+    sink.retract(3)
+    assert sink.last_shown() is None
+    one = stage(sink, 1, ["a"])
+    sink.publish(one, one.staged, 1)
+    sink.retract(3)
+    shown_last = sink.last_shown()
+    assert shown_last is not None
+    assert shown_last[0] == 1
+    two = stage(sink, 2, ["b"])
+    sink.publish(two, two.staged, 1)
+    assert shown(tmp_path) == once("a", "b")

@@ -304,6 +304,55 @@ def test_deleting_takes_the_whole_snapshot_and_no_other(place: Place) -> None:
         reading.delete(place, "one")
 
 
+def test_folders_of_others_are_no_snapshots_and_never_deleted(place: Place) -> None:
+    manifest = written(place)
+    place.write("notes", "thesis.txt", b"all of it")
+    place.write("left", manifest.parts[0].file, b"part")
+    place.write("left", f".{reading.MANIFEST}.0123456789abcdef", b"{")
+    place.write("left", f".{manifest.parts[0].file}.12.345.new", b"pa")
+    assert [entry.name for entry in reading.entries(place)] == ["one", "left"]
+    for act in (reading.delete, reading.load):
+        with pytest.raises(SnapshotError, match=r"'thesis.txt', which is no file of a snapshot"):
+            act(place, "notes")
+    assert place.read("notes", "thesis.txt") == b"all of it"
+    reading.delete(place, "left")
+    assert place.files("left") == []
+    # Nor does a snapshot take with it what somebody put beside its parts.
+    place.write("one", "thesis.txt", b"all of it")
+    with pytest.raises(SnapshotError, match=r"'thesis.txt', which is no file of a snapshot"):
+        reading.delete(place, "one")
+    assert place.read("one", "thesis.txt") == b"all of it"
+    assert restorable(place, "one")
+
+
+def test_a_manifest_that_could_not_be_read_again_is_not_written(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(encode(written(place, "fits")))
+    monkeypatch.setattr(checked, "LARGEST_BYTES", size - 1)
+    with pytest.raises(SnapshotError, match=r"its manifest would have .* remove dead letters"):
+        written(place, "fits-not", asked="x" * 9)
+    assert place.read("fits-not", reading.MANIFEST) is None
+    # A record that is too large by itself is noticed before anything is copied.
+    monkeypatch.setattr(checked, "LARGEST_BYTES", 500)
+    with pytest.raises(SnapshotError, match=r"its manifest would have .* remove dead letters"):
+        written(place, "large")
+    assert place.files("large") == []
+
+
+def test_a_snapshot_holds_passwords_of_the_file_and_the_documents_say_so(place: Place) -> None:
+    spec = {"keyGroups": K, "stateServers": {"url": "redis://:sesame@host"}}
+    whole = replace(subject(empty()), document={"metadata": {"name": "first"}, "spec": spec})
+    write_snapshot(place, "one", whole, Objects({}), shown)
+    data = place.read("one", reading.MANIFEST)
+    assert data is not None
+    assert b"sesame" in data
+    said = "can be read by whoever can read the place"
+    root = Path(__file__).parents[3]
+    for document in ("SECURITY.md", "docs/operations.md"):
+        assert said in " ".join((root / document).read_text().split()), document
+
+
 def test_a_url_of_fsspec_is_one_and_a_path_is_a_folder(tmp_path: Path) -> None:
     assert isinstance(open_place("memory://x", tmp_path), StorePlace)
     relative = open_place("in/here", tmp_path)
@@ -375,7 +424,7 @@ def test_what_an_ended_driver_left_unfinished_goes_and_what_one_writes_now_stays
     record = replace(empty(), tag=replace(empty().tag, execution=4))
     names = [own_name(replace(empty(), tag=replace(empty().tag, execution=n))) for n in (3, 4, 5)]
     for name in names:
-        place.write(name, "x.arrow", b"part")
+        place.write(name, f"{'0' * 64}.arrow", b"part")
     assert outdated(reading.entries(place), record, Retention(1), 0.0) == [names[0]]
 
 

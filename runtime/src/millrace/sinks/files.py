@@ -241,9 +241,11 @@ class FileSink(Sink):
 
     def retract(self, window: int) -> None:
         """The mark of ``window`` comes first and the marks behind it go last, so that a crash
-        leaves either to be done again and nothing that is shown twice."""
+        leaves either to be done again and nothing that is shown twice. No mark is made that is
+        higher than what is shown."""
         with self._disk("taking windows back"):
-            self._markers.done(window)
+            if self._markers.high_water() > window:
+                self._markers.done(window)
             for name in os.listdir(self.root):
                 if _PART.fullmatch(name) and int(name.split("-")[1]) > window:
                     (self.root / name).unlink(missing_ok=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from millrace import crash
@@ -11,6 +12,10 @@ from millrace.snapshots.manifest import Manifest, SnapshotPart, check_name, deco
 from millrace.snapshots.places import Place
 
 MANIFEST = "manifest.json"
+
+_FILE = r"([0-9a-f]{64}\.(arrow|letters)|manifest\.json)"
+_OURS = re.compile(rf"{_FILE}|\.{_FILE}\.([0-9]+\.[0-9]+\.new|[0-9a-f]{{16}})")
+"""What lies in the folder of a snapshot: its files, and drafts of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,8 @@ def find(place: Place, name: str) -> Manifest | None:
 def load(place: Place, name: str) -> Manifest:
     """The manifest of a snapshot. Raises ``SnapshotError``, ``NewerFormatError``."""
     manifest = find(place, name)
-    if manifest is None and place.files(name):
+    if manifest is None and (files := place.files(name)):
+        _check_ours(place, name, files)
         raise SnapshotError(
             f"snapshot {name} in {place.shown}: was never finished, so it is not believed; it may "
             "still be written, else delete it"
@@ -48,7 +54,10 @@ def load(place: Place, name: str) -> Manifest:
 
 
 def entries(place: Place) -> list[Entry]:
-    """All that lies in a place, the oldest snapshot first and what is none behind."""
+    """All snapshots of a place, the oldest first, and behind them what is damaged or unfinished.
+
+    A folder without a manifest that holds anything else is somebody else's, and left out.
+    """
     found = []
     for name in place.folders():
         try:
@@ -58,7 +67,7 @@ def entries(place: Place) -> list[Entry]:
             continue
         if manifest is not None:
             found.append(Entry(name, manifest))
-        elif place.files(name):
+        elif (files := place.files(name)) and not _foreign(files):
             found.append(Entry(name, None, "was never finished", unfinished=True))
     return sorted(found, key=_order)
 
@@ -93,11 +102,28 @@ def faults(place: Place, manifest: Manifest) -> Iterator[str]:
 def delete(place: Place, name: str) -> None:
     """Delete a snapshot, or what is left of one; the manifest goes first.
 
-    Raises ``SnapshotError``, also where nothing lies under that name.
+    Raises ``SnapshotError``, also where nothing lies under that name, and where files lie there
+    that no snapshot has: then nothing is deleted.
     """
     check_name(name)
-    if not place.files(name):
+    files = place.files(name)
+    if not files:
         load(place, name)
+    _check_ours(place, name, files)
     place.remove(name, MANIFEST)
     crash.reached("snapshot.unlisted")
     place.remove_folder(name)
+
+
+def _foreign(files: Sequence[str]) -> list[str]:
+    """Names of files that no snapshot has."""
+    return [file for file in files if not _OURS.fullmatch(file)]
+
+
+def _check_ours(place: Place, name: str, files: Sequence[str]) -> None:
+    if foreign := _foreign(files):
+        raise SnapshotError(
+            f"snapshot {name}: the folder {place.shown}/{name} holds {foreign[0]!r}, which is no "
+            "file of a snapshot; nothing was changed. Move it away, or name a snapshot that list "
+            "shows"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from millrace import crash
+from millrace import checked, crash
 from millrace.errors import SnapshotError
 from millrace.protocol.codec import encode_record
 from millrace.protocol.record import mark_published
@@ -55,6 +56,9 @@ def write_snapshot(
     known = find(place, name)
     if known is not None:
         return _same(known, subject)
+    record = mark_published(subject.record, subject.record.sealed)
+    text = encode_record(record).decode()
+    _check_size(name, len(json.dumps(text)))  # before anything is copied
     state: dict[str, tuple[Column, ...]] = {}
     parts = []
     for one in _objects(subject.record):
@@ -68,7 +72,6 @@ def write_snapshot(
         parts.append(part)
         crash.reached("snapshot.part")
     shown()
-    record = mark_published(subject.record, subject.record.sealed)
     manifest = Manifest(
         name,
         subject.topology,
@@ -79,16 +82,28 @@ def write_snapshot(
         subject.document,
         state,
         tuple(parts),
-        encode_record(record).decode(),
+        text,
         subject.asked,
     )
-    if not place.create(name, MANIFEST, encode(manifest)):
+    data = encode(manifest)
+    _check_size(name, len(data))
+    if not place.create(name, MANIFEST, data):
         known = find(place, name)
         if known is None:
             raise SnapshotError(f"snapshot {name}: was deleted while it was written")
         return _same(known, subject)
     crash.reached("snapshot.manifest")
     return manifest
+
+
+def _check_size(name: str, size_bytes: int) -> None:
+    """A manifest that nobody could read again is never written."""
+    if size_bytes > checked.LARGEST_BYTES:
+        raise SnapshotError(
+            f"snapshot {name}: its manifest would have {size_bytes:,} bytes or more, and none of "
+            f"more than {checked.LARGEST_BYTES:,} is read; the record names too many open windows, "
+            "replays or dead letters: let replays end, remove dead letters, and ask again"
+        )
 
 
 def _same(known: Manifest, subject: Subject) -> Manifest:

@@ -16,6 +16,7 @@ from millrace.local.accepted import read_accepted
 from millrace.local.inspect.reading import fetch, topology_of
 from millrace.local.launch import members_of, state_servers
 from millrace.local.snapshots.places import absolute, place_of_folder
+from millrace.local.snapshots.unfinished import refuse_unfinished
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.codec import decode_record
@@ -94,6 +95,7 @@ def _failed(folder: WorkFolder, name: str, told: Sequence[str]) -> str:
 
 def _take_here(folder: WorkFolder, place: Place, name: str, token: str, clock: Clock) -> Manifest:
     """No run is alive, and none starts until the work folder is let go."""
+    refuse_unfinished(folder.path)
     accepted = read_accepted(folder.accepted, folder.topology)
     if accepted is None:
         raise SnapshotError(f"{folder.identity.name}: nothing has run here; {_ONCE}")

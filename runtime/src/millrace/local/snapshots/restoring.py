@@ -185,11 +185,9 @@ class _Restore:
         Raises ``SnapshotError`` for one that has another life of the topology in it.
         """
         begun = marked(self._folder.path)
-        if begun is not None:
-            return begun.own
-        if view is None:
+        if not begun.own if begun is not None else view is None:
             return False
-        if view.uid == self._manifest.uid:
+        if (self._uid if view is None else view.uid) == self._manifest.uid:
             return True
         raise SnapshotError(
             f"snapshot {self._manifest.name}: work folder {self._folder.path} holds another life "
@@ -199,8 +197,9 @@ class _Restore:
 
     def _look_at(self, sinks: Sequence[Sink]) -> list[int]:
         """The last windows that the sinks show. Raises ``SinkError`` where one shows more than the
-        snapshot knows and cannot take it back."""
+        snapshot knows and cannot take it back, or less than what was shown when it was taken."""
         found = []
+        known = {one["name"] for one in self._manifest.document["spec"].get("sinks", ())}
         for sink in sinks:
             sink.prepare(self._uid)
             try:
@@ -212,6 +211,8 @@ class _Restore:
             window = -1 if last is None else last[0]
             if window > self._manifest.window and not sink.retracts:
                 raise self._stays(sink, f"shows windows up to {window}")
+            if last is not None and window < self._manifest.window and sink.name in known:
+                raise self._lacks(sink, window)
             found.append(window)
         return found
 
@@ -221,6 +222,15 @@ class _Restore:
             f"{self._manifest.window}, and it cannot take windows back (Sink.retract), so that "
             "they would show twice. Nothing was changed. Restore into a new folder with --workdir "
             "and other places for the sinks, or define Sink.retract"
+        )
+
+    def _lacks(self, sink: Sink, window: int) -> SinkError:
+        return SinkError(
+            f"sink {sink.name!r}: shows windows up to {window}, snapshot {self._manifest.name} "
+            f"ends with window {self._manifest.window}: the windows between were taken back by "
+            "another restore and would never show again. Nothing was changed. Restore a snapshot "
+            f"of window {window} or of one before it, or restore into a new folder with --workdir "
+            "and other places for the sinks"
         )
 
     def _check_empty(self, sinks: Sequence[Sink]) -> list[int]:
