@@ -330,6 +330,34 @@ def test_snapshots_come_by_themselves_once_for_each_window_and_old_ones_go(
     bench.performer.close()
 
 
+def test_a_driver_that_starts_again_takes_no_other_of_the_same_window(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    plan: dict[str, Any] = {"every_s": 0.001, "retention": Retention(2)}
+    bench = Bench(server, tmp_path / "snapshots", **plan)
+    bench.gate.open.set()
+    for _ in range(2):
+        bench.seal()
+        due(bench)
+    bench.performer.close()
+    again = Bench(server, tmp_path / "snapshots", **plan)
+    again.gate.open.set()
+    again.commit(replace(bench.record, tag=replace(bench.record.tag, execution=2)))
+    again.snapshots.look()
+    asked_for = again.snapshots._due_s
+    while again.snapshots._due_s == asked_for:
+        again.snapshots.look()
+    # One thread does one after the other.
+    again.ask("by-hand")
+    assert "snapshot by-hand is taken" in again.next().text
+    names = [entry.name for entry in entries(again.place)]
+    family = f"auto-{UID[:8]}-1.1."
+    assert sorted(names) == [f"{family}1", f"{family}2", "by-hand"]
+    again.seal()
+    assert "behind window 3" in due(again).text
+    again.performer.close()
+
+
 def due(bench: Bench) -> e.Notify:
     """Time passes until one is taken."""
     end_s = time.monotonic() + WAIT_S

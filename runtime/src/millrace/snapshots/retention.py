@@ -25,6 +25,13 @@ def own_name(record: Record) -> str:
     return f"{_family(record.uid)}{tag.timeline}.{tag.execution}.{record.sealed}"
 
 
+def is_kept(found: Iterable[Entry], record: Record) -> bool:
+    """Whether the topology took one of this window already, in whichever execution."""
+    family, wanted = _family(record.uid), (record.tag.timeline, record.sealed)
+    whole = (e for e in found if e.manifest is not None and e.manifest.uid == record.uid)
+    return any(e.name.startswith(family) and _age(e) == wanted for e in whole)
+
+
 def outdated(
     found: Iterable[Entry], record: Record, retention: Retention, now_s: float
 ) -> list[str]:

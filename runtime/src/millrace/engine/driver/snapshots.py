@@ -34,7 +34,7 @@ from millrace.protocol.types import Components, Record
 from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import open_place
 from millrace.snapshots.reading import delete, entries
-from millrace.snapshots.retention import Retention, outdated, own_name
+from millrace.snapshots.retention import Retention, is_kept, outdated, own_name
 from millrace.snapshots.writing import Fetch, Subject, write_snapshot
 
 log = logging.getLogger(__name__)
@@ -211,7 +211,8 @@ class SnapshotTaker:
             record = self._hold()
             version = record.tag.timeline, record.sealed
             try:
-                if job is None and version == self._last:
+                if job is None and (version == self._last or is_kept(entries(place), record)):
+                    self._last = version
                     return None
                 name = own_name(record) if job is None else job.request.name or ""
                 subject = self._subject(record, "" if job is None else job.token)
