@@ -17,7 +17,7 @@ from millrace_e2e.harness import Place
 from millrace_e2e.ledger import Shown
 
 KEYS = 97
-RUN_S = 400.0
+RUN_S = 1500.0
 
 
 @dataclass(frozen=True)
