@@ -18,6 +18,9 @@ from poison_feed import Story, Stream, bound, kind_of, problems
 from millrace_e2e import quickjvm
 from millrace_e2e.harness import Place
 
+pytestmark = pytest.mark.timeout(2000)
+"""Many attempts, each of which starts workers again: the first to ask for a story waits for it."""
+
 GOOD = 20_000
 LARGE, SMALL = 5_000, 250
 """Roots of a window: of several tasks with an exchange, and of one task."""

@@ -16,6 +16,7 @@ import tempfile
 from hashlib import blake2b
 from pathlib import Path
 
+from millrace import durable
 from millrace.errors import JavaError, MillraceError
 
 CACHE_VARIABLE = "XDG_CACHE_HOME"
@@ -75,9 +76,7 @@ def make() -> Path:
         _record(draft, Path(folder))
         if not draft.exists():
             raise ClassArchiveError("the JVM ended without writing its archive of classes")
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        draft.replace(path)
+        durable.replace(path, draft.read_bytes())
     return path
 
 
