@@ -43,8 +43,8 @@ def new_name(clock: Clock) -> str:
 def take(folder: WorkFolder, name: str, to: str | None, timeout_s: float, clock: Clock) -> Manifest:
     """Take a snapshot and wait for it.
 
-    Raises ``SnapshotError`` where it failed, with the reason, or took longer; it is not taken
-    later then, unless the driver has just begun with it.
+    Raises ``SnapshotError`` where it failed, with the reason, or took longer; it may be taken later
+    then, where the driver has it in hand or behind another.
     """
     check_name(name)
     place = place_of_folder(folder, to)
@@ -76,7 +76,8 @@ def take(folder: WorkFolder, name: str, to: str | None, timeout_s: float, clock:
             folder.inbox.done(token)
     raise SnapshotError(
         f"snapshot {name}: was not taken within {timeout_s:g} s; a snapshot waits until the sinks "
-        "show what is sealed: look at millrace status, or ask again with a longer --timeout"
+        "show what is sealed, and may still be taken then: look at millrace status and millrace "
+        "snapshot list, or ask again with a longer --timeout"
     )
 
 
