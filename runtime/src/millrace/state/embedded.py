@@ -296,6 +296,8 @@ def _launch(folder: Path, password: str, port: int, options: EmbeddedOptions) ->
         configuration = _configuration(folder, password, port, options)
         durable.replace(folder / "valkey.conf", configuration.encode(), durable=False)
         with open(folder / "server.log", "ab", opener=private_opener) as log:
+            # Before the child has the file: from then on its writing moves this position.
+            log_from = log.seek(0, os.SEEK_END)
             process = subprocess.Popen(
                 [str(binary), str(folder / "valkey.conf")],
                 stdin=subprocess.DEVNULL,
@@ -307,7 +309,7 @@ def _launch(folder: Path, password: str, port: int, options: EmbeddedOptions) ->
                 umask=0o077,
                 preexec_fn=_die_with_parent() if options.die_with_parent else None,
             )
-            return _Life(process, folder, log.tell())
+            return _Life(process, folder, log_from)
     except OSError as error:
         raise StateServerError(
             f"state server binary {binary} cannot be started in {folder}: {error}"
