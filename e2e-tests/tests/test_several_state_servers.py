@@ -36,6 +36,11 @@ def pid_of(place: Place, name: str) -> int:
     return found[0] if found else 0
 
 
+def await_members(run: Run, names: list[str]) -> None:
+    """The status follows the view by a moment."""
+    run.until(lambda: run.status()["members"] == names, f"the members {names}", SLOW_S)
+
+
 def drain(place: Place, run: Run) -> None:
     """Let the run hurry to its end, and judge what it shows."""
     place.gate.touch()
@@ -49,7 +54,7 @@ def test_any_r_minus_1_servers_killed_at_once(seed: int, place: Place) -> None:
     set_up(place, servers, copies, seed)
     with running(place, environment=CALL_S) as run:
         run.await_sealed(2, SLOW_S)
-        assert run.status()["members"] == list(NAMES[:servers])
+        await_members(run, list(NAMES[:servers]))
         victims = [f"state-{(seed + step) % servers}" for step in range(copies - 1)]
         for name in victims:
             assert processes.signalled(pid_of(place, name), signal.SIGKILL)
@@ -134,7 +139,7 @@ def test_servers_and_ackers_come_and_go_under_load(copies: int, place: Place) ->
             asked = ("--state-servers", str(servers), "--ackers", str(ackers))
             code, text = command(place, "scale", *asked, "--timeout", "200", deadline_s=SLOW_S)
             assert (code, run.process.poll()) == (0, None), text + run.tail()
-            assert run.status()["members"] == list(NAMES[:servers])
+            await_members(run, list(NAMES[:servers]))
             run.await_sealed(run.status()["sealed"] + 2, SLOW_S)
         # Those that left have ended, and what they kept is gone.
         listed = set(processes.names(place.work))
@@ -158,5 +163,5 @@ def test_a_run_with_fewer_servers_than_the_last_one_fetches_what_the_others_hold
         run.kill()
     with running(place, environment=CALL_S) as run:
         run.until(lambda: run.events("StateServerLeft")[1:], "the leave of two servers", SLOW_S)
-        assert run.status()["members"] == ["state-0"]
+        await_members(run, ["state-0"])
         drain(place, run)
