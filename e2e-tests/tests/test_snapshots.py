@@ -16,49 +16,12 @@ from typing import Any
 
 import pytest
 
-from millrace_e2e import feed, harness, ledger, quickjvm
-from millrace_e2e.harness import APPS, Place, running
+from millrace_e2e import feed, harness, ledger
+from millrace_e2e.harness import Place, running
+from millrace_e2e.topologies import remembered
 
 LINES, OF_A_WINDOW = 400, 10
 SNAPSHOT = 14
-
-
-def document(**spec: Any) -> dict[str, Any]:
-    """A count of words and a numbering of lines, both of which remember every key."""
-    quick = {"spark.driver.extraJavaOptions": quickjvm.options()}
-    return {
-        "apiVersion": "millrace.dev/v1alpha1",
-        "kind": "StreamTopology",
-        "metadata": {"name": "remembers"},
-        "spec": {
-            "window": {"maxRecords": OF_A_WINDOW, "maxInterval": "50ms"},
-            "code": {"path": str(APPS)},
-            "parallelism": 2,
-            "spark": {"conf": quick, "driver": {"memory": "512m"}},
-            "sources": [
-                {"name": "lines", "files": {"path": "texts", "format": "text", "watch": False}}
-            ],
-            "processors": [
-                {"name": "parse", "inputs": [{"from": "lines"}], "function": "history:parse"},
-                {"name": "split", "inputs": [{"from": "parse"}], "function": "history:split"},
-                {
-                    "name": "count",
-                    "inputs": [{"from": "split", "key": ["word"]}],
-                    "aggregate": {"columns": [{"name": "n", "function": "count"}]},
-                },
-                {
-                    "name": "number",
-                    "inputs": [{"from": "parse", "key": ["bucket"]}],
-                    "function": "history:number",
-                },
-            ],
-            "sinks": [
-                {"name": f"{name}s", "inputs": [{"from": name}], "files": {"path": f"{name}s"}}
-                for name in ("count", "number")
-            ],
-            **spec,
-        },
-    }
 
 
 def millrace(place: Place, *arguments: str, code: int = 0, **environment: str) -> str:
@@ -134,7 +97,7 @@ def judge_rows(place: Place, first: int, last: int) -> None:
 
 
 def fed(place: Place, spec: dict[str, Any] | None = None) -> Place:
-    place.write(document(**(spec or {})))
+    place.write(remembered(OF_A_WINDOW, **(spec or {})))
     feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 1))
     return place
 
@@ -142,7 +105,7 @@ def fed(place: Place, spec: dict[str, Any] | None = None) -> Place:
 def beside(place: Place, name: str, **spec: Any) -> Place:
     """Another place with the same input."""
     other = Place(place.base.parent / name).make()
-    other.write(document(**spec))
+    other.write(remembered(OF_A_WINDOW, **spec))
     for file in place.texts.iterdir():
         shutil.copy2(file, other.texts / file.name)
     return other

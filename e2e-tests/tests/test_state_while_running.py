@@ -8,44 +8,11 @@ import sys
 from collections import Counter
 from typing import Any
 
-from millrace_e2e import feed, quickjvm
-from millrace_e2e.harness import APPS, Place, running
+from millrace_e2e import feed
+from millrace_e2e.harness import Place, running
+from millrace_e2e.topologies import remembered
 
 LINES, OF_A_WINDOW, LOOKS = 6000, 10, 4
-
-
-def document() -> dict[str, Any]:
-    quick = {"spark.driver.extraJavaOptions": quickjvm.options()}
-    return {
-        "apiVersion": "millrace.dev/v1alpha1",
-        "kind": "StreamTopology",
-        "metadata": {"name": "remembers"},
-        "spec": {
-            "window": {"maxRecords": OF_A_WINDOW, "maxInterval": "50ms"},
-            "code": {"path": str(APPS)},
-            "parallelism": 2,
-            "spark": {"conf": quick, "driver": {"memory": "512m"}},
-            "sources": [{"name": "lines", "files": {"path": "texts", "format": "text"}}],
-            "processors": [
-                {"name": "parse", "inputs": [{"from": "lines"}], "function": "history:parse"},
-                {"name": "split", "inputs": [{"from": "parse"}], "function": "history:split"},
-                {
-                    "name": "count",
-                    "inputs": [{"from": "split", "key": ["word"]}],
-                    "aggregate": {"columns": [{"name": "n", "function": "count"}]},
-                },
-                {
-                    "name": "number",
-                    "inputs": [{"from": "parse", "key": ["bucket"]}],
-                    "function": "history:number",
-                },
-            ],
-            "sinks": [
-                {"name": f"{name}s", "inputs": [{"from": name}], "files": {"path": f"{name}s"}}
-                for name in ("count", "number")
-            ],
-        },
-    }
 
 
 def scan(place: Place, processor: str) -> tuple[set[int], dict[str, Any]]:
@@ -69,7 +36,7 @@ def expected(window: int) -> dict[str, Counter[str]]:
 
 
 def test_every_answer_is_of_one_window_while_windows_go_on(place: Place) -> None:
-    place.write(document())
+    place.write(remembered(OF_A_WINDOW, watch=True))
     feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 1))
     seen: set[int] = set()
     with running(place, environment={"MILLRACE_E2E_CALL_S": "0.4"}) as run:

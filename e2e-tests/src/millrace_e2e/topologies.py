@@ -145,3 +145,42 @@ def measured(name: str, sinks: list[dict[str, Any]]) -> dict[str, Any]:
             "sinks": sinks,
         },
     }
+
+
+def remembered(of_a_window: int, watch: bool = False, **spec: Any) -> dict[str, Any]:
+    """A count of words and a numbering of lines, both of which remember every key, in windows of
+    so many lines; ``spec`` replaces fields."""
+    quick = {"spark.driver.extraJavaOptions": quickjvm.options()}
+    return {
+        "apiVersion": "millrace.dev/v1alpha1",
+        "kind": "StreamTopology",
+        "metadata": {"name": "remembers"},
+        "spec": {
+            "window": {"maxRecords": of_a_window, "maxInterval": "50ms"},
+            "code": {"path": str(APPS)},
+            "parallelism": 2,
+            "spark": {"conf": quick, "driver": {"memory": "512m"}},
+            "sources": [
+                {"name": "lines", "files": {"path": "texts", "format": "text", "watch": watch}}
+            ],
+            "processors": [
+                {"name": "parse", "inputs": [{"from": "lines"}], "function": "history:parse"},
+                {"name": "split", "inputs": [{"from": "parse"}], "function": "history:split"},
+                {
+                    "name": "count",
+                    "inputs": [{"from": "split", "key": ["word"]}],
+                    "aggregate": {"columns": [{"name": "n", "function": "count"}]},
+                },
+                {
+                    "name": "number",
+                    "inputs": [{"from": "parse", "key": ["bucket"]}],
+                    "function": "history:number",
+                },
+            ],
+            "sinks": [
+                {"name": f"{name}s", "inputs": [{"from": name}], "files": {"path": f"{name}s"}}
+                for name in ("count", "number")
+            ],
+            **spec,
+        },
+    }

@@ -96,6 +96,18 @@ class TestSealing:
         assert r.needed_objects(record) == {"state", "staged", "dead"}
         assert r.needed_objects(r.mark_published(record, 1)) == {"state", "dead"}
 
+    def test_an_object_is_needed_for_every_group_that_it_is_named_for(self) -> None:
+        """Its owners are those of all of them, whichever name of it stands last."""
+        record = replace(
+            opened(window(1, 0, 1)),
+            chains={
+                "p": (Segment("both", 1, 0b11, True), Segment("other", 2, 0b100, False)),
+                "q": (Segment("mine", 1, 0b1, True), Segment("both", 1, 0b1000, True)),
+            },
+            dead=(DeadSegment("dead", 1, 1),),
+        )
+        assert r.object_groups(record) == {"both": 0b1011, "other": 0b100, "mine": 1, "dead": 0}
+
 
 class TestBehind:
     def test_what_is_sealed_and_not_yet_marked_as_published_is_ordinary(self) -> None:

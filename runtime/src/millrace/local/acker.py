@@ -127,7 +127,7 @@ def follow(view: Path) -> Callable[[], Member | None]:
 
     def where() -> Member | None:
         found = watched.look()
-        return found.target[0] if found is not None else None
+        return found.log_member if found is not None else None
 
     return where
 

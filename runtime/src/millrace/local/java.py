@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.engine.jobs.classes import ClassArchiveError, archive, options
+from millrace.engine.jobs.classes import ClassArchiveError, archive, java_program, options
 from millrace.errors import JavaError
 
 OLDEST = 17
@@ -40,7 +39,7 @@ def find_java() -> Java:
     Raises ``JavaError`` where there is none, it does not run, or it is too old.
     """
     home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    program = java_program()
     where = f"JAVA_HOME is {home}, but {program}" if home else "java"
     if program is None:
         raise JavaError(f"java is not on PATH and JAVA_HOME is not set; {_REMEDY}")

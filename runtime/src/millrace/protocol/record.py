@@ -286,10 +286,18 @@ def _find(
 
 def needed_objects(record: Record) -> frozenset[str]:
     """Names of all objects that this record, once committed, still needs (rule 22)."""
-    names = {segment.name for chain in record.chains.values() for segment in chain}
-    names |= {one.name for one in record.dead}
-    names |= {staged.name for sealed in record.unpublished for staged in sealed.staged}
-    return frozenset(names)
+    staged = (one.name for sealed in record.unpublished for one in sealed.staged)
+    return frozenset((*object_groups(record), *staged))
+
+
+def object_groups(record: Record) -> dict[str, int]:
+    """Objects of state and of dead letters that a record names, with all the key groups that each
+    is named for, wherever its chain names it; 0 for dead letters."""
+    groups = {one.name: 0 for one in record.dead}
+    for chain in record.chains.values():
+        for segment in chain:
+            groups[segment.name] = groups.get(segment.name, 0) | segment.groups
+    return groups
 
 
 def digest_of(staged: Iterable[Staged]) -> str:

@@ -119,6 +119,11 @@ class View:
     def stamp(self) -> Stamp:
         return Stamp(self.epoch, self.execution)
 
+    @property
+    def log_member(self) -> Member:
+        """The server on which the ack log lies."""
+        return self.target[0]
+
 
 @dataclass(frozen=True, slots=True)
 class RootRange:

@@ -13,8 +13,8 @@ import xxhash
 from millrace import checked, crash
 from millrace.errors import SnapshotError
 from millrace.protocol.codec import encode_record
-from millrace.protocol.record import mark_published
-from millrace.protocol.types import Record, Segment
+from millrace.protocol.record import mark_published, object_groups
+from millrace.protocol.types import Record
 from millrace.snapshots.manifest import (
     Column,
     Manifest,
@@ -127,22 +127,13 @@ class _Object:
 
 def _objects(record: Record) -> Iterator[_Object]:
     """Every object that a record with shown windows needs, once."""
-    seen: set[str] = set()
-    for processor, chain in record.chains.items():
-        for segment in chain:
-            if segment.name not in seen:
-                seen.add(segment.name)
-                yield _Object(segment.name, _groups(chain, segment), processor, segment.digest)
-    for one in record.dead:
-        yield _Object(one.name, 0)
-
-
-def _groups(chain: tuple[Segment, ...], segment: Segment) -> int:
-    """The key groups for which an object is needed, wherever its chain names it."""
-    groups = 0
-    for one in chain:
-        groups |= one.groups if one.name == segment.name else 0
-    return groups
+    state = {
+        segment.name: (processor, segment.digest)
+        for processor, chain in record.chains.items()
+        for segment in chain
+    }
+    for name, groups in object_groups(record).items():
+        yield _Object(name, groups, *state.get(name, ()))
 
 
 def _columns(one: _Object, data: bytes) -> tuple[Column, ...]:

@@ -11,7 +11,7 @@ from millrace.errors import MillraceError, StateServerError
 from millrace.ids import Execution
 from millrace.protocol import events as e
 from millrace.protocol.codec import decode_record, encode_record
-from millrace.protocol.record import needed_objects
+from millrace.protocol.record import needed_objects, object_groups
 from millrace.protocol.server import Found, NotOwner, Ok, Stamped, TagTooLow
 from millrace.protocol.types import Member, Record, Stamp, View
 from millrace.state.client import StateAddress, StateClient, connect
@@ -55,7 +55,7 @@ class Stores:
     def log_member(self) -> tuple[Member, Execution]:
         """The server that holds the ack log, and this driver's execution."""
         view = self._required()
-        return view.target[0], view.execution
+        return view.log_member, view.execution
 
     def log_address(self) -> StateAddress:
         """The same, for tasks."""
@@ -272,8 +272,8 @@ def _nowhere(name: str, silent: Mapping[Member, str], unheard: Collection[str]) 
 
 
 def _named(record: Record) -> list[tuple[str, int]]:
-    """Objects that a record names, with their key groups."""
-    groups = {s.name: s.groups for chain in record.chains.values() for s in chain}
+    """Objects that a record needs, with the key groups that decide on their owners."""
+    groups = object_groups(record)
     return [(name, groups.get(name, 0)) for name in sorted(needed_objects(record))]
 
 

@@ -106,10 +106,16 @@ def _ours(path: Path) -> bool:
     return found.st_uid in (os.geteuid(), 0) and not stat.S_IMODE(found.st_mode) & 0o022
 
 
+def java_program() -> str | None:
+    """Path of the Java that Spark takes: that of ``JAVA_HOME``, be it there or not, else the first
+    one on ``PATH``; None where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
+
+
 def _java() -> bytes:
     """Which Java Spark takes, by where it is and what it says that it is."""
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    program = java_program()
     if program is None or not os.path.exists(program):
         raise JavaError("java is not there")
     real = Path(program).resolve()

@@ -33,7 +33,7 @@ def reachable(folder: WorkFolder) -> Iterator[list[StateClient]]:
     """Clients of all state servers. Raises ``StateServerError``, ``WorkFolderError``."""
     with ExitStack() as stack:
         free = stack.enter_context(held_briefly(folder.path))
-        addresses = _started(folder, stack) if free else _of_the_run(folder)
+        addresses = start_servers(folder, stack) if free else _of_the_run(folder)
         clients = [StateClient(address, folder.uid, timeout_s=5.0) for address in addresses]
         for client in clients:
             stack.callback(client.close)
@@ -60,7 +60,8 @@ def _password(folder: WorkFolder) -> str | None:
     return RunPassword(folder.path).kept() or os.environ.get(PASSWORD_VARIABLE)
 
 
-def _started(folder: WorkFolder, stack: ExitStack) -> list[StateAddress]:
+def start_servers(folder: WorkFolder, stack: ExitStack) -> list[StateAddress]:
+    """Start the topology's state servers until ``stack`` is closed; the folder must be held."""
     addresses = []
     known = members_of(folder, open_ones=True)
     for server in state_servers(folder, topology_of(folder)):

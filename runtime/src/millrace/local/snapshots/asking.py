@@ -13,8 +13,7 @@ from millrace.errors import SnapshotError, StateServerError
 from millrace.homes.documents import Ask, Request
 from millrace.homes.stores import Follower
 from millrace.local.accepted import read_accepted
-from millrace.local.inspect.reading import fetch, topology_of
-from millrace.local.launch import members_of, state_servers
+from millrace.local.inspect.reading import fetch, start_servers, topology_of
 from millrace.local.snapshots.places import absolute, place_of_folder
 from millrace.local.snapshots.unfinished import refuse_unfinished
 from millrace.local.takeover import held_briefly
@@ -123,15 +122,10 @@ def _take_here(folder: WorkFolder, place: Place, name: str, token: str, clock: C
 @contextmanager
 def servers_started(folder: WorkFolder) -> Iterator[list[StateClient]]:
     """Clients of the topology's state servers, started for a while; the folder must be held."""
-    known = members_of(folder, open_ones=True)
     with ExitStack() as stack:
-        clients = []
-        for server in state_servers(folder, topology_of(folder)):
-            if known and server.name not in known:
-                continue
-            stack.callback(server.stop)
-            clients.append(StateClient(server.start(), folder.uid))
-            stack.callback(clients[-1].close)
+        clients = [StateClient(one, folder.uid) for one in start_servers(folder, stack)]
+        for client in clients:
+            stack.callback(client.close)
         yield clients
 
 

@@ -42,6 +42,7 @@ from millrace.local.snapshots.unfinished import mark, marked, unmark
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder, open_folder, unusable
 from millrace.protocol.codec import encode_record
+from millrace.protocol.record import object_groups
 from millrace.protocol.server import NotOwner, Ok, Stamped
 from millrace.protocol.types import Phase, Record, Tag, View
 from millrace.ring import owners
@@ -314,10 +315,7 @@ class _Restore:
         for client in clients.values():
             _accepted_by(client, client.stamp(stamp))
         record = self._manifest.decoded
-        groups = {s.name: 0 for chain in record.chains.values() for s in chain}
-        for chain in record.chains.values():
-            for segment in chain:
-                groups[segment.name] |= segment.groups
+        groups = object_groups(record)
         for part in self._manifest.parts:
             data = read_part(self._place, self._manifest, part)
             for owner in owners_of(view.owners, part.name, groups.get(part.name, 0)):

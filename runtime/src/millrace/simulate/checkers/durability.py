@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from millrace.protocol.types import View
+from millrace.protocol.types import Record, View
 from millrace.simulate import history as h
 from millrace.simulate.checkers.ledger import Ledger
 from millrace.simulate.parts.cluster import Cluster, owners_of
-from millrace.simulate.parts.copying import named
 
 
 class Durability:
@@ -39,3 +38,12 @@ class Durability:
         for name in entry.names:
             if name in self._needed:
                 raise h.ViolationError("rule 22", f"{name} was deleted and is still needed")
+
+
+def named(record: Record) -> dict[str, int]:
+    """Objects that must be on state servers, with their key groups; counted here on its own, so
+    that what copies by another count is found out."""
+    wanted = {one.name: 0 for one in record.dead}
+    for segment in (one for chain in record.chains.values() for one in chain):
+        wanted[segment.name] = wanted.get(segment.name, 0) | segment.groups
+    return wanted

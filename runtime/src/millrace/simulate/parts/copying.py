@@ -6,7 +6,8 @@ from collections import deque
 
 from millrace.protocol import events as e
 from millrace.protocol import server as s
-from millrace.protocol.types import Member, Record, Stamp
+from millrace.protocol.record import object_groups
+from millrace.protocol.types import Member, Stamp
 from millrace.simulate.parts.cluster import Cluster, owners_of
 
 
@@ -19,7 +20,7 @@ class Copying:
         members = {m.name: m for m in action.view.target}
         self.left: deque[tuple[str, Member]] = deque(
             (name, members[owner])
-            for name, groups in named(action.record).items()
+            for name, groups in object_groups(action.record).items()
             for owner in owners_of(action.view.owners, name, groups)
         )
 
@@ -52,10 +53,3 @@ class Copying:
 def refused(member: Member, stamp: Stamp, reply: s.NotOwner) -> e.Refused:
     """The event for a server's refusal."""
     return e.Refused(member, stamp, reply.reason.value, reply.current)
-
-
-def named(record: Record) -> dict[str, int]:
-    """Objects on state servers that a record names, with the key groups that decide on owners."""
-    wanted = {segment.name: segment.groups for chain in record.chains.values() for segment in chain}
-    wanted.update({one.name: 0 for one in record.dead})
-    return wanted
