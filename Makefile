@@ -9,6 +9,7 @@ PYTHON ?= python3
 RUNS ?= 20000
 NAME ?= wordcount
 ARGS ?=
+WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,6 +18,8 @@ MEMBERS := runtime operator e2e-tests
 SOURCES := $(MEMBERS:%=%/src)
 TESTS := $(wildcard $(MEMBERS:%=%/tests))
 LONG_TESTS := runtime/tests/faults runtime/tests/testing $(patsubst %,e2e-tests/tests/test_%.py,chaos_kills crash_points damaged_side_files edits files_life older_copies own_state_server run_histories snapshots scaled_ackers several_state_servers)
+# Half of the tests to each worker, in their order; who is done takes over from the other.
+AT_ONCE := -n $(WORKERS) --dist worksteal
 LINTED := conftest.py $(SOURCES) $(TESTS) $(wildcard examples benchmarks)
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 UV := $(VENV)/uv/bin/uv
@@ -30,12 +33,12 @@ demo: classes ## Word count over real text, checked against an independent count
 ##@ Check it
 
 .PHONY: test
-test: classes ## The tests that CI runs (ARGS="-k name" to choose)
-	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+test: classes ## The tests that CI runs, WORKERS=2 at a time (ARGS="-k name" to choose)
+	@$(BIN)/python -m pytest $(AT_ONCE) $(TESTS) $(ARGS)
 
 .PHONY: test-fast
 test-fast: classes ## The tests without the long ones of crashes, kills and poison
-	@$(BIN)/python -m pytest $(TESTS) $(patsubst %,--ignore=%,$(LONG_TESTS)) $(ARGS)
+	@$(BIN)/python -m pytest $(AT_ONCE) $(TESTS) $(patsubst %,--ignore=%,$(LONG_TESTS)) $(ARGS)
 
 .PHONY: lint
 lint: $(STAMP) ## Format, style, types and the direction of imports

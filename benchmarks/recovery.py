@@ -13,8 +13,10 @@ window read of the state, and what driver and ackers ask for meanwhile. The stat
 how long one takes to come back is in the benchmark of loading.
 
 State is counted as keys of 100 bytes with a total of 8, most of which does not compress. What was
-counted is compared with what was fed. The last line is one JSON object: medians by size in seconds,
-bytes and ``spread``, by how much of the smallest the largest of them lies above it.
+counted is compared with what was fed. Topologies of all sizes run at once, and one after another
+has its driver killed, so that other load on the machine meets all of them. The last line is one
+JSON object: medians by size in seconds and kilobytes, and ``ratio``, the median of what a size took
+to what the smallest one took beside it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,29 +53,74 @@ def main() -> None:
     """Measure every size and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 10, 100, 500], help="in MB")
-    parser.add_argument("--kills", type=int, default=5, help="for each size")
+    parser.add_argument("--kills", type=int, default=5, help="of each size's driver")
     parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")
     options = parser.parse_args()
     stop_cleanly()
     print(machine())
     run = OUT / "recovery"
     shutil.rmtree(run, ignore_errors=True)
-    medians: dict[str, float] = {}
-    for size in options.sizes:
-        found = measured(run / f"{size}", size, options.kills)
-        whole = [one.whole_s for one in found]
+    with ExitStack() as stack:
+        topologies = []
+        for size in options.sizes:
+            topologies.append(Topology(run / f"{size}", size))
+            stack.callback(topologies[-1].side.stop)
+            topologies[-1].fill()
+        for _ in range(options.kills):
+            for topology in topologies:
+                topology.kill()
+    for topology in topologies:
+        check(topology.side.output, options.kills)
+    if not options.keep:
+        shutil.rmtree(run, ignore_errors=True)
+    report(topologies)
+
+
+class Topology:
+    """One that runs, with a state of so many MB. All live at once and are killed in turns."""
+
+    def __init__(self, folder: Path, size_mb: int) -> None:
+        self.size_mb = size_mb
+        self.side = MillraceSide(f"recovery-{size_mb}", spec(), folder)
+        self.found: list[Recovery] = []
+        self._folder = folder
+        self._roots = max(1, round(size_mb * 1e6 / (KEY_BYTES + TOTAL_BYTES) / KEYS_A_LINE))
+
+    def fill(self) -> None:
+        """Feed it its state."""
+        fed = self._folder / "fed.txt"
+        lines = (f"{n * KEYS_A_LINE} {KEYS_A_LINE}\n" for n in range(self._roots))
+        fed.write_text("".join(lines))
+        self.side.feed([fed])
+        wait_for(self.side, self._roots)
+
+    def kill(self) -> None:
+        """Kill its driver once."""
+        one = self._folder / "one.txt"
+        one.write_text(f"0 {TOUCHED}\n")
+        self._roots += 1
+        self.found.append(killed(self.side, one, self._roots))
+        took = self.found[-1]
+        print(f"    {self.size_mb} MB: {took.whole_s:.2f} s, {summary([took])}", flush=True)
+
+
+def report(topologies: Sequence[Topology]) -> None:
+    """Print medians, and what each size takes of the time of the smallest one beside it."""
+    figures: dict[str, float] = {}
+    smallest = [one.whole_s for one in topologies[0].found]
+    for topology in topologies:
+        whole = [one.whole_s for one in topology.found]
+        ratios = [own / other for own, other in zip(whole, smallest, strict=True)]
         print(
-            f"  {size:4d} MB: {statistics.median(whole):6.2f} s to the first sealed window "
-            f"({min(whole):.2f} to {max(whole):.2f}), {summary(found)}",
+            f"  {topology.size_mb:4d} MB: {statistics.median(whole):6.2f} s to the first sealed "
+            f"window ({min(whole):.2f} to {max(whole):.2f}), {summary(topology.found)}",
             flush=True,
         )
         for name in ("whole_s", "cpu_s", "view_s", "read_kb"):
-            values = [getattr(one, name) for one in found]
-            medians[f"{size}_mb_{name}"] = round(statistics.median(values), 2)
-        if not options.keep:
-            shutil.rmtree(run / f"{size}", ignore_errors=True)
-    totals = [medians[f"{size}_mb_whole_s"] for size in options.sizes]
-    last_line({**medians, "spread": round(max(totals) / min(totals) - 1, 3)})
+            values = [getattr(one, name) for one in topology.found]
+            figures[f"{topology.size_mb}_mb_{name}"] = round(statistics.median(values), 2)
+        figures[f"{topology.size_mb}_mb_ratio"] = round(statistics.median(ratios), 3)
+    last_line(figures)
 
 
 @dataclass(frozen=True)
@@ -95,29 +143,6 @@ def summary(found: Sequence[Recovery]) -> str:
         f"{median('cpu_s'):6.2f} s of CPU, view {median('view_s'):.2f} s, "
         f"read {median('read_kb'):.0f} KB"
     )
-
-
-def measured(folder: Path, size_mb: int, kills: int) -> list[Recovery]:
-    """What each kill took."""
-    lines = max(1, round(size_mb * 1e6 / (KEY_BYTES + TOTAL_BYTES) / KEYS_A_LINE))
-    side = MillraceSide(f"recovery-{size_mb}", spec(), folder)
-    try:
-        fed = folder / "fed.txt"
-        fed.write_text("".join(f"{n * KEYS_A_LINE} {KEYS_A_LINE}\n" for n in range(lines)))
-        side.feed([fed])
-        roots = lines
-        wait_for(side, roots)
-        found = []
-        one = folder / "one.txt"
-        one.write_text(f"0 {TOUCHED}\n")
-        for _ in range(kills):
-            roots += 1
-            found.append(killed(side, one, roots))
-            print(f"    {size_mb} MB: {found[-1].whole_s:.2f} s, {summary(found[-1:])}", flush=True)
-    finally:
-        side.stop()
-    check(side.output, kills)
-    return found
 
 
 def killed(side: MillraceSide, file: Path, roots: int) -> Recovery:
