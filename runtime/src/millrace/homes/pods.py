@@ -1,0 +1,138 @@
+"""What the pods of a topology are called and given: the operator renders it, the pods read it.
+
+Pure names and numbers; ``docs/pods.md`` says what each of them is for. The images' entry point is
+``python -m millrace.pods``, so that a container's ``args`` are one of ``Role``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+
+GROUP = "millrace.dev"
+
+
+class Role(StrEnum):
+    """What a pod does: its container's first argument and its label ``ROLE_LABEL``."""
+
+    DRIVER = "driver"
+    ACKER = "acker"
+    STATE_SERVER = "state-server"
+    EXECUTOR = "executor"
+
+
+# -- labels
+
+TOPOLOGY_LABEL = f"{GROUP}/topology"
+ROLE_LABEL = "app.kubernetes.io/component"
+
+# -- environment variables
+
+POD_NAME = "MILLRACE_POD_NAME"
+POD_NAMESPACE = "MILLRACE_POD_NAMESPACE"
+POD_IP = "MILLRACE_POD_IP"
+TOPOLOGY = "MILLRACE_TOPOLOGY"
+UID = "MILLRACE_UID"
+LOG_LEVEL = "MILLRACE_LOG_LEVEL"
+RUN_NONCE = "MILLRACE_RUN_NONCE"
+IMAGE = "MILLRACE_IMAGE"
+IMAGE_PULL_POLICY = "MILLRACE_IMAGE_PULL_POLICY"
+MAX_MEMORY = "MILLRACE_MAX_MEMORY_BYTES"
+
+DOWNWARD = {POD_NAME: "metadata.name", POD_NAMESPACE: "metadata.namespace", POD_IP: "status.podIP"}
+"""Variables of every pod that the downward API fills, with their field paths."""
+
+# -- mounted files
+
+CONFIG_FOLDER = "/etc/millrace/config"
+SECRET_FOLDER = "/etc/millrace/secret"
+CODE_FOLDER = "/opt/millrace/code"
+WORK_FOLDER = "/var/lib/millrace"
+DATA_FOLDER = "/data"
+SCRATCH_FOLDER = "/tmp"
+
+TOPOLOGY_KEY = "topology.json"
+DRIVER_KEY = "driver.json"
+EXECUTOR_KEY = "executor.yaml"
+
+PASSWORD_KEY = "password"
+RUN_KEY = "run-key"
+
+EXECUTOR_CONTAINER = "executor"
+"""Name of the container of ``EXECUTOR_KEY`` that Spark fills in."""
+
+# -- ports
+
+HEALTH_PORT = 8081
+STATE_PORT = 6379
+SPARK_DRIVER_PORT = 7078
+SPARK_BLOCKS_PORT = 7079
+
+READY_PATH = "/ready"
+LIVE_PATH = "/live"
+INCARNATION_PATH = "/incarnation"
+
+USER_ID = 65532
+"""User and group of every container, and the ``fsGroup`` of every pod."""
+
+GRACE_S = {Role.DRIVER: 30, Role.ACKER: 5, Role.STATE_SERVER: 30, Role.EXECUTOR: 5}
+"""``terminationGracePeriodSeconds`` by role."""
+
+
+# -- names of objects
+
+
+def view_map(topology: str) -> str:
+    """The ConfigMap of the view: written by drivers, read by ackers."""
+    return f"{topology}-view"
+
+
+def inbox_map(topology: str) -> str:
+    """The ConfigMap of what is said to the driver: the proposal, and requests."""
+    return f"{topology}-inbox"
+
+
+def journal_map(topology: str) -> str:
+    """The ConfigMap of what the driver tells: figures and events."""
+    return f"{topology}-journal"
+
+
+def secret(topology: str) -> str:
+    """The Secret that all pods mount."""
+    return f"{topology}-secret"
+
+
+def pod_name(topology: str, role: Role, number: int) -> str:
+    """Name of a pod of the operator's, and for a driver of the ConfigMap that it mounts;
+    executors are named by Spark."""
+    part = "state" if role is Role.STATE_SERVER else role.value
+    return f"{topology}-{part}-{number}"
+
+
+def executor_prefix(driver_pod: str) -> str:
+    """What the names of a driver's executors begin with; Spark adds ``-exec-<n>``, and takes no
+    more than 47 characters."""
+    if len(driver_pod) <= _LONGEST_PREFIX:
+        return driver_pod
+    digest = hashlib.blake2b(driver_pod.encode(), digest_size=4).hexdigest()
+    return f"{driver_pod[: _LONGEST_PREFIX - 9].rstrip('-')}-{digest}"
+
+
+_LONGEST_PREFIX = 47
+
+
+def state_url(ip: str) -> str:
+    """Address of the state server in the pod with this IP."""
+    host = f"[{ip}]" if ":" in ip else ip
+    return f"redis://{host}:{STATE_PORT}"
+
+
+# -- keys inside the ConfigMaps
+
+VIEW_VERSION = "version"
+VIEW = "view"
+WRITTEN_BY = "writtenBy"
+PROPOSAL = "proposal"
+REQUEST_PREFIX = "request."
+STATUS = "status"
+EVENTS = "events"
