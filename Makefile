@@ -82,6 +82,10 @@ schema: $(STAMP) ## Generate the schema and the reference of topology files
 	@$(BIN)/millrace schema > docs/topology.schema.json
 	@$(BIN)/millrace schema --markdown > docs/topology.md
 
+.PHONY: crds
+crds: $(STAMP) ## Generate the custom resource definitions
+	@$(BIN)/python -m millrace_operator.crds crds
+
 .PHONY: states
 states: $(STAMP) ## Generate the description of the driver's states and of the deliberate bugs
 	@$(BIN)/python -m millrace.simulate.states > docs/windows.md
@@ -94,6 +98,8 @@ verify: $(STAMP) ## Fail where generated files differ from what they are generat
 		&& $(BIN)/python -m millrace.simulate.states | diff -u docs/windows.md - \
 		&& $(BIN)/python -m millrace.simulate.bugs.table | diff -u docs/bugs.md - \
 		|| { echo "docs/ is out of date; run: make schema states" >&2; exit 1; }
+	@$(BIN)/python -m millrace_operator.crds --verify crds \
+		|| { echo "crds/ is out of date; run: make crds" >&2; exit 1; }
 
 .PHONY: venv
 venv: $(STAMP) ## Build .venv (done by every target that needs it)

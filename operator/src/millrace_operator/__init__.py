@@ -1,6 +1,7 @@
 """The Kubernetes operator of Millrace.
 
-A skeleton for now: ``millrace run`` plays the operator's part on one machine. The operator may
+No controller yet: ``millrace run`` plays the operator's part on one machine. ``api`` has the custom
+resources, and ``python -m millrace_operator.crds`` makes their definitions. The operator may
 import ``millrace.topology``, ``millrace.protocol``, ``millrace.ring`` and the errors, never
 pyspark, so that its image needs no JVM.
 """

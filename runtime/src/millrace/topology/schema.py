@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from millrace.topology.duration import Duration
@@ -24,14 +25,21 @@ def json_schema() -> dict[str, Any]:
 
     What holds between fields is not in it: ``millrace validate`` checks that.
     """
-    raw = StreamTopology.model_json_schema(by_alias=True, schema_generator=_Generator)
-    schema: dict[str, Any] = _tidy(raw)
+    schema = schema_of(StreamTopology)
     # A bare On or Off is a boolean for tools that read YAML 1.1.
     schema["$defs"][Tracking.__name__] = {
         "description": "Whether tuple trees are tracked.",
         "enum": ["On", "Off", True, False],
     }
     return {"$schema": DIALECT, "title": StreamTopology.__name__, **schema}
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """JSON Schema of a model as files have it: what may be left out is not null, and durations are
+    text. Models that it is made of stand below ``$defs``."""
+    raw = model.model_json_schema(by_alias=True, schema_generator=_Generator)
+    schema: dict[str, Any] = _tidy(raw)
+    return schema
 
 
 def reference() -> str:
