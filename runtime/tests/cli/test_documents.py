@@ -29,7 +29,7 @@ from millrace import ddl, spec_of
 from millrace.cli.app import build_app
 from millrace.errors import ExitCode
 from millrace.functions import FunctionKind
-from millrace.local.restarts import FINAL_CODES
+from millrace.homes.restarts import FINAL_CODES
 from millrace.protocol.windows.decide import BREAKAGE_PAUSES_S
 from millrace.sources.files import FileSource
 from millrace.topology import limits

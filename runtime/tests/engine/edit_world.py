@@ -19,7 +19,7 @@ from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.retired import RetiredSinks
 from millrace.errors import FencedError, SinkError
-from millrace.local.accepted import Accepted, accept
+from millrace.homes.accepted import Accepted, accept
 from millrace.protocol import events as e
 from millrace.protocol import server as s
 from millrace.protocol.codec import decode_record, encode_record

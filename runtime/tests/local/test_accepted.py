@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from millrace.errors import NewerFormatError, WorkFolderError
-from millrace.local.accepted import Accepted, Retired, accept, read_accepted, write_accepted
+from millrace.homes.accepted import Accepted, Retired, accept
+from millrace.local.accepted import read_accepted, write_accepted
 from millrace.protocol.types import Components
 
 

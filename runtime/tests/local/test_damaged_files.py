@@ -26,8 +26,9 @@ from millrace.engine.driver.process import read_settings, read_topology
 from millrace.engine.task import blackbox
 from millrace.engine.task.blackbox import Note, Recipient
 from millrace.errors import ExitCode, MillraceError, NewerFormatError, WorkFolderError
+from millrace.homes.accepted import accept
 from millrace.homes.documents import RunningWindow, Status
-from millrace.local.accepted import accept, read_accepted, write_accepted
+from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.files import write_json
 from millrace.local.inspect.letters import _asked
 from millrace.local.inspect.overview import overview

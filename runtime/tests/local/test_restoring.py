@@ -22,8 +22,9 @@ from millrace.clock import SystemClock
 from millrace.crash import SNAPSHOT_POINTS
 from millrace.errors import ExitCode, SinkError, SnapshotError
 from millrace.homes import codec
+from millrace.homes.accepted import Accepted
 from millrace.homes.settings import in_folder
-from millrace.local.accepted import Accepted, read_accepted, write_accepted
+from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.files import write_json
 from millrace.local.snapshots.asking import servers_started, take
 from millrace.local.snapshots.places import place_of_file

@@ -1,69 +1,17 @@
-"""The topology as it was last accepted in a work folder, and which life each component is in.
-
-Every edit that adds or removes components has a number, and a component is known by its name and
-the number of the edit that brought it. So the record of the topology, which the driver changes
-later, can tell a component from one of the same name that was removed before, however many edits
-were accepted meanwhile and wherever a run died. Sinks that were removed are kept as they were
-declared: windows that are sealed may still have to be shown there.
-"""
+"""The topology as it was last accepted in a work folder (``homes.accepted``), as a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from millrace import checked
 from millrace.errors import NewerFormatError, WorkFolderError
+from millrace.homes.accepted import Accepted, accept, accepted_from
 from millrace.local.files import write_json
-from millrace.protocol.types import Components
 
 FORMAT = 2
 """From 2 on there is a checksum."""
-
-Document = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Retired:
-    """A sink that was removed: its name, the number of its life and its declaration."""
-
-    name: str
-    number: int
-    sink: Document
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A topology's document, and the lives of its components."""
-
-    topology: Document
-    components: Components
-    retired: tuple[Retired, ...] = ()
-
-
-def accept(before: Accepted | None, topology: Document) -> Accepted:
-    """What is accepted once ``topology`` has followed ``before``."""
-    names = {section: _names(topology, section) for section in ("sources", "processors", "sinks")}
-    if before is None:
-        zeros = {section: dict.fromkeys(listed, 0) for section, listed in names.items()}
-        return Accepted(topology, Components(0, **zeros))
-    old = asdict(before.components)
-    same = all(set(old[section]) == set(listed) for section, listed in names.items())
-    if same:
-        return replace(before, topology=topology)
-    number = before.components.edit + 1
-    numbered = {
-        section: {name: old[section].get(name, number) for name in listed}
-        for section, listed in names.items()
-    }
-    gone = tuple(
-        Retired(one["name"], old["sinks"][one["name"]], one)
-        for one in before.topology["spec"]["sinks"]
-        if one["name"] not in numbered["sinks"]
-    )
-    return Accepted(topology, Components(number, **numbered), (*before.retired, *gone))
 
 
 def read_accepted(file: Path, topology: Path) -> Accepted | None:
@@ -82,11 +30,7 @@ def read_accepted(file: Path, topology: Path) -> Accepted | None:
                 "the newer release"
             )
         document = checked.verified(document, required=document["format"] >= FORMAT)
-        return Accepted(
-            document["topology"],
-            Components(**document["components"]),
-            retired_from(document["retired"]),
-        )
+        return accepted_from(document)
     except FileNotFoundError:
         return None
     except (KeyError, TypeError, OSError, checked.DamagedError) as error:
@@ -100,12 +44,3 @@ def read_accepted(file: Path, topology: Path) -> Accepted | None:
 def write_accepted(file: Path, accepted: Accepted) -> None:
     """Replace the file, durably. Raises ``OSError``."""
     write_json(file, checked.with_checksum({"format": FORMAT, **asdict(accepted)}))
-
-
-def retired_from(listed: Iterable[Document]) -> tuple[Retired, ...]:
-    """Removed sinks from their JSON. Raises ``KeyError``, ``TypeError``."""
-    return tuple(Retired(one["name"], one["number"], one["sink"]) for one in listed)
-
-
-def _names(topology: Document, section: str) -> list[str]:
-    return [part["name"] for part in topology["spec"].get(section, ())]

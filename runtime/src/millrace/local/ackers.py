@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millrace.clock import Clock
+from millrace.homes.restarts import FINAL_CODES
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death
-from millrace.local.restarts import FINAL_CODES
 from millrace.protocol.ackerload import AckerBounds, Trend, ackers_for
 from millrace.state.client import StateAddress
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from millrace.clock import Clock
 from millrace.homes.documents import ProcessRow
+from millrace.homes.restarts import Restarts
 from millrace.local.children import Child, ProcessSpec
 from millrace.local.logs import Lines, LogFile, LogPump
-from millrace.local.restarts import Restarts
 from millrace.local.workdir import WorkFolder
 
 _TAIL_LINES = 40

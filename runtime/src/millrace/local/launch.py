@@ -15,10 +15,11 @@ from millrace.addresses import without_password
 from millrace.clock import Clock
 from millrace.errors import MillraceError, ProtocolError, TopologyError, WorkFolderError
 from millrace.homes import codec
+from millrace.homes.accepted import accept
 from millrace.homes.documents import Ask
 from millrace.homes.settings import PASSWORD_VARIABLE, RetiredSink, in_folder
 from millrace.local import scratch
-from millrace.local.accepted import accept, read_accepted, write_accepted
+from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.ackers import ACKER, AckerPlan
 from millrace.local.children import ProcessSpec
 from millrace.local.files import write_json

@@ -18,8 +18,8 @@ from typing import Protocol
 from millrace.clock import Clock
 from millrace.errors import MillraceError, StateServerError
 from millrace.homes.documents import ProcessRow
+from millrace.homes.restarts import Again, Restarts
 from millrace.local.processes import ProcessId
-from millrace.local.restarts import Again, Restarts
 from millrace.local.workdir import MARK
 from millrace.protocol.types import Member, Phase, View
 from millrace.state.client import StateAddress, StateClient, discover

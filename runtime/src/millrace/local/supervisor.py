@@ -36,13 +36,13 @@ from millrace.errors import ExitCode, NewerFormatError
 from millrace.guard import become_subreaper
 from millrace.homes import codec
 from millrace.homes.documents import ProcessRow, ProcessTable, Proposal, RunEvent, Scale
+from millrace.homes.restarts import FINAL_CODES, GiveUp
 from millrace.local.ackers import ACKER_STOP_S, AckerKeeper, AckerPlan
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death, await_any
 from millrace.local.files import write_json
 from millrace.local.logs import RunLog
 from millrace.local.processes import ProcessId, kill_marked
-from millrace.local.restarts import FINAL_CODES, GiveUp
 from millrace.local.scale import Scaling, server_names
 from millrace.local.servers import ServerKeeper, StateServer
 from millrace.local.takeover import Lease, fenced_by

@@ -31,9 +31,10 @@ from pydantic import ValidationError
 from millrace import checked, crash
 from millrace.clock import Clock
 from millrace.errors import SinkError, SnapshotError, StateServerError
+from millrace.homes.accepted import Accepted, accept
 from millrace.homes.documents import Status
 from millrace.ids import Epoch, Execution, Seq, Timeline, WindowNumber
-from millrace.local.accepted import Accepted, accept, write_accepted
+from millrace.local.accepted import write_accepted
 from millrace.local.files import write_json
 from millrace.local.launch import state_servers
 from millrace.local.scale import server_names

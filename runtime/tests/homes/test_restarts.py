@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.errors import ExitCode
-from millrace.local.restarts import DELAYS_S, FINAL_CODES, Again, GiveUp, Restarts
+from millrace.homes.restarts import DELAYS_S, FINAL_CODES, Again, GiveUp, Restarts
 
 
 def test_waits_grow_without_progress_and_are_forgotten_with_it() -> None:

@@ -55,22 +55,22 @@ class Restarts:
 
     final_codes: Mapping[int, int] = field(default_factory=dict)
     count: int = 0
-    _fruitless: int = 0
-    _same_code: tuple[int, int] = (0, 0)
+    fruitless: int = 0
+    same_code: tuple[int, int] = (0, 0)
 
     def ended(self, code: int, lived_s: float, progressed: bool) -> Again | GiveUp:
         """Decide after a life that ended with ``code`` (negative: a signal)."""
         # Failing at the same window again and again may take long and is no progress.
         long = lived_s >= LONG_LIFE_S and code != ExitCode.ENGINE
         if progressed or long:
-            self._fruitless = 0
-            self._same_code = (0, 0)
-        last, times = self._same_code
-        self._same_code = (code, times + 1 if code == last else 1)
+            self.fruitless = 0
+            self.same_code = (0, 0)
+        last, times = self.same_code
+        self.same_code = (code, times + 1 if code == last else 1)
         allowed = self.final_codes.get(code)
-        if allowed is not None and self._same_code[1] >= allowed:
-            return GiveUp(code, self._same_code[1])
-        delay_s = DELAYS_S[min(self._fruitless, len(DELAYS_S) - 1)]
-        self._fruitless += 1
+        if allowed is not None and self.same_code[1] >= allowed:
+            return GiveUp(code, self.same_code[1])
+        delay_s = DELAYS_S[min(self.fruitless, len(DELAYS_S) - 1)]
+        self.fruitless += 1
         self.count += 1
         return Again(delay_s)
