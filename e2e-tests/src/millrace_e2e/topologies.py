@@ -24,7 +24,8 @@ ENTRIES = "rows"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What differs between histories. ``redis`` is the URL of a server for two further sinks."""
+    """What differs between histories. ``redis`` is the URL of a server for two further sinks; with
+    ``hoards`` the state of each bucket grows by a kilobyte a line."""
 
     guarantee: str = "ExactlyOnce"
     max_records: int = 1000
@@ -38,6 +39,8 @@ class Shape:
     state_url: str | None = None
     servers: int = 1
     copies: int = 1
+    state_memory: str | None = None
+    hoards: bool = False
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -59,7 +62,7 @@ def history(shape: Shape, name: str = "history") -> dict[str, Any]:
         "apiVersion": "millrace.dev/v1alpha1",
         "kind": "StreamTopology",
         "metadata": {"name": name},
-        "spec": {**_settings(shape), "processors": _processors(), "sinks": sinks},
+        "spec": {**_settings(shape), "processors": _processors(shape), "sinks": sinks},
     }
 
 
@@ -73,6 +76,8 @@ def _settings(shape: Shape) -> dict[str, Any]:
     servers: dict[str, Any] = {"replicas": shape.servers, "copies": shape.copies}
     if shape.state_url is not None:
         servers = {"url": shape.state_url}
+    if shape.state_memory is not None:
+        servers["memory"] = shape.state_memory
     return {
         "guarantee": shape.guarantee,
         "window": {"maxRecords": shape.max_records, "maxInterval": "50ms"},
@@ -97,7 +102,7 @@ def _settings(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _processors() -> list[dict[str, Any]]:
+def _processors(shape: Shape) -> list[dict[str, Any]]:
     return [
         {"name": "parse", "inputs": [{"from": "lines"}], "function": "history:parse"},
         {"name": "split", "inputs": [{"from": "parse"}], "function": "history:split"},
@@ -110,7 +115,7 @@ def _processors() -> list[dict[str, Any]]:
         {
             "name": "number",
             "inputs": [{"from": "parse", "key": ["bucket"]}],
-            "function": "history:number",
+            "function": "history:hoard" if shape.hoards else "history:number",
         },
     ]
 

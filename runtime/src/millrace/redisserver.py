@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -22,6 +25,24 @@ class Trouble(Enum):
     PASSING = "passing"
     OTHER = "other"
 
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """How much memory a server's data takes, and how much it may take; 0: there is no limit."""
+
+    used_bytes: int
+    limit_bytes: int
+
+    @property
+    def share(self) -> float:
+        """The used part of the limit; 0 where there is none."""
+        return self.used_bytes / self.limit_bytes if self.limit_bytes else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.used_bytes / _MIB:.1f} of {self.limit_bytes / _MIB:.1f} MiB"
+
+
+_MIB = 1 << 20
 
 _PASSING = ("BUSY", "MISCONF")
 """How refusals begin that pass and have no class: a long script, a full disk."""
@@ -57,6 +78,13 @@ def open_client(
         protocol=2,
         **options,
     )
+
+
+def memory_of(client: redis.Redis) -> MemoryUse:
+    """What a server says of its memory, counted as it does when it refuses a write."""
+    told = cast("Mapping[str, Any]", client.info("memory"))
+    uncounted = int(told.get("mem_not_counted_for_evict", 0))
+    return MemoryUse(int(told["used_memory"]) - uncounted, int(told["maxmemory"]))
 
 
 def trouble_of(error: redis.RedisError | OSError) -> Trouble:

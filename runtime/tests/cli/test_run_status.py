@@ -86,6 +86,18 @@ def test_a_living_run_shows_figures_and_processes(work: Path, tmp_path: Path) ->
         lease.release()
 
 
+def test_how_full_limited_state_servers_are_is_shown(work: Path, tmp_path: Path) -> None:
+    memory = [
+        {"name": "state-0", "usedBytes": 64 << 20, "limitBytes": 64 << 20, "full": True},
+        {"name": "state-1", "usedBytes": 5 << 20, "limitBytes": 0, "full": False},
+    ]
+    write_json(work / "status.json", {**FIGURES, "memory": memory})
+    assert document(cwd=tmp_path)["memory"] == memory
+    told = " ".join(status(cwd=tmp_path).split())
+    assert "state memory state-0 uses 64.0 of 64.0 MiB (full: windows wait)" in told
+    assert "state-1" not in told
+
+
 def test_while_spark_is_starting_the_state_says_so(work: Path, tmp_path: Path) -> None:
     lease = take_over(work, lambda _: None)
     me = ProcessId.me()

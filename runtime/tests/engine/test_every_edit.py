@@ -321,6 +321,15 @@ CASES: dict[str, list[Case]] = {
             **sees(lambda s: (s.protocol.copies, s.processes.scaling.copies), (1, 1), (2, 2)),
         )
     ],
+    "spec.stateServers.memory": [
+        case(
+            "spec.stateServers.memory=64m",
+            **sees(
+                lambda s: [one._max_memory_bytes for one in s.processes.servers], [0], [1 << 26]
+            ),
+            reason="windows that waited for room go on",
+        )
+    ],
     "spec.stateServers.url": [refused("spec.stateServers.url=redis://h")],
     "spec.snapshots.to": [
         case(

@@ -16,7 +16,7 @@ from millrace.protocol.types import AttemptId, CloseMarker, Intent, Phase, Verdi
 from millrace.ring import assign
 from millrace.state.client import connect
 from millrace.state.embedded import EmbeddedServer
-from millrace.tracking.log import AckLog, decode_control
+from millrace.tracking.log import AckLog, AckLogFullError, decode_control
 
 UID = "judged"
 ATTEMPT = AttemptId(1, 1, 1)
@@ -27,11 +27,13 @@ def nobody(_):
     """Is told in vain."""
 
 
-def until(look):
-    end_s = time.monotonic() + ANSWER_S
-    while not look():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+def refuse(redis):
+    """From now on the server refuses whatever would be written."""
+    redis.config_set("min-replicas-to-write", 1)
+
+
+def relent(redis):
+    redis.config_set("min-replicas-to-write", 0)
 
 
 @pytest.fixture
@@ -85,9 +87,9 @@ def test_ackers_that_could_not_be_told_of_are_told_of_with_what_comes_next(serve
     asking, _, _ = verdicts
     redis = connect(server.address, UID).redis
     asking.open(ATTEMPT, 10)
-    redis.config_set("maxmemory", 1)
+    refuse(redis)
     asking.members(("acker-1",))
-    redis.config_set("maxmemory", 0)
+    relent(redis)
     assert set(owners_told(redis)[-1]) == {"acker-0"}
     if by == "window":
         asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10)
@@ -104,12 +106,12 @@ def test_a_question_that_was_refused_is_put_again_until_it_is_answered(server, v
     redis = connect(server.address, UID).redis
     asking.open(ATTEMPT, 10)
     marker = CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ())
-    redis.config_set("maxmemory", 1)
+    refuse(redis)
     asking.ask(marker)
-    assert "'maxmemory'" in told.get(timeout=ANSWER_S).text
+    assert "Not enough good replicas" in told.get(timeout=ANSWER_S).text
     log = AckLog(redis, UID)
     assert not [f for _, f in log.read({log.control_key: "0-0"})[log.control_key] if b"close" in f]
-    redis.config_set("maxmemory", 0)
+    relent(redis)
     for _ in range(2):
         asking.ask(marker)
     given = Verdict(ATTEMPT, tuple(range(16)), 0, (), True)
@@ -120,19 +122,23 @@ def test_a_question_that_was_refused_is_put_again_until_it_is_answered(server, v
     assert len([fields for _, fields in entries if b"close" in fields]) == 1
 
 
-def test_an_answer_that_no_acker_can_write_is_told(server, verdicts):
-    """The question is in the log, and then the server takes nothing any more."""
-    asking, _, told = verdicts
+def test_a_server_without_memory_takes_what_leads_to_a_verdict(server, verdicts):
+    """The seal behind it gives memory back."""
+    asking, events, told = verdicts
     redis = connect(server.address, UID).redis
-    asking.open(ATTEMPT, 10)
-    marker = CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ())
-    asking.ask(marker)
-    log = AckLog(redis, UID)
-    until(
-        lambda: any(b"close" in f for _, f in log.read({log.control_key: "0-0"})[log.control_key])
-    )
     redis.config_set("maxmemory", 1)
-    assert "'maxmemory'" in told.get(timeout=ANSWER_S).text
+    log = AckLog(redis, UID)
+    asking.open(ATTEMPT, 10)
+    asking.members(("acker-0", "acker-1"))
+    with pytest.raises(AckLogFullError, match=r"of 0\.0 MiB are used"):
+        log.append(ATTEMPT, [(0, b"xors")])
+    asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
+    log.answer(ATTEMPT, [Verdict(ATTEMPT, (p,), 0, (), True) for p in range(16)])
+    given = Verdict(ATTEMPT, tuple(range(16)), 0, (), True)
+    assert events.get(timeout=ANSWER_S) == e.VerdictGiven(given)
+    asking.forget([ATTEMPT])
+    assert not redis.exists(log.verdict_key(ATTEMPT))
+    assert told.empty()
     redis.config_set("maxmemory", 0)
 
 

@@ -155,11 +155,17 @@ def test_windows_wait_while_the_state_server_has_no_memory_left(live, place, own
     life.until(lambda: life.sealed() >= 5, "windows")
     redis = StateClient(own_server.address, life.uid).redis
     redis.config_set("maxmemory", 1)
-    life.until(lambda: life.said("'maxmemory'"), "a warning")
-    assert life.sealed() * WINDOW < LINES
+    life.until(lambda: life.events("StateServerFull"), "a warning")
+    held = life.sealed()
+    assert held * WINDOW < LINES
     redis.config_set("maxmemory", 0)
     assert life.wait() == 0
     assert judge(place, Promise.EXACTLY_ONCE) == []
+    (full,), (back,) = life.events("StateServerFull"), life.events("StateServerBack")
+    assert "of 0.0 MiB are used" in full["text"]
+    assert full["warning"]
+    assert "has room again" in back["text"]
+    assert not life.events("WindowHeldUp")
 
 
 # -- sinks

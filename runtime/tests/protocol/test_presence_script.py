@@ -151,6 +151,60 @@ def test_a_full_server_is_back_when_it_takes_a_record_again() -> None:
     assert notices(script, "StateServer") == ["StateServerFull", "StateServerBack"]
 
 
+FULL = (
+    OPENED
+    + """
+died full a
+-> Notify StateServerFull
+wait 1
+tick
+-> SendStamp a1 e1x2
+-> Run 2 of 4: 0+4
+"""
+)
+
+
+def test_a_server_without_room_for_a_window_is_told_once_until_one_is_sealed() -> None:
+    """It answers stamps and takes records all the while; each try waits longer, up to 16 s."""
+    script = Script().play(plain(START, FULL))
+    for pause_s in (2, 4, 8, 16, 16):
+        runs = [a for a in script.actions if isinstance(a, e.Run)]
+        script.tell("died full a", f"wait {pause_s - 1}", "tick", "stamped a1 R")
+        assert [a for a in script.actions if isinstance(a, e.Run)] == runs
+        script.tell("wait 1", "tick")
+        assert len([a for a in script.actions if isinstance(a, e.Run)]) == len(runs) + 1
+    assert notices(script, "StateServer") == ["StateServerFull"]
+    assert notices(script, "WindowHeldUp") == []
+    script.tell("done")
+    assert notices(script, "StateServer") == ["StateServerFull"]
+    script.tell("ack a1")
+    assert notices(script, "StateServer") == ["StateServerFull", "StateServerBack"]
+    # The next time is another one, with its pauses from the shortest on.
+    script.tell("planned 4", "ack a1", "died full a")
+    assert notices(script, "StateServer")[2:] == ["StateServerFull"]
+    assert e.Wake(script.now_s + 1.0) in script.actions
+
+
+def test_what_sinks_have_shown_is_noted_while_a_window_waits_for_room() -> None:
+    """What was staged for them can be deleted then."""
+    script = Script().play(plain(START, OPENED))
+    script.tell("planned 4", "done", "ack a1", "died full a", "published 4")
+    assert script.transcript[-1] == ("-> SendRecord a1 1.2.1.4 sealed 4 published 4, open 5: 4+4")
+    script.tell("ack a1")
+    runs = [action for action in script.actions if isinstance(action, e.Run)]
+    script.tell("wait 1", "tick")
+    assert len([action for action in script.actions if isinstance(action, e.Run)]) == len(runs) + 1
+
+
+def test_a_server_that_left_the_view_is_not_told_to_have_room_again() -> None:
+    script = Script(copies=1).play(plain(START, FULL))
+    script.tell("propose b1", "cas done", "record S 1.2.1.2 sealed 3", "stamped a1 S")
+    script.tell("stamped b1 none", "copied", "ack b1", "cas done", "fenced")
+    script.tell("planned 4", "ack b1", "done", "ack b1")
+    assert script.machine.windows.record.sealed == 4, script.transcript[-30:]
+    assert notices(script, "StateServer") == ["StateServerFull"]
+
+
 def test_a_stop_does_not_wait_for_a_server_that_is_away() -> None:
     """Waiting would bring nothing: the next driver goes on from the record either way."""
     script = Script().play(plain(START, UNDER_WAY["a record write"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import random
+import re
 import socket
 import threading
 import time
@@ -271,8 +272,15 @@ def test_full_memory_refuses_objects_and_still_takes_records(tmp_path: Path) -> 
         client = StateClient(full.address, "t")
         client.stamp(STAMP)
         names = list(_fill(client))
-        with pytest.raises(OutOfMemoryError, match="its memory is full; raise its maxmemory"):
+        with pytest.raises(OutOfMemoryError, match="its memory is full; raise its maxmemory") as no:
             client.put(STAMP, [("more", bytes(1 << 20))])
+        used = client.memory()
+        assert used.limit_bytes == 6 << 20
+        assert 0.8 < used.share < 1.5
+        assert re.search(r"; [0-9.]+ of 6\.0 MiB are used$", str(no.value))
+        assert no.value.server == "state-0"
+        assert client.put(STAMP, [("a letter", b"1")], when_full=True) == OK
+        names.append("a letter")
         assert client.list_objects(STAMP) == Listed(tuple(sorted(names)))
         assert client.write_record(STAMP, Tag(1, 1, 1, 1), b"sealed") == OK
         assert client.stamp(Stamp(1, 2)) != OK

@@ -226,6 +226,14 @@ def test_copies_need_servers():
     assert at(problems, "spec.stateServers.replicas")
 
 
+def test_a_limit_of_memory_is_for_servers_that_millrace_starts():
+    assert found(stateServers={"memory": "8m"}) == []
+    path = "spec.stateServers.memory"
+    assert "too little" in at(found(stateServers={"memory": "7m"}), path).message
+    own = found(stateServers={"memory": "64m", "url": "redis://h:1"})
+    assert "a server of your own" in at(own, path).message
+
+
 def test_code_has_one_place():
     assert at(found(code={"path": ".", "image": "x"}), "spec.code").message == (
         "declares path and image"

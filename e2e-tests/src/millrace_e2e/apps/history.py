@@ -7,6 +7,7 @@ something is killed; as soon as the file that ``MILLRACE_E2E_GATE`` names exists
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -60,6 +61,15 @@ def measure(parsed: dict[str, Any]) -> dict[str, Any]:
 def number(parsed: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     """Number the lines of a bucket: 1, 2, 3, …"""
     state["n"] = (state["n"] or 0) + 1
+    return {"bucket": parsed["bucket"], "n": state["n"], "id": parsed["id"]}
+
+
+@stateful(output="bucket string, n long, id string", state="n long, hoard binary")
+def hoard(parsed: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    """``number``, with a kilobyte for each line that no compression makes smaller."""
+    more = hashlib.shake_256(parsed["id"].encode()).digest(1024)
+    state["n"] = (state["n"] or 0) + 1
+    state["hoard"] = (state["hoard"] or b"") + more
     return {"bucket": parsed["bucket"], "n": state["n"], "id": parsed["id"]}
 
 

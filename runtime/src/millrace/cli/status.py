@@ -163,7 +163,16 @@ def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     members = document["members"] or ()
     if len(members) > 1:
         facts.append(("state servers", ", ".join(members)))
+    limited = [one for one in document["memory"] or () if one["limitBytes"]]
+    if limited:
+        facts.append(("state memory", "; ".join(map(_memory, limited))))
     return facts
+
+
+def _memory(server: Mapping[str, Any]) -> str:
+    used, limit = server["usedBytes"] / 2**20, server["limitBytes"] / 2**20
+    full = " (full: windows wait)" if server["full"] else ""
+    return f"{server['name']} uses {used:,.1f} of {limit:,.1f} MiB{full}"
 
 
 def _processes(rows: list[dict[str, Any]]) -> Table:

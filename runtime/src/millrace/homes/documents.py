@@ -99,6 +99,19 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerMemory:
+    """How much memory a state server uses, and may use (0: any); ``full``: it refused what a window
+    wrote, which waits."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    used_bytes: int
+    limit_bytes: int
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """A driver's figures; ``None`` is what is not known (yet). ``updated`` is wall-clock time."""
 
@@ -122,6 +135,7 @@ class Status:
     lag_records: int | None = None
     roots_per_s: float | None = None
     timings: tuple[Timing, ...] | None = None
+    memory: tuple[ServerMemory, ...] | None = None
     updated: float | None = None
 
     @property

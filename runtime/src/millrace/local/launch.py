@@ -41,6 +41,7 @@ from millrace.topology.edits import Edit, classify, worst
 from millrace.topology.kinds.base import Effect
 from millrace.topology.load import LoadedTopology
 from millrace.topology.model import StreamTopology
+from millrace.topology.scalars import memory_bytes
 from millrace.topology.usercode import code_on_path
 
 Tell = Callable[[str], None]
@@ -162,7 +163,7 @@ def state_servers(
     names = server_names(wanted.replicas)
     names += [name for name in members_of(folder) if name not in names]
     password = password or RunPassword(folder.path)
-    return [_embedded(folder, name, password) for name in names]
+    return [_embedded(folder, name, topology, password) for name in names]
 
 
 def members_of(folder: WorkFolder, *, open_ones: bool = False) -> list[str]:
@@ -181,8 +182,12 @@ def members_of(folder: WorkFolder, *, open_ones: bool = False) -> list[str]:
     return list(dict.fromkeys(member.name for member in members))
 
 
-def _embedded(folder: WorkFolder, name: str, password: RunPassword) -> StateServer:
-    return Embedded(folder.path / name, name, folder.path, password)
+def _embedded(
+    folder: WorkFolder, name: str, topology: StreamTopology, password: RunPassword
+) -> StateServer:
+    limit = topology.spec.state_servers.memory
+    limit_bytes = memory_bytes(limit) if limit is not None else 0
+    return Embedded(folder.path / name, name, folder.path, password, limit_bytes)
 
 
 def _explain_edits(folder: WorkFolder, topology: StreamTopology, tell: Tell) -> None:
@@ -272,7 +277,7 @@ class _Plan:
         return Scaling(
             copies=spec.copies,
             wanted=wanted,
-            make=lambda name: _embedded(folder, name, self._password),
+            make=lambda name: _embedded(folder, name, topology, self._password),
             view=WatchedView(folder.view).look,
             asked=Asked(folder.scale).look,
             refusal=lambda scale: refusal_of(topology, scale),

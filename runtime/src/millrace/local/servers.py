@@ -98,7 +98,12 @@ class Embedded:
     since a folder that was lost begins anew."""
 
     def __init__(
-        self, folder: Path, name: str, work_folder: Path, password: RunPassword | None = None
+        self,
+        folder: Path,
+        name: str,
+        work_folder: Path,
+        password: RunPassword | None = None,
+        max_memory_bytes: int = 0,
     ) -> None:
         self.name = name
         self.address: StateAddress | None = None
@@ -106,6 +111,7 @@ class Embedded:
         self._folder = folder
         self._work_folder = work_folder
         self._password = password or RunPassword(work_folder)
+        self._max_memory_bytes = max_memory_bytes
         self._server: EmbeddedServer | None = None
         self._port = 0
 
@@ -128,7 +134,9 @@ class Embedded:
         return self.address
 
     def _start_on(self, port: int) -> EmbeddedServer:
-        options = EmbeddedOptions(port=port, password=self._password.get())
+        options = EmbeddedOptions(
+            max_memory_bytes=self._max_memory_bytes, port=port, password=self._password.get()
+        )
         try:
             return EmbeddedServer.start(self._folder, self.name, options)
         except StateServerError:

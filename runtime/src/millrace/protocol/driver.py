@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from millrace.ids import NO_WINDOW, WindowNumber
 from millrace.protocol import events as e
 from millrace.protocol.membership import Membership, Owners, Standing
 from millrace.protocol.presence import Presence
@@ -70,10 +71,12 @@ class Driver:
         """React to one event at ``now_s``, seconds of a clock that never jumps."""
         if self.stopped is not None:
             return []
-        before = self.membership.standing
+        before, sealed = self.membership.standing, self._sealed()
         self.membership.suspicion.heard(event)
         actions = self.presence.observe(event, self.membership.view)
         actions += self._react(event, now_s)
+        if self._sealed() > sealed:
+            actions += self.presence.sealed()
         if not any(isinstance(action, e.Stop) for action in actions):
             actions += self._after(before, now_s)
         if isinstance(event, e.Tick) and now_s >= self._resend_s:
@@ -84,6 +87,9 @@ class Driver:
             if isinstance(action, e.Stop):
                 self.stopped = action
         return actions
+
+    def _sealed(self) -> WindowNumber:
+        return self.windows.record.sealed if self.windows.record is not None else NO_WINDOW
 
     def _react(self, event: e.Event, now_s: float) -> list[e.Action]:
         match event:

@@ -396,12 +396,14 @@ class RunDone:
 class RunDied:
     """``member_lost``: a state server was away or a sink full; the window waits as long as that
     lasts. Any other failure without ``evidence`` is run again a few times and then ends the run.
+    ``full`` names a state server that had no memory left for what the attempt wrote.
     """
 
     id: AttemptId
     reason: str
     member_lost: bool = False
     evidence: Evidence = Evidence.NONE
+    full: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 Whatever a driver waits for, a record write, a verdict, a task's objects, is held up in its own
 way by a server that is away. All of them lead to the same two events, since this is told of every
 answer, and the driver asks for a sign of life where something waits that names no member.
+
+One whose memory is full answers all the while and refuses what windows write. Room for a little may
+come and go with every attempt, so it is over when a window is sealed.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ class Presence:
 
     def __init__(self, copies: int = 1) -> None:
         self._missing: dict[str, str] = {}
+        self._full: set[str] = set()
         self._until = "until it is back" if copies == 1 else "until it is back or left out"
 
     @property
@@ -34,6 +38,8 @@ class Presence:
         Answers to an older stamp say nothing of today, and only members of the view's target
         are waited for.
         """
+        if isinstance(event, e.RunDied) and event.full and view is not None:
+            return self._no_room(event.full, event.reason)
         if view is None or not isinstance(event, _ANSWERS):
             return []
         if event.stamp != view.stamp() or event.member not in view.target:
@@ -54,6 +60,18 @@ class Presence:
         """Forget servers that are not waited for any more."""
         names = {m.name for m in view.target}
         self._missing = {name: kind for name, kind in self._missing.items() if name in names}
+        self._full &= names
+
+    def sealed(self) -> list[e.Action]:
+        """What is to be told once a window has been sealed: all that it wrote had room."""
+        full, self._full = sorted(self._full), set()
+        return [e.Notify("StateServerBack", f"state server {one} has room again") for one in full]
+
+    def _no_room(self, name: str, reason: str) -> list[e.Action]:
+        if name in self._full:
+            return []
+        self._full.add(name)
+        return [e.Notify("StateServerFull", f"{reason}; windows wait until then", warning=True)]
 
     def _gone(self, member: Member, kind: str, reason: str) -> list[e.Action]:
         if self._missing.get(member.name) == kind:

@@ -34,9 +34,9 @@ from millrace.protocol.server import (
     WriteReply,
 )
 from millrace.protocol.types import Member, Stamp, Tag
-from millrace.redisserver import open_client
+from millrace.redisserver import MemoryUse, memory_of, open_client
 from millrace.state import messages, scripts
-from millrace.state.errors import UnreachableError
+from millrace.state.errors import OutOfMemoryError, UnreachableError
 from millrace.state.refusals import translated
 from millrace.state.settings import Durability, check_settings
 
@@ -122,8 +122,13 @@ class StateClient:
             return TagTooLow(_tag_of(raw[1]))
         return _not_owner(raw) or OK
 
-    def put(self, stamp: Stamp, objects: Sequence[tuple[str, bytes]]) -> PutReply:
-        """Store objects in one round trip; ``Ok`` when all of them are stored."""
+    def put(
+        self, stamp: Stamp, objects: Sequence[tuple[str, bytes]], *, when_full: bool = False
+    ) -> PutReply:
+        """Store objects in one round trip; ``Ok`` when all of them are stored.
+
+        ``when_full`` is for small ones that something waits for which gives memory back.
+        """
         calls = []
         for batch in messages.of_objects(objects, self.address.shown):
             keys = [self._stamp, self._objects, *(self._key(name) for name, _ in batch)]
@@ -131,7 +136,7 @@ class StateClient:
             for name, data in batch:
                 arguments += (name.encode(), data)
             calls.append((keys, arguments))
-        for raw in self._calls("put", calls):
+        for raw in self._calls("put", calls, when_full=when_full):
             if (refusal := _not_owner(raw)) is not None:
                 return refusal
         return OK
@@ -208,6 +213,11 @@ class StateClient:
                 self._durability = check_settings(self._redis, self.address.shown)
         return self._durability
 
+    def memory(self) -> MemoryUse:
+        """How full the server is."""
+        with translated(self.address.shown):
+            return memory_of(self._redis)
+
     def close(self) -> None:
         """Close all connections of this process."""
         self._redis.close()
@@ -234,27 +244,37 @@ class StateClient:
         calls: Sequence[tuple[list[bytes], list[bytes]]],
         *,
         wait_fsync: bool = False,
+        when_full: bool = False,
     ) -> list[list[Any]]:
         """Run one script several times in one round trip.
 
         Every script may be sent twice, so a broken connection (an idle one that the server has
         closed, say) is tried a second time; a time-out is not.
         """
-        script = scripts.load(name)
-        with translated(self.address.shown):
-            try:
-                replies = self._send(script, calls, wait_fsync)
-            except redis.AuthenticationError:
-                raise
-            except redis.ConnectionError:
-                # What answers now may be the next incarnation, which knows no script yet.
-                replies = self._send(script, calls, wait_fsync)
+        script = scripts.load(name, when_full)
+        try:
+            with translated(self.address.shown):
+                try:
+                    replies = self._send(script, calls, wait_fsync)
+                except redis.AuthenticationError:
+                    raise
+                except redis.ConnectionError:
+                    # What answers now may be the next incarnation, which knows no script yet.
+                    replies = self._send(script, calls, wait_fsync)
+        except OutOfMemoryError as full:
+            raise self._full(full) from full
         if wait_fsync and replies.pop()[0] < 1:
             raise UnreachableError(
                 f"state server {self.address.shown} did not write its append-only file to disk "
                 f"within {self._timeout_s:g} s; look at the disk it writes to"
             )
         return replies
+
+    def _full(self, error: OutOfMemoryError) -> OutOfMemoryError:
+        """The same, with the server's name and how full it is."""
+        told = OutOfMemoryError(f"{error}; {self.memory()} are used")
+        told.server = self.address.name
+        return told
 
     def _send(
         self,

@@ -11,7 +11,10 @@ class UnreachableError(StateServerError):
 
 
 class OutOfMemoryError(StateServerError):
-    """A state server's memory is full; it still takes stamps, records and deletions."""
+    """The memory of the state server ``server`` is full; it still takes records, deletions and
+    whatever else is small."""
+
+    server = ""
 
 
 class NotOwnerError(StateServerError):

@@ -51,8 +51,9 @@ def _translate(shown: str, error: redis.RedisError) -> StateServerError:
         )
     if trouble is Trouble.FULL:
         return OutOfMemoryError(
-            f"state server {shown}: its memory is full; raise its maxmemory, or have less state "
-            "(fewer keys, smaller windows)"
+            f"state server {shown}: its memory is full; raise its maxmemory "
+            "(spec.stateServers.memory where Millrace starts it), or have less state (fewer keys, "
+            "smaller windows)"
         )
     for kind, code, remedy in _CAUSES:
         if (kind is not None and isinstance(error, kind)) or text.upper().startswith(code):

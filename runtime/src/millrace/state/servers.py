@@ -89,7 +89,7 @@ class StateServers:
         """Names of the servers that keep an object."""
         return owners_of(self.access.owners, name, groups)
 
-    def put(self, objects: Iterable[StateObject]) -> None:
+    def put(self, objects: Iterable[StateObject], *, when_full: bool = False) -> None:
         """Store objects; returns when all owners of each have acknowledged (rule 18)."""
         shares: dict[str, list[tuple[str, bytes]]] = {}
         for one in objects:
@@ -98,7 +98,8 @@ class StateServers:
 
         def send(share: tuple[str, list[tuple[str, bytes]]]) -> None:
             owner, held = share
-            _accepted(owner, self._client(owner).put(self.access.stamp, held))
+            reply = self._client(owner).put(self.access.stamp, held, when_full=when_full)
+            _accepted(owner, reply)
 
         self._each(send, list(shares.items()))
 

@@ -105,6 +105,11 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
         Effect.REFUSED,
         f"the state lies on the server that was used so far; {UNDO}",
     ),
+    (
+        "spec.stateServers.memory",
+        Effect.RESTART,
+        "the state servers are started with it; windows that waited for room go on",
+    ),
     ("spec.stateServers", Effect.RESTART, "the members of the view change at the start"),
     ("spec.snapshots", Effect.RESTART, "the driver reads it at its start"),
     ("spec.parallelism", Effect.RESTART, "passes are built with as many partitions"),

@@ -130,6 +130,11 @@ class StateServers(Part):
 
     replicas: Whole = Field(1, ge=1, le=64, description="State servers to run.")
     copies: Whole = Field(1, ge=1, le=8, description="Servers that hold each piece of state.")
+    memory: Memory | None = Field(
+        None,
+        description="Most memory that each server's data may take; windows wait while one is full. "
+        "Default: all there is.",
+    )
     url: Text | None = Field(
         None,
         description="A server of your own, redis://[:password@]host:port[/db]. "

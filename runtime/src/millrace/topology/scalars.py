@@ -55,6 +55,14 @@ Memory = Annotated[
     Field(json_schema_extra={"pattern": _MEMORY}),
     _matching(_MEMORY, "is no amount of memory", 'write a whole number and k, m, g or t: "1g"'),
 ]
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def memory_bytes(text: str) -> int:
+    """Bytes in a valid amount of memory: ``"64m"``."""
+    return int(text[:-1]) * _UNITS[text[-1]]
+
+
 Percent = Annotated[
     str,
     Field(json_schema_extra={"pattern": _PERCENT}),

@@ -34,6 +34,7 @@ from millrace.protocol.acklog import (
 )
 from millrace.protocol.names import read_attempt
 from millrace.protocol.types import AttemptId, CloseMarker, Verdict
+from millrace.redisserver import Trouble, memory_of, trouble_of
 
 _KINDS: dict[str, type[ControlEntry]] = {
     "open": Open,
@@ -46,9 +47,10 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 _LONGEST_BLOCK_S = 1.0
 _BEGINNING = "0-0"
 
+# Both are taken when memory is full: they are small, and what gives memory back waits for them.
 # KEYS: execution, control, then what an open entry makes or a forget entry deletes;
 # ARGV: execution, kind, value, id of the oldest entry to keep ("" all, "=" this one).
-_CONTROL = """
+_CONTROL = """#!lua flags=allow-oom
 local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
 if highest > tonumber(ARGV[1]) then return redis.error_reply('FENCED ' .. highest) end
 if ARGV[2] ~= 'members' and redis.call('EXISTS', KEYS[2]) == 0 then
@@ -66,11 +68,20 @@ if keep ~= '' then redis.call('XTRIM', KEYS[2], 'MINID', keep) end
 return id
 """
 
+# KEYS: verdicts; ARGV: fields and values.
+_ANSWER = """#!lua flags=allow-oom
+return redis.call('XADD', KEYS[1], 'NOMKSTREAM', '*', unpack(ARGV))
+"""
+
 Entry = tuple[str, Mapping[bytes, bytes]]
 
 
 class AckLogLostError(StateServerError):
     """The log of a window attempt is gone, or the attempt is over: it needs a new attempt."""
+
+
+class AckLogFullError(StateServerError):
+    """The memory of the server that holds the ack log is full: tasks add nothing to it."""
 
 
 class AckLog:
@@ -85,6 +96,7 @@ class AckLog:
         self._uid = uid
         self._prefix = f"mr:{{{uid}}}:ack:"
         self._control_script: Any = client.register_script(_CONTROL)
+        self._answer_script: Any = client.register_script(_ANSWER)
         timeout_s = client.connection_pool.connection_kwargs.get("socket_timeout")
         self._block_s = min(_LONGEST_BLOCK_S, timeout_s / 2 if timeout_s else _LONGEST_BLOCK_S)
 
@@ -106,12 +118,6 @@ class AckLog:
     def close(self) -> None:
         """Close the client's connections."""
         self._client.close()
-
-    def full(self) -> bool:
-        """Whether the server takes no entries, since its memory limit is reached."""
-        with self._server("look for room in"):
-            memory = self._client.info("memory")
-        return 0 < int(memory["maxmemory"]) <= int(memory["used_memory"])
 
     # -- tasks
 
@@ -243,7 +249,8 @@ class AckLog:
             partitions = tuple(p for v in trivial for p in v.partitions)
             fields["empty"] = codec.encode(Verdict(attempt, partitions, 0, (), True))
         with self._server("answer to"):
-            self._client.xadd(self.verdict_key(attempt), fields, nomkstream=True)
+            told = [part for field in fields.items() for part in field]
+            self._answer_script(keys=[self.verdict_key(attempt)], args=told)
 
     # -- errors
 
@@ -268,11 +275,20 @@ class AckLog:
             f"execution {execution}; this driver must stop"
         )
 
+    def _full(self) -> AckLogFullError:
+        return AckLogFullError(
+            f"the memory of the state server that holds the ack log of topology {self._uid} is "
+            "full; raise its maxmemory (spec.stateServers.memory where Millrace starts it), or "
+            f"have less state (fewer keys, smaller windows); {memory_of(self._client)} are used"
+        )
+
     @contextmanager
     def _server(self, doing: str) -> Iterator[None]:
         try:
             yield
         except redis.RedisError as error:
+            if trouble_of(error) is Trouble.FULL:
+                raise self._full() from error
             raise StateServerError(
                 f"cannot {doing} the ack log of topology {self._uid}: {error}; is the state "
                 "server up, with the right password and memory left?"

@@ -17,6 +17,7 @@ from millrace.engine.driver.journal import EventTeller
 from millrace.engine.driver.letters import encode_letters
 from millrace.engine.driver.planner import Planner
 from millrace.engine.driver.publisher import Publisher
+from millrace.engine.driver.room import Room
 from millrace.engine.driver.snapshots import SnapshotTaker
 from millrace.engine.driver.stores import GivenUpError, Stores
 from millrace.engine.driver.verdicts import Verdicts
@@ -56,6 +57,7 @@ class Equipment:
     failed: Callable[[MillraceError], None]
     settle: Callable[[], None]
     snapshots: SnapshotTaker | None = None
+    room: Room | None = None
 
 
 class RealPerformer:
@@ -139,6 +141,8 @@ class RealPerformer:
         """End the threads; a running attempt is cancelled."""
         if self._equipment.snapshots is not None:
             self._equipment.snapshots.stop()
+        if self._equipment.room is not None:
+            self._equipment.room.stop()
         for errands in (self._view, self._servers, self._asking, self._cancelling):
             errands.stop()
         if self._active is not None:
@@ -298,7 +302,7 @@ class RealPerformer:
             result = self._active.run(self._equipment.verdicts.planned(plan))
             self._verify(result)
         except AttemptDied as died:
-            self._post(e.RunDied(plan.id, died.reason, died.member_lost, died.evidence))
+            self._post(e.RunDied(plan.id, died.reason, died.member_lost, died.evidence, died.full))
         except MillraceError as error:
             self._broke(plan.id, error)
         except SparkGone as error:

@@ -24,6 +24,7 @@ from millrace.engine.driver.places import open_inbox, open_journal, open_view
 from millrace.engine.driver.planner import Planner
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.retired import RetiredSinks
+from millrace.engine.driver.room import Room
 from millrace.engine.driver.snapshots import SnapshotPlan, SnapshotTaker
 from millrace.engine.driver.statistics import Statistics
 from millrace.engine.driver.stores import Stores
@@ -211,6 +212,9 @@ class DriverProcess:
             post,
         )
         planner.start()
+        room = Room(self._stores.memory, self._tell)
+        room.start()
+        self._statistics.memory = lambda: room.figures
         self._statistics.lag = lambda: planner.lag_records
         self._statistics.taken = planner.taken
         snapshots = self._snapshots()
@@ -230,6 +234,7 @@ class DriverProcess:
             running=self._statistics.running,
             failed=self._failed,
             settle=self._statistics.settle,
+            room=room,
             snapshots=snapshots,
         )
         return RealPerformer(equipment, post, self._loop.fail)

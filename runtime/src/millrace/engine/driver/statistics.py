@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from millrace.clock import Clock
 from millrace.engine.driver.journal import StatusBoard
-from millrace.homes.documents import RunningWindow, Timing
+from millrace.homes.documents import RunningWindow, ServerMemory, Timing
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptPlan, Json, Record, View
 
@@ -22,18 +23,20 @@ class Statistics:
     """Numbers for people; everything exact in them is copied from the committed record.
 
     ``lag`` tells how many records wait in the sources, ``taken`` is told the record's offsets,
-    ``spark_runs`` whether Spark has started.
+    ``spark_runs`` whether Spark has started, ``memory`` how full the state servers are.
     """
 
     def __init__(self, board: StatusBoard, clock: Clock) -> None:
         self.lag: Callable[[], int] = lambda: 0
         self.taken: Callable[[Mapping[str, Json]], None] = lambda _: None
         self.spark_runs: Callable[[], bool] = lambda: False
+        self.memory: Callable[[], tuple[ServerMemory, ...]] = tuple
         self._board = board
         self._clock = clock
         self._record: Record | None = None
         self._recent: deque[tuple[float, int]] = deque(maxlen=RATE_WINDOWS)
         self._opened: dict[int, float] = {}
+        self._full: set[str] = set()
         self._timings: deque[Timing] = deque(maxlen=TIMINGS_KEPT)
         board.change(pid=os.getpid(), state="starting", spark="starting")
         board.tell(force=True)
@@ -56,6 +59,7 @@ class Statistics:
         now = self._clock.monotonic_s()
         if self._record is None or record.sealed > self._record.sealed:
             self._recent.append((now, record.totals.roots))
+            self._full.clear()
         for intent in record.intents:
             self._opened.setdefault(intent.window, now)
         self._record = record
@@ -86,23 +90,29 @@ class Statistics:
     def observe(self, event: e.Event) -> None:
         if isinstance(event, e.RunDone | e.RunDied):
             self._board.change(window=None)
+        if isinstance(event, e.RunDied) and event.full:
+            self._full.add(event.full)
         if isinstance(event, e.Published):
             self._published(event.window)
 
     def write(self, force: bool = False) -> None:
-        self._board.change(lag_records=self.lag(), spark=self._spark())
+        self._board.change(lag_records=self.lag(), spark=self._spark(), memory=self._memory())
         self._board.tell(force)
 
     def settle(self) -> None:
         """Write the figures of the last change, which may have come too soon after another."""
         told = self._board.status
-        if (self.lag(), self._spark()) != (told.lag_records, told.spark):
+        now = (self.lag(), self._spark(), self._memory())
+        if now != (told.lag_records, told.spark, told.memory):
             self.write()
         self._board.settle()
 
     def stopped(self, stop: e.Stop) -> None:
         self._board.change(state=stop.kind.value, window=None, reason=stop.text)
         self.write(force=True)
+
+    def _memory(self) -> tuple[ServerMemory, ...]:
+        return tuple(replace(one, full=one.name in self._full) for one in self.memory())
 
     def _spark(self) -> str:
         return "running" if self.spark_runs() else "starting"

@@ -14,6 +14,7 @@ from millrace.protocol.codec import decode_record, encode_record
 from millrace.protocol.record import needed_objects, object_groups
 from millrace.protocol.server import Found, NotOwner, Ok, Stamped, TagTooLow
 from millrace.protocol.types import Member, Record, Stamp, View
+from millrace.redisserver import MemoryUse
 from millrace.state.client import StateAddress, StateClient, connect
 from millrace.state.errors import OutOfMemoryError, UnreachableError
 from millrace.state.servers import StateAccess, owners_of
@@ -169,11 +170,22 @@ class Stores:
     # -- objects of the driver
 
     def put_everywhere(self, stamp: Stamp, name: str, data: bytes) -> None:
-        """Store one of the driver's own objects on its owners."""
+        """Store one of the driver's own objects on its owners, full ones too: it is small, and the
+        seal that waits for it gives memory back."""
         view = self._required()
         members = {m.name: m for m in view.target}
         for owner in owners_of(view.owners, name, 0):
-            self._store(members[owner], stamp, name, data)
+            self._store(members[owner], stamp, name, data, when_full=True)
+
+    def memory(self) -> dict[str, MemoryUse]:
+        """How full the state servers are, by name; without those that do not answer."""
+        found: dict[str, MemoryUse] = {}
+        for member in self._view.target if self._view is not None else ():
+            try:
+                found[member.name] = self.client(member).memory()
+            except StateServerError as error:
+                log.debug("the memory of %s is not known: %s", member.name, error)
+        return found
 
     def fetch(self, name: str, groups: int = 0) -> bytes:
         """Read an object from the first owner that gives it, without a stamp.
@@ -208,9 +220,11 @@ class Stores:
             if names:
                 client.delete(forget.stamp, list(names))
 
-    def _store(self, member: Member, stamp: Stamp, name: str, data: bytes) -> None:
+    def _store(
+        self, member: Member, stamp: Stamp, name: str, data: bytes, *, when_full: bool = False
+    ) -> None:
         with _naming(member):
-            reply = self.client(member).put(stamp, [(name, data)])
+            reply = self.client(member).put(stamp, [(name, data)], when_full=when_full)
         if not isinstance(reply, Ok):
             raise StateServerError(f"{member.name} refused object {name} ({reply.reason.value})")
 

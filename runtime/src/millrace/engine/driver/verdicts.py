@@ -147,14 +147,13 @@ class Verdicts:
                 if verdict is not None:
                     crash.reached("driver.judged")
                     return e.VerdictGiven(verdict)
-                held_up = self._held_up()
             except AckLogLostError:
                 raise
             except StateServerError as error:
                 held_up = f"the verdict on window {marker.id.window} waits: {error}"
                 self._stopped.wait(PATIENCE_S)
-            if held_up and self._awaited(marker):
-                self._tell(e.Notify("WindowHeldUp", held_up, marker.id.window, warning=True))
+                if self._awaited(marker):
+                    self._tell(e.Notify("WindowHeldUp", held_up, marker.id.window, warning=True))
         return None
 
     def _awaited(self, marker: CloseMarker) -> bool:
@@ -164,18 +163,6 @@ class Verdicts:
         with self._lock:
             assert self._log is not None
             return self._log
-
-    def _held_up(self) -> str:
-        """Why an answer may be late that no acker can say: they write it to a server that is full.
-
-        Raises ``StateServerError``.
-        """
-        if not self._reader().full():
-            return ""
-        return (
-            "the verdict waits: the state server's memory is full, its 'maxmemory' is reached; "
-            "raise it, or have less state"
-        )
 
     def _begun(self) -> AckControl:
         """The control stream of this execution on the server that holds the log now."""

@@ -53,6 +53,8 @@ from millrace.protocol.types import (
     TaskReport,
 )
 from millrace.sources.base import Source
+from millrace.state.errors import OutOfMemoryError
+from millrace.tracking.log import AckLogFullError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,16 +67,22 @@ class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a faul
     """A window attempt ended without results.
 
     ``member_lost``: something outside the attempt was away or full (a state server, a sink's
-    disk). ``evidence`` is what the end says about the window's roots.
+    disk); ``full`` names a state server that has no memory left. ``evidence`` is what the end says
+    about the window's roots.
     """
 
     def __init__(
-        self, reason: str, member_lost: bool = False, evidence: Evidence = Evidence.NONE
+        self,
+        reason: str,
+        member_lost: bool = False,
+        evidence: Evidence = Evidence.NONE,
+        full: str = "",
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.member_lost = member_lost
         self.evidence = evidence
+        self.full = full
 
 
 class SparkGone(Exception):  # noqa: N818 the same
@@ -234,7 +242,7 @@ class AttemptRunner:
         text = str(failure)
         error = find_error(text, attempt)
         if error is not None and error.retryable:
-            return AttemptDied(str(error), member_lost=True)
+            return AttemptDied(str(error), member_lost=True, full=_full(error, services))
         if isinstance(error, UserCodeError):
             return AttemptDied(str(error), evidence=Evidence.USER_CODE)
         if isinstance(error, EngineError):
@@ -262,6 +270,13 @@ class AttemptRunner:
         text = deaths.describe(death, self._program.tuple_timeout_s)
         blamed = Evidence.USER_CODE if death.blames(plan.id) else Evidence.NONE
         return AttemptDied(text, evidence=blamed)
+
+
+def _full(error: MillraceError, services: Services) -> str:
+    """Name of the state server that an error says is full, if it says that."""
+    if isinstance(error, AckLogFullError) and services.log is not None:
+        return services.log.name
+    return error.server if isinstance(error, OutOfMemoryError) else ""
 
 
 def share(intent: Intent, tasks: int, sources: Mapping[str, Source]) -> list[list[Piece]]:

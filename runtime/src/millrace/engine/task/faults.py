@@ -24,7 +24,7 @@ from millrace.sinks.base import RowsRefusedError, SinkFullError, SinkUnavailable
 from millrace.state import errors as state
 from millrace.state.keyed.aggregates import AggregateOverflowError
 from millrace.state.keyed.dictstate import StateValueError
-from millrace.tracking.log import AckLogLostError
+from millrace.tracking.log import AckLogFullError, AckLogLostError
 
 _MARK = "MILLRACE-ERROR"
 _ERROR = re.compile(_MARK + r"\[([A-Za-z0-9+/=]+)\.([0-9a-f]{64})\]")
@@ -58,6 +58,7 @@ _CLASSES: dict[str, type[MillraceError]] = {
         state.KeyTypeError,
         state.StateSchemaError,
         AckLogLostError,
+        AckLogFullError,
         errors.SourceAwayError,
         SinkFullError,
         SinkUnavailableError,
@@ -83,7 +84,8 @@ class TaskError(Exception):
 def find_error(text: str, attempt: AttemptId) -> MillraceError | None:
     """The deliberate error of this attempt in the text of its failed job, if there is one.
 
-    It has its class and its message, and ``retryable`` where it had that; nothing else.
+    It has its class and its message, ``retryable`` where it had that, and of a full state server
+    the name; nothing else.
     """
     for data in _genuine(text):
         document = json.loads(data)
@@ -93,6 +95,8 @@ def find_error(text: str, attempt: AttemptId) -> MillraceError | None:
             error.args = (document["message"],)
             if document["retryable"] != error.retryable:
                 error.retryable = document["retryable"]
+            if isinstance(error, state.OutOfMemoryError):
+                error.server = document["server"]
             return error
     return None
 
@@ -104,6 +108,7 @@ def _marked(error: MillraceError, attempt: AttemptId) -> str:
         "class": known.__name__,
         "message": str(error),
         "retryable": error.retryable,
+        "server": error.server if isinstance(error, state.OutOfMemoryError) else "",
     }
     data = json.dumps(document).encode()
     tag = signing.tag_of(_PURPOSE, data).hex()

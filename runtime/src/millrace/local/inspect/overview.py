@@ -27,6 +27,7 @@ _FIGURES = (
     "lagRecords",
     "rootsPerS",
     "timings",
+    "memory",
     "updated",
     "reason",
 )

@@ -79,6 +79,9 @@ OnBug = Callable[[str], None]
 HOLD_S = 1.0
 """Pause before a window runs again that met a lost state server."""
 
+FULL_HOLDS = 4
+"""The pause doubles so often while a state server has no room: each try costs a whole attempt."""
+
 
 class Windows:
     """The machine of this module; ``Driver`` feeds it while the view is open.
@@ -105,6 +108,7 @@ class Windows:
         self._now_s = 0.0
         self._waiting = Waiting()
         self._hold_until_s = 0.0
+        self._refused = 0
         self._woken_s: float | None = None
         self._interrupted = False
         self._perhaps_run: tuple[Intent, ...] | None = None
@@ -332,6 +336,8 @@ class Windows:
         previous = self.record
         assert previous is not None
         self.record = record
+        if record.sealed > previous.sealed:
+            self._refused = 0
         self.planning.committed(record.offsets)
         known = {i.window for i in record.intents}
         self._progress = {w: p for w, p in self._progress.items() if w in known}
@@ -411,7 +417,7 @@ class Windows:
         if self.draining:
             return self._finish_draining()
         if self._now_s < self._hold_until_s:
-            return []
+            return self._make_room()
         number = WindowAttempt(self._numbers.get(intent.window, 0) + 1)
         self._numbers[intent.window] = number
         self._perhaps_run = (intent,)
@@ -428,6 +434,13 @@ class Windows:
         )
         opened = [e.OpenLog(attempt, intent.roots)] if self.settings.tracking else []
         return [*opened, e.Run(plan)]
+
+    def _make_room(self) -> list[e.Action]:
+        """While a state server is full: what sinks have shown is noted, and can then be deleted."""
+        assert self.record is not None
+        if self._refused and self.publishing.confirmed > self.record.published:
+            return self._change(lambda current: current)
+        return []
 
     def _finish_draining(self) -> list[e.Action]:
         assert self.record is not None
@@ -468,8 +481,11 @@ class Windows:
     def _run_died(self, event: e.RunDied) -> list[e.Action]:
         if event.member_lost:
             notice = e.Notify("WindowHeldUp", event.reason, event.id.window, warning=True)
-            self._hold_until_s = self._now_s + HOLD_S
-            actions = [notice, *self._run_over(cancel=False), e.Wake(self._hold_until_s)]
+            # That a server is full is told once, and not by every attempt.
+            told = [] if event.full else [notice]
+            self._refused = min(self._refused + 1, FULL_HOLDS + 1) if event.full else 0
+            self._hold_until_s = self._now_s + HOLD_S * 2.0 ** max(self._refused - 1, 0)
+            actions = [*told, *self._run_over(cancel=False), e.Wake(self._hold_until_s)]
             # What holds the window up may last: nothing may pile up until the next commit.
             assert self.record is not None
             return actions + self._forget(self.record, self.record)

@@ -18,10 +18,13 @@ class Script:
 
 
 @cache
-def load(name: str) -> Script:
-    """The script ``name``.lua with the common functions put below its first line."""
+def load(name: str, when_full: bool = False) -> Script:
+    """The script ``name``.lua with the common functions put below its first line; ``when_full``
+    lets it write where memory is full, which its first line may do anyway."""
     folder = files(__package__)
     flags, _, body = (folder / f"{name}.lua").read_text().partition("\n")
+    if when_full:
+        flags += " flags=allow-oom"
     common = (folder / "common.lua").read_text()
     text = f"{flags}\n{common}\n{body}".encode()
     return Script(name, text, sha1(text, usedforsecurity=False).hexdigest())

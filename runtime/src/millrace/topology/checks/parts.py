@@ -10,6 +10,7 @@ from millrace.topology.kinds.sink_redis import address_problems
 from millrace.topology.parts import Guarantee
 from millrace.topology.places import real
 from millrace.topology.problems import NOTHING, Problem, format_path
+from millrace.topology.scalars import memory_bytes
 
 
 def exactly_one_kind(facts: Facts) -> Iterator[Problem]:
@@ -146,6 +147,28 @@ def state_copies(facts: Facts) -> Iterator[Problem]:
             )
 
 
+LEAST_STATE_MEMORY = "8m"
+"""An empty server takes one or two."""
+
+
+def state_memory(facts: Facts) -> Iterator[Problem]:
+    """The limit of servers that Millrace starts; one of the user's own has it already."""
+    state = facts.topology.spec.state_servers
+    if state.memory is None:
+        return
+    path = "spec.stateServers.memory"
+    if state.url is not None:
+        yield Problem(
+            path,
+            state.memory,
+            "does not go with a server of your own, which has its maxmemory",
+            "set that, or remove spec.stateServers.url",
+        )
+    if memory_bytes(state.memory) < memory_bytes(LEAST_STATE_MEMORY):
+        message = "is too little for a server that holds anything"
+        yield Problem(path, state.memory, message, f"use at least {LEAST_STATE_MEMORY}")
+
+
 def final_needs_an_end(facts: Facts) -> Iterator[Problem]:
     """``emit: final`` emits when all sources upstream are drained, so they must end."""
     endless = {
@@ -174,5 +197,6 @@ RULES = (
     ackers_for_tracking,
     bounds_of_ackers,
     state_copies,
+    state_memory,
     final_needs_an_end,
 )

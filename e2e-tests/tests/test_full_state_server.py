@@ -1,0 +1,78 @@
+"""State that outgrows its server: windows wait, and go on where they were once there is room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from millrace_e2e import feed, harness, valkey
+from millrace_e2e.checker import Promise
+from millrace_e2e.harness import START_S, Place, Run, running
+from millrace_e2e.judge import judge
+from millrace_e2e.topologies import Shape, history
+
+SEED = 7
+LINES = 6_000
+"""As many kilobytes of state in the end, in a server of eight megabytes that holds it twice while
+a window is sealed."""
+
+LIMIT = "8m"
+
+
+def fill(place: Place) -> None:
+    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), SEED))
+    place.gate.touch()
+
+
+def await_full(run: Run) -> dict[str, Any]:
+    """Wait until windows wait for room, and are tried again in vain; what is told of it."""
+    run.until(lambda: run.events("StateServerFull"), "a server that is full")
+    held = run.status()["sealed"]
+    first = run.status()["window"]
+    run.until(lambda: run.status().get("window") not in (first, None), "another attempt")
+    assert run.status()["sealed"] == held
+    (event,) = run.events("StateServerFull")
+    assert event["warning"]
+    assert "state server state-0" in event["text"]
+    assert "of 8.0 MiB are used" in event["text"]
+    assert "maxmemory (spec.stateServers.memory" in event["text"]
+    return event
+
+
+def test_a_server_that_millrace_starts_waits_for_an_edit_of_its_limit(place: Place) -> None:
+    fill(place)
+    place.write(history(Shape(max_records=300, hoards=True, state_memory=LIMIT)))
+    with running(place) as run:
+        await_full(run)
+        (memory,) = harness.status_command(place)["memory"]
+        assert memory["full"]
+        assert memory["limitBytes"] == 8 << 20
+        code, told = harness.command(place, "status")
+        assert code == 0
+        assert "of 8.0 MiB (full: windows wait)" in " ".join(told.split())
+        # An edit takes the run over; what waited goes on.
+        place.write(history(Shape(max_records=300, hoards=True, state_memory="64m")))
+        with running(place) as again:
+            assert again.wait(START_S) == 0, again.tail()
+    assert not run.events("DeadLetters")
+    assert not run.events("WindowRunAgain")
+    assert len(run.events("StateServerFull")) == 1
+    assert judge(place, Promise.EXACTLY_ONCE) == []
+
+
+def test_a_server_of_ones_own_goes_on_as_soon_as_it_is_given_more(
+    place: Place, tmp_path: Path
+) -> None:
+    fill(place)
+    with valkey.serving(tmp_path / "own", "--maxmemory", "8mb") as server:
+        place.write(history(Shape(max_records=300, hoards=True, state_url=server.url)))
+        with running(place) as run:
+            await_full(run)
+            client = server.client()
+            client.config_set("maxmemory", "64mb")
+            client.close()
+            assert run.wait(START_S) == 0, run.tail()
+    assert [len(run.events(f"StateServer{kind}")) for kind in ("Full", "Back")] == [1, 1]
+    assert not run.events("DeadLetters")
+    assert not run.events("WindowRunAgain")
+    assert judge(place, Promise.EXACTLY_ONCE) == []

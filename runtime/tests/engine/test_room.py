@@ -1,0 +1,61 @@
+"""How full the state servers are: asked of real ones, warned of once, shown with the figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.clock import SystemClock
+from millrace.engine.driver.journal import StatusBoard
+from millrace.engine.driver.room import Room
+from millrace.engine.driver.statistics import Statistics
+from millrace.engine.driver.stores import Stores
+from millrace.homes.documents import ServerMemory
+from millrace.homes.memory import MemoryJournal
+from millrace.protocol import events as e
+from millrace.protocol.types import AttemptId, Phase, View
+from millrace.redisserver import MemoryUse
+from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
+
+UID = "room"
+
+
+def test_a_server_is_warned_of_once_until_it_has_room_again():
+    used, told = {}, []
+    room = Room(lambda: {"state-0": MemoryUse(used["bytes"], 1000)}, told.append)
+    for share, warnings in ((899, 0), (900, 1), (999, 1), (800, 1), (950, 1), (799, 1), (901, 2)):
+        used["bytes"] = share
+        room.look()
+        assert len(told) == warnings, share
+    assert {one.kind for one in told} == {"StateServerNearlyFull"}
+    assert "state-0 is nearly full" in told[0].text
+    assert "spec.stateServers.memory" in told[0].text
+
+
+def test_a_server_without_a_limit_is_never_nearly_full():
+    told = []
+    Room(lambda: {"state-0": MemoryUse(1 << 40, 0)}, told.append).look()
+    assert told == []
+
+
+def test_what_servers_say_is_in_the_figures_and_one_that_is_away_is_left_out(tmp_path):
+    with EmbeddedServer.start(tmp_path / "a", "a", EmbeddedOptions(16 << 20)) as server:
+        away = EmbeddedServer.start(tmp_path / "b", "b")
+        away.stop()
+        members = (server.address.member(), away.address.member())
+        stores = Stores(UID, server.address.password)
+        assert stores.memory() == {}
+        stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("a",),)))
+        room = Room(stores.memory, pytest.fail)
+        room.look()
+    (figure,) = room.figures
+    assert (figure.name, figure.limit_bytes, figure.full) == ("a", 16 << 20, False)
+    assert 0 < figure.used_bytes < 16 << 20
+
+
+def test_a_server_that_refused_a_window_is_full_until_one_is_sealed():
+    journal = MemoryJournal()
+    told = Statistics(StatusBoard(journal, SystemClock()), SystemClock())
+    told.memory = lambda: (ServerMemory("a", 5, 10), ServerMemory("b", 1, 10))
+    told.observe(e.RunDied(AttemptId(1, 1, 1), "full", True, full="a"))
+    told.write(force=True)
+    assert [one.full for one in told._board.status.memory] == [True, False]
