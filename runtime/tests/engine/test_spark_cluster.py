@@ -12,7 +12,7 @@ import pytest
 from engine_support import SparkWindows, compiled, write_lines
 
 from millrace.engine.jobs.runner import AttemptDied
-from millrace.engine.jobs.session import SessionSettings, build_session
+from millrace.engine.jobs.session import FOLDER, SHIPPED, SessionSettings, build_session
 from millrace.protocol.types import Evidence
 from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
@@ -27,6 +27,8 @@ def spark(tmp_path_factory):
         tmp_path_factory.mktemp("spark"),
         instances=2,
         executor_memory="512m",
+        # As for executors on other machines: their kit is brought to them by Spark.
+        conf={SHIPPED: "true"},
     )
     session = build_session(settings)
     yield session
@@ -121,6 +123,20 @@ def test_output_that_depends_on_the_attempt_is_never_mixed_unseen(windows, tmp_p
     if isinstance(found, Winners):
         assert outcome.verdict.complete
         assert sum(r["n"] for r in outcome.rows["rows"]) == sum(WORDS.values())
+
+
+def test_executors_need_no_folder_of_the_drivers(windows, spark, tmp_path):
+    """What they open of it while they run their tasks is nothing."""
+    gate = tmp_path / "gate"
+    run = windows(spec("gates:split", "{name: n, function: count}"))
+    outcome = run.attempt(run.plan())
+    assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == WORDS
+    folder = spark.sparkContext.getConf().get(FOLDER)
+    assert not gate.exists()
+    kits = set(run.runner._kits.values())
+    assert kits
+    assert not [kit for kit in kits if os.path.dirname(kit)]
+    assert {kit for kit in os.listdir(folder) if kit.startswith("kit-")} >= kits
 
 
 def test_executors_that_are_lost_are_told_and_blame_no_root(windows):

@@ -77,7 +77,7 @@ def start_jvm(folder: Path, conf: Mapping[str, str]) -> None:
         return
     file = folder / "spark.properties"
     secret = {
-        "spark.authenticate.secret": secrets.token_hex(_SECRET_BYTES),
+        **_spark_secret(conf),
         f"spark.{_UI_FILTER}.param.secretKey": _url_safe(secrets.token_bytes(_SECRET_BYTES)),
     }
     file.unlink(missing_ok=True)
@@ -89,7 +89,7 @@ def start_jvm(folder: Path, conf: Mapping[str, str]) -> None:
         "PYSPARK_SUBMIT_ARGS": (
             f"--load-spark-defaults --properties-file {shlex.quote(str(file))} {submit}"
         ),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_IP": conf.get("spark.driver.bindAddress", "127.0.0.1"),
         "SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData",
     }
     try:
@@ -97,6 +97,13 @@ def start_jvm(folder: Path, conf: Mapping[str, str]) -> None:
             SparkContext._ensure_initialized(gateway=launch_gateway())
     finally:
         file.unlink(missing_ok=True)
+
+
+def _spark_secret(conf: Mapping[str, str]) -> dict[str, str]:
+    """A new secret, unless both sides have one in a file."""
+    if "spark.authenticate.secret.file" in conf:
+        return {}
+    return {"spark.authenticate.secret": secrets.token_hex(_SECRET_BYTES)}
 
 
 def properties(conf: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from millrace.engine.jobs.evidence import (
     worker_gone,
 )
 from millrace.engine.jobs.notices import await_deaths
-from millrace.engine.jobs.session import FOLDER
+from millrace.engine.jobs.session import FOLDER, SHIPPED
 from millrace.engine.program import kit as kit_files
 from millrace.engine.program.cutting import cut_intent
 from millrace.engine.program.kit import Kit
@@ -125,7 +125,8 @@ class AttemptRunner:
         self._serializer = jvm.org.apache.spark.serializer.JavaSerializer(spark_conf)
         self._cancelled: AttemptId | None = None
         self._folder = Path(self._context.getConf().get(FOLDER))
-        self._kits: dict[tuple[tuple[str, str], ...], Path] = {}
+        self._shipped = self._context.getConf().get(SHIPPED) == "true"
+        self._kits: dict[tuple[tuple[str, str], ...], str] = {}
 
     def run(self, plan: AttemptPlan) -> AttemptResult:
         """Run one attempt to its end.
@@ -136,7 +137,7 @@ class AttemptRunner:
         whole = plan.intent.roots <= self._small
         tasks = 1 if whole else self._program.parallelism
         services = self._services()
-        job = Job(str(self._kit(services)), plan, services, whole).encode()
+        job = Job(self._kit(services), plan, services, whole).encode()
         group = self._group(plan.id)
         self._context.setJobGroup(group, group, interruptOnCancel=True)
         self._current = plan.id
@@ -176,16 +177,27 @@ class AttemptRunner:
         except (Py4JError, OSError):
             return True
 
-    def _kit(self, services: Services) -> Path:
+    def _kit(self, services: Services) -> str:
+        """Where tasks find the kit; where they share no folder with the driver, Spark brings it
+        to them, over connections that are encrypted, onto the disk of their own pod."""
         passwords = services.passwords
         key = tuple(sorted(passwords.items()))
         if key not in self._kits:
             try:
-                self._kits[key] = kit_files.store(Kit(self._program, passwords), self._folder)
+                path = kit_files.store(Kit(self._program, passwords), self._folder)
             except OSError as error:
                 text = f"{self._folder} cannot be written ({error.strerror}); make room there"
                 raise AttemptDied(text, member_lost=True) from error
+            if self._shipped:
+                self._ship(path)
+            self._kits[key] = path.name if self._shipped else str(path)
         return self._kits[key]
+
+    def _ship(self, path: Path) -> None:
+        try:
+            self._context.addFile(str(path))
+        except Py4JError as error:
+            raise AttemptDied(short_reason(str(error))) from error
 
     # -- jobs
 

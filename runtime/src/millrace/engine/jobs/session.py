@@ -33,6 +33,9 @@ _FIXED = {
 FOLDER = "spark.millrace.folder"
 """Setting that names the folder for files of the session that tasks read."""
 
+SHIPPED = "spark.millrace.shipped"
+"""Setting that says that tasks cannot read that folder: Spark brings them its files."""
+
 _REGIONS = "-XX:G1HeapRegionSize=4m"
 """Task results are serialised into buffers of 1 MiB, too large for the regions of a small heap."""
 
@@ -77,7 +80,8 @@ class SessionSettings:
     """What a session is made of. ``instances`` 0 means one process with ``threads`` threads.
 
     ``memory`` sizes are Spark's texts such as ``1g``; ``worker_memory`` limits one Python worker
-    (address space), ``None`` leaves it unlimited.
+    (address space), ``None`` leaves it unlimited. ``cluster`` is what reaches a cluster manager,
+    where executors are elsewhere and share no folder with the driver.
     """
 
     name: str
@@ -89,6 +93,7 @@ class SessionSettings:
     executor_memory: str = "1g"
     worker_memory: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
+    cluster: Mapping[str, str] | None = None
     log_level: str = "ERROR"
 
 
@@ -120,6 +125,7 @@ def session_conf(settings: SessionSettings) -> dict[str, str]:
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        **_elsewhere(settings),
     }
     if not settings.instances:
         # Executors, and a driver beside them, find Spark under a path of their own.
@@ -144,7 +150,8 @@ def build_session(settings: SessionSettings) -> SparkSession:
     from pyspark.sql import SparkSession
 
     home = Path(pyspark.__file__).parent
-    os.environ["SPARK_HOME"] = str(_own_home(home, settings) if settings.instances else home)
+    here = settings.instances and settings.cluster is None
+    os.environ["SPARK_HOME"] = str(_own_home(home, settings) if here else home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     (settings.folder / "spark").mkdir(mode=0o700, parents=True, exist_ok=True)
     conf = session_conf(settings)
@@ -208,6 +215,18 @@ def _master(settings: SessionSettings) -> str:
         megabytes = _megabytes(settings.executor_memory)
         return f"local-cluster[{settings.instances},{settings.cores},{megabytes}]"
     return f"local[{settings.threads},{MAX_TASK_FAILURES}]"
+
+
+def _elsewhere(settings: SessionSettings) -> dict[str, str]:
+    """Settings for executors that a cluster manager starts."""
+    if settings.cluster is None:
+        return {}
+    return {
+        "spark.executor.instances": str(settings.instances),
+        "spark.executor.cores": str(settings.cores),
+        SHIPPED: "true",
+        **settings.cluster,
+    }
 
 
 def _local_addresses() -> dict[str, str]:

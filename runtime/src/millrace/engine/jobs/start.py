@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,8 +36,13 @@ class SparkStartError(MillraceError):
     """Spark does not come up under the settings of the topology."""
 
 
-def session_settings(topology: StreamTopology, workdir: Path) -> SessionSettings:
-    """The session that a topology asks for; without executors, threads of this process."""
+def session_settings(
+    topology: StreamTopology, workdir: Path, cluster: Mapping[str, str] | None = None
+) -> SessionSettings:
+    """The session that a topology asks for; without executors, threads of this process.
+
+    ``cluster``: settings of Spark that have executors started elsewhere.
+    """
     spec = topology.spec
     executors = spec.spark.executors
     return SessionSettings(
@@ -48,6 +54,7 @@ def session_settings(topology: StreamTopology, workdir: Path) -> SessionSettings
         driver_memory=spec.spark.driver.memory,
         executor_memory=executors.memory,
         conf=spec.spark.conf,
+        cluster=cluster if executors.instances else None,
     )
 
 
@@ -56,9 +63,15 @@ def code_path(topology: StreamTopology, folder: Path) -> Path:
     return (folder / (topology.spec.code.path or ".")).resolve()
 
 
-def start_spark(topology: StreamTopology, uid: str, folder: Path, workdir: Path) -> StartedSpark:
+def start_spark(
+    topology: StreamTopology,
+    uid: str,
+    folder: Path,
+    workdir: Path,
+    cluster: Mapping[str, str] | None = None,
+) -> StartedSpark:
     """Build the session, then compile. Raises ``SparkStartError``, ``TopologyError``."""
-    settings = session_settings(topology, workdir)
+    settings = session_settings(topology, workdir, cluster)
     # What a Spark that was killed left behind serves nobody.
     shutil.rmtree(workdir / "spark", ignore_errors=True)
     try:

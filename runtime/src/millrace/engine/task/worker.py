@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 from pyspark.serializers import pack_long
 
 from millrace.engine.program import signing
@@ -46,7 +46,8 @@ from millrace.sources import Source, open_source
 class Job:
     """One window attempt as every task of it gets it.
 
-    ``kit`` is the path of the file with the program; ``whole`` says that one task runs every pass.
+    ``kit`` is the path of the file with the program, or the name of one that Spark brings along;
+    ``whole`` says that one task runs every pass.
     """
 
     kit: str
@@ -138,10 +139,15 @@ def decode_reports(data: bytes) -> list[TaskReport]:
 def toolbox_of(job: Job) -> ProcessToolbox:
     toolbox = _PROCESS.get(job.kit)
     if toolbox is None:
-        toolbox = ProcessToolbox(load_kit(Path(job.kit)))
+        toolbox = ProcessToolbox(load_kit(_place_of(job.kit)))
         _PROCESS.clear()
         _PROCESS[job.kit] = toolbox
     return toolbox
+
+
+def _place_of(kit: str) -> Path:
+    """A bare name is that of a file which Spark brought."""
+    return Path(kit) if os.path.isabs(kit) else Path(SparkFiles.get(kit))
 
 
 def task_id(context: TaskContext | None, pass_no: int, partition: int) -> TaskId:
