@@ -41,6 +41,7 @@ class Shape:
     copies: int = 1
     state_memory: str | None = None
     hoards: bool = False
+    ttl: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -116,6 +117,7 @@ def _processors(shape: Shape) -> list[dict[str, Any]]:
             "name": "number",
             "inputs": [{"from": "parse", "key": ["bucket"]}],
             "function": "history:hoard" if shape.hoards else "history:number",
+            **({"ttl": shape.ttl} if shape.ttl is not None else {}),
         },
     ]
 

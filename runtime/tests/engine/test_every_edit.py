@@ -217,6 +217,13 @@ def plan_of_snapshots(start: Start) -> Any:
 SOURCE, STEP, SINK = "spec.sources", "spec.processors", "spec.sinks"
 
 CASES: dict[str, list[Case]] = {
+    f"{STEP}[].ttl": [
+        case(
+            f"{STEP}[counts].ttl=24h",
+            **sees(lambda s: s.part("counts").ttl_ms, 0, 86_400_000),
+            reason="from the last update",
+        )
+    ],
     "metadata.name": [refused("metadata.name=other", reason="as a new topology")],
     "metadata.namespace": [refused("metadata.namespace=other", reason="create it there")],
     "metadata.labels": [case("metadata.labels={a: b}", to=NONE, reason="only people")],

@@ -54,6 +54,14 @@ class TestOpening:
         after = r.open_next(record, r.NextWindow((RootRange("s", 0, 2, 1),), (), {"s": 3}))
         assert [i.window for i in after.intents] == [5, 6]
 
+    def test_no_window_is_earlier_than_the_one_before(self) -> None:
+        """A clock that was set back lets the time stand still."""
+        record = r.first_record("u", TAG)
+        for clock_ms, time_ms in ((5_000, 5_000), (4_000, 5_000), (5_001, 5_001)):
+            record = r.open_next(record, r.NextWindow((), (), {}, time_ms=clock_ms))
+            assert (record.intents[-1].time_ms, record.time_ms) == (time_ms, time_ms)
+        assert [one.time_ms for one in record.intents] == [5_000, 5_000, 5_001]
+
 
 class TestSealing:
     def test_a_seal_moves_the_first_window_alone(self) -> None:

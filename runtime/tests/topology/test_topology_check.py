@@ -234,6 +234,18 @@ def test_a_limit_of_memory_is_for_servers_that_millrace_starts():
     assert "a server of your own" in at(own, path).message
 
 
+def test_only_what_keeps_state_has_a_ttl(code):
+    counts = step("counts", [keyed("lines", "value")], ttl="1h", **total())
+    own = step("own", [keyed("lines", "value")], function="words:count", ttl="1h")
+    assert found([counts]) == found([own], folder=code) == []
+    plain = step("plain", "lines", function="words:split", ttl="1h")
+    assert "keeps no state" in at(found([plain], folder=code), "spec.processors[0].ttl").message
+    sql = step("sql", "lines", sql={"select": ["value"]}, ttl="1h")
+    assert "keeps no state" in at(found([sql]), "spec.processors[0].ttl").message
+    # Without the code nobody knows.
+    assert found([plain]) == []
+
+
 def test_code_has_one_place():
     assert at(found(code={"path": ".", "image": "x"}), "spec.code").message == (
         "declares path and image"

@@ -135,8 +135,8 @@ class Status:
     lag_records: int | None = None
     roots_per_s: float | None = None
     timings: tuple[Timing, ...] | None = None
-    memory: tuple[ServerMemory, ...] | None = None
     updated: float | None = None
+    memory: tuple[ServerMemory, ...] | None = None
 
     @property
     def whole(self) -> bool:

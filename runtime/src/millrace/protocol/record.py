@@ -54,6 +54,7 @@ class NextWindow:
     replays: tuple[Replay, ...]
     offsets: Mapping[str, Json]
     final: bool = False
+    time_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +81,20 @@ def following(window: WindowNumber) -> WindowNumber:
 
 
 def open_next(record: Record, opening: NextWindow) -> Record:
-    """Add the intent of the next window; its replays leave the queue for it."""
+    """Add the intent of the next window; its replays leave the queue for it.
+
+    A clock that was set back lets the time stand still.
+    """
     window = following(max([record.sealed, *(i.window for i in record.intents)]))
-    intent = Intent(window, opening.ranges, opening.replays, opening.final)
+    time_ms = max(record.time_ms, opening.time_ms)
+    intent = Intent(window, opening.ranges, opening.replays, opening.final, time_ms)
     taken = {_root(r) for r in opening.replays}
     return replace(
         record,
         offsets=dict(opening.offsets),
         intents=(*record.intents, intent),
         replays=tuple(r for r in record.replays if _root(r) not in taken),
+        time_ms=time_ms,
     )
 
 

@@ -170,13 +170,16 @@ class Intent:
     """The plan of a window: exactly these roots, numbered in this order.
 
     Sequence numbers run over ``ranges`` first and then over ``replays``. A ``final`` window has
-    no roots: all input is drained, and aggregations that emit at the end do so.
+    no roots: all input is drained, and aggregations that emit at the end do so. ``time_ms`` is the
+    window's time, the same for every attempt and for both halves of a split: the wall-clock time of
+    its plan in milliseconds, never before that of an earlier window; 0 where none is known.
     """
 
     window: WindowNumber
     ranges: tuple[RootRange, ...]
     replays: tuple[Replay, ...] = ()
     final: bool = False
+    time_ms: int = 0
 
     @property
     def roots(self) -> int:
@@ -310,7 +313,8 @@ class Record:
     ``cohorts`` are in the order of their windows.
     ``components`` is what the record was last written for (None: as the topology was created,
     all with the number 0); ``since`` holds, for sources that an edit brought, the last window
-    before it: dead letters up to there are of another source of that name.
+    before it: dead letters up to there are of another source of that name. ``time_ms`` is the time
+    of the window that was planned last.
     """
 
     uid: str
@@ -328,6 +332,7 @@ class Record:
     cohorts: tuple[Cohort, ...] = ()
     components: Components | None = None
     since: Mapping[str, WindowNumber] = field(default_factory=dict)
+    time_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -266,6 +266,8 @@ def _rule(kind: Kind[Any], text: str) -> FieldEdit:
             if text == prefix or not rule.field or text.startswith((f"{prefix}.", f"{prefix}[")):
                 return rule
         return FieldEdit("", Effect.RESTART, "it is read at the start")
+    if text == "ttl":
+        return FieldEdit(text, Effect.RESTART, "it counts from the last update of each key")
     return FieldEdit("", Effect.RESTART, COMPILED)
 
 

@@ -228,6 +228,11 @@ class Processor(Named):
     inputs: tuple[Input, ...] = Field(
         min_length=1, description="Edges into the processor; several are merged."
     )
+    ttl: Duration | None = Field(
+        None,
+        description="How long a key's state is kept after its last update, by the time of windows. "
+        "Default: for ever.",
+    )
 
     @property
     def kind(self) -> ProcessorKind[Any]:

@@ -88,3 +88,23 @@ def reversed_batch(batch):
     count = batch.num_rows
     last_first = pa.array(range(count - 1, -1, -1))
     return {"word": batch.column("word").take(last_first)}, last_first
+
+
+class Expiring(Processor):
+    """Counts the tuples of each key in class form; reads its state without changing it, too."""
+
+    output = "word string, n long"
+    state = "n long"
+
+    def process(self, row, out):
+        out.state["n"] = (out.state["n"] or 0) + 1
+        out.emit({"word": row["word"], "n": out.state["n"]})
+
+
+@stateful(output="word string, n long", state="n long")
+def fails_on_demand(word, state):
+    """Counts a word up to one, and fails on the second."""
+    state["n"] = (state["n"] or 0) + 1
+    if state["n"] > 1:
+        raise ValueError("enough")
+    return {"word": word["word"], "n": state["n"]}

@@ -138,6 +138,7 @@ class DriverProcess:
         self._view = open_view(told.view)
         self._machine = Driver(self._settings, self._owners, self._locate)
         self._machine.windows.on_bug = lambda text: log.error("unexpected: %s", text)
+        self._machine.windows.wall_ms = lambda: int(self._clock.now_s() * 1000)
         self._loop = Loop(self._machine, self._clock)
         self._inbox = open_inbox(told.inbox)
         journal = open_journal(told.journal)

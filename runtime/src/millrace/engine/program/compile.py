@@ -114,7 +114,8 @@ def _component(draft: Draft, part: Source | Processor | Sink, number: int) -> Co
     if isinstance(part, Sink):
         spec_of_sink = SinkSpec.of(part, draft.options.base_path)
         return replace(base, role=Role.SINK, connector=spec_of_sink, output=incoming)
-    base = replace(base, step=part.kind.step, combines=part.kind.combines)
+    ttl_ms = part.ttl.milliseconds if part.ttl is not None else 0
+    base = replace(base, step=part.kind.step, combines=part.kind.combines, ttl_ms=ttl_ms)
     return _processor(draft, part, base, incoming)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from millrace.errors import SourceError
 from millrace.protocol.types import Intent, RootRange
@@ -27,8 +28,8 @@ def cut_intent(intent: Intent, at: int, sources: Mapping[str, Source]) -> tuple[
         left -= piece.count
     replays = max(0, left)
     return (
-        Intent(intent.window, tuple(low), intent.replays[:replays]),
-        Intent(intent.window, tuple(high), intent.replays[replays:]),
+        replace(intent, ranges=tuple(low), replays=intent.replays[:replays]),
+        replace(intent, ranges=tuple(high), replays=intent.replays[replays:]),
     )
 
 

@@ -97,6 +97,8 @@ class Component:
     rows: pa.Schema | None = None
     """Columns that an aggregate looks at, key first."""
     emit_final: bool = False
+    ttl_ms: int = 0
+    """How long a key's state lives after its last update; 0: for ever."""
     number: int = 0
     in_jvm: bool = False
     step: str = ""

@@ -87,7 +87,9 @@ class TaskState:
             program, plan = self._task.program, self._task.plan
             key = StateKey(program.uid, component.name, self._mask(shard))
             chain = plan.chains.get(component.name, ())
-            found = self._host.cache.open(key, chain, make, self._load, touched)
+            found = self._host.cache.open(
+                key, chain, make, self._load, touched, plan.intent.time_ms
+            )
             self._opened[component.name, shard] = found
         elif not found.whole:
             found.require(found.key.groups & (-1 if touched is None else touched()))

@@ -20,6 +20,7 @@ from millrace.protocol.types import Record, Segment
 from millrace.state.client import StateClient
 from millrace.state.keyed import query
 from millrace.state.keyed.loading import Extent, Load
+from millrace.state.keyed.query import Lifetime
 from millrace.state.servers import WHOLE
 from millrace.topology.model import Processor, StreamTopology
 
@@ -50,8 +51,10 @@ def scan(folder: WorkFolder, processor: str) -> StateRows:
     no server can be reached.
     """
 
-    def look(chain: Sequence[Segment], groups: int, keys: int, get: Load) -> pa.RecordBatch:
-        return query.read_state(chain, (1 << groups) - 1, keys, get)
+    def look(
+        chain: Sequence[Segment], groups: int, keys: int, get: Load, lifetime: Lifetime
+    ) -> pa.RecordBatch:
+        return query.read_state(chain, (1 << groups) - 1, keys, get, lifetime)
 
     return _read(folder, processor, look)
 
@@ -62,18 +65,20 @@ def get(folder: WorkFolder, processor: str, key: Sequence[str]) -> StateRows:
     Reads the objects of the key's group alone. Raises as ``scan``, and ``KeyTextError``.
     """
 
-    def look(chain: Sequence[Segment], groups: int, keys: int, get: Load) -> pa.RecordBatch:
+    def look(
+        chain: Sequence[Segment], groups: int, keys: int, get: Load, lifetime: Lifetime
+    ) -> pa.RecordBatch:
         kinds = query.key_types(chain, keys, get)
         if not kinds:
             return pa.RecordBatch.from_arrays([], names=[])
         wanted = query.parse_key(key, kinds)
         mask = 1 << query.group_of(wanted, groups)
-        return query.pick(query.read_state(chain, mask, keys, get), wanted)
+        return query.pick(query.read_state(chain, mask, keys, get, lifetime), wanted)
 
     return _read(folder, processor, look)
 
 
-_Look = Callable[[Sequence[Segment], int, int, Load], pa.RecordBatch]
+_Look = Callable[[Sequence[Segment], int, int, Load, Lifetime], pa.RecordBatch]
 
 
 def _read(folder: WorkFolder, name: str, look: _Look) -> StateRows:
@@ -85,8 +90,10 @@ def _read(folder: WorkFolder, name: str, look: _Look) -> StateRows:
                 raise NoStateError(f"{folder.identity.name}: no window has been sealed yet")
             processor, keys = _stateful(topology, record, name)
             chain = record.chains.get(name, ())
+            ttl_ms = processor.ttl.milliseconds if processor.ttl is not None else 0
+            lifetime = Lifetime(ttl_ms, record.time_ms)
             try:
-                rows = look(chain, topology.spec.key_groups, keys, _fetcher(clients))
+                rows = look(chain, topology.spec.key_groups, keys, _fetcher(clients), lifetime)
             except _GoneError:
                 continue
             return StateRows(record.sealed, keys, _shown(processor, rows))

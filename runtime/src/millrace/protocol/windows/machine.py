@@ -86,7 +86,8 @@ FULL_HOLDS = 4
 class Windows:
     """The machine of this module; ``Driver`` feeds it while the view is open.
 
-    ``on_bug`` is the caller's: a running driver logs what it is told, the simulator ends.
+    ``on_bug`` is the caller's: a running driver logs what it is told, the simulator ends. So is
+    ``wall_ms``, the clock that windows get their times from.
     """
 
     def __init__(self, settings: Settings, membership: Membership, locate: records.Locate) -> None:
@@ -97,6 +98,7 @@ class Windows:
         self.sinks_fenced = False
         self.draining = False
         self.on_bug: OnBug = _nobody_told
+        self.wall_ms: Callable[[], int] = int
         self.doing: Doing = Idle()
         self.planning = Planning()
         self.publishing = Publishing()
@@ -365,11 +367,11 @@ class Windows:
             return None
         replays = self._waiting.due(record.replays, self._now_s, self.settings.max_records)
         if replays:
-            return NextWindow((), replays, record.offsets)
+            return NextWindow((), replays, record.offsets, time_ms=self.wall_ms())
         found = self.planning.found
         if found is None or len(record.replays) >= self.settings.max_waiting:
             return None
-        return NextWindow(found.ranges, (), found.offsets)
+        return NextWindow(found.ranges, (), found.offsets, time_ms=self.wall_ms())
 
     def _with_next(self, record: Record) -> Record:
         """Opening w+1 and sealing w are one write."""
@@ -398,7 +400,7 @@ class Windows:
         if not self.planning.nothing_left:
             return []
         if self.settings.emits_final and not record.finished:
-            opening = NextWindow((), (), record.offsets, final=True)
+            opening = NextWindow((), (), record.offsets, final=True, time_ms=self.wall_ms())
             return self._change(lambda current: records.open_next(current, opening), Opening)
         return [e.Stop(e.StopKind.DRAINED, f"all input is processed, last window {record.sealed}")]
 

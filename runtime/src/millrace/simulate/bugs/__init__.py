@@ -110,6 +110,8 @@ BUGS: dict[str, Bug] = {
             "I3",
             lambda: Machines(acker=lambda n: k.RefusedMessageCounts(n, PlainFold)),
         ),
+        Bug("time_goes_back", "times", lambda: _driver(w.TimeGoesBack)),
+        Bug("halves_have_their_own_time", "times", lambda: _driver(w.HalvesHaveTheirOwnTime)),
         Bug("timers_by_wall_clock", "pauses", lambda: Machines(clock=World.wall_clock)),
         Bug("never_looks_up", "liveness", lambda: Machines(driver=w.NeverLooksUp)),
         Bug(

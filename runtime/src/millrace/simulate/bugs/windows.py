@@ -75,6 +75,25 @@ class SplitDropsBoundary(Windows):
         return super().split_record(record, first, second)
 
 
+class TimeGoesBack(Windows):
+    """A window has the time of the clock, though that was set back."""
+
+    def _with_next(self, record: Record) -> Record:
+        following = super()._with_next(record)
+        if len(following.intents) == len(record.intents):
+            return following
+        opened = replace(following.intents[-1], time_ms=self.wall_ms())
+        return replace(following, intents=(*following.intents[:-1], opened))
+
+
+class HalvesHaveTheirOwnTime(Windows):
+    """The halves of a window have the time of the split."""
+
+    def split_record(self, record: Record, first: Intent, second: Intent) -> Record:
+        halves = (replace(one, time_ms=self.wall_ms()) for one in (first, second))
+        return super().split_record(record, *halves)
+
+
 class IntentNotRerun(Windows):
     """Recovery goes on with the next input instead of the open window."""
 

@@ -23,6 +23,7 @@ from millrace.simulate.checkers.promises import Promises
 from millrace.simulate.checkers.shown import ShownWindows
 from millrace.simulate.checkers.stamps import Stamps
 from millrace.simulate.checkers.standby import StandsByIdle
+from millrace.simulate.checkers.times import Times
 from millrace.simulate.checkers.unreadable import Unreadable
 from millrace.simulate.checkers.verdicts import VerdictTruth
 from millrace.simulate.options import Options
@@ -58,6 +59,7 @@ class Checkers:
         self.blame = Blame(history, workload)
         self.edits = Edits(history, workload, tuple(sinks))
         self.pauses = Pauses(history, now_s)
+        self.times = Times(history)
         self.standby = StandsByIdle(history)
         if options.poison_only:
             self.bound = Bound(history, workload)

@@ -57,6 +57,8 @@ class DriverProcess:
         self._plant = around.plant
         self._world: World = around.plant.world
         self._clock = around.clock(self._world)
+        wall = self._world.wall_clock()
+        machine.windows.wall_ms = lambda: int(wall() * 1000)
         self._rest: deque[e.Action] = deque()
         self._unheard: deque[e.Event] = deque()
         self._handling = False

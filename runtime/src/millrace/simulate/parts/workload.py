@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
@@ -146,8 +146,8 @@ def cut(intent: Intent, at: int) -> tuple[Intent, Intent]:
         left -= piece.count
     here = max(left, 0)
     return (
-        Intent(intent.window, tuple(low), intent.replays[:here]),
-        Intent(intent.window, tuple(high), intent.replays[here:]),
+        replace(intent, ranges=tuple(low), replays=intent.replays[:here]),
+        replace(intent, ranges=tuple(high), replays=intent.replays[here:]),
     )
 
 

@@ -172,6 +172,11 @@ class Accumulator:
     def restore(self, rows: Array, saved: tuple[Array, ...]) -> None:
         self._held[rows], self._seen[rows] = saved
 
+    def clear(self, rows: Array) -> None:
+        """Let rows start anew."""
+        self._held[rows] = 0
+        self._seen[rows] = 0
+
     def column(self, rows: Array) -> pa.Array:
         """Partial column of rows."""
         held, seen = self._held[rows], self._seen[rows]
@@ -249,6 +254,10 @@ class TextAccumulator:
 
     def restore(self, rows: Array, saved: tuple[Array, ...]) -> None:
         self._set(rows, saved[0].tolist())
+
+    def clear(self, rows: Array) -> None:
+        """Let rows start anew."""
+        self._set(rows, [None] * len(rows))
 
     def column(self, rows: Array) -> pa.Array:
         """Partial column of rows."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs, kernels
+from millrace.state.keyed.ages import FIELD, Ages, parted
 from millrace.state.keyed.aggregates import (
     Accumulator,
     Aggregate,
@@ -34,7 +35,8 @@ class AggregateState:
     """Totals by key.
 
     ``inputs`` is the schema of the rows to aggregate, ``keys`` names its key columns;
-    ``key_groups`` is K. Raises ``KeyTypeError`` and ``TopologyError`` for what cannot be.
+    ``key_groups`` is K. With ``ttl_ms`` a key that had no row for so long begins anew (``ages``).
+    Raises ``KeyTypeError`` and ``TopologyError`` for what cannot be.
     """
 
     kind = "aggregate"
@@ -45,8 +47,11 @@ class AggregateState:
         keys: Sequence[str],
         aggregates: Sequence[Aggregate],
         key_groups: int,
+        ttl_ms: int = 0,
     ) -> None:
         self.aggregates = tuple(aggregates)
+        self._ages = Ages(ttl_ms) if ttl_ms else None
+        self._time_ms = 0
         self.key_groups = key_groups
         self._keys = [inputs.field(name).remove_metadata() for name in keys]
         for field in self._keys:
@@ -62,7 +67,7 @@ class AggregateState:
 
     @property
     def partial_schema(self) -> pa.Schema:
-        """Key columns and partial columns: what ``merge`` takes and blobs hold."""
+        """Key columns and partial columns: what ``merge`` takes, and blobs hold beside times."""
         fields = [pa.field(a.part.name, a.part.kind) for a in self._accumulators]
         return pa.schema([*self._keys, *fields])
 
@@ -83,7 +88,8 @@ class AggregateState:
 
     @property
     def size_bytes(self) -> int:
-        return self._table.size_bytes + sum(a.size_bytes for a in self._accumulators)
+        ages = self._ages.size_bytes if self._ages is not None else 0
+        return self._table.size_bytes + ages + sum(a.size_bytes for a in self._accumulators)
 
     @property
     def broken(self) -> bool:
@@ -92,15 +98,21 @@ class AggregateState:
 
     # -- a window attempt
 
-    def begin(self) -> None:
-        """Start a window attempt: nothing is touched, and from here all can be undone."""
+    def begin(self, time_ms: int = 0) -> None:
+        """Start an attempt of a window of this time: nothing is touched, and from here all can be
+        undone."""
+        self._time_ms = time_ms
         self._table.begin()
         self._kept_rows = self._table.rows
         self._undo = []
+        if self._ages is not None:
+            self._ages.begin(time_ms)
 
     def commit(self) -> None:
-        """Keep what the attempt changed."""
-        self.begin()
+        """Keep what the attempt changed; frees expired keys when they are many."""
+        if self._ages is not None and self._ages.sweep_due():
+            self._sweep(self._ages)
+        self.begin(self._time_ms)
 
     def rollback(self) -> None:
         """Undo what the attempt changed."""
@@ -108,7 +120,9 @@ class AggregateState:
             for accumulator, one in zip(self._accumulators, saved, strict=True):
                 accumulator.restore(rows, one)
         self._table.truncate(self._kept_rows)
-        self.begin()
+        if self._ages is not None:
+            self._ages.rollback()
+        self.begin(self._time_ms)
 
     def merge(self, batch: pa.RecordBatch) -> Array:
         """Merge partial rows (``partial_schema``, any order of columns, keys may repeat).
@@ -135,6 +149,11 @@ class AggregateState:
         return np.sort(self._table.touched())
 
     # -- reading
+
+    def live(self) -> Array:
+        """Table rows (int64) of the keys that have not expired."""
+        rows = np.arange(self._table.rows)
+        return rows if self._ages is None else rows[~self._ages.expired(rows)]
 
     def rows(self, rows: Array | None = None) -> pa.RecordBatch:
         """Keys and results of table rows (None: all)."""
@@ -172,10 +191,11 @@ class AggregateState:
 
     def base(self) -> Blob:
         """State object of all keys."""
-        return self._blob(self._all(None))
+        return self._blob(self.live())
 
     def apply(self, batch: pa.RecordBatch) -> None:
         """Set keys to the values of a state object's rows; not within an attempt."""
+        batch, times = parted(batch)
         if batch.schema.remove_metadata() != self.partial_schema:
             raise StateSchemaError(
                 f"stored totals have columns ({_shown(batch.schema)}), the processor now has "
@@ -189,7 +209,10 @@ class AggregateState:
         for accumulator in self._accumulators:
             accumulator.reserve(before, self._table.rows)
             accumulator.replace(found, batch.column(accumulator.part.name))
-        self.begin()
+        if self._ages is not None:
+            self._ages.reserve(before, self._table.rows)
+            self._ages.load(found, times)
+        self.begin(self._time_ms)
         self._changing = False
 
     # -- helpers
@@ -204,6 +227,12 @@ class AggregateState:
             accumulator.reserve(before, self._table.rows)
         if len(known):
             self._undo.append((known, [a.save(known) for a in self._accumulators]))
+        if self._ages is not None:
+            self._ages.reserve(before, self._table.rows)
+            expired = known[self._ages.meet(known)]
+            for accumulator in self._accumulators if len(expired) else ():
+                accumulator.clear(expired)
+            self._ages.update(fresh)
         overflow: tuple[Accumulator | TextAccumulator, int] | None = None
         for at, accumulator in enumerate(self._accumulators):
             if columns is None:
@@ -230,9 +259,27 @@ class AggregateState:
     def _partial_columns(self, rows: Array) -> list[pa.Array]:
         return [accumulator.column(rows) for accumulator in self._accumulators]
 
+    def _sweep(self, ages: Ages) -> None:
+        """Build table and accumulators anew once most keys have expired."""
+        live = self.live()
+        if self._table.rows - len(live) <= max(1024, len(live)):
+            return
+        kept, times = self.partials(live), ages.of(live)
+        self._table = KeyTable([field.type for field in self._keys])
+        self._accumulators = [accumulator_of(a.part) for a in self._accumulators]
+        found = self._table.find_or_insert([kept.column(f.name) for f in self._keys])
+        for accumulator in self._accumulators:
+            accumulator.reserve(0, len(live))
+            accumulator.replace(found, kept.column(accumulator.part.name))
+        ages.load(found, times)
+
     def _blob(self, rows: Array) -> Blob:
         order, starts = order_by_group(self._table.hashes(rows), self.key_groups)
-        return blobs.write_sorted(self.partials(rows[order]), starts, self.kind)
+        rows = rows[order]
+        batch = self.partials(rows)
+        if self._ages is not None:
+            batch = batch.append_column(FIELD, pa.array(self._ages.of(rows)))
+        return blobs.write_sorted(batch, starts, self.kind, self._time_ms)
 
 
 def order_by_group(hashes: Array, key_groups: int) -> tuple[Array, Array]:

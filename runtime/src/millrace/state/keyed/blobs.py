@@ -2,10 +2,11 @@
 where there are many rows, in chunks that can be read one by one (``chunks``).
 
 The schema's metadata holds ``millrace.format``, ``millrace.kind`` (what kind of state wrote it),
-``millrace.key_groups`` (their number K) and ``millrace.groups``: "group:rows" for each group that
-has rows, in their order. The digests over all bytes and over the index of the chunks lie outside,
-in the ``Segment`` that names the object. Buffers of larger objects are compressed (zstd): measured,
-this takes a third of the time that it saves where the file is written and fsynced.
+``millrace.key_groups`` (their number K), ``millrace.time`` (that of the window that wrote it) and
+``millrace.groups``: "group:rows" for each group that has rows, in their order. The digests over all
+bytes and over the index of the chunks lie outside, in the ``Segment`` that names the object.
+Buffers of larger objects are compressed (zstd): measured, this takes a third of the time that it
+saves where the file is written and fsynced.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from millrace.state.keyed import chunks
 from millrace.state.keyed.chunks import Chunk, Span, digest_of
 from millrace.state.keyed.keybytes import Array
 
-FORMAT = 3
+FORMAT = 4
 """Version of state objects; a newer one is refused, an older read.
 
-3: there may be several record batches, with an index behind them. 1 and 2 are one, with none.
+4: it has a time, and its rows may have one each (``ages``). 3: there may be several record
+batches, with an index behind them. 1 and 2 are one, with none.
 """
 
 COMPRESS_FROM_BYTES = 32 << 10
@@ -37,6 +39,7 @@ _PREFIX_BYTES = 8
 
 _FORMAT, _KIND = b"millrace.format", b"millrace.kind"
 _KEY_GROUPS, _GROUPS = b"millrace.key_groups", b"millrace.groups"
+_TIME = b"millrace.time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +54,26 @@ class Blob:
     index: str = ""
 
 
-def write(batch: pa.RecordBatch, groups: Array, key_groups: int, kind: str = "") -> Blob:
+def time_of(batch: pa.RecordBatch) -> int:
+    """Time in milliseconds of the window that wrote the object of these rows; 0: not known."""
+    return int((batch.schema.metadata or {}).get(_TIME, 0))
+
+
+def write(
+    batch: pa.RecordBatch, groups: Array, key_groups: int, kind: str = "", time_ms: int = 0
+) -> Blob:
     """Make a state object of rows in any order; ``groups`` (int) is each row's key group."""
     order = np.argsort(groups, kind="stable")
     starts = np.zeros(key_groups + 1, np.int64)
     np.cumsum(np.bincount(groups, minlength=key_groups), out=starts[1:])
-    return write_sorted(batch.take(pa.array(order)), starts, kind)
+    return write_sorted(batch.take(pa.array(order)), starts, kind, time_ms)
 
 
-def write_sorted(batch: pa.RecordBatch, starts: Array, kind: str = "") -> Blob:
+def write_sorted(batch: pa.RecordBatch, starts: Array, kind: str = "", time_ms: int = 0) -> Blob:
     """Make a state object of rows sorted by key group.
 
-    ``starts`` (int64, K + 1) holds the first row of each group, and the number of rows.
+    ``starts`` (int64, K + 1) holds the first row of each group, and the number of rows; ``time_ms``
+    is the time of the window.
     """
     counts = np.diff(starts)
     present = np.flatnonzero(counts)
@@ -72,6 +83,7 @@ def write_sorted(batch: pa.RecordBatch, starts: Array, kind: str = "") -> Blob:
         _KIND: kind,
         _KEY_GROUPS: str(len(counts)),
         _GROUPS: sizes,
+        _TIME: str(time_ms),
     }
     schema = batch.schema.with_metadata(metadata)
     rows = pa.RecordBatch.from_arrays(batch.columns, schema=schema)

@@ -55,7 +55,7 @@ class State(Protocol):
     def size_bytes(self) -> int: ...
     @property
     def broken(self) -> bool: ...
-    def begin(self) -> None: ...
+    def begin(self, time_ms: int = 0) -> None: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def apply(self, batch: pa.RecordBatch) -> None: ...
@@ -166,8 +166,9 @@ class StateCache:
         make: Callable[[], S],
         load: Load,
         touched: Touched | None = None,
+        time_ms: int = 0,
     ) -> OpenState[S]:
-        """The state as of a sealed chain, ready for a window attempt.
+        """The state as of a sealed chain, ready for an attempt of a window of this time.
 
         ``make`` gives an empty state, ``load`` reads objects. ``touched`` is asked only where not
         all is there, and what the window does not touch then stays away; None: all is needed.
@@ -191,7 +192,7 @@ class StateCache:
         entry.reflects = wanted
         entry.in_attempt = True
         entry.wrote = None
-        entry.state.begin()
+        entry.state.begin(time_ms)
         self._entries[key] = entry
         self._evict(key)
         return OpenState(entry.state, key, chain, entry)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ import pyarrow as pa
 from millrace.errors import MillraceError
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs
+from millrace.state.keyed.ages import FIELD, Ages, parted
 from millrace.state.keyed.aggregatestate import order_by_group
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array, check_key_type
@@ -50,12 +51,17 @@ class DictState:
 
     ``find`` gives table rows for keys; ``values[row]`` is the dict to hand to the function, which
     may change it in place. A function that cleared its dict gets ``empty`` back by ``revive``.
+    With ``ttl_ms`` a key that was not updated for so long has no state (``ages``).
     """
 
     kind = "dict"
 
-    def __init__(self, keys: pa.Schema, values: pa.Schema, key_groups: int) -> None:
+    def __init__(
+        self, keys: pa.Schema, values: pa.Schema, key_groups: int, ttl_ms: int = 0
+    ) -> None:
         self.key_groups = key_groups
+        self._ages = Ages(ttl_ms) if ttl_ms else None
+        self._time_ms = 0
         self.values: list[Row] = []
         self._keys = [field.remove_metadata() for field in keys]
         self._columns = [field.remove_metadata() for field in values]
@@ -77,13 +83,19 @@ class DictState:
         return pa.schema([*self._keys, *self._columns, pa.field(DELETED, pa.bool_())])
 
     @property
+    def timed(self) -> bool:
+        """Whether keys expire."""
+        return self._ages is not None
+
+    @property
     def size(self) -> int:
         """Number of keys with state, as of the last commit or rollback, at most."""
         return self._table.rows - self._deleted
 
     @property
     def size_bytes(self) -> int:
-        return self._table.size_bytes + _ROW_BYTES * len(self.values)
+        ages = self._ages.size_bytes if self._ages is not None else 0
+        return self._table.size_bytes + ages + _ROW_BYTES * len(self.values)
 
     @property
     def broken(self) -> bool:
@@ -92,14 +104,18 @@ class DictState:
 
     # -- a window attempt
 
-    def begin(self) -> None:
-        """Start a window attempt: nothing is touched, and from here all can be undone."""
+    def begin(self, time_ms: int = 0) -> None:
+        """Start an attempt of a window of this time: nothing is touched, and from here all can be
+        undone."""
+        self._time_ms = time_ms
         self._table.begin()
         self._kept_rows = self._table.rows
         self._saved = {}
+        if self._ages is not None:
+            self._ages.begin(time_ms)
 
     def commit(self) -> None:
-        """Keep what the attempt changed; frees deleted keys when they are many."""
+        """Keep what the attempt changed; frees deleted and expired keys when they are many."""
         for row in self._table.touched().tolist():
             held = _present(self._saved.get(row, self.empty))
             present = _present(self.values[row])
@@ -109,9 +125,11 @@ class DictState:
                 self._deleted += not present
             else:
                 self._deleted += held - present
+        if self._ages is not None and self._ages.sweep_due():
+            self._sweep(self._ages)
         if self._deleted > 1024 and 2 * self._deleted > self._table.rows:
             self._compact()
-        self.begin()
+        self.begin(self._time_ms)
 
     def rollback(self) -> None:
         """Undo what the attempt changed."""
@@ -119,20 +137,33 @@ class DictState:
             self.values[row] = saved
         del self.values[self._kept_rows :]
         self._table.truncate(self._kept_rows)
-        self.begin()
+        if self._ages is not None:
+            self._ages.rollback()
+        self.begin(self._time_ms)
 
     def find(self, keys: Sequence[pa.Array]) -> Array:
         """Table row (int64) of each key, for ``values``; all of them count as touched."""
         self._changing = True
-        touched = self._table.touched_count
+        touched, rows = self._table.touched_count, self._table.rows
         found = self._table.find_or_insert(keys)
         self.values += [dict(self.empty) for _ in range(self._table.rows - len(self.values))]
         fresh = self._table.touched(touched)
         values, duplicate, saved = self.values, self.copy, self._saved
-        for row in fresh[fresh < self._kept_rows].tolist():
+        known = fresh[fresh < self._kept_rows]
+        for row in known.tolist():
             saved[row] = duplicate(values[row])
+        if self._ages is not None:
+            self._ages.reserve(rows, self._table.rows)
+            for row in known[self._ages.meet(known)].tolist():
+                values[row] = dict(self.empty)
         self._changing = False
         return found
+
+    def updated(self, row: int, before: Row) -> None:
+        """Note after a call that a key's dict was ``before`` ahead of it: one that the call has
+        changed is as young as the window. To be asked where keys expire (``timed``)."""
+        if self._ages is not None and self.values[row] != before:
+            self._ages.update(row)
 
     def revive(self, row: int) -> None:
         """Give a dict that was cleared its columns back, all None."""
@@ -164,20 +195,25 @@ class DictState:
         Raises ``StateValueError`` when a value does not have its declared type.
         """
         changed = []
+        ages = self._ages
+        times = ages.before() if ages is not None else {}
         for row in self._table.touched().tolist():
             before = self._saved.get(row, self.empty)
             now = self.values[row]
-            if now != before and (_present(now) or _present(before)):
+            young = ages is not None and ages.of(row) != times.get(row, 0)
+            if (now != before and _present(before)) or ((now != before or young) and _present(now)):
                 changed.append(row)
         return self._blob(np.array(changed, np.int64)) if changed else None
 
     def base(self) -> Blob:
         """State object of all keys that have state; raises as ``delta``."""
         present = [row for row, held in enumerate(self.values) if _present(held)]
-        return self._blob(np.array(present, np.int64))
+        rows = np.array(present, np.int64)
+        return self._blob(rows if self._ages is None else rows[~self._ages.expired(rows)])
 
     def apply(self, batch: pa.RecordBatch) -> None:
         """Set keys to the dicts of a state object's rows; not within an attempt."""
+        batch, times = parted(batch)
         if batch.schema.remove_metadata() != self.schema:
             raise StateSchemaError(
                 f"stored state has columns ({_shown(batch.schema)}), the function now declares "
@@ -190,23 +226,36 @@ class DictState:
         found = self._table.find_or_insert([batch.column(f.name) for f in self._keys]).tolist()
         self._deleted += self._table.rows - known
         self.values += [dict(self.empty) for _ in range(self._table.rows - len(self.values))]
+        if self._ages is not None:
+            self._ages.reserve(known, self._table.rows)
+            self._ages.load(np.array(found, np.int64), times)
         names = list(self.empty)
         columns = [batch.column(name).to_pylist() for name in names]
         for row, held in zip(found, zip(*columns, strict=True), strict=True):
             self._deleted += _present(self.values[row])
             self.values[row] = dict(zip(names, held, strict=True))
             self._deleted -= _present(self.values[row])
-        self.begin()
+        self.begin(self._time_ms)
         self._changing = False
 
     # -- helpers
 
+    def _sweep(self, ages: Ages) -> None:
+        """Forget the dicts of expired keys."""
+        rows = np.arange(self._table.rows)
+        for row in rows[ages.expired(rows)].tolist():
+            self._deleted += _present(self.values[row])
+            self.values[row] = dict(self.empty)
+
     def _compact(self) -> None:
         """Build the table anew without the keys that have no state."""
         present = [row for row, held in enumerate(self.values) if _present(held)]
-        keys = self._table.keys(np.array(present, np.int64))
+        rows = np.array(present, np.int64)
+        keys = self._table.keys(rows)
         self._table = KeyTable([field.type for field in self._keys])
         self._table.find_or_insert(keys)
+        if self._ages is not None:
+            self._ages.load(np.arange(len(rows)), self._ages.of(rows))
         self.values = [self.values[row] for row in present]
         self._deleted = 0
 
@@ -219,7 +268,9 @@ class DictState:
         batch = pa.RecordBatch.from_arrays(
             [*self._table.keys(rows), *columns, deleted], schema=self.schema
         )
-        return blobs.write_sorted(batch, starts, self.kind)
+        if self._ages is not None:
+            batch = batch.append_column(FIELD, pa.array(self._ages.of(rows)))
+        return blobs.write_sorted(batch, starts, self.kind, self._time_ms)
 
     def _column(self, field: pa.Field, rows: Array, held: list[Row]) -> pa.Array:
         try:

@@ -7,6 +7,7 @@ that was deleted has none. Nothing here needs the processor's code.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from millrace.errors import MillraceError
 from millrace.protocol.types import Segment
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs
+from millrace.state.keyed.ages import FIELD, is_expired, parted
 from millrace.state.keyed.aggregates import Aggregate, final
 from millrace.state.keyed.chain import Link, links
 from millrace.state.keyed.dictstate import DELETED
@@ -28,7 +30,20 @@ class KeyTextError(MillraceError):
     """A key that is given as text is no value of the key's columns."""
 
 
-def read_state(chain: Sequence[Segment], groups: int, keys: int, load: Load) -> pa.RecordBatch:
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """What has expired: state that was not updated for ``ttl_ms`` up to ``now_ms``; 0: nothing."""
+
+    ttl_ms: int = 0
+    now_ms: int = 0
+
+
+FOR_EVER = Lifetime()
+
+
+def read_state(
+    chain: Sequence[Segment], groups: int, keys: int, load: Load, lifetime: Lifetime = FOR_EVER
+) -> pa.RecordBatch:
     """All rows of the key groups in the mask ``groups``, by key; the first ``keys`` columns are
     the key. A chain without rows of these groups gives a batch without columns.
 
@@ -41,6 +56,10 @@ def read_state(chain: Sequence[Segment], groups: int, keys: int, load: Load) -> 
     current = _latest(pa.concat_batches(batches), keys)
     if DELETED in current.schema.names:
         current = current.filter(pc.invert(current.column(DELETED))).drop_columns([DELETED])
+    current, times = parted(current)
+    if lifetime.ttl_ms:
+        expired = is_expired(times, lifetime.ttl_ms, lifetime.now_ms)
+        current = current.filter(pa.array(~expired))
     names = current.schema.names[:keys]
     order = pc.sort_indices(current, [(name, "ascending") for name in names])
     return current.take(order)
@@ -109,7 +128,8 @@ def key_types(chain: Sequence[Segment], keys: int, load: Load) -> list[pa.DataTy
 def _read(parts: Sequence[Link], load: Load) -> list[pa.RecordBatch]:
     batches: list[pa.RecordBatch] = []
     for stored in (batch for found in read_links(parts, load) for batch in found):
-        batch = stored.replace_schema_metadata(None)
+        rows, times = parted(stored)
+        batch = rows.replace_schema_metadata(None).append_column(FIELD, pa.array(times))
         if batches and batch.schema != batches[0].schema:
             raise StateSchemaError(
                 f"state objects of one processor have columns ({_shown(batches[0].schema)}) and "

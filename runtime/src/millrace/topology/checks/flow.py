@@ -42,6 +42,22 @@ def keys_where_needed(facts: Facts) -> Iterator[Problem]:
                 )
 
 
+def ttl_of_state(facts: Facts) -> Iterator[Problem]:
+    """Only state expires."""
+    for component, part in facts.consumers():
+        if not isinstance(part, Processor) or part.ttl is None:
+            continue
+        function = facts.functions.get(part.name)
+        known = function is not None or any(kind.name != "function" for kind, _ in part.declared())
+        if known and not any(k.keeps_state(s, function) for k, s in part.declared()):
+            yield Problem(
+                format_path((*component.path, "ttl")),
+                str(part.ttl),
+                "does not apply: the processor keeps no state",
+                "remove it, or declare state",
+            )
+
+
 def sound_edges(facts: Facts) -> Iterator[Problem]:
     """A key names each column once; broadcast excludes a key and leads into no sink."""
     for component, _ in facts.consumers():
@@ -160,6 +176,7 @@ def _shown(columns: Columns) -> str:
 
 RULES = (
     keys_where_needed,
+    ttl_of_state,
     sound_edges,
     known_key_columns,
     types_that_files_hold,

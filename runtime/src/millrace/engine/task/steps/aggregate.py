@@ -102,7 +102,10 @@ class MergeStep(CombiningStep):
         if shard not in states:
             groups = self.task.program.key_groups
             states[shard] = self._state.open(
-                self.component, shard, lambda: state_of(self.component, groups), self._touched
+                self.component,
+                shard,
+                lambda: state_of(self.component, groups, self.component.ttl_ms),
+                self._touched,
             )
         return states[shard]
 
@@ -182,7 +185,7 @@ class MergeStep(CombiningStep):
             return
         for shard in self._state.shards():
             state = self._open(states, shard)
-            self._emit_tree(state, np.arange(state.size, dtype=np.int64))
+            self._emit_tree(state, state.live())
 
     def _emit_tree(self, state: AggregateState, rows: Array) -> None:
         """Emit totals to the window's own tree."""

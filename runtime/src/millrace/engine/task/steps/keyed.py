@@ -84,7 +84,7 @@ class KeyedInput:
         opened: DictState = self._state.open(
             component,
             shard,
-            lambda: DictState(schema, arrow_schema(columns), groups),
+            lambda: DictState(schema, arrow_schema(columns), groups, component.ttl_ms),
             lambda: mask_of(keys.groups),
         )
         return opened
@@ -133,6 +133,7 @@ class StatefulStep(CollectingStep):
         buffer: RowBuffer,
     ) -> None:
         function, progress = self._function, self.task.box.progress
+        timed = bool(self.component.ttl_ms)
         rows = rows_of(batch.data)
         add = buffer.add_all
         for index, (row, code) in enumerate(zip(rows, codes.tolist(), strict=True)):
@@ -143,6 +144,8 @@ class StatefulStep(CollectingStep):
             try:
                 add(function(row, state.values[place]), index)
                 settle(state, place)
+                if timed:
+                    state.updated(place, before)
             except USER_ERRORS:
                 buffer.cut_parent(index)
                 state.values[place] = before
@@ -157,6 +160,7 @@ class StatefulStep(CollectingStep):
         try:
             buffer.add_all(self._function(row, state.values[place]), index)
             settle(state, place)
+            state.updated(place, before)
         except USER_ERRORS as error:
             buffer.cut_parent(index)
             state.values[place] = before
@@ -228,6 +232,8 @@ class KeyedClassStep(ClassStep):
                 error = wrong
         if error is not None:
             state.values[place] = before
+        elif state.timed:
+            state.updated(place, before)
         return error
 
 
