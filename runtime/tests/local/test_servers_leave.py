@@ -114,7 +114,7 @@ def test_one_that_is_wanted_again_before_it_has_left_stays(world: World) -> None
 def test_those_that_are_missing_are_started(world: World) -> None:
     world.keeper.want({*NAMES, "state-2"}, world.make)
     assert world.names() == set(NAMES)
-    world.keeper.look()
+    until(world.noticed, "that it is there")
     assert world.names() == {*NAMES, "state-2"}
     assert "is there" in world.texts[0]
 
@@ -152,7 +152,8 @@ def test_one_that_a_driver_takes_in_meanwhile_keeps_what_it_holds(world: World) 
         world.keeper.settle(view(Phase.OPEN, first), lambda found=meanwhile: found)
         assert (world.folder / "state-1").exists()
         assert world.keeper.leaving
-        world.keeper.look()
+        world.told.clear()
+        until(world.noticed, "that it is back")
         again = world.member("state-1")
         assert again != second
         assert world.names() == set(NAMES)

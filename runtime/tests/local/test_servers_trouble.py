@@ -209,3 +209,34 @@ def test_servers_asked_for_in_a_folder_that_takes_nothing_end_no_run(
     world.keeper.want({"state-0", "state-1"}, world.make)
     world.looked_until("StateServerFailed")
     assert world.names() == {"state-0"}
+
+
+def test_the_others_are_proposed_and_looked_after_while_a_server_loads_its_file(
+    tmp_path: Path, worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    worlds.append(world)
+    world.keeper.start_all()
+    # A server that never gets ready, as one does that loads a file without an end.
+    endless = tmp_path / "endless"
+    endless.write_text("#!/bin/sh\nexec sleep 600\n")
+    endless.chmod(0o700)
+    monkeypatch.setenv(embedded.BINARY_VARIABLE, str(endless))
+    world.kill("state-1")
+    # Nothing has been begun yet: what is proposed is written first.
+    assert world.names() == {"state-0"}
+    assert len(world.keeper.pids()) == 1
+    assert world.keeper.next_due_s() is not None
+    until(lambda: world.keeper.look() or len(world.keeper.pids()) == 2, "a life that comes up")
+    assert {row.name for row in world.keeper.rows()} == {"state-0"}
+    # The other one dies meanwhile, and that is seen.
+    world.told.clear()
+    monkeypatch.delenv(embedded.BINARY_VARIABLE)
+    world.kill("state-0")
+    world.looked_until("StateServerStarted")
+    assert world.names() == {"state-0"}
+    # One that comes up is of the run: it ends with it.
+    pids = world.keeper.pids()
+    world.keeper.stop_all()
+    assert len(pids) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

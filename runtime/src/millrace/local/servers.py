@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +24,13 @@ from millrace.local.processes import ProcessId
 from millrace.local.workdir import MARK
 from millrace.protocol.types import Member, Phase, View
 from millrace.state.client import StateAddress, StateClient, discover
-from millrace.state.embedded import EmbeddedOptions, EmbeddedServer, new_password, password_in
+from millrace.state.embedded import (
+    EmbeddedOptions,
+    EmbeddedServer,
+    StartingServer,
+    new_password,
+    password_in,
+)
 from millrace.state.errors import UnreachableError
 
 REACH_VARIABLE = "MILLRACE_REACH_S"
@@ -32,6 +39,8 @@ REACH_S = 30.0
 
 _RETRY_S = 0.5
 _WATCH_S = 1.0
+_COMING_S = 0.02
+_POLL_S = 0.005
 _WATCH_TIMEOUT_S = 2.0
 
 
@@ -51,6 +60,14 @@ class StateServer(Protocol):
 
     def start(self) -> StateAddress:
         """Bring it up, or make sure that it is up. Raises ``MillraceError`` and ``OSError``."""
+        ...
+
+    def begin(self) -> None:
+        """Begin to bring it up, without waiting; ``arrived`` is asked then. Raises the same."""
+        ...
+
+    def arrived(self) -> StateAddress | None:
+        """Its address once it is up, None until then. Raises the same, and nothing is left."""
         ...
 
     def ended(self) -> int | None:
@@ -113,16 +130,50 @@ class Embedded:
         self._password = password or RunPassword(work_folder)
         self._max_memory_bytes = max_memory_bytes
         self._server: EmbeddedServer | None = None
+        self._starting: StartingServer | None = None
+        self._fixed = False
         self._port = 0
 
     @property
     def pid(self) -> int | None:
-        return self._server.pid if self._server is not None else None
+        at_hand = self._server or self._starting
+        return at_hand.pid if at_hand is not None else None
 
     def start(self) -> StateAddress:
+        self.begin()
+        while (address := self.arrived()) is None:
+            time.sleep(_POLL_S)
+        return address
+
+    def begin(self) -> None:
         """Start it, on the port it had before if that is still free."""
-        with _environment(MARK, str(self._work_folder)):
-            server = self._start_on(self._port)
+        self._begin_on(self._port)
+
+    def _begin_on(self, port: int) -> None:
+        options = EmbeddedOptions(
+            max_memory_bytes=self._max_memory_bytes, port=port, password=self._password.get()
+        )
+        self._fixed = port != 0
+        self._starting = StartingServer(self._folder, self.name, options)
+
+    def arrived(self) -> StateAddress | None:
+        assert self._starting is not None
+        try:
+            with _environment(MARK, str(self._work_folder)):
+                server = self._starting.look()
+        except StateServerError:
+            self._starting = None
+            if not self._fixed:
+                raise
+            # Another program may have taken the port in the meantime: any other one will do.
+            self._begin_on(0)
+            return None
+        except (MillraceError, OSError):
+            self._starting = None
+            raise
+        if server is None:
+            return None
+        self._starting = None
         try:
             self.handle = os.pidfd_open(server.pid)
         except OSError:
@@ -133,18 +184,6 @@ class Embedded:
         self.address = self._server.address
         return self.address
 
-    def _start_on(self, port: int) -> EmbeddedServer:
-        options = EmbeddedOptions(
-            max_memory_bytes=self._max_memory_bytes, port=port, password=self._password.get()
-        )
-        try:
-            return EmbeddedServer.start(self._folder, self.name, options)
-        except StateServerError:
-            if not port:
-                raise
-            # Another program may have taken the port in the meantime: any other one will do.
-            return EmbeddedServer.start(self._folder, self.name, replace(options, port=0))
-
     def ended(self) -> int | None:
         if self._server is None or self._server.alive():
             return None
@@ -153,11 +192,13 @@ class Embedded:
         return code
 
     def stop(self) -> None:
+        self._give_up()
         if self._server is not None:
             self._server.stop()
             self._forget()
 
     def kill(self) -> None:
+        self._give_up()
         if self._server is not None:
             self._server.kill()
             self._forget()
@@ -166,6 +207,11 @@ class Embedded:
         self.kill()
         # What stays would be brought up to date, should a server of this name come again.
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _give_up(self) -> None:
+        if self._starting is not None:
+            self._starting.kill()
+            self._starting = None
 
     def _forget(self) -> None:
         if self.handle is not None:
@@ -201,6 +247,12 @@ class External:
         threading.Thread(target=self._watch, name=f"watch {self.name}", daemon=True).start()
         return self.address
 
+    def begin(self) -> None:
+        return
+
+    def arrived(self) -> StateAddress | None:
+        return self.start()
+
     def ended(self) -> int | None:
         return None
 
@@ -233,6 +285,7 @@ class _Kept:
     released: Member | None = None
     restarts: Restarts = field(default_factory=Restarts)
     due_s: float | None = None
+    coming: bool = False
     started_s: float = 0.0
     since: float = 0.0
     sealed: int = 0
@@ -307,8 +360,12 @@ class ServerKeeper:
                     f"state server {kept.server.name} ended ({code}); it is started again on its "
                     f"folder, {self._meanwhile()}",
                 )
+                # What is proposed without it comes first; the next look follows at once.
+                continue
             if kept.due_s is not None and kept.due_s <= now:
-                self._start_again(kept)
+                self._begin_again(kept)
+            if kept.coming:
+                self._await(kept)
 
     def want(self, names: Collection[str], make: Callable[[str], StateServer]) -> None:
         """From now on there are to be these servers: the others leave, those that are not there
@@ -361,8 +418,11 @@ class ServerKeeper:
         return [handle for handle in found if handle is not None]
 
     def next_due_s(self) -> float | None:
-        """When the next start is due."""
-        return min((k.due_s for k in self._kept if k.due_s is not None), default=None)
+        """When the next start is due, or one that comes up is to be looked at."""
+        due = [k.due_s for k in self._kept if k.due_s is not None]
+        if any(kept.coming for kept in self._kept):
+            due.append(self._clock.monotonic_s() + _COMING_S)
+        return min(due, default=None)
 
     def pids(self) -> set[int]:
         """Pids of living servers."""
@@ -373,7 +433,7 @@ class ServerKeeper:
         rows = []
         for kept in self._kept:
             pid = kept.server.pid
-            own = ProcessId.of(pid) if pid is not None else None
+            own = ProcessId.of(pid) if pid is not None and not kept.coming else None
             if own is not None:
                 name, count = kept.server.name, kept.restarts.count
                 rows.append(ProcessRow("state", name, own.pid, own.ticks, 0, kept.since, count))
@@ -386,7 +446,7 @@ class ServerKeeper:
     def stop_all(self) -> None:
         """End all of them for good."""
         for kept in self._kept:
-            kept.due_s = None
+            kept.due_s, kept.coming = None, False
             kept.server.stop()
 
     def _meanwhile(self) -> str:
@@ -397,22 +457,39 @@ class ServerKeeper:
     def _start(self, kept: _Kept) -> None:
         kept.due_s = None
         kept.server.start()
+        self._started(kept)
+
+    def _started(self, kept: _Kept) -> None:
         kept.started_s = self._clock.monotonic_s()
         kept.since = self._clock.now_s()
         kept.sealed = self._sealed()
 
-    def _start_again(self, kept: _Kept) -> None:
+    def _begin_again(self, kept: _Kept) -> None:
+        kept.due_s = None
         try:
-            self._start(kept)
+            kept.server.begin()
+        except (MillraceError, OSError) as error:
+            self._failed(kept, error)
+        else:
+            kept.coming = True
+
+    def _await(self, kept: _Kept) -> None:
+        """Its file may take a while to load, in which the rest of the run is looked after."""
+        try:
+            address = kept.server.arrived()
         except (MillraceError, OSError) as error:
             # Its disk may be full or gone for a while, which is no reason to end the others.
             self._failed(kept, error)
-        else:
+            return
+        if address is not None:
+            kept.coming = False
+            self._started(kept)
             back = "is back" if kept.restarts.count else "is there"
             self._tell("StateServerStarted", f"state server {kept.server.name} {back}")
 
     def _part_with(self, kept: _Kept, look: Callable[[], View | None]) -> None:
         name = kept.server.name
+        kept.coming = False
         kept.server.kill()
         if not is_without(look(), name):
             kept.released, kept.due_s = None, self._clock.monotonic_s()
@@ -423,6 +500,7 @@ class ServerKeeper:
 
     def _failed(self, kept: _Kept, error: Exception) -> None:
         wait_s = kept.wait_s(1, 0.0, progressed=False)
+        kept.coming = False
         kept.due_s = self._clock.monotonic_s() + wait_s
         own = isinstance(error, MillraceError)
         text = str(error) if own else f"state server {kept.server.name} cannot be started: {error}"

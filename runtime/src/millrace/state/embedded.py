@@ -115,20 +115,10 @@ class EmbeddedServer:
         Raises ``StateServerError`` with the end of the server's log when it does not come up,
         and ``WorkFolderError`` when the folder cannot be written or is in use.
         """
-        options = options or EmbeddedOptions()
-        folder = folder.absolute()
-        password = _prepare(folder, options.password)
-        for _ in range(1 if options.port else options.bind_attempts):
-            port = options.port or free_port()
-            life = _launch(folder, password, port, options)
-            url = f"redis://127.0.0.1:{port}"
-            address = _wait_ready(life, StateAddress(name, url, "", password), options)
-            if address is not None:
-                return cls(folder, life.process, address)
-        raise StateServerError(
-            f"state server {name}: port {port} on 127.0.0.1 is in use; end the program that "
-            "listens there, or let a free port be chosen"
-        )
+        starting = StartingServer(folder, name, options)
+        while (server := starting.look()) is None:
+            time.sleep(_POLL_S)
+        return server
 
     @property
     def pid(self) -> int:
@@ -162,6 +152,91 @@ class EmbeddedServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class StartingServer:
+    """A server that comes up, which takes as long as its file is large.
+
+    ``look`` is called again and again until it returns the server or raises; ``kill`` gives up.
+    """
+
+    def __init__(
+        self, folder: Path, name: str = "state-0", options: EmbeddedOptions | None = None
+    ) -> None:
+        """Raises ``WorkFolderError`` when the folder cannot be written."""
+        self._options = options or EmbeddedOptions()
+        self._folder = folder.absolute()
+        self._name = name
+        self._password = _prepare(self._folder, self._options.password)
+        self._attempts = 1 if self._options.port else self._options.bind_attempts
+        self._port = 0
+        self._life: _Life | None = None
+        self._deadline = time.monotonic() + LOCK_TIMEOUT_S
+
+    @property
+    def pid(self) -> int | None:
+        return self._life.process.pid if self._life is not None else None
+
+    def look(self) -> EmbeddedServer | None:
+        """The server once it answers; waits for nothing but an answer. Raises as ``start``."""
+        if self._life is None:
+            self._life = self._launched()
+            return None
+        process = self._life.process
+        if process.poll() is not None:
+            self._ended(self._life)
+            return None
+        url = f"redis://127.0.0.1:{self._port}"
+        address = _ask(StateAddress(self._name, url, "", self._password), process.pid)
+        if address is not None:
+            return EmbeddedServer(self._folder, process, address)
+        if time.monotonic() > self._deadline:
+            self.kill()
+            raise StateServerError(
+                f"state server {self._name} was not ready within "
+                f"{self._options.start_timeout_s:g} s in {self._folder}; the end of its log:\n"
+                f"{self._life.log()}"
+            )
+        return None
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        if self._life is not None:
+            self._life.end()
+
+    def _launched(self) -> _Life | None:
+        try:
+            lock = _lock(self._folder)
+        except OSError as error:
+            raise _unusable(self._folder, error) from error
+        if lock is None:
+            # A server that was just killed, or its rewriting child, gives it up a moment later.
+            if time.monotonic() > self._deadline:
+                raise WorkFolderError(
+                    f"state folder {self._folder} is in use by another state server; end the "
+                    "other run of this topology, or name another --workdir"
+                )
+            return None
+        with lock:
+            self._port = self._options.port or free_port()
+            self._deadline = time.monotonic() + self._options.start_timeout_s
+            return _launch(self._folder, lock, self._password, self._port, self._options)
+
+    def _ended(self, life: _Life) -> None:
+        """Another port where this one was taken meanwhile; raises where it ended otherwise."""
+        if "Address already in use" not in life.log():
+            raise StateServerError(
+                f"state server {self._name} ended with code {life.process.returncode} while "
+                f"starting in {self._folder}; the end of its log:\n{life.log()}"
+            )
+        self._attempts -= 1
+        if not self._attempts:
+            raise StateServerError(
+                f"state server {self._name}: port {self._port} on 127.0.0.1 is in use; end the "
+                "program that listens there, or let a free port be chosen"
+            )
+        self._life = None
+        self._deadline = time.monotonic() + LOCK_TIMEOUT_S
 
 
 def find_binary() -> Path:
@@ -284,12 +359,10 @@ class _Life:
         self.process.wait()
 
 
-def _launch(folder: Path, password: str, port: int, options: EmbeddedOptions) -> _Life:
+def _launch(
+    folder: Path, lock: IO[bytes], password: str, port: int, options: EmbeddedOptions
+) -> _Life:
     binary = find_binary()
-    try:
-        lock = _lock(folder)
-    except OSError as error:
-        raise _unusable(folder, error) from error
     try:
         for leftover in folder.glob("temp-*"):
             leftover.unlink(missing_ok=True)
@@ -314,27 +387,20 @@ def _launch(folder: Path, password: str, port: int, options: EmbeddedOptions) ->
         raise StateServerError(
             f"state server binary {binary} cannot be started in {folder}: {error}"
         ) from error
-    finally:
-        lock.close()
 
 
-def _lock(folder: Path) -> IO[bytes]:
-    """Lock that the server inherits and the kernel frees with its last process."""
+def _lock(folder: Path) -> IO[bytes] | None:
+    """Lock that the server inherits and the kernel frees with its last process; None: in use."""
     lock = open(folder / "lock", "ab", opener=private_opener)  # noqa: SIM115 it is handed on
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        except BlockingIOError:
-            # A server that was just killed, or its rewriting child, gives it up a moment later.
-            if time.monotonic() > deadline:
-                lock.close()
-                raise WorkFolderError(
-                    f"state folder {folder} is in use by another state server; end the other "
-                    "run of this topology, or name another --workdir"
-                ) from None
-            time.sleep(_POLL_S)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    except OSError:
+        lock.close()
+        raise
+    return lock
 
 
 def _die_with_parent() -> Callable[[], None] | None:
@@ -342,31 +408,6 @@ def _die_with_parent() -> Callable[[], None] | None:
     if platform.system() != "Linux":
         return None
     return partial(die_with, os.getpid())
-
-
-def _wait_ready(
-    life: _Life, address: StateAddress, options: EmbeddedOptions
-) -> StateAddress | None:
-    """The address with its run id once it answers; None when the port was taken meanwhile."""
-    name, process = address.name, life.process
-    deadline = time.monotonic() + options.start_timeout_s
-    while process.poll() is None:
-        ready = _ask(address, process.pid)
-        if ready is not None:
-            return ready
-        if time.monotonic() > deadline:
-            life.end()
-            raise StateServerError(
-                f"state server {name} was not ready within {options.start_timeout_s:g} s in "
-                f"{life.folder}; the end of its log:\n{life.log()}"
-            )
-        time.sleep(_POLL_S)
-    if "Address already in use" in life.log():
-        return None
-    raise StateServerError(
-        f"state server {name} ended with code {process.returncode} while starting in "
-        f"{life.folder}; the end of its log:\n{life.log()}"
-    )
 
 
 def _ask(address: StateAddress, pid: int) -> StateAddress | None:
