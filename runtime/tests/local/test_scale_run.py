@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millrace.clock import SystemClock
 from millrace.homes import codec
 from millrace.homes.documents import ProcessRow, ProcessTable, Scale
+from millrace.local import scale as scaling
 from millrace.local.files import write_json
 from millrace.local.launch import members_of, state_servers
-from millrace.local.scale import Asked, ScaleError, ask, is_scaled, read, refusal_of
+from millrace.local.scale import Asked, ScaleError, ask, is_scaled, news, read, refusal_of
 from millrace.local.takeover import take_over
 from millrace.local.workdir import WorkFolder, open_folder
 from millrace.protocol.types import Member, Phase, View
@@ -55,11 +58,70 @@ def test_what_is_asked_for_adds_up_and_is_read_where_it_was_replaced(folder, top
         assert looked.look() is None
         ask(folder, topology, Scale(state_servers=4))
         assert looked.look() == Scale(4, None)
-        assert ask(folder, topology, Scale(ackers=2)) == Scale(4, 2)
+        assert ask(folder, topology, Scale(ackers=2)) == Scale(None, 2)
         assert looked.look() == looked.look() == Scale(4, 2)
         folder.scale.write_text("{")
         assert looked.look() == Scale(4, 2)
         assert read(folder.scale) is None
+    finally:
+        lease.release()
+
+
+def test_only_what_is_asked_for_anew_is_followed(folder, topology) -> None:
+    """The load may have changed the number of ackers since they were asked for."""
+    lease = take_over(folder.path, lambda _: None)
+    try:
+        followed = None
+        for scale in (Scale(4, 2), Scale(state_servers=3), Scale(ackers=2), Scale(ackers=2)):
+            ask(folder, topology, scale)
+            asked = read(folder.scale)
+            assert asked is not None
+            assert news(followed, asked) == scale
+            assert news(asked, asked) == Scale()
+            followed = asked
+        assert news(None, followed) == followed == Scale(3, 2)
+        # What was asked for twice between two looks is followed once, and nothing of it is missed.
+        for scale in (Scale(state_servers=4), Scale(ackers=3), Scale(state_servers=2)):
+            ask(folder, topology, scale)
+        asked = read(folder.scale)
+        assert asked is not None
+        assert news(followed, asked) == Scale(2, 3)
+    finally:
+        lease.release()
+
+
+def test_what_an_older_release_asks_for_is_always_new(folder) -> None:
+    write_json(folder.scale, codec.encode(Scale(4, 2)))
+    assert "Mark" not in folder.scale.read_text()
+    asked = read(folder.scale)
+    assert asked is not None
+    assert news(asked, asked) == Scale(4, 2)
+
+
+def test_of_two_who_ask_at_once_neither_is_lost(folder, topology, monkeypatch) -> None:
+    """The second one asks while the first one is about to write what it has read and joined."""
+    lease = take_over(folder.path, lambda _: None)
+    reached, started, write = threading.Event(), threading.Event(), write_json
+
+    def slow(path: Path, document: Any) -> None:
+        if threading.current_thread() is first:
+            reached.set()
+            started.wait(20)
+            # It cannot end while the first one is in here; without a lock it would.
+            second.join(0.3)
+        write(path, document)
+
+    monkeypatch.setattr(scaling, "write_json", slow)
+    first = threading.Thread(target=ask, args=(folder, topology, Scale(state_servers=4)))
+    second = threading.Thread(target=ask, args=(folder, topology, Scale(ackers=2)))
+    try:
+        first.start()
+        assert reached.wait(20)
+        second.start()
+        started.set()
+        first.join(20)
+        second.join(20)
+        assert read(folder.scale) == Scale(4, 2)
     finally:
         lease.release()
 

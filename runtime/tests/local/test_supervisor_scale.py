@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,25 @@ def test_ackers_come_and_go_as_they_are_asked_for(tmp_path: Path) -> None:
         ]
         assert run.processes()["driver"]["pid"] == driver
         assert run.processes()["driver"]["restarts"] == 0
+
+
+def test_a_request_for_state_servers_does_not_repeat_the_one_for_ackers(tmp_path: Path) -> None:
+    """The load may have changed the number of ackers since."""
+    with running(tmp_path) as run:
+        run.up()
+        file, before = tmp_path / "scale.json", Scale(ackers=2, ackers_mark="a")
+        write_json(file, codec.encode(before))
+        until(lambda: living(run) == names(2), "two ackers")
+        after = replace(before, state_servers=2, state_servers_mark="b")
+        write_json(file, codec.encode(after))
+        until(lambda: "state-1" in run.processes(), "the second state server")
+        write_json(file, codec.encode(replace(after, ackers_mark="c")))
+        until(lambda: len(scaled(run)) == 3, "the third request")
+        assert scaled(run) == [
+            "the run is to have 2 ackers",
+            "the run is to have 2 state servers",
+            "the run is to have 2 ackers",
+        ]
 
 
 def test_one_that_was_killed_before_it_went_is_not_started_again(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ document             written by             read by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
@@ -68,12 +68,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How many processes a run is to have, until it ends; None is as in the topology's file."""
+    """How many processes a run is to have, until it ends; None is as in the topology's file.
+
+    A mark tells one asking from another for the same number; a number without one is always new.
+    """
 
     __pydantic_config__ = STRICT
 
     state_servers: Index | None = None
     ackers: Index | None = None
+    state_servers_mark: str | None = field(default=None, compare=False)
+    ackers_mark: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,11 @@ follows it. It holds until the run ends: the next one goes by the topology's fil
 
 from __future__ import annotations
 
+import fcntl
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from millrace.local.files import write_json
 from millrace.local.servers import StateServer
 from millrace.local.takeover import current_holder
 from millrace.local.workdir import WorkFolder
+from millrace.modes import private_opener
 from millrace.protocol.ackerload import AckerBounds
 from millrace.protocol.types import Phase, View
 from millrace.state.viewfile import WatchedView
@@ -89,7 +93,8 @@ def refusal_of(topology: StreamTopology, scale: Scale) -> str:
 
 
 def ask(folder: WorkFolder, topology: StreamTopology, scale: Scale) -> Scale:
-    """Ask the run of a work folder for another size; what all was asked for since it began.
+    """Ask the run of a work folder for another size, beside what was asked for before; what is
+    asked for now.
 
     Where the load decides between two numbers of ackers, only these and what lies between can be
     had: of another number the nearest one is asked for. Raises ``ScaleError`` where no run is
@@ -106,14 +111,42 @@ def ask(folder: WorkFolder, topology: StreamTopology, scale: Scale) -> Scale:
         )
     if scale.ackers is not None:
         scale = replace(scale, ackers=acker_bounds(topology).clamped(scale.ackers))
-    before = read(folder.scale) or Scale()
-    given = {
-        field: value
-        for field in ("state_servers", "ackers")
-        if (value := getattr(scale, field)) is not None
-    }
-    asked = replace(before, **given)
-    write_json(folder.scale, codec.encode(asked))
+    with _alone(folder.scale):
+        asked = _joined(read(folder.scale) or Scale(), scale, secrets.token_hex(8))
+        write_json(folder.scale, codec.encode(asked))
+    return scale
+
+
+def _joined(before: Scale, scale: Scale, mark: str) -> Scale:
+    """What was asked for before, but for what is asked for now, under a mark of its own."""
+    if scale.state_servers is not None:
+        before = replace(before, state_servers=scale.state_servers, state_servers_mark=mark)
+    if scale.ackers is not None:
+        before = replace(before, ackers=scale.ackers, ackers_mark=mark)
+    return before
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Of two who ask at the same moment the second one sees what the first one asked for."""
+    with open(path.with_suffix(".lock"), "a", opener=private_opener) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def news(followed: Scale | None, asked: Scale) -> Scale:
+    """What of ``asked`` a run that has followed ``followed`` has not followed yet.
+
+    The rest is not followed again: the load may have changed the number of ackers since.
+    """
+    if followed is None:
+        return asked
+    mark = asked.state_servers_mark
+    if mark is not None and mark == followed.state_servers_mark:
+        asked = replace(asked, state_servers=None)
+    mark = asked.ackers_mark
+    if mark is not None and mark == followed.ackers_mark:
+        asked = replace(asked, ackers=None)
     return asked
 
 

@@ -43,7 +43,7 @@ from millrace.local.crew import Crew, Death, await_any
 from millrace.local.files import write_json
 from millrace.local.logs import RunLog
 from millrace.local.processes import ProcessId, kill_marked
-from millrace.local.scale import Scaling, server_names
+from millrace.local.scale import Scaling, news, server_names
 from millrace.local.servers import ServerKeeper, StateServer
 from millrace.local.takeover import Lease, fenced_by
 from millrace.local.workdir import WorkFolder
@@ -230,14 +230,16 @@ class Supervisor:
         if scaling is None or self._ending is not None:
             return
         asked = scaling.asked()
-        # The same may be asked for again: the load has changed the number of ackers meanwhile.
         if asked is not None and asked is not self._scale:
-            self._follow_scale(scaling, asked)
+            # The same may be asked for again: the load has changed the number of ackers meanwhile.
+            new = news(self._scale, asked)
+            self._scale = asked
+            if new != Scale():
+                self._follow_scale(scaling, new)
         if self._servers.leaving:
             self._servers.settle(scaling.view(), scaling.view)
 
     def _follow_scale(self, scaling: Scaling, asked: Scale) -> None:
-        self._scale = asked
         refusal = scaling.refusal(asked)
         if refusal:
             self._warn("ScaleRefused", refusal)
