@@ -90,8 +90,9 @@ def test_when_all_copies_are_gone_the_run_ends_and_says_so(place: Place) -> None
     for name in NAMES[:3]:
         shutil.rmtree(place.work / name)
     with running(place) as run:
-        assert run.wait(SLOW_S) == 1
+        assert run.wait(SLOW_S) == 15
         assert "all copies are gone" in run.output()
+        assert "nothing is lost" not in run.output()
     assert sorted(path.name for path in shown.iterdir()) == before
 
 

@@ -56,10 +56,12 @@ SNAPSHOT_POINTS = {
     "restore.marked": "the work folder says that a restore is under way",
     "restore.fenced": "the sinks are fenced, nothing is retracted",
     "restore.retracted": "the sinks show nothing behind the snapshot",
+    "restore.noted": "the new timeline is noted, the view not yet claimed for it",
     "restore.claimed": "the view is of the new timeline, and being created",
     "restore.put": "all objects are on their owners, no record names them",
     "restore.recorded": "the record is written, the view not yet open",
     "restore.opened": "the view is open, the work folder still says that a restore is under way",
+    "lost.restored": "a snapshot took the place of lost state, no driver was started since",
 }
 """The same of snapshots."""
 

@@ -32,6 +32,7 @@ class ExitCode(IntEnum):
     TOO_MANY_DEAD = 12
     DEAD_LETTERS = 13
     SNAPSHOT = 14
+    STATE_LOST = 15
     INTERRUPTED = 130
 
 
@@ -127,6 +128,12 @@ class SnapshotError(MillraceError):
     """A snapshot that is damaged, unfinished or another topology's, or cannot be written."""
 
     exit_code = ExitCode.SNAPSHOT
+
+
+class StateLostError(MillraceError):
+    """No state server has what the topology knew any more, and no snapshot can take its place."""
+
+    exit_code = ExitCode.STATE_LOST
 
 
 class ProtocolError(MillraceError):

@@ -225,7 +225,7 @@ def kinds_in(module: Path) -> set[str]:
     """The kinds of events that a module tells of; of one that it looks up, all that it names."""
     tree = ast.parse(module.read_text())
     calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and one.args]
-    told = {"Notify", "_tell", "_warn"}
+    told = {"Notify", "_tell", "_warn", "warn"}
     firsts = [
         call.args[0]
         for call in calls

@@ -362,6 +362,9 @@ CASES: dict[str, list[Case]] = {
             **sees(lambda s: plan_of_snapshots(s).retention.max_age_s, None, 3600.0),
         )
     ],
+    "spec.onStateLoss": [
+        case("spec.onStateLoss=Restore", **sees(lambda s: s.protocol.restores, False, True))
+    ],
     "spec.parallelism": [
         case(
             "spec.parallelism=4",

@@ -163,7 +163,8 @@ def test_the_table_knows_every_error_that_a_task_may_raise():
     ours = {k for k in classes_below(MillraceError) if k.__module__.startswith(places)}
     # Of the driver: at its start, and of its own threads, which no task runs.
     elsewhere = {"SparkStartError", "JavaError", "ClassArchiveError", "DamagedLettersError"}
-    elsewhere |= {"GivenUpError", "SilentMemberError", "SnapshotError"}
+    elsewhere |= {"GivenUpError", "SilentMemberError", "LostObjectError", "SnapshotError"}
+    elsewhere |= {"StateLostError"}  # of the supervisor
     elsewhere |= {"KeyTextError"}  # of the command line
     assert NotOwnerError in ours
     assert {k.__name__ for k in ours} - elsewhere <= set(faults._CLASSES)

@@ -110,6 +110,7 @@ def test_what_is_nowhere_is_named(world: World) -> None:
     told = world.copy(record("a", "b"))
     assert isinstance(told, e.CopyFailed)
     assert "object b is on no state server any more" in told.reason
+    assert told.lost
 
 
 def test_nobody_is_told_to_start_over_while_one_that_may_hold_the_rest_is_silent(
@@ -122,6 +123,7 @@ def test_nobody_is_told_to_start_over_while_one_that_may_hold_the_rest_is_silent
     assert isinstance(told, e.CopyFailed)
     assert "m3 may hold it" in told.reason
     assert "--fresh" not in told.reason
+    assert not told.lost
 
 
 def test_outputs_of_sinks_with_files_of_their_own_are_no_objects(world: World) -> None:

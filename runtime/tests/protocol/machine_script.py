@@ -77,6 +77,7 @@ class Script:
         max_replays: int = 1,
         dead_limit: DeadLimit = NO_LIMIT,
         components: Components | None = None,
+        restores: bool = False,
     ) -> None:
         settings = Settings(
             uid=UID,
@@ -87,6 +88,7 @@ class Script:
             copies=copies,
             key_groups=GROUPS,
             dead_limit=dead_limit,
+            restores=restores,
             components=components,
         )
         self.machine = Driver(settings, place, lambda piece, index: index)
@@ -203,6 +205,10 @@ class Script:
 
     def _on_uncopied(self, words: list[str]) -> e.Event:
         return e.CopyFailed(self.machine.membership.stamp, " ".join(words))
+
+    def _on_lost(self, words: list[str]) -> e.Event:
+        """``uncopied``, since no server has an object."""
+        return e.CopyFailed(self.machine.membership.stamp, " ".join(words), lost=True)
 
     def _on_ack(self, words: list[str]) -> e.Event:
         """``ack a1``, or ``ack a1 e1x2 7`` for an acknowledgement of another round."""

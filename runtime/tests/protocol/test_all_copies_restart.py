@@ -128,10 +128,66 @@ def test_when_all_copies_are_gone_nothing_goes_on() -> None:
         refused b1 runId
         stamped a2 none
         stamped b2 stale
-        -> Stop failed
+        -> Stop lost
         """
         )
     )
     assert script.machine.stopped is not None
     assert "all copies are gone" in script.machine.stopped.text
     assert "(a, b)" in script.machine.stopped.text
+
+
+def test_one_member_that_lost_its_record_is_no_loss_of_all() -> None:
+    Script().play(
+        story(
+            """
+        stamped a1 none
+        stamped b1 new
+        -> Stop failed
+        """
+        )
+    )
+
+
+def test_all_members_without_a_record_have_lost_it() -> None:
+    Script().play(
+        story(
+            """
+        stamped a1 none
+        stamped b1 none
+        -> Stop lost
+        """
+        )
+    )
+
+
+COPIES = """
+propose a2 b1
+-> CasView 5 e2 moving x2 a1 b1 to a2 b1
+cas done
+-> SendStamp a1 e2x2
+-> SendStamp b1 e2x2
+-> SendStamp a2 e2x2
+refused a1 runId
+stamped a2 none
+stamped b1 new
+-> CopyObjects 1.1.1.5 from b1
+"""
+
+
+def test_an_object_that_no_server_has_ends_a_driver_whose_topology_can_be_restored() -> None:
+    script = Script(restores=True).play(story(COPIES))
+    # A server that may hold it is silent: that is no loss.
+    script.play("uncopied x is nowhere\n-> Notify StateMissing")
+    script.play("lost x is on no state server any more\n-> Stop lost")
+    assert script.machine.stopped is not None
+    assert script.machine.stopped.text == "x is on no state server any more"
+
+
+def test_an_object_that_no_server_has_is_waited_for_where_nothing_is_to_be_restored() -> None:
+    Script().play(story(COPIES)).play(
+        """
+        lost x is on no state server any more
+        -> Notify StateMissing
+        """
+    )

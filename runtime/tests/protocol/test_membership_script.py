@@ -328,7 +328,7 @@ def test_a_restarted_server_without_its_file_is_no_new_beginning() -> None:
         -> SendStamp a2 e4x2
         refused a1 runId
         stamped a2 none
-        -> Stop failed
+        -> Stop lost
         """
     )
 
@@ -344,7 +344,7 @@ def test_a_member_without_a_record_is_an_error() -> None:
         cas done
         -> SendStamp a1 e1x2
         stamped a1 none
-        -> Stop failed
+        -> Stop lost
         """
     )
 

@@ -112,6 +112,7 @@ def exit_codes() -> str:
         ExitCode.TOO_MANY_DEAD: "too many roots failed for good",
         ExitCode.DEAD_LETTERS: "there are dead letters (--fail-on-dead-letters)",
         ExitCode.SNAPSHOT: "a snapshot is damaged, unfinished, does not fit or cannot be written",
+        ExitCode.STATE_LOST: "all copies of some state are gone",
         ExitCode.INTERRUPTED: "interrupted",
     }
     return ", ".join(f"{code.value} {meanings[code]}" for code in ExitCode)

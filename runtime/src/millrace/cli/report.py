@@ -125,9 +125,12 @@ class Report:
             return f"was stopped {after}; the next millrace run goes on where it stopped"
         if self.result.reason == "fenced":
             return f"was fenced {after}: a newer run has taken over"
+        kept = "nothing is lost"
+        if self.result.reason == "lost":
+            kept = "all copies of some state are gone"
         code = self.result.code
         name = ExitCode(code).name if code in ExitCode.__members__.values() else "unknown"
-        return f"[bold red]failed[/] {after} (exit code {code}, {name}); nothing is lost"
+        return f"[bold red]failed[/] {after} (exit code {code}, {name}); {kept}"
 
 
 def _roots(totals: Mapping[str, int]) -> str:

@@ -108,6 +108,7 @@ STATES = {
     "failed": "failed; nothing is lost",
     "engine": "stopped: the engine, a connector or Spark fails; nothing is lost",
     "deadLetters": "stopped: most of what is read fails for good; nothing is lost",
+    "lost": "stopped: all copies of some state are gone",
     "behind": "stopped: a sink is further than the record, which an older copy took the place of",
     "killed": "was killed; the next millrace run goes on behind the last sealed window",
 }
@@ -166,6 +167,8 @@ def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     limited = [one for one in document["memory"] or () if one["limitBytes"]]
     if limited:
         facts.append(("state memory", "; ".join(map(_memory, limited))))
+    if document["restored"]:
+        facts.append(("restored", _restored(document["restored"])))
     return facts
 
 
@@ -173,6 +176,20 @@ def _memory(server: Mapping[str, Any]) -> str:
     used, limit = server["usedBytes"] / 2**20, server["limitBytes"] / 2**20
     full = " (full: windows wait)" if server["full"] else ""
     return f"{server['name']} uses {used:,.1f} of {limit:,.1f} MiB{full}"
+
+
+def _restored(fork: Mapping[str, Any]) -> str:
+    """What began the present timeline."""
+    window, last = fork["window"], fork["last"]
+    text = f"snapshot {fork['snapshot']} behind window {window}, {moment(fork['atS'])}"
+    if fork["lost"]:
+        text += ", since all copies of some state were gone"
+    if last is not None:
+        given_up = (
+            f"windows {window + 1} to {last} were" if last > window + 1 else (f"window {last} was")
+        )
+        text += f"; {given_up} given up"
+    return f"{text} (timeline {fork['timeline']})"
 
 
 def _processes(rows: list[dict[str, Any]]) -> Table:

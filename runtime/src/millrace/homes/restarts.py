@@ -23,6 +23,7 @@ FINAL_CODES: Mapping[int, int] = {
     ExitCode.WORK_FOLDER: 1,
     ExitCode.NEWER_FORMAT: 1,
     ExitCode.TOO_MANY_DEAD: 1,
+    ExitCode.STATE_LOST: 1,
     ExitCode.SINK: 2,
     ExitCode.SOURCE: 2,
     ExitCode.ENGINE: 2,

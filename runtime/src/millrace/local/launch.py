@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,11 +24,12 @@ from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.ackers import ACKER, AckerPlan
 from millrace.local.children import ProcessSpec
 from millrace.local.files import write_json
+from millrace.local.logs import RunLog
 from millrace.local.scale import Asked, Scaling, acker_bounds, refusal_of, server_names
 from millrace.local.servers import Embedded, External, RunPassword, StateServer, reach
-from millrace.local.snapshots.unfinished import refuse_unfinished
+from millrace.local.snapshots.unfinished import marked, refuse_unfinished
 from millrace.local.supervisor import DRIVER, Listener, RunPlan, RunResult, Supervisor
-from millrace.local.takeover import Holder, take_over
+from millrace.local.takeover import Holder, Lease, fenced_by, take_over
 from millrace.local.workdir import (
     WorkFolder,
     default_path,
@@ -40,13 +42,16 @@ from millrace.state.viewfile import ViewFile, WatchedView
 from millrace.topology.edits import Edit, classify, worst
 from millrace.topology.kinds.base import Effect
 from millrace.topology.load import LoadedTopology
-from millrace.topology.model import StreamTopology
+from millrace.topology.model import OnStateLoss, StreamTopology
 from millrace.topology.scalars import memory_bytes
 from millrace.topology.usercode import code_on_path
 
 Tell = Callable[[str], None]
 
 _CLEAN_UP_S = 2.0
+
+_FRUITLESS_RESTORES = 3
+"""How often in a row state may be lost before a window is sealed that was not yet restored."""
 
 _FIRST = "state-0"
 """The embedded server that there always is."""
@@ -112,20 +117,16 @@ def run_topology(
     except OSError as error:
         raise unusable(folder.path, error) from error
     try:
-        if not options.fresh:
-            refuse_unfinished(folder.path)
         if options.fresh:
             _check_sinks(loaded, options.overwrite)
             _clean_own_server(folder, tell)
             scratch.clear(folder.path)
             folder = start_over(folder, clock)
         try:
-            _write_driver_file(folder, loaded, options)
-            plan = _Plan(folder, topology, scratch.make(folder.path)).plan()
+            _forget_asked(folder)
         except OSError as error:
             raise unusable(folder.path, error) from error
-        supervisor = Supervisor(folder, lease, plan, listener, clock)
-        return folder, supervisor.run()
+        return folder, _Lives(loaded, options, folder, lease, listener, clock).run()
     finally:
         scratch.remove_temporary(folder.path)
         lease.release()
@@ -218,10 +219,14 @@ def _write_driver_file(folder: WorkFolder, loaded: LoadedTopology, options: Laun
         drop_gone=options.drop_gone,
     )
     write_json(folder.driver, codec.encode(settings))
+
+
+def _forget_asked(folder: WorkFolder) -> None:
+    """What was meant for a run that has ended."""
     for asked in folder.inbox.requests():
-        if asked.request.action is Ask.STOP:  # it was meant for a run that has ended
+        if asked.request.action is Ask.STOP:
             folder.inbox.done(asked.token)
-    folder.scale.unlink(missing_ok=True)  # so was this
+    folder.scale.unlink(missing_ok=True)
 
 
 def _check_sinks(loaded: LoadedTopology, overwrite: bool) -> None:
@@ -249,6 +254,81 @@ def _clean_own_server(folder: WorkFolder, tell: Tell) -> None:
         client.close()
     except MillraceError as error:
         tell(f"the old state of {folder.identity.name} was not deleted there: {error}")
+
+
+class _Lives:
+    """One supervisor after the other, with a restore between two where state was lost."""
+
+    def __init__(
+        self,
+        loaded: LoadedTopology,
+        options: LaunchOptions,
+        folder: WorkFolder,
+        lease: Lease,
+        listener: Listener,
+        clock: Clock,
+    ) -> None:
+        self._loaded = loaded
+        self._options = options
+        self._folder = folder
+        self._lease = lease
+        self._listener = listener
+        self._clock = clock
+        self._restores = loaded.topology.spec.on_state_loss is OnStateLoss.RESTORE
+
+    def run(self) -> RunResult:
+        begun = None if self._options.fresh else marked(self._folder.path)
+        if begun is not None and begun.lost and self._restores:
+            self._restore()
+        elif begun is not None:
+            refuse_unfinished(self._folder.path)
+        restarts: Counter[str] = Counter()
+        restored_to, fruitless = -1, 0
+        while True:
+            result = self._supervised()
+            restarts.update(result.restarts)
+            result = replace(result, restarts=dict(restarts))
+            if result.reason != "lost" or not self._restores:
+                return result
+            # Servers that lose everything again and again have a cause that no restore mends.
+            progressed = (self._folder.journal.status().sealed or 0) > restored_to
+            fruitless = 0 if progressed else fruitless + 1
+            if fruitless >= _FRUITLESS_RESTORES:
+                return result
+            try:
+                restored_to = self._restore()
+            except MillraceError as error:
+                why = f"{result.message}\nno snapshot takes its place: {error}"
+                return replace(result, code=error.exit_code, message=why)
+            # Sinks and state are those of the snapshot, and nothing is to be emptied any more.
+            self._options = replace(self._options, fresh=False, overwrite=False)
+
+    def _supervised(self) -> RunResult:
+        folder = self._folder
+        try:
+            _write_driver_file(folder, self._loaded, self._options)
+            plan = _Plan(folder, self._loaded.topology, scratch.make(folder.path)).plan()
+        except OSError as error:
+            raise unusable(folder.path, error) from error
+        return Supervisor(folder, self._lease, plan, self._listener, self._clock).run()
+
+    def _restore(self) -> int:
+        """The window behind which the run goes on. Raises ``MillraceError``."""
+        # Arrow takes a while to load, and only a restore needs it here.
+        from millrace.local.snapshots.losses import restore_lost
+
+        log = RunLog(self._folder.journal, self._clock)
+
+        def warn(kind: str, text: str) -> None:
+            self._listener.event(log.add(kind, text, warning=True))
+
+        def pause() -> None:
+            newer = self._lease.newer()
+            if newer is not None:
+                raise fenced_by(newer)
+
+        restored = restore_lost(self._loaded, self._folder, self._clock, warn, pause)
+        return restored.manifest.window
 
 
 class _Plan:

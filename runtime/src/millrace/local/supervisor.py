@@ -11,8 +11,10 @@ another size is asked  starts what is missing; proposes the state servers that a
                        more, and ends them when a view without them is open
 an acker ends          proposes the others, starts it again, proposes it again
 an acker is to go      proposes the others, and ends it a moment later (``local.ackers``)
-the driver ends        drained: ends the run; fenced: ends the run as fenced; anything else:
-                       kills what is left of its tree, then starts it again
+the driver ends        drained: ends the run; fenced: ends the run as fenced; all copies of some
+                       state are gone: ends the run, which restores a snapshot and begins
+                       again if the topology says so (``local.launch``); anything else: kills
+                       what is left of its tree, then starts it again
 SIGINT, SIGTERM        asks the driver to end and waits; a second one kills it
 a newer run claims     asks the driver to end, kills it a moment later, ends as fenced
 SIGKILL of itself      the kernel and the guard kill all its processes; the next run goes on
@@ -97,7 +99,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a run ended. ``reason`` is drained, asked, fenced or failed."""
+    """How a run ended. ``reason`` is drained, asked, fenced, lost or failed."""
 
     code: int
     reason: str
@@ -279,6 +281,10 @@ class Supervisor:
             self._result = self._ending
         elif death.code == ExitCode.OK:
             self._result = RunResult(ExitCode.OK, "drained")
+        elif death.code == ExitCode.STATE_LOST:
+            # No further driver can do better. Whoever started this run may restore a snapshot.
+            self._warn("StateLost", death.cause)
+            self._result = RunResult(ExitCode.STATE_LOST, "lost", f"{death.name}: {death.cause}")
         elif death.code == ExitCode.FENCED:
             self._result = RunResult(ExitCode.FENCED, "fenced", death.cause)
         else:

@@ -12,6 +12,7 @@
 ``events.jsonl``          what happened, one line each
 ``ackers/``               what the ackers say of their memory
 ``requests/``             dead letters to be replayed or dropped
+``timelines.json``        which restores the topology has gone through
 ``scale.json``            how many state servers and ackers the run is asked to have
 ``state-<n>/``            the files of the embedded state servers
 ``snapshots/``            snapshots, where the topology names no other place for them

@@ -57,7 +57,9 @@ class Driver:
 
     def make_membership(self, owners: Owners) -> Membership:
         s = self.settings
-        return Membership(s.uid, s.copies, s.key_groups, owners, learners=s.learners)
+        return Membership(
+            s.uid, s.copies, s.key_groups, owners, learners=s.learners, restores=s.restores
+        )
 
     def make_windows(self, locate: Locate) -> Windows:
         return Windows(self.settings, self.membership, locate)

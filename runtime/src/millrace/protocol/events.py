@@ -216,6 +216,7 @@ class StopKind(StrEnum):
 
     ``ENGINE``: the engine, a connector or Spark fails again and again, and nothing is sealed.
     ``BEHIND``: what this driver knows is older than what was committed.
+    ``LOST``: no state server has the record, or something that it names, any more.
     ``DEAD_LETTERS``: more roots fail for good than the user allows, and they are not sealed.
     ``FAILED``: anything else that waiting does not mend.
     """
@@ -226,6 +227,7 @@ class StopKind(StrEnum):
     FAILED = "failed"
     ENGINE = "engine"
     BEHIND = "behind"
+    LOST = "lost"
     DEAD_LETTERS = "deadLetters"
 
 
@@ -236,6 +238,7 @@ STOP_CODES: Mapping[StopKind, ExitCode | None] = {
     StopKind.FAILED: None,
     StopKind.ENGINE: ExitCode.ENGINE,
     StopKind.BEHIND: ExitCode.SINK,
+    StopKind.LOST: ExitCode.STATE_LOST,
     StopKind.DEAD_LETTERS: ExitCode.TOO_MANY_DEAD,
 }
 """What a driver exits with; None: with the code of the error that made it fail."""
@@ -340,11 +343,13 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class CopyFailed:
-    """``unexpected``: not since a server is away or an object is missing."""
+    """``unexpected``: not since a server is away or an object is missing; ``lost``: every server
+    that may have held an object has answered, and none has it."""
 
     stamp: Stamp
     reason: str
     unexpected: bool = False
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

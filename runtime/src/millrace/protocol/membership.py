@@ -102,11 +102,19 @@ class Membership:
     """The machine of this module; the driver machine feeds it and asks ``standing``.
 
     ``copies`` is the number of copies of an object (R); ``owners`` places key groups; with
-    ``learners`` those that join learn the objects before the view moves.
+    ``learners`` those that join learn the objects before the view moves; with ``restores`` an
+    object that is lost for good ends the driver, else it is waited for.
     """
 
     def __init__(
-        self, uid: str, copies: int, key_groups: int, owners: Owners, *, learners: bool = False
+        self,
+        uid: str,
+        copies: int,
+        key_groups: int,
+        owners: Owners,
+        *,
+        learners: bool = False,
+        restores: bool = False,
     ) -> None:
         self.uid = uid
         self.copies = copies
@@ -118,6 +126,7 @@ class Membership:
         self.record: Record | None = None
         self.suspicion = Suspicion()
         self._learners = learners
+        self._restores = restores
         self._lesson: Lesson | None = None
         self._key_groups = key_groups
         self._proposed: tuple[Member, ...] = ()
@@ -311,6 +320,8 @@ class Membership:
             self._lesson.ended(event)
         if self.standing is not Standing.COPYING or event.stamp != self.stamp:
             return []
+        if event.lost and self._restores:
+            return [e.Stop(e.StopKind.LOST, event.reason)]
         # What is missing may be in the file of a server that is still starting, or on one that did
         # not answer in time: ``tick`` tries again and asks that one, and a proposal with a new
         # server makes a new view.
@@ -476,7 +487,9 @@ class Membership:
             return self._all_gone()
         held = [self._answers[m] for m in sources]
         if any(record is None for record in held):
-            return [e.Stop(e.StopKind.FAILED, _EMPTY)]
+            # With several copies another member's record counts, unless there is none.
+            gone = self.copies == 1 or all(record is None for record in held)
+            return [e.Stop(e.StopKind.LOST if gone else e.StopKind.FAILED, _EMPTY)]
         self.record = self._choose([record for record in held if record is not None])
         self.standing = Standing.COPYING
         return self._copy()
@@ -512,7 +525,7 @@ class Membership:
         names = {m.name for m in self.view.last_open}
         text = _ALL_GONE.format(names=", ".join(sorted(names)))
         if names <= {m.name for m in self.view.target}:
-            return [e.Stop(e.StopKind.FAILED, text)]
+            return [e.Stop(e.StopKind.LOST, text)]
         if self._told == self.stamp:
             return []
         self._told = self.stamp

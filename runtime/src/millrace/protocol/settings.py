@@ -29,5 +29,8 @@ class Settings:
     """Servers that join learn the objects while windows go on; production does not ask for it."""
     components: Components | None = None
     """What the topology consists of; None where it is never edited."""
+    restores: bool = False
+    """End the driver where all copies of an object are gone for good, so that whoever started it
+    can restore a snapshot; else that waits for a file that holds it."""
     drop_removed: bool = False
     """Give up what sealed windows still have to show on sinks that were removed."""

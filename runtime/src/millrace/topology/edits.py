@@ -112,6 +112,7 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
     ),
     ("spec.stateServers", Effect.RESTART, "the members of the view change at the start"),
     ("spec.snapshots", Effect.RESTART, "the driver reads it at its start"),
+    ("spec.onStateLoss", Effect.RESTART, "the driver reads it at its start"),
     ("spec.parallelism", Effect.RESTART, "passes are built with as many partitions"),
     (
         "spec.keyGroups",

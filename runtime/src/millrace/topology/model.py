@@ -43,6 +43,13 @@ class Tracking(str, Enum):
     OFF = "Off"
 
 
+class OnStateLoss(str, Enum):
+    """What follows where no state server has the state any more."""
+
+    RESTORE = "Restore"
+    STOP = "Stop"
+
+
 class Metadata(Part):
     """Who the topology is."""
 
@@ -284,6 +291,13 @@ class Spec(Part):
     )
     snapshots: Snapshots = Field(
         Snapshots(), description="Copies of the state to restore the topology from."
+    )
+    on_state_loss: OnStateLoss = Field(
+        OnStateLoss.STOP,
+        description="What follows where all copies of some state are gone. Restore: the newest "
+        "snapshot that can be restored takes their place; what was sealed behind it is given up "
+        "and processed again, and sinks that can take back those windows. Stop: the run ends, or "
+        "waits for the state server that may still hold it.",
     )
     parallelism: Whole = Field(2, ge=1, le=1024, description="Partitions of each pass.")
     key_groups: Whole = Field(

@@ -44,7 +44,7 @@ from millrace.ring import owners
 from millrace.sinks.base import Sink
 from millrace.snapshots.places import snapshots_place
 from millrace.snapshots.retention import Retention
-from millrace.topology.model import StreamTopology
+from millrace.topology.model import OnStateLoss, StreamTopology
 
 log = logging.getLogger("millrace.driver")
 
@@ -96,6 +96,7 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
         copies=spec.state_servers.copies,
         key_groups=spec.key_groups,
         dead_limit=DeadLimit(spec.dead_letters.max_percent),
+        restores=spec.on_state_loss is OnStateLoss.RESTORE,
         emits_final=any(p.kind.at_end(p.settings) for p in spec.processors),
     )
 

@@ -30,6 +30,10 @@ class SilentMemberError(StateServerError):
         self.member = member
 
 
+class LostObjectError(StateServerError):
+    """An object that every server which may have held it was asked for, and none has."""
+
+
 class GivenUpError(StateServerError):
     """Nobody waits for a copy any more: another view has taken the place of its own."""
 
@@ -123,7 +127,7 @@ class Stores:
         except MillraceError as error:
             if not error.retryable:
                 raise
-            return e.CopyFailed(action.stamp, str(error))
+            return e.CopyFailed(action.stamp, str(error), lost=isinstance(error, LostObjectError))
         return e.Copied(action.stamp)
 
     def _names(self, member: Member, stamp: Stamp) -> frozenset[str]:
@@ -279,7 +283,7 @@ def _nowhere(name: str, silent: Mapping[Member, str], unheard: Collection[str]) 
             f"{', '.join(unheard)} may hold it: start it again on its append-only file, or wait "
             "until it answers"
         )
-    raise StateServerError(
+    raise LostObjectError(
         f"object {name} is on no state server any more; bring back the append-only file that "
         "holds it, or start over with --fresh"
     )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from millrace import checked
+from millrace.errors import MillraceError
 from millrace.homes import codec
 from millrace.homes.documents import Status
 from millrace.local.files import read_json
 from millrace.local.inspect.table import process_rows
+from millrace.local.snapshots import timelines
 from millrace.local.takeover import current_holder
 from millrace.local.workdir import WorkFolder
+from millrace.state.viewfile import ViewFile
 
 _FIGURES = (
     "execution",
@@ -65,9 +68,26 @@ def overview(folder: WorkFolder) -> dict[str, Any]:
         ],
         **{name: told[name] for name in _FIGURES},
         "bytesPerRoot": bytes_per_root(folder),
+        "restored": _restored(folder),
         "requests": len(list(folder.requests.glob("*.json"))),
         "processes": [row.document() for row in rows],
     }
+
+
+def _restored(folder: WorkFolder) -> dict[str, Any] | None:
+    """The restore that began the present timeline; None in the first one, or where none is known.
+
+    ``last`` is the last window that was given up for it, and ``lost`` says whether all copies of
+    some state were gone; else somebody asked for it.
+    """
+    try:
+        _, view = ViewFile(folder.view).read()
+        forks = timelines.read(folder.path)
+    except MillraceError:
+        return None
+    if view is None:
+        return None
+    return next((codec.plain(one) for one in forks if one.timeline == view.timeline), None)
 
 
 def _spec(folder: WorkFolder) -> dict[str, Any]:

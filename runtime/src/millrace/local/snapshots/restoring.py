@@ -7,9 +7,11 @@ of its own.
 ==============================  ================================================================
 the process dies right after    what follows
 ==============================  ================================================================
-the work folder is marked       runs are refused until the restore is done again, or --fresh
+the work folder is marked       runs are refused until the restore is done again, or --fresh;
+                                one that a run began, since state was lost, the next run does
 the sinks are fenced            the same; nothing of them has changed yet
 the sinks have retracted        the same; doing it again is nothing
+the timeline is noted           the same; the next restore notes the same timeline anew
 the view is claimed             the view is being created, so that no record of any member is ever
                                 read: the next restore begins with a higher timeline
 objects, record                 the same
@@ -39,6 +41,8 @@ from millrace.local.files import write_json
 from millrace.local.launch import state_servers
 from millrace.local.scale import server_names
 from millrace.local.servers import StateServer
+from millrace.local.snapshots import timelines
+from millrace.local.snapshots.timelines import Fork
 from millrace.local.snapshots.unfinished import mark, marked, unmark
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder, open_folder, unusable
@@ -65,12 +69,14 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What came of a restore. ``given_up`` is the last window that sinks had shown behind it."""
+    """What came of a restore. ``given_up`` is the last window that sinks had shown behind it,
+    ``last`` the last one that was sealed or shown, as far as that is known."""
 
     folder: WorkFolder
     manifest: Manifest
     timeline: Timeline
     given_up: WindowNumber | None
+    last: WindowNumber | None = None
 
 
 def restore(
@@ -83,7 +89,7 @@ def restore(
     ``SnapshotError``, ``SinkError``, ``StateServerError``, ``WorkFolderError``.
     """
     manifest = load(place, name)
-    _check_fit(loaded.topology, manifest, tell)
+    check_fit(loaded.topology, manifest, tell)
     for fault in faults(place, manifest):
         raise SnapshotError(fault)
     folder = open_folder(path, loaded.topology.name, loaded.file, clock)
@@ -93,13 +99,31 @@ def restore(
                 f"snapshot {name}: a run of {folder.identity.name} is alive in {folder.path}; end "
                 "it with millrace stop, or name another folder with --workdir"
             )
-        try:
-            return _Restore(loaded, folder, place, manifest, clock).run()
-        except OSError as error:
-            raise unusable(folder.path, error) from error
+        return restore_held(loaded, folder, place, manifest, clock)
 
 
-def _check_fit(topology: StreamTopology, manifest: Manifest, tell: Tell) -> None:
+def restore_held(
+    loaded: LoadedTopology,
+    folder: WorkFolder,
+    place: Place,
+    manifest: Manifest,
+    clock: Clock,
+    *,
+    lost: bool = False,
+    pause: Callable[[], None] = lambda: None,
+) -> Restored:
+    """Restore a snapshot that is whole and fits, in a work folder that is held.
+
+    ``lost``: since all copies of some state were gone. ``pause`` is called between steps, and may
+    raise to leave the restore as a crash would. Raises as ``restore``.
+    """
+    try:
+        return _Restore(loaded, folder, place, manifest, clock, lost=lost, pause=pause).run()
+    except OSError as error:
+        raise unusable(folder.path, error) from error
+
+
+def check_fit(topology: StreamTopology, manifest: Manifest, tell: Tell) -> None:
     """The snapshot must be of this topology, and what was edited since must be allowed."""
     told = f"snapshot {manifest.name}"
     if manifest.topology != topology.name:
@@ -143,6 +167,9 @@ class _Restore:
         place: Place,
         manifest: Manifest,
         clock: Clock,
+        *,
+        lost: bool,
+        pause: Callable[[], None],
     ) -> None:
         self._loaded = loaded
         self._topology = loaded.topology
@@ -150,6 +177,8 @@ class _Restore:
         self._place = place
         self._manifest = manifest
         self._clock = clock
+        self._lost = lost
+        self._pause = pause
         self._views = ViewFile(folder.view)
         self._uid = folder.uid
 
@@ -163,13 +192,16 @@ class _Restore:
                 stack.callback(sinks[-1].close)
             shown = self._look_at(sinks) if own else self._check_empty(sinks)
             given_up = max((w for w in shown if w > self._manifest.window), default=None)
-            mark(self._folder.path, self._manifest, own=own)
+            last = self._last(shown) if own else None
+            if own and view is not None:
+                self._check_line(view.timeline)
+            mark(self._folder.path, self._manifest, own=own, lost=self._lost, last=last)
             crash.reached("restore.marked")
             old = self._manifest.decoded.tag
             execution = 1 + max(old.execution, view.execution if view else 0)
             if own:
                 self._retract(sinks, execution)
-        opened = self._new_timeline(version, view, Execution(execution))
+        opened = self._new_timeline(version, view, Execution(execution), last)
         crash.reached("restore.opened")
         unmark(self._folder.path)
         return Restored(
@@ -177,7 +209,17 @@ class _Restore:
             self._manifest,
             opened.timeline,
             None if given_up is None else WindowNumber(given_up),
+            None if last is None else WindowNumber(last),
         )
+
+    def _last(self, shown: Sequence[int]) -> int | None:
+        """The last window behind the snapshot's that is known: what sinks show, what the driver
+        said last, and what a restore that was begun before knew."""
+        begun = marked(self._folder.path)
+        known: list[int | None] = [*shown, self._folder.journal.status().sealed]
+        known += [begun.last] if begun is not None else []
+        window = self._manifest.window
+        return max((one for one in known if one is not None and one > window), default=None)
 
     # -- whether it may be done
 
@@ -235,6 +277,25 @@ class _Restore:
             "and other places for the sinks"
         )
 
+    def _check_line(self, timeline: int) -> None:
+        """The snapshot must be of what led to the present timeline. Raises ``SnapshotError``."""
+        manifest, of = self._manifest, self._manifest.decoded.tag.timeline
+        line = timelines.line_to(timelines.read(self._folder.path), timeline)
+        if not line.lacks(of, manifest.window):
+            return
+        left = line.limits.get(of)
+        until = (
+            "an earlier restore left"
+            if left is None
+            else f"a restore left behind its window {left}"
+        )
+        raise SnapshotError(
+            f"snapshot {manifest.name}: is behind window {manifest.window} of timeline {of}, which "
+            f"{until}: the sinks would show windows of the one timeline beside state of the other. "
+            "Nothing was changed. Restore another snapshot, or restore this one into a new folder "
+            "with --workdir and other places for the sinks"
+        )
+
     def _check_empty(self, sinks: Sequence[Sink]) -> list[int]:
         """A new life of the topology: its sinks must hold nothing."""
         for sink in sinks:
@@ -244,6 +305,7 @@ class _Restore:
     # -- doing it
 
     def _retract(self, sinks: Sequence[Sink], execution: int) -> None:
+        self._pause()
         for sink in sinks:
             sink.fence(execution)
         crash.reached("restore.fenced")
@@ -252,7 +314,9 @@ class _Restore:
                 sink.retract(self._manifest.window)
         crash.reached("restore.retracted")
 
-    def _new_timeline(self, version: int, view: View | None, execution: Execution) -> View:
+    def _new_timeline(
+        self, version: int, view: View | None, execution: Execution, last: int | None
+    ) -> View:
         topology, old = self._topology, self._manifest.decoded.tag
         accepted = self._accepted()
         write_accepted(self._folder.accepted, accepted)
@@ -267,9 +331,10 @@ class _Restore:
             members = tuple(one.address.member() for one in clients.values())
             copies = topology.spec.state_servers.copies
             epoch = Epoch(1 + max(old.epoch, view.epoch if view else 0))
+            timeline = Timeline(1 + max(old.timeline, view.timeline if view else 0))
             creating = View(
                 self._uid,
-                Timeline(1 + max(old.timeline, view.timeline if view else 0)),
+                timeline,
                 epoch,
                 Phase.CREATING,
                 execution,
@@ -278,6 +343,8 @@ class _Restore:
                 epoch,
                 owners(topology.spec.key_groups, list(clients), copies),
             )
+            timelines.note(self._folder.path, self._fork(timeline, last))
+            crash.reached("restore.noted")
             version = self._swapped(version, creating)
             crash.reached("restore.claimed")
             record = self._write(clients, creating)
@@ -285,6 +352,11 @@ class _Restore:
             self._swapped(version, opened)
         self._tell_status(record, opened)
         return opened
+
+    def _fork(self, timeline: Timeline, last: int | None) -> Fork:
+        manifest = self._manifest
+        parent, now_s = manifest.decoded.tag.timeline, self._clock.now_s()
+        return Fork(timeline, parent, manifest.window, manifest.name, last, self._lost, now_s)
 
     def _servers(self) -> list[StateServer]:
         """Those that the file asks for; what others have held belongs to the timeline before."""
@@ -318,6 +390,7 @@ class _Restore:
         record = self._manifest.decoded
         groups = object_groups(record)
         for part in self._manifest.parts:
+            self._pause()
             data = read_part(self._place, self._manifest, part)
             for owner in owners_of(view.owners, part.name, groups.get(part.name, 0)):
                 reply = clients[owner].put(stamp, [(part.name, data)])

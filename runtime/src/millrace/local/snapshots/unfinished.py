@@ -15,15 +15,27 @@ FILE = "restoring.json"
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A restore that has begun. ``own``: the folder is the one that the snapshot was taken of."""
+    """A restore that has begun, to ``window``.
+
+    ``own``: the folder is the one that the snapshot was taken of. ``lost``: a run began it, since
+    all copies of some state were gone, and the next run goes on with it. ``last`` is the last
+    window that was sealed or shown, where that is known and behind ``window``.
+    """
 
     snapshot: str
+    window: int
     own: bool
+    lost: bool = False
+    last: int | None = None
 
 
-def mark(path: Path, manifest: Manifest, *, own: bool) -> None:
+def mark(
+    path: Path, manifest: Manifest, *, own: bool, lost: bool = False, last: int | None = None
+) -> None:
     """Say durably that a restore has begun. Raises ``OSError``."""
     document = {"format": 1, "snapshot": manifest.name, "window": manifest.window, "own": own}
+    # An older release passes over these: it asks for the restore to be done by hand.
+    document |= {"lost": lost, "last": last}
     write_json(path / FILE, checked.with_checksum(document))
 
 
@@ -31,10 +43,17 @@ def marked(path: Path) -> Begun | None:
     """The restore that has begun in a work folder. Raises ``SnapshotError`` for a damaged mark."""
     try:
         found = checked.verified(checked.parse((path / FILE).read_bytes()), required=True)
-        return Begun(str(found["snapshot"]), bool(found["own"]))
+        last = found.get("last")
+        return Begun(
+            str(found["snapshot"]),
+            int(found["window"]),
+            bool(found["own"]),
+            bool(found.get("lost", False)),
+            None if last is None else int(last),
+        )
     except FileNotFoundError:
         return None
-    except (OSError, checked.DamagedError, KeyError) as error:
+    except (OSError, checked.DamagedError, LookupError, TypeError, ValueError) as error:
         raise SnapshotError(
             f"{path / FILE}: cannot be read ({error}); bring it back from a copy, or start over "
             "with --fresh"
@@ -51,7 +70,8 @@ def refuse_unfinished(path: Path) -> None:
     """Raises ``SnapshotError`` where a restore has begun and is not done."""
     begun = marked(path)
     if begun is not None:
+        on = "millrace run with onStateLoss: Restore goes on with it; else " if begun.lost else ""
         raise SnapshotError(
             f"work folder {path}: a restore of snapshot {begun.snapshot} was begun and is not "
-            "done; do it again with millrace snapshot restore, or start over with --fresh"
+            f"done; {on}do it again with millrace snapshot restore, or start over with --fresh"
         )
