@@ -227,6 +227,8 @@ CASES: dict[str, list[Case]] = {
     "metadata.name": [refused("metadata.name=other", reason="as a new topology")],
     "metadata.namespace": [refused("metadata.namespace=other", reason="create it there")],
     "metadata.labels": [case("metadata.labels={a: b}", to=NONE, reason="only people")],
+    "spec.suspend": [case("spec.suspend=true", to=NONE, reason="only a cluster")],
+    "spec.restartNonce": [case("spec.restartNonce=1", to=NONE, reason="only a cluster")],
     "metadata.annotations": [case("metadata.annotations={a: b}", to=NONE, reason="only people")],
     "spec.guarantee": [
         case(

@@ -99,6 +99,8 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
     ("spec.ackers", Effect.RESTART, "the driver reads it at its start"),
     ("spec.deadLetters", Effect.RESTART, "the driver reads it at its start"),
     ("spec.tracking", Effect.RESTART, "passes are built with or without tracking"),
+    ("spec.suspend", Effect.NONE, "only a cluster goes by it"),
+    ("spec.restartNonce", Effect.NONE, "only a cluster goes by it"),
     ("spec.tupleTimeout", Effect.RESTART, "the driver reads it at its start"),
     (
         "spec.stateServers.url",

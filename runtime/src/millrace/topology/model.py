@@ -19,6 +19,7 @@ from millrace.topology.kinds.registry import PROCESSORS, SINKS, SOURCES, Registr
 from millrace.topology.parts import Guarantee, Input, Part
 from millrace.topology.scalars import (
     ComponentName,
+    Flag,
     Label,
     Memory,
     Percent,
@@ -282,6 +283,18 @@ class Spec(Part):
     tracking: Annotated[Tracking, BeforeValidator(_switch)] = Field(
         Tracking.ON,
         description='"On" or "Off", in quotes for kubectl. With Off lost tuples go unnoticed.',
+    )
+    suspend: Flag = Field(
+        False,
+        description="On a cluster: while true neither the driver nor ackers run, and the state is "
+        "kept. One machine does not go by it.",
+    )
+    restart_nonce: Whole = Field(
+        0,
+        ge=0,
+        le=2**31 - 1,
+        description="On a cluster: another number starts the driver again, also one that was given "
+        "up. One machine does not go by it.",
     )
     tuple_timeout: Duration = Field(
         Duration(30_000), description="Longest time without progress of a task."

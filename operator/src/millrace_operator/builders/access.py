@@ -1,0 +1,55 @@
+"""Service accounts of pods, and the least that they may do.
+
+State servers and executors ask nothing of the API server and have no account. The driver makes and
+ends its executors; the view, and what it is told, it reads and replaces by name: the operator has
+made these maps, since creation cannot be bounded by name in Kubernetes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.homes.pods import view_map
+from millrace_operator.builders.documents import filled_maps
+from millrace_operator.builders.naming import Manifest, Owner
+
+_ROLES = "rbac.authorization.k8s.io"
+
+
+def access(owner: Owner) -> list[Manifest]:
+    """Accounts, roles and bindings of all components."""
+    return [
+        *_account(owner, "driver", _driver_rules(owner)),
+        *_account(
+            owner, "acker", [_rule(["configmaps"], ["get", "watch"], [view_map(owner.name)])]
+        ),
+    ]
+
+
+def _driver_rules(owner: Owner) -> list[Manifest]:
+    own = list(filled_maps(owner))
+    lifecycle = ["create", "get", "list", "watch", "patch", "delete", "deletecollection"]
+    return [
+        _rule(["configmaps"], ["get", "watch", "update", "patch"], own),
+        _rule(["pods"], lifecycle),
+    ]
+
+
+def _account(owner: Owner, component: str, rules: list[Manifest]) -> list[Manifest]:
+    name = owner.child(component)
+    reference = {"apiGroup": _ROLES, "kind": "Role", "name": name}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": owner.namespace}
+    binding = {"roleRef": reference, "subjects": [subject]}
+    version = f"{_ROLES}/v1"
+    return [
+        owner.manifest(
+            "v1", "ServiceAccount", name, component, {"automountServiceAccountToken": True}
+        ),
+        owner.manifest(version, "Role", name, component, {"rules": rules}),
+        owner.manifest(version, "RoleBinding", name, component, binding),
+    ]
+
+
+def _rule(resources: Sequence[str], verbs: Sequence[str], names: Sequence[str] = ()) -> Manifest:
+    made: Manifest = {"apiGroups": [""], "resources": list(resources), "verbs": list(verbs)}
+    return {**made, "resourceNames": list(names)} if names else made

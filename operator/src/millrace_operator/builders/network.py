@@ -1,0 +1,104 @@
+"""How pods find and reach each other: headless services, disruption budgets, network policies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.homes.pods import (
+    HEALTH_PORT,
+    SPARK_BLOCKS_PORT,
+    SPARK_DRIVER_PORT,
+    STATE_PORT,
+)
+from millrace.topology.model import StreamTopology
+from millrace_operator.builders.naming import Manifest, Owner
+
+_NAMESPACE = "kubernetes.io/metadata.name"
+
+
+def services(owner: Owner) -> list[Manifest]:
+    """Names for state servers and for the driver; executors reach a driver that is not ready."""
+    return [
+        _service(owner, "state", "state-server", [("state", STATE_PORT)]),
+        _service(
+            owner, "driver", "driver", [("spark", SPARK_DRIVER_PORT), ("blocks", SPARK_BLOCKS_PORT)]
+        ),
+    ]
+
+
+def budgets(owner: Owner, topology: StreamTopology, ackers: int) -> list[Manifest]:
+    """One pod of a kind at a time, and no state server that holds the only copy.
+
+    Of bare pods Kubernetes counts only those that must stay.
+    """
+    state = topology.spec.state_servers
+    spare = 0 if state.copies == 1 else 1
+    made = []
+    if state.url is None:
+        made.append(_budget(owner, "state", "state-server", state.replicas - spare))
+    if ackers > 1:
+        made.append(_budget(owner, "acker", "acker", ackers - 1))
+    return made
+
+
+def policies(owner: Owner, operator_namespace: str) -> list[Manifest]:
+    """Who may begin to speak to whom; answers, what pods ask of others, and the probes of their own
+    nodes are not held up."""
+    crew = [_peer(owner, one) for one in ("driver", "executor", "acker")]
+    operator = {"namespaceSelector": {"matchLabels": {_NAMESPACE: operator_namespace}}}
+    executor = [_peer(owner, "executor")]
+    driver_ports = [SPARK_DRIVER_PORT, SPARK_BLOCKS_PORT]
+    return [
+        _policy(
+            owner, "state", "state-server", [(crew, [STATE_PORT]), ([operator], [HEALTH_PORT])]
+        ),
+        _policy(owner, "driver", "driver", [(executor, driver_ports)]),
+        _policy(owner, "acker", "acker", []),
+        _policy(
+            owner,
+            "executor",
+            "executor",
+            [([_peer(owner, "driver"), *executor], [SPARK_BLOCKS_PORT])],
+        ),
+    ]
+
+
+def _service(
+    owner: Owner, suffix: str, component: str, ports: Sequence[tuple[str, int]]
+) -> Manifest:
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": owner.selector(component),
+        "ports": [{"name": name, "port": port, "targetPort": port} for name, port in ports],
+    }
+    return owner.manifest("v1", "Service", owner.child(suffix), component, {"spec": spec})
+
+
+def _budget(owner: Owner, suffix: str, component: str, least: int) -> Manifest:
+    spec = {"minAvailable": least, "selector": {"matchLabels": owner.selector(component)}}
+    name = owner.child(suffix)
+    return owner.manifest("policy/v1", "PodDisruptionBudget", name, component, {"spec": spec})
+
+
+def _peer(owner: Owner, component: str) -> Manifest:
+    return {"podSelector": {"matchLabels": owner.selector(component)}}
+
+
+def _policy(
+    owner: Owner,
+    suffix: str,
+    component: str,
+    allowed: Sequence[tuple[Sequence[Manifest], Sequence[int]]],
+) -> Manifest:
+    ingress = []
+    for peers, ports in allowed:
+        listed = [{"protocol": "TCP", "port": port} for port in ports]
+        ingress.append({"from": list(peers), "ports": listed})
+    spec = {
+        "podSelector": {"matchLabels": owner.selector(component)},
+        "policyTypes": ["Ingress"],
+        "ingress": ingress,
+    }
+    version, kind = "networking.k8s.io/v1", "NetworkPolicy"
+    return owner.manifest(version, kind, owner.child(suffix), component, {"spec": spec})

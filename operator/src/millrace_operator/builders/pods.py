@@ -1,0 +1,216 @@
+"""Bare pods of a topology: drivers, ackers, state servers, and what executors are made from.
+
+What they are called, given and asked is ``millrace.homes.pods`` (``docs/pods.md``). All of them
+pass the restricted standard. State servers and ackers come back in their pod when a process ends:
+with its file a state server goes on as a new incarnation. A driver's pod is one life of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.homes import pods as names
+from millrace.homes.pods import Role
+from millrace.topology.model import StreamTopology
+from millrace_operator.api.settings import OperatorSettings, Quantity
+from millrace_operator.builders.naming import FINGERPRINT, Manifest, Owner
+
+_MEBIBYTES = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
+_LEAST_OVERHEAD_MI = 384
+_OVERHEAD = 0.4
+"""Of the heap: Python beside the JVM, as Spark reckons on Kubernetes."""
+
+_DATA_SHARE = 0.75
+"""Of a state server's memory; the rest is for the rewriting of its file."""
+
+
+def state_server_pod(owner: Owner, settings: OperatorSettings, index: int) -> Manifest:
+    """State server ``index``: its file lives as long as the pod."""
+    role, size = Role.STATE_SERVER, settings.state_server
+    container = _container(owner, settings, role, settings.state_image, size)
+    most = int(size.memory_mi * _DATA_SHARE) << 20
+    container["env"].append(_variable(names.MAX_MEMORY, str(most)))
+    container["ports"] = _ports(state=names.STATE_PORT, health=names.HEALTH_PORT)
+    spec = _spec(owner, settings, role, container, [names.PASSWORD_KEY])
+    spec["subdomain"] = owner.child("state")
+    spec["automountServiceAccountToken"] = False
+    spec["topologySpreadConstraints"] = [_spread(owner, role)]
+    return owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec})
+
+
+def acker_pod(owner: Owner, settings: OperatorSettings, index: int) -> Manifest:
+    """Acker ``index``: it holds nothing that the ack log does not."""
+    role = Role.ACKER
+    container = _container(owner, settings, role, settings.runtime_image, settings.acker)
+    container["ports"] = _ports(health=names.HEALTH_PORT)
+    spec = _spec(owner, settings, role, container)
+    spec["serviceAccountName"] = owner.child("acker")
+    spec["topologySpreadConstraints"] = [_spread(owner, role)]
+    return owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec})
+
+
+def driver_pod(
+    owner: Owner,
+    settings: OperatorSettings,
+    topology: StreamTopology,
+    number: int,
+    fingerprint: str,
+) -> Manifest:
+    """Driver pod ``number``, told what lies in the config map of its own name."""
+    role = Role.DRIVER
+    size = Quantity(settings.driver_cpu, _pod_memory_mi(topology.spec.spark.driver.memory))
+    image = code_image(settings, topology)
+    container = _container(owner, settings, role, image, size)
+    container["env"] += [
+        _variable(names.IMAGE, image),
+        _variable(names.IMAGE_PULL_POLICY, settings.pull_policy),
+    ]
+    container["ports"] = _ports(
+        spark=names.SPARK_DRIVER_PORT, blocks=names.SPARK_BLOCKS_PORT, health=names.HEALTH_PORT
+    )
+    spec = _spec(owner, settings, role, container)
+    name = _name(owner, role, number)
+    _mount(spec, "config", {"configMap": {"name": name}}, names.CONFIG_FOLDER)
+    _mount_code(spec, topology)
+    spec["subdomain"] = owner.child("driver")
+    spec["serviceAccountName"] = owner.child("driver")
+    told = {FINGERPRINT: fingerprint}
+    return owner.manifest("v1", "Pod", name, role, {"spec": spec}, told)
+
+
+def executor_pod(owner: Owner, settings: OperatorSettings, topology: StreamTopology) -> Manifest:
+    """What Spark makes executors from; it adds name, image, arguments, ports and owner."""
+    role = Role.EXECUTOR
+    executors = topology.spec.spark.executors
+    size = Quantity(str(executors.cores), _pod_memory_mi(executors.memory))
+    container = _container(owner, settings, role, code_image(settings, topology), size)
+    container["name"] = names.EXECUTOR_CONTAINER
+    for set_by_spark in ("image", "args", "readinessProbe", "livenessProbe"):
+        del container[set_by_spark]
+    spec = _spec(owner, settings, role, container)
+    _mount_code(spec, topology)
+    spec["automountServiceAccountToken"] = False
+    spec["topologySpreadConstraints"] = [_spread(owner, role)]
+    metadata = {"labels": owner.labels(role)}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def code_image(settings: OperatorSettings, topology: StreamTopology) -> str:
+    """The image that holds the runtime, and the user's code where it comes in one."""
+    return topology.spec.code.image or settings.runtime_image
+
+
+def _name(owner: Owner, role: Role, number: int) -> str:
+    return names.pod_name(owner.name, role, number)
+
+
+def _spec(
+    owner: Owner,
+    settings: OperatorSettings,
+    role: Role,
+    container: Manifest,
+    keys: Sequence[str] = (),
+) -> Manifest:
+    """``keys`` of the secret are mounted; all where there are none."""
+    secret: Manifest = {"secretName": names.secret(owner.name), "defaultMode": 0o440}
+    if keys:
+        secret["items"] = [{"key": key, "path": key} for key in keys]
+    spec: Manifest = {
+        "containers": [container],
+        "restartPolicy": "Never" if role in (Role.DRIVER, Role.EXECUTOR) else "Always",
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": names.GRACE_S[role],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": names.USER_ID,
+            "runAsGroup": names.USER_ID,
+            "fsGroup": names.USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    _mount(spec, "secret", {"secret": secret}, names.SECRET_FOLDER)
+    _mount(spec, "work", {"emptyDir": {}}, names.WORK_FOLDER)
+    _mount(spec, "scratch", {"emptyDir": {}}, names.SCRATCH_FOLDER)
+    if settings.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in settings.pull_secrets]
+    return spec
+
+
+def _mount(spec: Manifest, name: str, volume: Manifest, folder: str) -> None:
+    mount: Manifest = {"name": name, "mountPath": folder}
+    if "emptyDir" not in volume:
+        mount["readOnly"] = True
+    spec.setdefault("volumes", []).append({"name": name, **volume})
+    spec["containers"][0].setdefault("volumeMounts", []).append(mount)
+
+
+def _mount_code(spec: Manifest, topology: StreamTopology) -> None:
+    config_map = topology.spec.code.config_map
+    if config_map is not None:
+        _mount(spec, "code", {"configMap": {"name": config_map}}, names.CODE_FOLDER)
+
+
+def _container(
+    owner: Owner, settings: OperatorSettings, role: Role, image: str, size: Quantity
+) -> Manifest:
+    memory = f"{size.memory_mi}Mi"
+    return {
+        "name": role.value,
+        "image": image,
+        "imagePullPolicy": settings.pull_policy,
+        "args": [role.value],
+        "env": [
+            *(
+                {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+                for name, path in names.DOWNWARD.items()
+            ),
+            _variable(names.TOPOLOGY, owner.name),
+            *([] if role is Role.EXECUTOR else [_variable(names.UID, owner.uid)]),
+        ],
+        "resources": {
+            "requests": {"cpu": size.cpu, "memory": memory},
+            # No limit of CPU: throttling would look like a hang.
+            "limits": {"memory": memory},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "readinessProbe": _probe(names.READY_PATH, 1, 3, 2),
+        "livenessProbe": _probe(names.LIVE_PATH, 10, 5, 6),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _probe(path: str, period_s: int, timeout_s: int, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "port": names.HEALTH_PORT},
+        "periodSeconds": period_s,
+        "timeoutSeconds": timeout_s,
+        "failureThreshold": failures,
+    }
+
+
+def _ports(**named: int) -> list[Manifest]:
+    return [{"name": name, "containerPort": port} for name, port in named.items()]
+
+
+def _variable(name: str, value: str) -> Manifest:
+    return {"name": name, "value": value}
+
+
+def _spread(owner: Owner, role: Role) -> Manifest:
+    """Over nodes, as far as there are any: copies on one node would be lost together."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": owner.selector(role)},
+    }
+
+
+def _pod_memory_mi(heap: str) -> int:
+    """Memory of the whole pod for a heap as Spark writes it (``1g``)."""
+    heap_mi = int(heap[:-1]) * _MEBIBYTES[heap[-1]]
+    return round(heap_mi + max(_LEAST_OVERHEAD_MI, heap_mi * _OVERHEAD))

@@ -1,0 +1,247 @@
+"""What is told of a topology: conditions, a phase derived from them, numbers of its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from millrace.homes.pods import Role
+from millrace.protocol.types import Phase as ViewPhase
+from millrace_operator.api.resources import (
+    AckersStatus,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    CrewStatus,
+    DriverStatus,
+    Phase,
+    TopologyStatus,
+)
+from millrace_operator.builders.naming import Owner, selector_text
+from millrace_operator.reconcile.actions import Announce
+from millrace_operator.reconcile.crew import Sizes, member_name
+from millrace_operator.reconcile.driver import newest, rfc3339
+from millrace_operator.reconcile.observe import Observed, PodPhase
+from millrace_operator.reconcile.troubles import Trouble, first_trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a plan found out. ``stalled`` is what only a user can mend."""
+
+    sizes: Sizes
+    executors: int
+    driver: DriverStatus | None
+    stalled: Trouble | None = None
+    finished: bool = False
+    suspended: bool = False
+    waiting: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One condition before it has a time."""
+
+    type: ConditionType
+    holds: bool
+    reason: str
+    message: str = ""
+    wrong: bool = False
+
+
+def status_of(
+    observed: Observed, owner: Owner, standing: Standing, now: datetime
+) -> TopologyStatus:
+    """The whole status."""
+    before = observed.resource.status
+    facts = _facts(observed, owner, standing)
+    ready = next(fact for fact in facts if fact.type is ConditionType.READY)
+    return TopologyStatus(
+        observedGeneration=observed.resource.generation,
+        phase=_phase(observed, standing, ready.holds),
+        message=ready.message or None,
+        conditions=_conditions(facts, before, observed.resource.generation, now),
+        driver=standing.driver,
+        ackers=_ackers(observed, owner, standing.sizes.ackers),
+        stateServers=_crew(observed, Role.STATE_SERVER, standing.sizes.servers),
+        executors=_crew(observed, Role.EXECUTOR, standing.executors),
+        window=observed.window,
+        epoch=observed.view.epoch if observed.view is not None else None,
+        lastSnapshot=before.last_snapshot,
+    )
+
+
+def paused_status(observed: Observed, now: datetime) -> TopologyStatus:
+    """Of a topology that the operator leaves alone: all but that stays as it was told last."""
+    before = observed.resource.status
+    text = "the annotation millrace.dev/paused is set: the operator changes nothing"
+    fact = Fact(ConditionType.RECONCILING, False, "Paused", text)
+    others = [c for c in before.conditions if c.type != ConditionType.RECONCILING]
+    made = _conditions([fact], before, observed.resource.generation, now)
+    update = {"phase": Phase.PAUSED, "message": text, "conditions": (*others, *made)}
+    return before.model_copy(update=update)
+
+
+def transitions(before: TopologyStatus, after: TopologyStatus) -> list[Announce]:
+    """Events for what is told for the first time: a trouble of any condition, and being ready."""
+    known = {c.type: (c.status, c.reason) for c in before.conditions}
+    events = []
+    for condition in after.conditions:
+        if known.get(condition.type) == (condition.status, condition.reason):
+            continue
+        if condition.type == ConditionType.READY:
+            if condition.status is ConditionStatus.TRUE:
+                events.append(Announce(condition.reason, condition.message or "all pods are ready"))
+        elif condition.type != ConditionType.RECONCILING and condition.reason not in _ORDINARY:
+            events.append(Announce(condition.reason, condition.message, warning=True))
+    return events
+
+
+_ORDINARY = frozenset(
+    {
+        *("AllReady", "DriverRunning", "Suspended", "Drained", "NotNeeded"),
+        *("NothingStalls", "Starting", "Growing", "Moving", "Settled"),
+    }
+)
+"""Reasons of conditions that tell of no trouble."""
+
+
+def _facts(observed: Observed, owner: Owner, standing: Standing) -> list[Fact]:
+    spark = _spark(observed, owner, standing)
+    ackers = _ackers_available(observed, owner, standing)
+    state = _state_available(observed, owner, standing)
+    stalled = standing.stalled
+    settled = standing.suspended or standing.finished
+    needed = (state, ackers) if settled else (spark, state, ackers)
+    lacking = next((fact for fact in needed if not fact.holds), None)
+    facts = [spark, ackers, state]
+    if stalled is not None:
+        facts.append(Fact(ConditionType.STALLED, True, stalled.reason, stalled.message, True))
+    else:
+        facts.append(Fact(ConditionType.STALLED, False, "NothingStalls"))
+    if stalled is not None:
+        ready = Fact(ConditionType.READY, False, stalled.reason, stalled.message)
+    elif settled and lacking is None:
+        reason = "Suspended" if standing.suspended else "Drained"
+        text = "only the state servers run" if standing.suspended else "all sources are drained"
+        ready = Fact(ConditionType.READY, True, reason, text)
+    elif lacking is not None:
+        ready = Fact(ConditionType.READY, False, lacking.reason, lacking.message)
+    else:
+        ready = Fact(ConditionType.READY, True, "AllReady")
+    going = not ready.holds and stalled is None
+    reason = ready.reason if going else "Settled"
+    facts.append(Fact(ConditionType.RECONCILING, going, reason, ready.message if going else ""))
+    return [ready, *facts]
+
+
+def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
+    kind = ConditionType.SPARK_RUNNING
+    if standing.suspended:
+        return Fact(kind, False, "Suspended", "spec.suspend is true")
+    if standing.finished:
+        return Fact(kind, False, "Drained", "all sources are drained")
+    number = newest(observed)
+    pods = [p for p in observed.of(Role.DRIVER) if p.index == number]
+    names = [owner.child(f"driver-{number}")]
+    executors = observed.of(Role.EXECUTOR)
+    found = first_trouble(observed, [*pods, *executors], names)
+    running = [p for p in pods if observed.alive(p) and p.ready]
+    if running:
+        return Fact(kind, True, "DriverRunning", f"driver pod {running[0].name} is ready")
+    if found is not None:
+        return Fact(kind, False, found.reason, found.message, True)
+    return Fact(kind, False, "Starting", standing.waiting or "the driver's pod is not ready yet")
+
+
+def _ackers_available(observed: Observed, owner: Owner, standing: Standing) -> Fact:
+    kind, wanted = ConditionType.ACKERS_AVAILABLE, standing.sizes.ackers
+    if wanted == 0:
+        return Fact(kind, True, "NotNeeded", "no acker is asked for")
+    return _available(observed, owner, kind, Role.ACKER, wanted)
+
+
+def _state_available(observed: Observed, owner: Owner, standing: Standing) -> Fact:
+    kind, wanted = ConditionType.STATE_AVAILABLE, standing.sizes.servers
+    if wanted == 0:
+        return Fact(kind, True, "NotNeeded", "the topology names a server of its own")
+    fact = _available(observed, owner, kind, Role.STATE_SERVER, wanted)
+    view = observed.view
+    if not fact.holds or view is None or standing.suspended:
+        return fact
+    names = {member_name(p) for p in observed.of(Role.STATE_SERVER) if p.index < wanted}
+    if view.phase is not ViewPhase.OPEN or {m.name for m in view.target} != names:
+        return Fact(kind, True, "Moving", f"the view moves to its new members, epoch {view.epoch}")
+    return fact
+
+
+def _available(
+    observed: Observed, owner: Owner, kind: ConditionType, component: Role, wanted: int
+) -> Fact:
+    pods = [pod for pod in observed.of(component) if pod.index < wanted]
+    ready = sum(pod.ready and observed.alive(pod) for pod in pods)
+    if ready >= wanted:
+        return Fact(kind, True, "AllReady", f"{ready} of {wanted} pods are ready")
+    suffix = "state" if component is Role.STATE_SERVER else "acker"
+    names = [owner.child(f"{suffix}-{index}") for index in range(wanted)]
+    found = first_trouble(observed, pods, names)
+    if found is not None:
+        return Fact(kind, False, found.reason, found.message, True)
+    text = f"{ready} of {wanted} {component.value} pods are ready"
+    return Fact(kind, False, "Growing", text)
+
+
+def _phase(observed: Observed, standing: Standing, ready: bool) -> Phase:
+    if observed.resource.deleting:
+        return Phase.DELETING
+    if standing.stalled is not None:
+        return Phase.STALLED
+    if standing.suspended:
+        return Phase.SUSPENDED
+    if standing.finished:
+        return Phase.FINISHED
+    if ready:
+        return Phase.RUNNING
+    started = any(p.phase is not PodPhase.PENDING for p in observed.of(Role.DRIVER))
+    return Phase.STARTING if started else Phase.PENDING
+
+
+def _conditions(
+    facts: Sequence[Fact], before: TopologyStatus, generation: int, now: datetime
+) -> tuple[Condition, ...]:
+    known = {condition.type: condition for condition in before.conditions}
+    moment = rfc3339(now.replace(microsecond=0))
+    made = []
+    for fact in facts:
+        status = ConditionStatus.TRUE if fact.holds else ConditionStatus.FALSE
+        was = known.get(fact.type.value)
+        since = was.last_transition_time if was is not None and was.status is status else moment
+        made.append(
+            Condition(
+                type=fact.type.value,
+                status=status,
+                observedGeneration=generation,
+                lastTransitionTime=since,
+                reason=fact.reason,
+                message=fact.message,
+            )
+        )
+    return tuple(made)
+
+
+def _crew(observed: Observed, component: Role, desired: int) -> CrewStatus:
+    ready = sum(pod.ready and observed.alive(pod) for pod in observed.of(component))
+    return CrewStatus(desired=desired, ready=ready, summary=f"{ready}/{desired}")
+
+
+def _ackers(observed: Observed, owner: Owner, desired: int) -> AckersStatus:
+    pods = observed.of(Role.ACKER)
+    ready = sum(pod.ready and observed.alive(pod) for pod in pods)
+    return AckersStatus(
+        desired=desired,
+        ready=ready,
+        summary=f"{ready}/{desired}",
+        replicas=len(pods),
+        selector=selector_text(owner.selector(Role.ACKER.value)),
+    )

@@ -1,0 +1,136 @@
+"""Ackers and state servers: which pods there are to be, and who of them is proposed to the driver.
+
+An acker may die at any time, so its pods come and go as the number asks. A state server's pod is
+another matter: as long as the view names it, the driver may need what it holds, and it is deleted
+only if its processes are known to be dead. One on a lost node may still run behind a partition: it
+is left out of the proposal at once, and deleted when the driver has moved the view without it. So
+no pod is ever deleted that holds the only copy of something; where it does, the topology waits for
+its node, or for a user who deletes the pod.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace.homes.documents import Proposal
+from millrace.homes.pods import Role, state_url
+from millrace.protocol.ackerload import AckerBounds
+from millrace.protocol.types import Member
+from millrace.topology.model import StreamTopology
+from millrace_operator.api.settings import OperatorSettings
+from millrace_operator.builders.naming import Owner
+from millrace_operator.builders.pods import acker_pod, state_server_pod
+from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
+from millrace_operator.reconcile.observe import Observed, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many pods there are to be."""
+
+    ackers: int
+    servers: int
+
+
+def sizes(topology: StreamTopology) -> Sizes:
+    """What a topology asks for. A suspended one has no ackers; its servers hold its state."""
+    spec = topology.spec
+    ackers = spec.ackers
+    wanted = ackers.replicas
+    if ackers.least is not None and ackers.most is not None:
+        wanted = AckerBounds(ackers.least, ackers.most).clamped(wanted)
+    if not spec.tracked or spec.suspend:
+        wanted = 0
+    return Sizes(wanted, 0 if spec.state_servers.url else spec.state_servers.replicas)
+
+
+def plan_ackers(
+    observed: Observed, owner: Owner, settings: OperatorSettings, count: int
+) -> list[Action]:
+    """Make what is missing, end what is too much, replace what is dead or on a lost node."""
+    pods = observed.of(Role.ACKER)
+    there = {pod.index for pod in pods}
+    actions: list[Action] = []
+    for pod in pods:
+        actions += _ended(observed, pod, unwanted=pod.index >= count)
+    missing = [index for index in range(count) if index not in there]
+    return [*actions, *(Create(acker_pod(owner, settings, index)) for index in missing)]
+
+
+def plan_servers(
+    observed: Observed, owner: Owner, settings: OperatorSettings, count: int
+) -> list[Action]:
+    """The same for state servers, which the view protects."""
+    pods = observed.of(Role.STATE_SERVER)
+    there = {pod.index for pod in pods}
+    actions: list[Action] = []
+    for pod in pods:
+        if pod.ended or not holds_state(observed, pod):
+            actions += _ended(observed, pod, unwanted=pod.index >= count)
+    missing = [index for index in range(count) if index not in there]
+    return [*actions, *(Create(state_server_pod(owner, settings, index)) for index in missing)]
+
+
+def holds_state(observed: Observed, pod: Pod) -> bool:
+    """Whether the driver may need what a state server holds."""
+    view = observed.view
+    if view is None:
+        # A driver that was started may be about to write the first view, with any of them.
+        return observed.resource.status.driver is not None
+    return any(m.name == member_name(pod) for m in (*view.last_open, *view.target))
+
+
+def member_name(pod: Pod) -> str:
+    """What a state server or acker is called in the view and the proposal."""
+    prefix = "state" if pod.component is Role.STATE_SERVER else "acker"
+    return f"{prefix}-{pod.index}"
+
+
+def proposal(observed: Observed, count: Sizes) -> Proposal | None:
+    """Who is seen alive and is to stay, or None where nothing is to be said yet.
+
+    Of nobody nothing follows, and the first view is to begin with all of the servers.
+    """
+    servers = [p for p in observed.of(Role.STATE_SERVER) if p.index < count.servers]
+    members = tuple(
+        Member(member_name(pod), pod.run_id, state_url(pod.address))
+        for pod in servers
+        if observed.alive(pod) and pod.ready and pod.run_id is not None and pod.address is not None
+    )
+    if count.servers == 0 and observed.own_server is not None:
+        members = (observed.own_server,)
+    first = observed.view is None and observed.proposal is None
+    if not members or (first and len(members) < count.servers):
+        return None
+    ackers = [p for p in observed.of(Role.ACKER) if p.index < count.ackers]
+    alive = tuple(member_name(pod) for pod in ackers if observed.alive(pod) and pod.ready)
+    return Proposal(members, alive)
+
+
+def lost_members(observed: Observed, proposed: Proposal | None, count: Sizes) -> list[Announce]:
+    """A warning for each acker and state server that is to be there, and is proposed no more."""
+    before = observed.proposal
+    if before is None or proposed is None:
+        return []
+    servers = {f"state-{index}" for index in range(count.servers)}
+    ackers = {f"acker-{index}" for index in range(count.ackers)}
+    now = {member.name: member.run_id for member in proposed.members}
+    told = []
+    for member in before.members:
+        if member.name in servers and now.get(member.name) != member.run_id:
+            back = "came back as another incarnation" if member.name in now else "is not seen alive"
+            told.append(Announce("StateServerLost", f"{member.name} {back}", warning=True))
+    for name in before.ackers:
+        if name in ackers and name not in proposed.ackers:
+            told.append(Announce("AckerLost", f"{name} is not seen alive", warning=True))
+    return told
+
+
+def _ended(observed: Observed, pod: Pod, *, unwanted: bool) -> list[Action]:
+    """The deletion of a pod that is dead, lost or unwanted; nothing for others."""
+    lost = observed.lost(pod)
+    if lost:
+        return [DeletePod(pod.name, pod.uid, force=True)]
+    if (pod.ended or unwanted) and not pod.deleting:
+        return [DeletePod(pod.name, pod.uid)]
+    return []

@@ -1,0 +1,218 @@
+"""The driver's pod: one at a time by number, each the only life of its own name.
+
+A number is written to the status before its pod is created, and is used for one creation. So a pod
+that is not there any more is never made again: whatever became of it, the next one has a higher
+number, and of two that run at once the operator ends the older one while the protocol fences it.
+
+What happens if the operator dies
+
+- after the status, before the pod: the next plan finds no pod of the number and takes the next one;
+- after the pod: the next plan finds it, and all is as if it had created it itself.
+
+A driver's pod that is being deleted, ended or is on a lost node is replaced at once, without
+waiting until it is proven dead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import assert_never
+
+from millrace.errors import ExitCode
+from millrace.homes.accepted import Accepted
+from millrace.homes.pods import Role
+from millrace.homes.restarts import FINAL_CODES, Again, GiveUp, Restarts
+from millrace.topology.model import StreamTopology
+from millrace_operator.api.resources import DriverStatus
+from millrace_operator.api.settings import OperatorSettings
+from millrace_operator.builders.documents import driver_map
+from millrace_operator.builders.naming import Owner
+from millrace_operator.builders.pods import driver_pod
+from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
+from millrace_operator.reconcile.edits import fingerprint
+from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
+from millrace_operator.reconcile.troubles import Trouble
+
+_NO_CODE = -1
+"""Of a driver that did not end by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPlan:
+    """``events`` and ``actions`` are in order; ``wait_s`` is when to look again by the clock.
+
+    ``gave_up`` says why no further driver is started, ``finished`` that all input is drained.
+    """
+
+    status: DriverStatus | None
+    events: tuple[Announce, ...] = ()
+    actions: tuple[Action, ...] = ()
+    wait_s: float | None = None
+    gave_up: Trouble | None = None
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a driver would be started with."""
+
+    owner: Owner
+    settings: OperatorSettings
+    topology: StreamTopology
+    accepted: Accepted
+
+
+def rfc3339(time: datetime) -> str:
+    """A time as Kubernetes writes it, in UTC and, where there are any, microseconds."""
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def newest(observed: Observed) -> int:
+    """The highest number that a driver's pod has or was to have."""
+    told = observed.resource.status.driver
+    numbers = [pod.index for pod in observed.of(Role.DRIVER)]
+    return max([told.number if told is not None else 0, *numbers])
+
+
+def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan:
+    """What follows for the driver from what is seen."""
+    before = observed.resource.status.driver
+    number = newest(observed)
+    status = (before or DriverStatus()).model_copy(update={"number": number})
+    current = next((p for p in observed.of(Role.DRIVER) if p.index == number), None)
+    older = [p for p in observed.of(Role.DRIVER) if p.index < number]
+    cleaning = [action for pod in older for action in _end(observed, pod)]
+    if wanted.topology.spec.suspend:
+        ending = _end(observed, current) if current is not None and not current.ended else []
+        return DriverPlan(before if before is None else status, (), (*cleaning, *ending))
+    made = _plan_current(observed, wanted, status, current, now)
+    return DriverPlan(
+        made.status,
+        made.events,
+        (*cleaning, *made.actions),
+        made.wait_s,
+        made.gave_up,
+        made.finished,
+    )
+
+
+def _plan_current(
+    observed: Observed, wanted: Wanted, status: DriverStatus, pod: Pod | None, now: datetime
+) -> DriverPlan:
+    if pod is None:
+        refused = wanted.owner.child(f"driver-{status.number}") in observed.refusals
+        # Of one that the API server did not take the refusal is told, not that it is gone.
+        return _start(observed, wanted, status, None, quiet=refused)
+    changed = pod.fingerprint != fingerprint(wanted.accepted)
+    if pod.deleting or observed.lost(pod):
+        return _start(observed, wanted, status, pod)
+    match pod.phase:
+        case PodPhase.SUCCEEDED if not changed:
+            return DriverPlan(status, finished=True)
+        case PodPhase.SUCCEEDED | PodPhase.FAILED if changed:
+            forgiven = _forgiven(status)
+            return _start(observed, wanted, forgiven, pod)
+        case PodPhase.FAILED:
+            return _after_failure(observed, wanted, status, pod, now)
+        case _:
+            told = status.model_copy(update={"pod": pod.name})
+            # Asked to end it stops behind what is sealed; the next one follows at once.
+            ending = (DeletePod(pod.name, pod.uid),) if changed else ()
+            return DriverPlan(told, (), ending)
+
+
+def _after_failure(
+    observed: Observed, wanted: Wanted, status: DriverStatus, pod: Pod, now: datetime
+) -> DriverPlan:
+    """Judge a life that failed, once, and start the next one when it is time."""
+    if status.failed_pod != pod.uid:
+        status = _judged(observed, status, pod, now)
+    if status.retry_at is None:
+        code = ExitCode.FAILED if status.exit_code is None else status.exit_code
+        text = (
+            f"driver pod {pod.name} ended with exit code {code} for the {status.same_code}. time; "
+            "it is started again when the topology is edited, spec.restartNonce for example"
+        )
+        said = f": {pod.message}" if pod.message else ""
+        return DriverPlan(status, gave_up=Trouble("DriverGaveUp", text + said))
+    left_s = (datetime.fromisoformat(status.retry_at) - now).total_seconds()
+    if left_s > 0:
+        return DriverPlan(status, wait_s=left_s)
+    return _start(observed, wanted, status, pod)
+
+
+def _judged(observed: Observed, status: DriverStatus, pod: Pod, now: datetime) -> DriverStatus:
+    code = _NO_CODE if pod.exit_code is None else pod.exit_code
+    last = _NO_CODE if status.exit_code is None else status.exit_code
+    restarts = Restarts(FINAL_CODES, 0, status.fruitless, (last, status.same_code))
+    progressed = (observed.window or 0) > (status.restored_window or 0)
+    retry_at: str | None = None
+    match restarts.ended(code, pod.lived_s, progressed):
+        case Again(delay_s):
+            retry_at = rfc3339(now + timedelta(seconds=delay_s))
+        case GiveUp():
+            pass
+        case other:
+            assert_never(other)
+    return status.model_copy(
+        update={
+            "failed_pod": pod.uid,
+            "exit_code": pod.exit_code,
+            "fruitless": restarts.fruitless,
+            "same_code": restarts.same_code[1],
+            "retry_at": retry_at,
+        }
+    )
+
+
+def _forgiven(status: DriverStatus) -> DriverStatus:
+    """Without the failures of what was declared before."""
+    cleared = {"failed_pod": None, "exit_code": None, "fruitless": 0, "same_code": 0}
+    return status.model_copy(update={**cleared, "retry_at": None})
+
+
+def _start(
+    observed: Observed,
+    wanted: Wanted,
+    status: DriverStatus,
+    pod: Pod | None,
+    *,
+    quiet: bool = False,
+) -> DriverPlan:
+    """Start the next driver, and see the last one off."""
+    number = status.number + 1
+    window = observed.window or 0
+    name = wanted.owner.child(f"driver-{number}")
+    told = status.model_copy(update={"number": number, "pod": name, "restored_window": window})
+    started = driver_pod(
+        wanted.owner, wanted.settings, wanted.topology, number, fingerprint(wanted.accepted)
+    )
+    fresh = observed.view is None
+    settings = driver_map(
+        wanted.owner, wanted.settings, wanted.topology, wanted.accepted, number, fresh
+    )
+    ending = _end(observed, pod) if pod is not None else []
+    actions = (Create(settings), Create(started), *ending)
+    return DriverPlan(told, () if quiet else _events(observed, pod, name, window), actions)
+
+
+def _events(observed: Observed, pod: Pod | None, name: str, window: int) -> tuple[Announce, ...]:
+    first = newest(observed) == 0
+    origin = "from the beginning" if window == 0 else f"from sealed window {window}"
+    started = Announce("DriverStarted", f"driver pod {name} goes on {origin}")
+    if first or (pod is not None and pod.phase is PodPhase.SUCCEEDED):
+        return (started,)
+    what = "is not there any more"
+    if pod is not None:
+        what = f"is on node {pod.node}, which does not answer or is gone"
+        if not observed.lost(pod):
+            what = "is being deleted" if pod.deleting else f"ended: {pod.reason or pod.message}"
+    last = pod.name if pod is not None else f"driver {newest(observed)}"
+    return (Announce("DriverGone", f"{last} {what}", warning=True), started)
+
+
+def _end(observed: Observed, pod: Pod) -> list[Action]:
+    if observed.lost(pod):
+        return [DeletePod(pod.name, pod.uid, force=True)]
+    return [] if pod.deleting else [DeletePod(pod.name, pod.uid)]

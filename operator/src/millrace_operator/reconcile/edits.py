@@ -1,0 +1,131 @@
+"""What an edit of a topology means on a cluster.
+
+The classification is the runtime's own (``millrace.topology.edits``). A cluster adds that some
+edits need no restart, since the operator carries them out by pods and proposals. A refused edit
+changes nothing: what was accepted before stays in force until the edit is taken back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any
+
+from millrace.homes.accepted import Accepted, accept
+from millrace.topology.edits import Edit, classify
+from millrace.topology.kinds.base import Effect
+from millrace.topology.load import parse
+from millrace.topology.model import API_VERSION, KIND, StreamTopology
+from millrace.topology.problems import InvalidTopologyError
+from millrace_operator.reconcile.observe import Resource
+
+IN_PLACE = frozenset(
+    {
+        "spec.ackers.replicas",
+        "spec.ackers.min",
+        "spec.ackers.max",
+        "spec.stateServers.replicas",
+        "spec.suspend",
+    }
+)
+"""Fields that pods and proposals follow; the driver has no need to know of them."""
+
+RESTARTING = frozenset({"spec.restartNonce"})
+"""Fields that mean nothing on one machine, and a restart here."""
+
+_SHOWN = 3
+"""Problems, or edits, that a message names; the command line shows all."""
+
+
+class EditKind(StrEnum):
+    """What became of the topology as it was last written."""
+
+    FIRST = "First"
+    NONE = "None"
+    IN_PLACE = "InPlace"
+    RESTART = "Restart"
+    REFUSED = "Refused"
+    INVALID = "Invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """``accepted`` is what is in force, None where nothing ever was; ``topology`` is the same as a
+    model. ``text`` says for people what was changed, or why it was not."""
+
+    kind: EditKind
+    accepted: Accepted | None
+    topology: StreamTopology | None
+    text: str = ""
+
+
+def edited(resource: Resource, before: Accepted | None) -> Edited:
+    """Hold a resource against what was accepted before."""
+    try:
+        wanted = parse(json.dumps(_document(resource)), import_code=False)
+    except InvalidTopologyError as error:
+        return _kept(EditKind.INVALID, before, _shown([str(p) for p in error.problems]))
+    document = wanted.model_dump(by_alias=True, mode="json", exclude_none=True)
+    if before is None:
+        return Edited(EditKind.FIRST, accept(None, document), wanted)
+    edits = classify(StreamTopology.model_validate(before.topology), wanted)
+    refused = [edit for edit in edits if edit.effect is Effect.REFUSED]
+    if refused:
+        return _kept(EditKind.REFUSED, before, _shown([str(edit) for edit in refused]))
+    kind = max((_kind(edit) for edit in edits), key=_ORDER.index, default=EditKind.NONE)
+    text = _shown([edit.path for edit in edits if _kind(edit) is kind])
+    return Edited(kind, accept(before, document), wanted, text)
+
+
+_ORDER = (EditKind.NONE, EditKind.IN_PLACE, EditKind.RESTART)
+
+
+def fingerprint(accepted: Accepted) -> str:
+    """What a driver has to be started with: two that differ need a restart between them."""
+    document = accepted.topology
+    rest = _without(document, frozenset(path.partition(".")[2] for path in IN_PLACE))
+    text = json.dumps([rest, accepted.components.edit], sort_keys=True)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _without(document: Mapping[str, Any], fields: frozenset[str]) -> Mapping[str, Any]:
+    """The spec without fields, which lie one or two levels deep."""
+    made: dict[str, Any] = {}
+    for name, value in document["spec"].items():
+        inner = {path.partition(".")[2] for path in fields if path.partition(".")[0] == name}
+        if "" in inner:
+            continue
+        if inner and isinstance(value, Mapping):
+            value = {n: v for n, v in value.items() if n not in inner}
+        made[name] = value
+    return made
+
+
+def _kind(edit: Edit) -> EditKind:
+    if edit.path in IN_PLACE:
+        return EditKind.IN_PLACE
+    restarts = edit.effect is Effect.RESTART or edit.path in RESTARTING
+    return EditKind.RESTART if restarts else EditKind.NONE
+
+
+def _kept(kind: EditKind, before: Accepted | None, text: str) -> Edited:
+    topology = StreamTopology.model_validate(before.topology) if before is not None else None
+    return Edited(kind, before, topology, text)
+
+
+def _document(resource: Resource) -> Mapping[str, Any]:
+    """The topology in a resource; labels and annotations belong to tools, and mean nothing here."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": resource.name, "namespace": resource.namespace},
+        "spec": resource.document.get("spec", {}),
+    }
+
+
+def _shown(texts: list[str]) -> str:
+    more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return "; ".join(texts[:_SHOWN]) + more

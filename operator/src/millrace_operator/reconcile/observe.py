@@ -1,0 +1,148 @@
+"""What is seen of one topology and its children, as immutable values.
+
+Whoever observes reads all of it live, from the API server and not from a cache, before ``plan`` is
+asked: a pod that is not in it counts as gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from millrace.homes.accepted import Accepted
+from millrace.homes.documents import Proposal
+from millrace.homes.pods import Role
+from millrace.protocol.types import Member, View
+from millrace_operator.api.resources import TopologyStatus
+
+PAUSED = "millrace.dev/paused"
+"""Annotation of a topology: while it is "true" the operator leaves the children alone."""
+
+Manifest = Mapping[str, Any]
+
+
+class PodPhase(StrEnum):
+    """As Kubernetes has it."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The topology itself. ``document`` has its spec, labels and annotations as they were read."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    document: Manifest
+    status: TopologyStatus = field(default_factory=TopologyStatus)
+    deleting: bool = False
+
+    @property
+    def paused(self) -> bool:
+        annotations = self.document.get("metadata", {}).get("annotations") or {}
+        return bool(annotations.get(PAUSED) == "true")
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod of the topology.
+
+    ``index`` is the number at the end of its name; ``run_id`` what the state server in it calls
+    its life, None while it does not answer; ``fingerprint`` what a driver was started with.
+    ``reason`` and ``message`` say why it waits, failed or ended, ``exit_code`` how; ``lived_s`` is
+    how long it ran.
+    """
+
+    name: str
+    uid: str
+    component: Role
+    index: int
+    phase: PodPhase = PodPhase.PENDING
+    ready: bool = False
+    deleting: bool = False
+    node: str | None = None
+    address: str | None = None
+    run_id: str | None = None
+    fingerprint: str = ""
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    lived_s: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Its processes are dead, and nothing of it comes back."""
+        return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """Another child that is there. ``digest`` is what it was last applied with."""
+
+    kind: str
+    name: str
+    uid: str
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything that a plan is made of.
+
+    ``nodes`` says of each node whether it answers. ``view`` is what the store holds, None before
+    the first driver wrote one; ``proposal`` what was last proposed to the driver; ``own_server``
+    the server that the topology names itself. ``window`` is the last sealed one that the driver
+    told. ``refusals`` are children that the API server did not take at the last attempt, for a
+    quota for example, with what it said. ``resync``: it is time to apply also what is unchanged.
+    """
+
+    resource: Resource
+    pods: tuple[Pod, ...] = ()
+    nodes: Mapping[str, bool] = field(default_factory=dict)
+    children: tuple[Child, ...] = ()
+    accepted: Accepted | None = None
+    view: View | None = None
+    proposal: Proposal | None = None
+    own_server: Member | None = None
+    window: int | None = None
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    resync: bool = False
+
+    def of(self, component: Role) -> tuple[Pod, ...]:
+        """The pods of a component, by their number."""
+        found = (pod for pod in self.pods if pod.component is component)
+        return tuple(sorted(found, key=lambda pod: pod.index))
+
+    def child(self, kind: str, name: str) -> Child | None:
+        """A child by its kind and name."""
+        return next((c for c in self.children if (c.kind, c.name) == (kind, name)), None)
+
+    def lost(self, pod: Pod) -> bool:
+        """Whether its node does not answer, or is not there any more: it may run or be dead."""
+        return pod.node is not None and not self.nodes.get(pod.node, False)
+
+    def alive(self, pod: Pod) -> bool:
+        """Whether it runs as far as anyone knows and is to go on doing so."""
+        running = pod.phase is PodPhase.RUNNING and not pod.deleting
+        return running and not self.lost(pod)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a plan may not find out by itself: the time, and new secrets if some are needed.
+
+    Both are texts that nobody can guess, of 32 to 128 letters and digits.
+    """
+
+    now: datetime
+    password: str
+    run_key: str

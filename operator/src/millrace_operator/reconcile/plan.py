@@ -1,0 +1,218 @@
+"""From what is seen of one topology to what is to be done about it: ``plan``.
+
+The order of what is done is that in which a crash between two steps does no harm:
+
+1. what must never be lost, before anything can need it: the password, the map of the view, the
+   topology as it was accepted;
+2. events, then the status, which holds intents (the number of the next driver);
+3. the other children, and pods;
+4. the proposal to the driver.
+
+Whoever dies in between is followed by a plan made of what is there then. Nothing is done for a
+topology that is being deleted: its children are its own and go with it, operator or not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from millrace.homes import pods as names
+from millrace.homes.pods import Role
+from millrace.topology.model import StreamTopology
+from millrace_operator.api.resources import TopologyStatus
+from millrace_operator.api.settings import OperatorSettings
+from millrace_operator.builders.access import access
+from millrace_operator.builders.documents import (
+    accepted_map,
+    accepted_name,
+    empty_map,
+    filled_maps,
+    secrets,
+)
+from millrace_operator.builders.naming import Manifest, Owner
+from millrace_operator.builders.network import budgets, policies, services
+from millrace_operator.reconcile.actions import (
+    Action,
+    Announce,
+    Apply,
+    Create,
+    DeleteChild,
+    Propose,
+    WriteStatus,
+)
+from millrace_operator.reconcile.conditions import (
+    Standing,
+    paused_status,
+    status_of,
+    transitions,
+)
+from millrace_operator.reconcile.crew import (
+    Sizes,
+    lost_members,
+    plan_ackers,
+    plan_servers,
+    proposal,
+    sizes,
+)
+from millrace_operator.reconcile.driver import DriverPlan, Wanted, newest, plan_driver
+from millrace_operator.reconcile.edits import Edited, EditKind, edited
+from millrace_operator.reconcile.observe import Moment, Observed
+from millrace_operator.reconcile.troubles import Trouble
+
+DIGEST = "millrace.dev/digest"
+"""Annotation of an applied child: a digest of what it was applied with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``actions`` in order. ``wait_s``: look again after so long, even if nothing is seen."""
+
+    actions: tuple[Action, ...] = ()
+    wait_s: float | None = None
+
+
+def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan:
+    """What is to be done now; nothing where all is as it should be."""
+    resource = observed.resource
+    if resource.deleting:
+        return Plan()
+    if resource.paused:
+        return Plan(tuple(_told(observed, paused_status(observed, moment.now), [])))
+    owner = Owner(resource.name, resource.namespace, resource.uid, settings.version)
+    edit = edited(resource, observed.accepted)
+    lost = _lost_store(observed, owner)
+    if edit.accepted is None or edit.topology is None or lost is not None:
+        stalled = lost or Trouble("InvalidTopology", edit.text)
+        standing = Standing(Sizes(0, 0), 0, resource.status.driver, stalled)
+        status = status_of(observed, owner, standing, moment.now)
+        return Plan(tuple(_told(observed, status, [])))
+    wanted = Wanted(owner, settings, edit.topology, edit.accepted)
+    driver = plan_driver(observed, wanted, moment.now)
+    size = sizes(edit.topology)
+    standing = Standing(
+        size,
+        edit.topology.spec.spark.executors.instances,
+        driver.status,
+        _stalled(edit, driver),
+        driver.finished,
+        edit.topology.spec.suspend,
+        _waiting(observed, size),
+    )
+    status = status_of(observed, owner, standing, moment.now)
+    proposed = proposal(observed, size)
+    events = [
+        *_edit_events(observed, edit),
+        *driver.events,
+        *lost_members(observed, proposed, size),
+    ]
+    actions: list[Action] = [
+        *_stores(observed, owner, edit, moment),
+        *_told(observed, status, events),
+        *_children(observed, owner, settings, edit.topology, size),
+        *plan_servers(observed, owner, settings, size.servers),
+        *plan_ackers(observed, owner, settings, size.ackers),
+        *driver.actions,
+        *([Propose(proposed)] if proposed not in (None, observed.proposal) else []),
+    ]
+    return Plan(tuple(actions), driver.wait_s)
+
+
+def digest(manifest: Manifest) -> str:
+    """What an applied child is compared by."""
+    text = json.dumps(manifest, sort_keys=True)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _lost_store(observed: Observed, owner: Owner) -> Trouble | None:
+    """What must be there once a driver was started, and is not: only a user can bring it back."""
+    if newest(observed) == 0:
+        return None
+    needed = [("Secret", names.secret(owner.name)), ("ConfigMap", names.view_map(owner.name))]
+    gone = [f"{kind} {name}" for kind, name in needed if observed.child(kind, name) is None]
+    if observed.accepted is None:
+        gone.append(f"ConfigMap {accepted_name(owner)}")
+    if not gone:
+        return None
+    text = f"{' and '.join(gone)} is gone, which the state depends on; bring it back from a copy"
+    return Trouble("StoreLost", text)
+
+
+def _stores(observed: Observed, owner: Owner, edit: Edited, moment: Moment) -> Iterator[Action]:
+    """What is never overwritten, and the topology that is in force from now on."""
+    if observed.child("Secret", names.secret(owner.name)) is None:
+        yield Create(secrets(owner, moment.password, moment.run_key))
+    for name in filled_maps(owner):
+        if observed.child("ConfigMap", name) is None:
+            yield Create(empty_map(owner, name))
+    if edit.accepted is not None and edit.accepted != observed.accepted:
+        yield Apply(accepted_map(owner, edit.accepted))
+
+
+def _told(observed: Observed, status: TopologyStatus, events: list[Announce]) -> Iterator[Action]:
+    before = observed.resource.status
+    yield from events
+    yield from transitions(before, status)
+    if status != before:
+        yield WriteStatus(status)
+
+
+def _children(
+    observed: Observed,
+    owner: Owner,
+    settings: OperatorSettings,
+    topology: StreamTopology,
+    size: Sizes,
+) -> Iterator[Action]:
+    """Apply what changed, delete what is not needed any more."""
+    manifests = [
+        *access(owner),
+        *services(owner),
+        *policies(owner, settings.namespace),
+        *budgets(owner, topology, size.ackers),
+    ]
+    made = {(m["kind"], m["metadata"]["name"]) for m in manifests}
+    for manifest in manifests:
+        child = observed.child(manifest["kind"], manifest["metadata"]["name"])
+        wanted = digest(manifest)
+        if child is None or child.digest != wanted or observed.resync:
+            annotations = {**manifest["metadata"].get("annotations", {}), DIGEST: wanted}
+            yield Apply(
+                {**manifest, "metadata": {**manifest["metadata"], "annotations": annotations}}
+            )
+    kept = {*filled_maps(owner), accepted_name(owner)}
+    kept |= {pod.name for pod in observed.of(Role.DRIVER)}
+    for child in observed.children:
+        named = (child.kind, child.name)
+        stays = child.kind == "Secret" or (child.kind == "ConfigMap" and child.name in kept)
+        if named not in made and not stays:
+            yield DeleteChild(child.kind, child.name, child.uid)
+
+
+def _stalled(edit: Edited, driver: DriverPlan) -> Trouble | None:
+    if edit.kind is EditKind.INVALID:
+        return Trouble("InvalidTopology", f"what was accepted before stays in force: {edit.text}")
+    if edit.kind is EditKind.REFUSED:
+        return Trouble("EditRefused", f"what was accepted before stays in force: {edit.text}")
+    return driver.gave_up
+
+
+def _edit_events(observed: Observed, edit: Edited) -> list[Announce]:
+    match edit.kind:
+        case EditKind.IN_PLACE:
+            return [Announce("EditedInPlace", f"without a restart: {edit.text}")]
+        case EditKind.RESTART:
+            window = observed.window or 0
+            text = f"the driver starts again from sealed window {window}: {edit.text}"
+            return [Announce("EditedWithRestart", text)]
+        case EditKind.FIRST | EditKind.NONE | EditKind.REFUSED | EditKind.INVALID:
+            return []
+
+
+def _waiting(observed: Observed, size: Sizes) -> str:
+    seen = sum(pod.run_id is not None for pod in observed.of(Role.STATE_SERVER))
+    if observed.view is None and seen < size.servers:
+        return f"{seen} of {size.servers} state servers answer"
+    return ""

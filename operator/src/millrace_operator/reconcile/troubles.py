@@ -1,0 +1,57 @@
+"""Why a pod does not do what it should, in one word for programs and a sentence for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """``reason`` is stable: conditions, events and alarms go by it."""
+
+    reason: str
+    message: str
+
+
+REASONS = {
+    "ErrImagePull": "ImagePullFailed",
+    "ImagePullBackOff": "ImagePullFailed",
+    "InvalidImageName": "ImagePullFailed",
+    "ErrImageNeverPull": "ImagePullFailed",
+    "Unschedulable": "Unschedulable",
+    "SchedulingGated": "Unschedulable",
+    "CrashLoopBackOff": "CrashLooping",
+    "OOMKilled": "OutOfMemory",
+    "Evicted": "Evicted",
+    "Preempting": "Evicted",
+    "CreateContainerConfigError": "ContainerCannotStart",
+    "CreateContainerError": "ContainerCannotStart",
+    "RunContainerError": "ContainerCannotStart",
+}
+"""What Kubernetes calls it, and what conditions do."""
+
+
+def trouble(observed: Observed, pod: Pod) -> Trouble | None:
+    """What is wrong with a pod; None where it is well or on its way."""
+    if observed.lost(pod) and not pod.ended:
+        text = f"pod {pod.name} is on node {pod.node}, which does not answer or is gone"
+        return Trouble("NodeLost", text)
+    known = REASONS.get(pod.reason)
+    said = f": {pod.message}" if pod.message else ""
+    if known is not None:
+        return Trouble(known, f"pod {pod.name}{said}" if said else f"pod {pod.name} ({pod.reason})")
+    if pod.phase is PodPhase.FAILED:
+        code = "" if pod.exit_code is None else f" with exit code {pod.exit_code}"
+        return Trouble("PodFailed", f"pod {pod.name} ended{code}{said}")
+    return None
+
+
+def first_trouble(observed: Observed, pods: Iterable[Pod], names: Iterable[str]) -> Trouble | None:
+    """The first trouble of pods, or of children of these names that cannot be created."""
+    for name in names:
+        if name in observed.refusals:
+            return Trouble("PodRefused", f"pod {name} is refused: {observed.refusals[name]}")
+    return next((found for pod in pods if (found := trouble(observed, pod))), None)

@@ -1,0 +1,311 @@
+"""Children are what a careful administrator lets in, and fit each other."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import yaml
+from pod_standards import violations
+
+from millrace import checked
+from millrace.homes import codec
+from millrace.homes import pods as names
+from millrace.homes.accepted import accept
+from millrace.homes.settings import DriverSettings
+from millrace.topology.model import StreamTopology
+from millrace_operator.api.settings import OperatorSettings
+from millrace_operator.builders.access import access
+from millrace_operator.builders.documents import accepted_map, driver_map, secrets
+from millrace_operator.builders.naming import Owner, selector_text
+from millrace_operator.builders.network import budgets, policies, services
+from millrace_operator.builders.pods import acker_pod, driver_pod, state_server_pod
+
+OWNER = Owner("words", "jobs", "uid-1", "0.1.0")
+SETTINGS = OperatorSettings("runtime:1", "state:1", "system", pull_secrets=("registry",))
+
+
+def topology(**spec: Any) -> StreamTopology:
+    base = {
+        "sources": [{"name": "lines", "files": {"path": "texts"}}],
+        "sinks": [{"name": "out", "inputs": [{"from": "lines"}], "files": {"path": "out"}}],
+    }
+    return StreamTopology.model_validate(
+        {
+            "apiVersion": "millrace.dev/v1alpha1",
+            "kind": "StreamTopology",
+            "metadata": {"name": "words"},
+            "spec": {**base, **spec},
+        }
+    )
+
+
+def accepted(model: StreamTopology) -> Any:
+    return accept(None, model.model_dump(by_alias=True, mode="json", exclude_none=True))
+
+
+def told(model: StreamTopology, number: int = 2, fresh: bool = True) -> dict[str, Any]:
+    return driver_map(OWNER, SETTINGS, model, accepted(model), number, fresh)
+
+
+def executor(**spec: Any) -> dict[str, Any]:
+    data = told(topology(**spec))["data"]
+    return yaml.safe_load(data["executor.yaml"])
+
+
+def pods() -> list[dict[str, Any]]:
+    coded = topology(code={"configMap": "modules"})
+    return [
+        state_server_pod(OWNER, SETTINGS, 0),
+        acker_pod(OWNER, SETTINGS, 1),
+        driver_pod(OWNER, SETTINGS, coded, 2, "f"),
+    ]
+
+
+def all_pods() -> list[dict[str, Any]]:
+    """Those that Spark makes among them, complete as Spark would make them."""
+    made = executor(code={"configMap": "modules"})
+    made["metadata"]["name"] = "words-driver-2-exec-1"
+    return [*pods(), made]
+
+
+def children() -> list[dict[str, Any]]:
+    model = topology(stateServers={"replicas": 3, "copies": 2})
+    return [
+        *pods(),
+        *access(OWNER),
+        *services(OWNER),
+        *budgets(OWNER, model, 2),
+        *policies(OWNER, "system"),
+        secrets(OWNER, "p4ssword", "k3y"),
+        accepted_map(OWNER, accepted(model)),
+        told(model),
+    ]
+
+
+def named(manifests: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {m["metadata"]["name"]: m for m in manifests if m["kind"] == kind}
+
+
+@pytest.mark.parametrize("pod", all_pods(), ids=lambda pod: pod["metadata"]["name"])
+def test_pods_pass_the_restricted_standard(pod: dict[str, Any]):
+    assert violations(pod) == []
+    (container,) = pod["spec"]["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert pod["spec"]["securityContext"]["runAsUser"] > 0
+    assert {m["mountPath"] for m in container["volumeMounts"]} >= {"/tmp"}
+    mounted = {m["name"] for m in container["volumeMounts"]}
+    assert mounted == {v["name"] for v in pod["spec"]["volumes"]}
+
+
+@pytest.mark.parametrize(
+    "loosen",
+    [
+        lambda s, c: s.update(hostNetwork=True),
+        lambda s, c: s["volumes"].append({"name": "h", "hostPath": {"path": "/"}}),
+        lambda s, c: s["securityContext"].pop("runAsNonRoot"),
+        lambda s, c: s["securityContext"].pop("seccompProfile"),
+        lambda s, c: s["securityContext"].update(runAsUser=0),
+        lambda s, c: c["securityContext"].update(privileged=True),
+        lambda s, c: c["securityContext"].pop("allowPrivilegeEscalation"),
+        lambda s, c: c["securityContext"].pop("capabilities"),
+        lambda s, c: c["securityContext"]["capabilities"].update(add=["SYS_ADMIN"]),
+        lambda s, c: c["ports"][0].update(hostPort=1),
+    ],
+)
+def test_the_judge_sees_each_breach(loosen: Any):
+    pod = copy.deepcopy(pods()[0])
+    loosen(pod["spec"], pod["spec"]["containers"][0])
+    assert len(violations(pod)) == 1
+
+
+@pytest.mark.parametrize("child", children(), ids=lambda c: f"{c['kind']} {c['metadata']['name']}")
+def test_children_belong_to_their_topology(child: dict[str, Any]):
+    metadata = child["metadata"]
+    assert metadata["namespace"] == "jobs"
+    assert metadata["name"].startswith("words-")
+    assert len(f"{'t' * 50}{metadata['name'].removeprefix('words')}") <= 63
+    (owner,) = metadata["ownerReferences"]
+    assert (owner["uid"], owner["controller"], owner["kind"]) == ("uid-1", True, "StreamTopology")
+    names = {"name", "instance", "version", "component", "part-of", "managed-by"}
+    assert {f"app.kubernetes.io/{name}" for name in names} <= set(metadata["labels"])
+
+
+def test_names_are_distinct_within_a_kind():
+    seen = [(c["kind"], c["metadata"]["name"]) for c in children()]
+    assert len(seen) == len(set(seen))
+
+
+def test_services_and_policies_find_their_pods_alone():
+    labels = {p["metadata"]["name"]: p["metadata"]["labels"] for p in pods()}
+    found = {
+        service["metadata"]["name"]: [
+            name
+            for name, own in labels.items()
+            if service["spec"]["selector"].items() <= own.items()
+        ]
+        for service in services(OWNER)
+    }
+    assert found == {"words-state": ["words-state-0"], "words-driver": ["words-driver-2"]}
+    for service in services(OWNER):
+        assert service["spec"]["clusterIP"] == "None"
+    guarded = {
+        p["metadata"]["name"]: p["spec"]["podSelector"]["matchLabels"]
+        for p in policies(OWNER, "system")
+    }
+    assert guarded["words-state"]["app.kubernetes.io/component"] == "state-server"
+    assert len(guarded) == 4
+
+
+def test_state_servers_are_spoken_to_by_their_own_and_the_operator():
+    state = named(policies(OWNER, "system"), "NetworkPolicy")["words-state"]["spec"]
+    own, operator = state["ingress"]
+    peers = [p["podSelector"]["matchLabels"] for p in own["from"]]
+    assert {p[names.ROLE_LABEL] for p in peers} == {"driver", "executor", "acker"}
+    assert {p[names.TOPOLOGY_LABEL] for p in peers} == {"words"}
+    assert own["ports"] == [{"protocol": "TCP", "port": 6379}]
+    (namespace,) = [p["namespaceSelector"]["matchLabels"] for p in operator["from"]]
+    assert namespace == {"kubernetes.io/metadata.name": "system"}
+    assert operator["ports"] == [{"protocol": "TCP", "port": 8081}]
+
+
+def test_nobody_speaks_to_ackers():
+    acker = named(policies(OWNER, "system"), "NetworkPolicy")["words-acker"]["spec"]
+    assert (acker["policyTypes"], acker["ingress"]) == (["Ingress"], [])
+
+
+def test_roles_are_bounded_by_names_where_kubernetes_can():
+    roles = named(access(OWNER), "Role")
+    (acker,) = roles["words-acker"]["rules"]
+    assert (acker["resourceNames"], acker["verbs"]) == (["words-view"], ["get", "watch"])
+    driver = roles["words-driver"]["rules"]
+    assert not any("*" in [*r["verbs"], *r["resources"], *r["apiGroups"]] for r in driver)
+    assert {r for rule in driver for r in rule["resources"]} == {"pods", "configmaps"}
+    unbounded = [r["resources"] for r in driver if "resourceNames" not in r]
+    assert unbounded == [["pods"]]
+    assert not any("create" in r["verbs"] for r in driver if "configmaps" in r["resources"])
+    bindings = named(access(OWNER), "RoleBinding")
+    for name, binding in bindings.items():
+        assert binding["roleRef"]["name"] == name
+        assert binding["subjects"][0]["name"] == name
+    accounts = set(named(access(OWNER), "ServiceAccount"))
+    used = {p["spec"].get("serviceAccountName") for p in pods()} - {None}
+    assert used == accounts
+    assert pods()[0]["spec"]["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize(
+    ("state", "ackers", "least"),
+    [
+        ({"replicas": 1}, 1, {"words-state": 1}),
+        ({"replicas": 3}, 1, {"words-state": 3}),
+        ({"replicas": 3, "copies": 2}, 4, {"words-state": 2, "words-acker": 3}),
+        ({"url": "redis://own"}, 2, {"words-acker": 1}),
+    ],
+)
+def test_budgets_keep_the_only_copy(state: dict[str, Any], ackers: int, least: dict[str, int]):
+    made = budgets(OWNER, topology(stateServers=state), ackers)
+    assert {b["metadata"]["name"]: b["spec"]["minAvailable"] for b in made} == least
+
+
+def test_a_driver_pod_is_one_life_and_others_come_back():
+    policy = {p["metadata"]["name"]: p["spec"]["restartPolicy"] for p in pods()}
+    assert policy == {
+        "words-state-0": "Always",
+        "words-acker-1": "Always",
+        "words-driver-2": "Never",
+    }
+
+
+@pytest.mark.parametrize(
+    ("heap", "memory"), [("1g", "1434Mi"), ("512m", "896Mi"), ("10g", "14336Mi")]
+)
+def test_a_driver_has_memory_beside_its_heap(heap: str, memory: str):
+    pod = driver_pod(OWNER, SETTINGS, topology(spark={"driver": {"memory": heap}}), 1, "f")
+    assert pod["spec"]["containers"][0]["resources"]["limits"]["memory"] == memory
+
+
+def test_user_code_comes_from_where_the_topology_says():
+    image = driver_pod(OWNER, SETTINGS, topology(code={"image": "mine:1"}), 1, "f")
+    assert image["spec"]["containers"][0]["image"] == "mine:1"
+    modules = driver_pod(OWNER, SETTINGS, topology(code={"configMap": "m"}), 1, "f")
+    assert {"name": "code", "configMap": {"name": "m"}} in modules["spec"]["volumes"]
+
+
+def test_secrets_are_nowhere_but_in_their_own_object():
+    text = json.dumps([c for c in children() if c["kind"] != "Secret"])
+    assert "p4ssword" not in text
+    assert "k3y" not in text
+    for pod in all_pods():
+        (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == "secret"]
+        assert volume["secret"]["secretName"] == names.secret("words")
+        assert volume["secret"]["defaultMode"] == 0o440
+        server = pod["metadata"]["labels"][names.ROLE_LABEL] == "state-server"
+        keys = [item["key"] for item in volume["secret"].get("items", [])]
+        assert keys == (["password"] if server else [])
+
+
+def test_what_a_driver_is_told_never_changes_and_is_checked():
+    model = topology()
+    made = told(model, 3, fresh=False)
+    assert made["immutable"] is True
+    text = json.loads(made["data"]["driver.json"])
+    settings = checked.verified(text, required=True)
+    assert settings["view"] == {"kind": "configMap", "namespace": "jobs", "name": "words-view"}
+    # All but the places, which belong to the cluster, is what any driver is told.
+    memory = {"kind": "memory", "name": "here"}
+    plain = {**settings, "view": memory, "inbox": memory, "journal": memory}
+    read = codec.decode(DriverSettings, json.dumps(checked.with_checksum(plain)))
+    assert (read.uid, read.workdir, read.folder) == ("uid-1", "/var/lib/millrace", "/data")
+    assert read.components == accepted(model).components
+    assert (read.fresh, read.topology) == (False, "/etc/millrace/config/topology.json")
+    document = checked.decode(made["data"]["topology.json"])
+    assert StreamTopology.model_validate(document) == model
+    pod = driver_pod(OWNER, SETTINGS, model, 3, "f")
+    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == "config"]
+    assert volume["configMap"]["name"] == made["metadata"]["name"]
+
+
+def test_modules_of_a_config_map_are_a_folder_in_pods():
+    document = checked.decode(told(topology(code={"configMap": "m"}))["data"]["topology.json"])
+    assert document["spec"]["code"] == {"path": names.CODE_FOLDER}
+    volumes = [v["name"] for v in executor(code={"configMap": "m"})["spec"]["volumes"]]
+    assert "code" in volumes
+    assert "code" not in [v["name"] for v in executor()["spec"]["volumes"]]
+
+
+def test_executors_have_what_spark_leaves_to_us():
+    spark = {"executors": {"instances": 2, "cores": 3, "memory": "2g"}}
+    pod = executor(spark=spark)
+    (container,) = pod["spec"]["containers"]
+    assert container["name"] == names.EXECUTOR_CONTAINER
+    assert container["resources"]["requests"] == {"cpu": "3", "memory": "2867Mi"}
+    assert not {"image", "args", "command", "readinessProbe", "livenessProbe"} & set(container)
+    assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize("pod", pods(), ids=lambda pod: pod["metadata"]["name"])
+def test_pods_are_as_their_contract_says(pod: dict[str, Any]):
+    (container,) = pod["spec"]["containers"]
+    role = names.Role(pod["metadata"]["labels"][names.ROLE_LABEL])
+    number = int(pod["metadata"]["name"].rpartition("-")[2])
+    assert pod["metadata"]["name"] == names.pod_name("words", role, number)
+    assert container["args"] == [role.value]
+    assert "command" not in container
+    assert pod["spec"]["terminationGracePeriodSeconds"] == names.GRACE_S[role]
+    given = {e["name"] for e in container["env"]}
+    wanted = {*names.DOWNWARD, names.TOPOLOGY, names.UID}
+    wanted |= {names.IMAGE, names.IMAGE_PULL_POLICY} if role is names.Role.DRIVER else set()
+    wanted |= {names.MAX_MEMORY} if role is names.Role.STATE_SERVER else set()
+    assert given == wanted
+    probes = (container["readinessProbe"], container["livenessProbe"])
+    assert [p["httpGet"]["path"] for p in probes] == [names.READY_PATH, names.LIVE_PATH]
+    folders = {m["mountPath"] for m in container["volumeMounts"]}
+    assert {names.SECRET_FOLDER, names.WORK_FOLDER, names.SCRATCH_FOLDER} <= folders
+    assert (names.CONFIG_FOLDER in folders) == (role is names.Role.DRIVER)
+
+
+def test_selectors_as_text():
+    assert selector_text({"b": "2", "a": "1"}) == "a=1,b=2"

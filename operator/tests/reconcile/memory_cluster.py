@@ -1,0 +1,266 @@
+"""A cluster in memory: what the API server, kubelets, Spark's driver and a careless user do.
+
+It carries out a plan's actions as the API server would, and says what is then seen. Beside what is
+seen it knows what is true: whether a process lives behind a node that does not answer.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_never
+
+from millrace.homes.accepted import Accepted, accepted_from
+from millrace.homes.documents import Proposal
+from millrace.homes.pods import Role
+from millrace.protocol.types import Phase, View
+from millrace_operator.api.resources import TopologyStatus
+from millrace_operator.api.settings import OperatorSettings
+from millrace_operator.builders.naming import FINGERPRINT
+from millrace_operator.reconcile.actions import (
+    Action,
+    Announce,
+    Apply,
+    Create,
+    DeleteChild,
+    DeletePod,
+    Propose,
+    WriteStatus,
+)
+from millrace_operator.reconcile.observe import (
+    Child,
+    Moment,
+    Observed,
+    Pod,
+    PodPhase,
+    Resource,
+)
+from millrace_operator.reconcile.plan import DIGEST, plan
+
+SETTINGS = OperatorSettings("runtime:1", "state:1", "millrace-system")
+SPEC: dict[str, Any] = {
+    "ackers": {"replicas": 2},
+    "stateServers": {"replicas": 3, "copies": 2},
+    "sources": [{"name": "lines", "files": {"path": "texts", "watch": False}}],
+    "processors": [{"name": "split", "function": "words:split", "inputs": [{"from": "lines"}]}],
+    "sinks": [{"name": "out", "inputs": [{"from": "split"}], "files": {"path": "out"}}],
+}
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class CrashError(Exception):
+    """The operator died between two actions."""
+
+
+@dataclass
+class Cluster:
+    """One topology and all that there is of it. ``crash_after`` actions the operator dies."""
+
+    spec: dict[str, Any] = field(default_factory=lambda: copy.deepcopy(SPEC))
+    annotations: dict[str, str] = field(default_factory=dict)
+    generation: int = 1
+    status: TopologyStatus = field(default_factory=TopologyStatus)
+    deleting: bool = False
+    pods: dict[str, Pod] = field(default_factory=dict)
+    children: dict[tuple[str, str], Child] = field(default_factory=dict)
+    accepted: Accepted | None = None
+    view: View | None = None
+    proposal: Proposal | None = None
+    window: int | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, bool] = field(default_factory=lambda: {f"node-{n}": True for n in range(3)})
+    now: datetime = START
+    events: list[Announce] = field(default_factory=list)
+    created: list[str] = field(default_factory=list)
+    _ids: Any = field(default_factory=lambda: itertools.count(1))
+
+    # -- what the operator does
+
+    def observed(self) -> Observed:
+        document = {"metadata": {"annotations": self.annotations}, "spec": copy.deepcopy(self.spec)}
+        resource = Resource(
+            "words", "default", "uid-1", self.generation, document, self.status, self.deleting
+        )
+        return Observed(
+            resource,
+            tuple(self.pods.values()),
+            dict(self.nodes),
+            tuple(self.children.values()),
+            self.accepted,
+            self.view,
+            self.proposal,
+            window=self.window,
+            refusals=dict(self.refusals),
+        )
+
+    def reconcile(self, crash_after: int | None = None) -> tuple[Action, ...]:
+        """One plan, carried out up to the action at which the operator dies."""
+        made = plan(self.observed(), SETTINGS, Moment(self.now, "p" * 48, "k" * 48))
+        self.refusals = {}
+        for number, action in enumerate(made.actions):
+            if number == crash_after:
+                raise CrashError
+            self.act(action)
+        return made.actions
+
+    def act(self, action: Action) -> None:
+        match action:
+            case Announce():
+                self.events.append(action)
+            case WriteStatus(status):
+                self.status = TopologyStatus.model_validate_json(
+                    status.model_dump_json(by_alias=True)
+                )
+            case Apply(manifest):
+                self._put(dict(manifest))
+            case Create(manifest):
+                self._create(dict(manifest))
+            case DeletePod(name, uid, force):
+                self._delete_pod(name, uid, force)
+            case DeleteChild(kind, name, uid):
+                if (found := self.children.get((kind, name))) is not None and found.uid == uid:
+                    del self.children[(kind, name)]
+            case Propose(proposal):
+                self.proposal = proposal
+            case other:
+                assert_never(other)
+
+    def _put(self, manifest: dict[str, Any]) -> None:
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        key = (kind, metadata["name"])
+        uid = self.children[key].uid if key in self.children else self._uid()
+        digest = metadata.get("annotations", {}).get(DIGEST, "")
+        self.children[key] = Child(kind, metadata["name"], uid, digest)
+        if metadata["name"] == "words-accepted":
+            self.accepted = accepted_from(json.loads(manifest["data"]["accepted.json"]))
+
+    def _create(self, manifest: dict[str, Any]) -> None:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        if kind != "Pod":
+            if (kind, name) not in self.children:
+                self._put(manifest)
+            return
+        if name in self.refused:
+            self.refusals[name] = self.refused[name]
+            return
+        if name in self.pods:
+            return
+        self.created.append(name)
+        component = Role(manifest["metadata"]["labels"]["app.kubernetes.io/component"])
+        told = manifest["metadata"].get("annotations", {}).get(FINGERPRINT, "")
+        index = int(name.rpartition("-")[2])
+        self.pods[name] = Pod(name, self._uid(), component, index, fingerprint=told)
+
+    def _delete_pod(self, name: str, uid: str, force: bool) -> None:
+        pod = self.pods.get(name)
+        if pod is None or pod.uid != uid:
+            return
+        if force or pod.node is None or pod.ended:
+            del self.pods[name]
+        else:
+            self.pods[name] = replace(pod, deleting=True)
+
+    def _uid(self) -> str:
+        return f"u{next(self._ids)}"
+
+    # -- what is true
+
+    def lives(self, pod: Pod) -> bool:
+        """Whether its processes run, seen or not."""
+        return pod.phase is PodPhase.RUNNING
+
+    # -- what others do
+
+    def progress(self) -> None:
+        """Kubelets of nodes that answer start pods and end those that are to go; time passes."""
+        self.now += timedelta(seconds=15)
+        up = [name for name, answers in self.nodes.items() if answers]
+        for name, pod in list(self.pods.items()):
+            if pod.node is not None and not self.nodes.get(pod.node, False):
+                continue
+            if pod.deleting:
+                del self.pods[name]
+            elif pod.phase is PodPhase.PENDING and up:
+                self.run(name, up[len(name) % len(up)])
+
+    def run(self, name: str, node: str) -> None:
+        """A pod is on a node, and ready."""
+        pod = self.pods[name]
+        server = pod.component is Role.STATE_SERVER
+        self.pods[name] = replace(
+            pod,
+            phase=PodPhase.RUNNING,
+            ready=True,
+            node=node,
+            address="10.0.0.1",
+            run_id=self._uid() if server else None,
+        )
+
+    def change(self, name: str, **what: Any) -> None:
+        self.pods[name] = replace(self.pods[name], **what)
+
+    def edit(self, **spec: Any) -> None:
+        self.spec = {**self.spec, **spec}
+        self.generation += 1
+
+    def drive(self) -> None:
+        """The newest driver that lives claims the view, and moves it to what is proposed."""
+        drivers = [p for p in self.observed().of(Role.DRIVER) if self.lives(p)]
+        if not drivers or self.proposal is None:
+            return
+        target = self.proposal.members
+        if self.view is None:
+            one = View("uid-1", 1, 1, Phase.OPEN, 1, target, target, 1, ())  # type: ignore[arg-type]
+            self.view, self.window = one, 1
+            return
+        self.window = (self.window or 0) + 1
+        runs = {p.run_id for p in self.pods.values() if self.lives(p) and not self._cut_off(p)}
+        reached = [m for m in self.view.last_open if m.run_id in runs]
+        if reached and all(m.run_id in runs for m in target) and target != self.view.target:
+            epoch = self.view.epoch + 1
+            self.view = replace(
+                self.view, epoch=epoch, open_epoch=epoch, last_open=target, target=target
+            )
+
+    def _cut_off(self, pod: Pod) -> bool:
+        return pod.node is not None and not self.nodes.get(pod.node, False)
+
+    def settle(self, rounds: int = 40) -> None:
+        """Until a plan has nothing more to do, with nodes, driver and clock at work."""
+        for _ in range(rounds):
+            actions = self.reconcile()
+            self.progress()
+            self.drive()
+            self.window = None if self.view is None else 7
+            if not actions and not self.reconcile():
+                return
+        raise AssertionError(f"no end: {summary(self.reconcile())}")
+
+
+def summary(actions: tuple[Action, ...]) -> list[str]:
+    """Actions in words, to compare."""
+    return [_words(action) for action in actions]
+
+
+def _words(action: Action) -> str:
+    match action:
+        case Announce(reason, _, warning):
+            return f"{'warning' if warning else 'event'} {reason}"
+        case WriteStatus():
+            return "status"
+        case Apply(manifest):
+            return f"apply {manifest['kind']} {manifest['metadata']['name']}"
+        case Create(manifest):
+            return f"create {manifest['kind']} {manifest['metadata']['name']}"
+        case DeletePod(name, _, force):
+            return f"{'force' if force else 'delete'} {name}"
+        case DeleteChild(kind, name, _):
+            return f"delete {kind} {name}"
+        case Propose(proposal):
+            return f"propose {' '.join([*(m.name for m in proposal.members), *proposal.ackers])}"
+        case other:
+            assert_never(other)

@@ -1,0 +1,653 @@
+"""What a plan does in each situation: what is seen goes in, what is done comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from memory_cluster import SETTINGS, SPEC, Cluster, CrashError, summary
+
+from millrace.errors import ExitCode
+from millrace_operator.api.resources import Phase
+from millrace_operator.reconcile.observe import PAUSED, Moment, PodPhase
+from millrace_operator.reconcile.plan import DIGEST, plan
+from millrace_operator.reconcile.troubles import REASONS
+
+
+def settled(**spec: Any) -> Cluster:
+    """A topology that runs, with all that belongs to it."""
+    cluster = Cluster()
+    cluster.spec.update(spec)
+    cluster.settle()
+    cluster.events.clear()
+    return cluster
+
+
+def conditions(cluster: Cluster) -> dict[str, tuple[str, str]]:
+    return {c.type: (c.status.value, c.reason) for c in cluster.status.conditions}
+
+
+def done(cluster: Cluster) -> list[str]:
+    """What the next plan does, beside what it tells."""
+    told = ("status", "event", "warning")
+    return [word for word in summary(cluster.reconcile()) if not word.startswith(told)]
+
+
+def reasons(cluster: Cluster) -> list[str]:
+    return [event.reason for event in cluster.events]
+
+
+def test_the_first_plan_makes_what_must_not_be_lost_then_says_what_it_begins_then_begins_it():
+    cluster = Cluster()
+    words = summary(cluster.reconcile())
+    stores = ["create Secret words-secret", "create ConfigMap words-view"]
+    assert words[:2] == stores
+    accepted, told = words.index("apply ConfigMap words-accepted"), words.index("status")
+    settings = words.index("create ConfigMap words-driver-1")
+    driver = words.index("create Pod words-driver-1")
+    assert accepted < told < settings < driver
+    for name in ("state-0", "state-1", "state-2", "acker-0", "acker-1"):
+        assert f"create Pod words-{name}" in words
+    assert cluster.status.driver is not None
+    assert cluster.status.driver.number == 1
+    assert reasons(cluster) == ["DriverStarted"]
+    assert conditions(cluster)["Ready"] == ("False", "Starting")
+    assert conditions(cluster)["Reconciling"][0] == "True"
+
+
+def test_a_topology_that_runs_is_left_alone_and_says_so():
+    cluster = settled()
+    assert cluster.reconcile() == ()
+    assert {name: status for name, (status, _) in conditions(cluster).items()} == {
+        "Ready": "True",
+        "SparkRunning": "True",
+        "AckersAvailable": "True",
+        "StateAvailable": "True",
+        "Stalled": "False",
+        "Reconciling": "False",
+    }
+    status = cluster.status
+    assert (status.phase, status.observed_generation) == (Phase.RUNNING, 1)
+    assert status.ackers is not None
+    assert (status.ackers.summary, status.ackers.replicas) == ("2/2", 2)
+    assert status.ackers.selector == (
+        "app.kubernetes.io/component=acker,millrace.dev/topology=words"
+    )
+
+
+def test_the_first_proposal_waits_for_all_servers():
+    cluster = Cluster()
+    cluster.reconcile()
+    cluster.run("words-state-0", "node-0")
+    assert not any(word.startswith("propose") for word in done(cluster))
+    cluster.run("words-state-1", "node-1")
+    cluster.run("words-state-2", "node-2")
+    assert done(cluster) == ["propose state-0 state-1 state-2"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What happens to a settled topology, and what a plan then does, in order."""
+
+    name: str
+    happens: Callable[[Cluster], Any]
+    does: list[str]
+    tells: list[str]
+
+
+def vanish(name: str) -> Callable[[Cluster], Any]:
+    return lambda c: c.pods.pop(name)
+
+
+def node_of(name: str) -> Callable[[Cluster], Any]:
+    """The node of a pod alone does not answer any more."""
+
+    def happen(cluster: Cluster) -> None:
+        cluster.nodes["away"] = False
+        cluster.change(name, node="away")
+
+    return happen
+
+
+CASES = [
+    Case(
+        "an acker is gone",
+        vanish("words-acker-1"),
+        ["create Pod words-acker-1", "propose state-0 state-1 state-2 acker-0"],
+        ["warning AckerLost"],
+    ),
+    Case(
+        "an acker is evicted",
+        lambda c: c.change(
+            "words-acker-0", phase=PodPhase.FAILED, ready=False, reason="Evicted", message="disk"
+        ),
+        ["delete words-acker-0", "propose state-0 state-1 state-2 acker-1"],
+        ["warning AckerLost", "warning Evicted"],
+    ),
+    Case(
+        "an acker's node is lost",
+        node_of("words-acker-0"),
+        ["force words-acker-0", "propose state-0 state-1 state-2 acker-1"],
+        ["warning AckerLost", "warning NodeLost"],
+    ),
+    Case(
+        "an acker is being deleted",
+        lambda c: c.change("words-acker-0", deleting=True),
+        ["propose state-0 state-1 state-2 acker-1"],
+        ["warning AckerLost"],
+    ),
+    Case(
+        "a state server is gone",
+        vanish("words-state-1"),
+        ["create Pod words-state-1", "propose state-0 state-2 acker-0 acker-1"],
+        ["warning StateServerLost"],
+    ),
+    Case(
+        "a state server is evicted: nothing of it comes back",
+        lambda c: c.change(
+            "words-state-1", phase=PodPhase.FAILED, ready=False, reason="Evicted", run_id=None
+        ),
+        ["delete words-state-1", "propose state-0 state-2 acker-0 acker-1"],
+        ["warning StateServerLost", "warning Evicted"],
+    ),
+    Case(
+        "a state server's node is lost: it may live, and stays until the view does without it",
+        node_of("words-state-1"),
+        ["propose state-0 state-2 acker-0 acker-1"],
+        ["warning StateServerLost", "warning NodeLost"],
+    ),
+    Case(
+        "a state server came back in its pod as another incarnation",
+        lambda c: c.change("words-state-2", run_id="another"),
+        ["propose state-0 state-1 state-2 acker-0 acker-1"],
+        ["warning StateServerLost"],
+    ),
+    Case(
+        "a state server does not answer",
+        lambda c: c.change("words-state-2", run_id=None, ready=False),
+        ["propose state-0 state-1 acker-0 acker-1"],
+        ["warning StateServerLost"],
+    ),
+    Case(
+        "the driver is gone",
+        vanish("words-driver-1"),
+        [
+            "delete ConfigMap words-driver-1",
+            "create ConfigMap words-driver-2",
+            "create Pod words-driver-2",
+        ],
+        ["warning DriverGone", "event DriverStarted"],
+    ),
+    Case(
+        "the driver is being deleted: the next one does not wait for it",
+        lambda c: c.change("words-driver-1", deleting=True),
+        ["create ConfigMap words-driver-2", "create Pod words-driver-2"],
+        ["warning DriverGone", "event DriverStarted"],
+    ),
+    Case(
+        "the driver's node is lost",
+        node_of("words-driver-1"),
+        [
+            "create ConfigMap words-driver-2",
+            "create Pod words-driver-2",
+            "force words-driver-1",
+        ],
+        ["warning DriverGone", "event DriverStarted", "warning NodeLost"],
+    ),
+    Case(
+        "the driver's node is not there any more",
+        lambda c: c.change("words-driver-1", node="sold"),
+        [
+            "create ConfigMap words-driver-2",
+            "create Pod words-driver-2",
+            "force words-driver-1",
+        ],
+        ["warning DriverGone", "event DriverStarted", "warning NodeLost"],
+    ),
+    Case(
+        "the driver was killed: it is started again at once",
+        lambda c: c.change(
+            "words-driver-1", phase=PodPhase.FAILED, ready=False, reason="OOMKilled", exit_code=137
+        ),
+        [
+            "create ConfigMap words-driver-2",
+            "create Pod words-driver-2",
+            "delete words-driver-1",
+        ],
+        ["warning DriverGone", "event DriverStarted", "warning OutOfMemory"],
+    ),
+    Case(
+        "all is drained",
+        lambda c: c.change("words-driver-1", phase=PodPhase.SUCCEEDED, ready=False, exit_code=0),
+        [],
+        ["event Drained"],
+    ),
+    Case(
+        "an exit code that no restart mends",
+        lambda c: c.change(
+            "words-driver-1",
+            phase=PodPhase.FAILED,
+            ready=False,
+            exit_code=int(ExitCode.TOO_MANY_DEAD),
+        ),
+        [],
+        ["warning PodFailed", "warning DriverGaveUp"],
+    ),
+    Case(
+        "more ackers",
+        lambda c: c.edit(ackers={"replicas": 3}),
+        [
+            "apply ConfigMap words-accepted",
+            "apply PodDisruptionBudget words-acker",
+            "create Pod words-acker-2",
+        ],
+        ["event EditedInPlace"],
+    ),
+    Case(
+        "one acker less",
+        lambda c: c.edit(ackers={"replicas": 1}),
+        [
+            "apply ConfigMap words-accepted",
+            "delete PodDisruptionBudget words-acker",
+            "delete words-acker-1",
+            "propose state-0 state-1 state-2 acker-0",
+        ],
+        ["event EditedInPlace"],
+    ),
+    Case(
+        "a number of ackers above what the load may bring about",
+        lambda c: c.edit(ackers={"replicas": 9, "min": 1, "max": 3}),
+        [
+            "apply ConfigMap words-accepted",
+            "apply PodDisruptionBudget words-acker",
+            "create Pod words-acker-2",
+        ],
+        ["event EditedInPlace"],
+    ),
+    Case(
+        "more state servers",
+        lambda c: c.edit(stateServers={"replicas": 4, "copies": 2}),
+        [
+            "apply ConfigMap words-accepted",
+            "apply PodDisruptionBudget words-state",
+            "create Pod words-state-3",
+        ],
+        ["event EditedInPlace"],
+    ),
+    Case(
+        "a state server less: it stays until the view does without it",
+        lambda c: c.edit(stateServers={"replicas": 2, "copies": 2}),
+        [
+            "apply ConfigMap words-accepted",
+            "apply PodDisruptionBudget words-state",
+            "propose state-0 state-1 acker-0 acker-1",
+        ],
+        ["event EditedInPlace"],
+    ),
+    Case(
+        "another graph",
+        lambda c: c.edit(parallelism=5),
+        ["apply ConfigMap words-accepted", "delete words-driver-1"],
+        ["event EditedWithRestart"],
+    ),
+    Case(
+        "a restart is asked for",
+        lambda c: c.edit(restartNonce=1),
+        ["apply ConfigMap words-accepted", "delete words-driver-1"],
+        ["event EditedWithRestart"],
+    ),
+    Case(
+        "what would lose state",
+        lambda c: c.edit(keyGroups=64),
+        [],
+        ["warning EditRefused"],
+    ),
+    Case(
+        "what is no topology",
+        lambda c: c.edit(sinks=[]),
+        [],
+        ["warning InvalidTopology"],
+    ),
+    Case(
+        "suspended: driver and ackers end, the state servers hold the state",
+        lambda c: c.edit(suspend=True),
+        [
+            "apply ConfigMap words-accepted",
+            "delete PodDisruptionBudget words-acker",
+            "delete words-acker-0",
+            "delete words-acker-1",
+            "delete words-driver-1",
+            "propose state-0 state-1 state-2",
+        ],
+        ["event EditedInPlace", "event Suspended"],
+    ),
+    Case(
+        "paused",
+        lambda c: c.annotations.update({PAUSED: "true"}) or c.pods.clear(),
+        [],
+        [],
+    ),
+    Case("deleted", lambda c: setattr(c, "deleting", True) or c.pods.clear(), [], []),
+    Case(
+        "a service was deleted",
+        lambda c: c.children.pop(("Service", "words-state")),
+        ["apply Service words-state"],
+        [],
+    ),
+    Case(
+        "a service was changed",
+        lambda c: c.children.update(
+            {("Service", "words-state"): replace(c.children["Service", "words-state"], digest="x")}
+        ),
+        ["apply Service words-state"],
+        [],
+    ),
+    Case(
+        "the view was deleted",
+        lambda c: c.children.pop(("ConfigMap", "words-view")),
+        [],
+        ["warning StoreLost"],
+    ),
+    Case(
+        "the password was deleted",
+        lambda c: c.children.pop(("Secret", "words-secret")),
+        [],
+        ["warning StoreLost"],
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_follows(case: Case):
+    cluster = settled()
+    case.happens(cluster)
+    words = summary(cluster.reconcile())
+    told = [word for word in words if word.startswith(("event", "warning"))]
+    assert [word for word in words if word not in (*told, "status")] == case.does
+    assert sorted(set(told)) == sorted(set(case.tells))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_whatever_happened_it_comes_to_rest(case: Case):
+    cluster = settled()
+    case.happens(cluster)
+    cluster.settle()
+    assert cluster.reconcile() == ()
+
+
+def test_a_lost_state_server_is_replaced_when_the_view_has_moved():
+    cluster = settled()
+    node_of("words-state-1")(cluster)
+    cluster.reconcile()
+    cluster.drive()
+    assert done(cluster) == ["force words-state-1"]
+    assert "create Pod words-state-1" in done(cluster)
+    cluster.settle()
+    assert {m.name for m in cluster.view.target} == {"state-0", "state-1", "state-2"}
+
+
+def test_the_only_copy_on_a_lost_node_is_waited_for():
+    cluster = settled(stateServers={"replicas": 1})
+    node_of("words-state-0")(cluster)
+    for _ in range(5):
+        cluster.reconcile()
+        cluster.drive()
+    assert "words-state-0" in cluster.pods
+    assert conditions(cluster)["StateAvailable"] == ("False", "NodeLost")
+    cluster.nodes["away"] = True
+    cluster.settle()
+    assert conditions(cluster)["Ready"][0] == "True"
+
+
+def test_a_state_server_that_leaves_is_deleted_when_the_view_has_moved():
+    cluster = settled()
+    cluster.edit(stateServers={"replicas": 2, "copies": 2})
+    cluster.reconcile()
+    assert "words-state-2" in cluster.pods
+    cluster.drive()
+    assert "delete words-state-2" in done(cluster)
+
+
+def test_an_edit_with_restart_leads_to_a_driver_with_the_new_topology():
+    cluster = settled()
+    before = cluster.pods["words-driver-1"].fingerprint
+    cluster.edit(parallelism=5)
+    cluster.settle()
+    assert cluster.status.driver.number == 2
+    assert cluster.pods["words-driver-2"].fingerprint != before
+    assert "words-driver-1" not in cluster.pods
+    assert ("ConfigMap", "words-driver-1") not in cluster.children
+    restart = next(e for e in cluster.events if e.reason == "EditedWithRestart")
+    assert restart.message == ("the driver starts again from sealed window 7: spec.parallelism")
+
+
+def test_an_edit_in_place_restarts_nobody():
+    cluster = settled()
+    uids = {pod.uid for pod in cluster.pods.values()}
+    cluster.edit(ackers={"replicas": 4}, stateServers={"replicas": 5, "copies": 2})
+    cluster.settle()
+    assert uids <= {pod.uid for pod in cluster.pods.values()}
+    assert cluster.status.ackers.summary == "4/4"
+
+
+def test_a_refused_edit_changes_nothing_until_it_is_taken_back():
+    cluster = settled()
+    cluster.edit(keyGroups=64, parallelism=9)
+    cluster.settle()
+    assert conditions(cluster)["Stalled"] == ("True", "EditRefused")
+    assert "spec.keyGroups: 128 → 64" in cluster.status.message
+    assert cluster.status.driver.number == 1
+    assert cluster.accepted.topology["spec"]["parallelism"] == 2
+    cluster.edit(keyGroups=128, parallelism=2)
+    cluster.settle()
+    assert conditions(cluster)["Stalled"][0] == "False"
+    assert cluster.status.driver.number == 1
+
+
+def test_what_was_never_a_topology_begins_nothing():
+    cluster = Cluster()
+    cluster.spec["sinks"] = []
+    cluster.settle()
+    assert cluster.pods == {}
+    assert cluster.children == {}
+    assert conditions(cluster)["Stalled"] == ("True", "InvalidTopology")
+    cluster.edit(sinks=SPEC["sinks"])
+    cluster.settle()
+    assert conditions(cluster)["Ready"][0] == "True"
+
+
+def test_servers_that_the_first_view_may_name_are_kept():
+    """A driver was started with them, and may write the first view at any moment."""
+    cluster = Cluster()
+    cluster.reconcile()
+    cluster.progress()
+    cluster.reconcile()
+    assert cluster.view is None
+    cluster.edit(stateServers={"replicas": 2, "copies": 2})
+    assert not any(word.startswith("delete words-state") for word in done(cluster))
+
+
+def test_of_nobody_nothing_is_proposed():
+    cluster = settled()
+    before = cluster.proposal
+    for number in range(3):
+        cluster.change(f"words-state-{number}", run_id=None, ready=False)
+    assert done(cluster) == []
+    assert cluster.proposal == before
+
+
+def test_a_drained_topology_runs_again_when_it_is_edited():
+    cluster = settled()
+    cluster.change("words-driver-1", phase=PodPhase.SUCCEEDED, ready=False, exit_code=0)
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.driver.number) == (Phase.FINISHED, 1)
+    assert conditions(cluster)["Ready"] == ("True", "Drained")
+    cluster.edit(parallelism=4)
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.driver.number) == (Phase.RUNNING, 2)
+
+
+def test_suspend_and_resume():
+    cluster = settled()
+    servers = {p.uid for n, p in cluster.pods.items() if "state" in n}
+    cluster.edit(suspend=True)
+    cluster.settle()
+    assert sorted(cluster.pods) == ["words-state-0", "words-state-1", "words-state-2"]
+    assert conditions(cluster)["Ready"] == ("True", "Suspended")
+    assert conditions(cluster)["Reconciling"][0] == "False"
+    cluster.edit(suspend=False)
+    cluster.settle()
+    assert servers == {p.uid for n, p in cluster.pods.items() if "state" in n}
+    assert cluster.status.driver.number == 2
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+
+
+def test_a_paused_topology_goes_on_where_it_was():
+    cluster = settled()
+    cluster.annotations[PAUSED] = "true"
+    cluster.pods.pop("words-acker-0")
+    cluster.settle()
+    assert "words-acker-0" not in cluster.pods
+    assert cluster.status.phase is Phase.PAUSED
+    cluster.annotations.clear()
+    cluster.settle()
+    assert "words-acker-0" in cluster.pods
+    assert cluster.status.phase is Phase.RUNNING
+
+
+def test_a_driver_that_fails_alike_is_given_up_and_started_again_by_the_nonce():
+    cluster = settled()
+    for _ in range(20):
+        number = cluster.status.driver.number
+        name = f"words-driver-{number}"
+        if name in cluster.pods:
+            cluster.change(
+                name,
+                phase=PodPhase.FAILED,
+                ready=False,
+                node="node-0",
+                exit_code=int(ExitCode.SINK),
+                message="sink out: refused",
+            )
+        cluster.reconcile()
+        cluster.now += timedelta(seconds=20)
+        if conditions(cluster)["Stalled"][0] == "True":
+            break
+    assert conditions(cluster)["Stalled"] == ("True", "DriverGaveUp")
+    assert "sink out: refused" in cluster.status.message
+    given_up = cluster.status.driver.number
+    cluster.settle()
+    assert cluster.status.driver.number == given_up
+    cluster.edit(restartNonce=1)
+    cluster.settle()
+    assert cluster.status.driver.number > given_up
+    assert conditions(cluster)["Ready"][0] == "True"
+    assert cluster.status.driver.same_code == 0
+
+
+def test_failures_without_progress_wait_longer_and_longer():
+    cluster = settled()
+    waits = []
+    for _ in range(4):
+        name = f"words-driver-{cluster.status.driver.number}"
+        cluster.change(name, phase=PodPhase.FAILED, ready=False, node="node-0", exit_code=137)
+        cluster.status = cluster.status.model_copy(
+            update={
+                "driver": cluster.status.driver.model_copy(update={"restored_window": 7}),
+            }
+        )
+        before = cluster.now
+        while f"words-driver-{cluster.status.driver.number}" == name:
+            cluster.reconcile()
+            cluster.now += timedelta(seconds=0.1)
+        waits.append((cluster.now - before).total_seconds())
+    assert waits == sorted(waits)
+    assert waits[-1] > waits[0]
+
+
+def test_a_driver_whose_operator_died_before_its_pod_gets_the_next_number():
+    cluster = Cluster()
+    words = summary(plan(cluster.observed(), *_given(cluster)).actions)
+    with pytest.raises(CrashError):
+        cluster.reconcile(crash_after=words.index("create Pod words-driver-1"))
+    assert cluster.status.driver.number == 1
+    cluster.settle()
+    assert [name for name in cluster.created if "driver" in name] == ["words-driver-2"]
+
+
+def _given(cluster: Cluster) -> tuple[Any, Any]:
+    return SETTINGS, Moment(cluster.now, "p" * 48, "k" * 48)
+
+
+def test_older_drivers_end():
+    cluster = settled()
+    vanish("words-driver-1")(cluster)
+    cluster.reconcile()
+    cluster.progress()
+    zombie = replace(cluster.pods["words-driver-2"], name="words-driver-1", index=1, uid="old")
+    cluster.pods["words-driver-1"] = zombie
+    assert done(cluster) == ["delete words-driver-1"]
+
+
+def test_a_quota_is_told_by_its_words():
+    cluster = Cluster()
+    cluster.refused["words-driver-1"] = 'exceeded quota: pods, "small"'
+    cluster.refused["words-driver-2"] = 'exceeded quota: pods, "small"'
+    cluster.reconcile()
+    cluster.reconcile()
+    ready = next(c for c in cluster.status.conditions if c.type == "SparkRunning")
+    assert ready.reason == "PodRefused"
+    assert "exceeded quota" in ready.message
+    assert "DriverGone" not in reasons(cluster)
+    cluster.refused.clear()
+    cluster.settle()
+    assert conditions(cluster)["Ready"][0] == "True"
+
+
+@pytest.mark.parametrize("reason", sorted(REASONS))
+def test_a_pod_that_cannot_run_is_told_with_its_cause(reason: str):
+    cluster = Cluster()
+    cluster.reconcile()
+    cluster.change("words-driver-1", reason=reason, message="said by Kubernetes")
+    cluster.reconcile()
+    condition = next(c for c in cluster.status.conditions if c.type == "SparkRunning")
+    assert (condition.reason, condition.status.value) == (REASONS[reason], "False")
+    assert "said by Kubernetes" in condition.message
+    assert any(e.reason == REASONS[reason] and e.warning for e in cluster.events)
+
+
+def test_times_of_conditions_change_only_with_them():
+    cluster = settled()
+    before = {c.type: c.last_transition_time for c in cluster.status.conditions}
+    cluster.now += timedelta(hours=1)
+    vanish("words-acker-0")(cluster)
+    cluster.reconcile()
+    after = {c.type: c.last_transition_time for c in cluster.status.conditions}
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"Ready", "AckersAvailable", "Reconciling"}
+
+
+def test_untracked_topologies_have_no_ackers():
+    cluster = settled(tracking="Off", ackers={"replicas": 0})
+    assert not any("acker" in name for name in cluster.pods)
+    assert conditions(cluster)["AckersAvailable"] == ("True", "NotNeeded")
+
+
+def test_an_operator_that_comes_back_changes_nothing():
+    cluster = settled()
+    pods = dict(cluster.pods)
+    assert plan(cluster.observed(), *_given(cluster)).actions == ()
+    assert cluster.pods == pods
+
+
+def test_a_resync_applies_what_only_seems_unchanged():
+    cluster = settled()
+    made = plan(replace(cluster.observed(), resync=True), *_given(cluster))
+    applied = [word for word in summary(made.actions) if word.startswith("apply")]
+    assert len(applied) == len(made.actions)
+    assert "apply Role words-driver" in applied
+    digests = {a.manifest["metadata"]["annotations"][DIGEST] for a in made.actions}
+    assert len(digests) == len(made.actions)
