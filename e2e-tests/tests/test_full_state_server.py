@@ -41,7 +41,7 @@ def await_full(run: Run) -> dict[str, Any]:
 
 def test_a_server_that_millrace_starts_waits_for_an_edit_of_its_limit(place: Place) -> None:
     fill(place)
-    place.write(history(Shape(max_records=300, hoards=True, state_memory=LIMIT)))
+    place.write(history(Shape(max_records=300, numbers="hoard", state_memory=LIMIT)))
     with running(place) as run:
         await_full(run)
         (memory,) = harness.status_command(place)["memory"]
@@ -51,7 +51,7 @@ def test_a_server_that_millrace_starts_waits_for_an_edit_of_its_limit(place: Pla
         assert code == 0
         assert "of 8.0 MiB (full: windows wait)" in " ".join(told.split())
         # An edit takes the run over; what waited goes on.
-        place.write(history(Shape(max_records=300, hoards=True, state_memory="64m")))
+        place.write(history(Shape(max_records=300, numbers="hoard", state_memory="64m")))
         with running(place) as again:
             assert again.wait(START_S) == 0, again.tail()
     assert not run.events("DeadLetters")
@@ -65,7 +65,7 @@ def test_a_server_of_ones_own_goes_on_as_soon_as_it_is_given_more(
 ) -> None:
     fill(place)
     with valkey.serving(tmp_path / "own", "--maxmemory", "8mb") as server:
-        place.write(history(Shape(max_records=300, hoards=True, state_url=server.url)))
+        place.write(history(Shape(max_records=300, numbers="hoard", state_url=server.url)))
         with running(place) as run:
             await_full(run)
             client = server.client()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace import Processor, row, spec_of, stateful, vectorized, where
+from millrace import Processor, migrates, row, spec_of, stateful, vectorized, where
 from millrace.ddl import parse_schema, parse_type
 from millrace.errors import TopologyError
 from millrace.functions import FunctionKind
@@ -163,3 +163,70 @@ def test_schemas_are_read_with_aliases_and_nesting():
 def test_a_schema_that_cannot_be_read_says_why(text, told):
     with pytest.raises(TopologyError, match=told):
         parse_schema(text)
+
+
+def test_migrations_belong_to_what_they_are_declared_for():
+    @stateful(output="n long", state="n long, last string")
+    def kept(line, state):
+        return None
+
+    @migrates(kept, state="n long")
+    @migrates(kept, state="m bigint, n long")
+    def older(state):
+        return {"n": state["n"]}
+
+    assert older({"n": 3}) == {"n": 3}
+    found = spec_of(kept).migrations
+    assert [(one.state, one.function) for one in found] == [
+        ((("m", "long"), ("n", "long")), older),
+        ((("n", "long"),), older),
+    ]
+    assert spec_of(count).migrations == ()
+
+    class Base(Processor):
+        output = "n long"
+        state = "n long"
+
+        def process(self, row, out):
+            pass
+
+    class Derived(Base):
+        state = "n long, last string"
+
+    migrates(Derived, state="n long")(older)
+    assert [one.function for one in spec_of(Derived).migrations] == [older]
+    assert spec_of(Base).migrations == ()
+
+
+def migrated(*states, kept="n long, last string", function=dict):
+    @stateful(output="n long", state=kept)
+    def counts(line, state):
+        return None
+
+    for state in states:
+        migrates(counts, state=state)(function)
+    return counts
+
+
+def stateless():
+    @row(output="n long")
+    def plain(line):
+        return None
+
+    migrates(plain, state="n long")(dict)
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        (migrated("n long", "n bigint"), r"is the second from \(n bigint\); keep one"),
+        (migrated("n long, last string"), "from the columns that are declared today"),
+        (migrated("n lon"), "lon"),
+        (migrated("n long", function=int.__add__), r"wrong signature; it is called with \(state\)"),
+        (stateless(), "there is no state; remove it"),
+    ],
+)
+def test_a_migration_that_can_never_be_called_is_named(target, told):
+    with pytest.raises(TopologyError, match=told):
+        spec_of(target)

@@ -24,8 +24,8 @@ ENTRIES = "rows"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What differs between histories. ``redis`` is the URL of a server for two further sinks; with
-    ``hoards`` the state of each bucket grows by a kilobyte a line."""
+    """What differs between histories. ``redis`` is the URL of a server for two further sinks,
+    ``numbers`` the function that numbers the lines of each bucket."""
 
     guarantee: str = "ExactlyOnce"
     max_records: int = 1000
@@ -40,7 +40,7 @@ class Shape:
     servers: int = 1
     copies: int = 1
     state_memory: str | None = None
-    hoards: bool = False
+    numbers: str = "number"
     ttl: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -116,7 +116,7 @@ def _processors(shape: Shape) -> list[dict[str, Any]]:
         {
             "name": "number",
             "inputs": [{"from": "parse", "key": ["bucket"]}],
-            "function": "history:hoard" if shape.hoards else "history:number",
+            "function": f"history:{shape.numbers}",
             **({"ttl": shape.ttl} if shape.ttl is not None else {}),
         },
     ]

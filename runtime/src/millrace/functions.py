@@ -26,6 +26,7 @@ from millrace.errors import TopologyError
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__millrace_function__"
+_MIGRATIONS = "__millrace_migrations__"
 
 
 class FunctionKind(str, Enum):
@@ -39,17 +40,26 @@ class FunctionKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class StateMigration:
+    """How state that was kept with other columns becomes that of today: a dict for a dict."""
+
+    state: tuple[Column, ...]
+    function: Callable[[dict[str, Any]], Mapping[str, Any] | None]
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionSpec:
     """A piece of user code and what it declares.
 
     ``output`` is ``None`` where rows leave as they came in (``where``); ``state`` is ``None``
-    where no state is kept.
+    where no state is kept. ``migrations`` are from columns that the state had before.
     """
 
     kind: FunctionKind
     target: Callable[..., Any]
     output: tuple[Column, ...] | None
     state: tuple[Column, ...] | None
+    migrations: tuple[StateMigration, ...] = ()
 
     @property
     def keyed(self) -> bool:
@@ -85,6 +95,24 @@ def stateful(*bare: object, output: str = "", state: str = "") -> Callable[[F], 
     root order.
     """
     return _marker(FunctionKind.STATEFUL, bare, output, state)
+
+
+def migrates(target: Callable[..., Any], *, state: str) -> Callable[[F], F]:
+    """Marks ``f(state: dict) -> dict | None``: what becomes of a key's state that ``target``, a
+    stateful function or class, kept when it declared ``state``.
+
+    What it gives back has the columns that ``target`` declares now; those that it leaves out are
+    ``None``, and without any the key has no state. It is called whenever such state is read, again
+    and again until that was written anew, so it must always give the same for the same.
+    """
+
+    def mark(function: F) -> F:
+        # Of a class its own, not what it has from the class that it is derived from.
+        known = vars(target).get(_MIGRATIONS, ())
+        setattr(target, _MIGRATIONS, (*known, (state, function)))
+        return function
+
+    return mark
 
 
 class Row(dict[str, Any]):
@@ -172,11 +200,13 @@ def spec_of(target: object) -> FunctionSpec:
         )
     kind, output, state = mark
     _check_signature(target, kind)
+    kept = _columns(target, "state", state)
     return FunctionSpec(
         kind=kind,
         target=target,
         output=_columns(target, "output", output),
-        state=_columns(target, "state", state),
+        state=kept,
+        migrations=_migrations(target, kept),
     )
 
 
@@ -215,12 +245,45 @@ def _class_spec(target: type) -> FunctionSpec:
         raise TopologyError(f"class {_name(target)} needs the method process(self, row, out)")
     _check_signature(target.process, FunctionKind.CLASS, skip=1)
     _check_constructor(target)
+    kept = _columns(target, "state", target.state)
     return FunctionSpec(
         kind=FunctionKind.CLASS,
         target=target,
         output=_columns(target, "output", output),
-        state=_columns(target, "state", target.state),
+        state=kept,
+        migrations=_migrations(target, kept),
     )
+
+
+def _migrations(target: object, kept: tuple[Column, ...] | None) -> tuple[StateMigration, ...]:
+    """What ``migrates`` has marked for it. Raises ``TopologyError`` for what can never be called,
+    or by two."""
+    found: list[StateMigration] = []
+    for text, function in getattr(target, _MIGRATIONS, ()):
+        what = f"{_name(function)}, which migrates the state of {_name(target)},"
+        old = _columns(function, "state", text)
+        assert old is not None
+        if kept is None:
+            raise TopologyError(f"{what} is of no use: there is no state; remove it")
+        if old == kept:
+            raise TopologyError(
+                f"{what} is from the columns that are declared today ({text}); name those that "
+                "the state had before"
+            )
+        if any(one.state == old for one in found):
+            raise TopologyError(f"{what} is the second from ({text}); keep one of them")
+        _check_one_argument(function, what)
+        found.append(StateMigration(old, function))
+    return tuple(found)
+
+
+def _check_one_argument(function: Callable[..., Any], what: str) -> None:
+    try:
+        inspect.signature(function).bind({})
+    except TypeError:
+        raise TopologyError(f"{what} has the wrong signature; it is called with (state)") from None
+    except ValueError:
+        return  # builtins that do not tell are believed
 
 
 def _check_constructor(target: type) -> None:

@@ -183,7 +183,7 @@ def test_what_the_guide_says_of_files(tmp_path: Path) -> None:
 
 
 def test_the_code_of_the_guide() -> None:
-    processors, source = map(names_in, blocks(ROOT / "docs" / "code.md", "python")[:2])
+    processors, changed, source = map(names_in, blocks(ROOT / "docs" / "code.md", "python")[:3])
     kinds = {
         name: spec_of(processors[name]).kind.value
         for name in ("split", "split_many", "long_words", "count", "Pairs", "Runs")
@@ -197,6 +197,11 @@ def test_the_code_of_the_guide() -> None:
     columns, parents = processors["split_many"](pa.record_batch({"value": ["a b", "c"]}))
     assert columns["word"].to_pylist() == ["a", "b", "c"]
     assert parents.to_pylist() == [0, 0, 1]
+    (migration,) = spec_of(changed["count"]).migrations
+    assert migration.state == (("n", "long"),)
+    state = migration.function({"n": 3})
+    row = changed["count"]({"word": "a", "line": "a b"}, state)
+    assert (row["n"], state) == (4, {"n": 4, "longest": "a b"})
     ticks = source["Ticks"]("ticks", {"count": 5}, ROOT)
     plan = ticks.plan(None, 3)
     (piece,) = plan.ranges

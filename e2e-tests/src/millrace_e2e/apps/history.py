@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from millrace import row, stateful
+from millrace import migrates, row, stateful
 
 SLOW_EVERY = 100
 """A call of the outside is made for one line in so many."""
@@ -71,6 +71,22 @@ def hoard(parsed: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     state["n"] = (state["n"] or 0) + 1
     state["hoard"] = (state["hoard"] or b"") + more
     return {"bucket": parsed["bucket"], "n": state["n"], "id": parsed["id"]}
+
+
+@stateful(output="bucket string, n long, id string", state="last string, n long")
+def number_and_last(parsed: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    """``number`` of a later release, which knows the last line of a bucket, too."""
+    numbered = number(parsed, state)
+    if (state["last"] or "") >= parsed["id"]:
+        raise ValueError(f"line {parsed['id']} comes after {state['last']}")
+    state["last"] = parsed["id"]
+    return numbered
+
+
+@migrates(number_and_last, state="n long")
+def without_last(state: dict[str, Any]) -> dict[str, Any]:
+    """From the state that ``number`` keeps."""
+    return {"n": state["n"], "last": ""}
 
 
 def _first_time(name: str) -> bool:

@@ -53,3 +53,7 @@ class KeyTypeError(TopologyError):
 
 class StateSchemaError(TopologyError):
     """Stored state has other columns than the processor now declares: no restart mends that."""
+
+
+class StateMigrationError(StateSchemaError):
+    """User code that is to bring stored state into the columns of today failed on a key."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace import Processor, row, stateful, vectorized, where
+from millrace import Processor, migrates, row, stateful, vectorized, where
 
 
 @row(output="word string")
@@ -108,3 +108,37 @@ def fails_on_demand(word, state):
     if state["n"] > 1:
         raise ValueError("enough")
     return {"word": word["word"], "n": state["n"]}
+
+
+@stateful(output="word string, n long", state="n long, last string")
+def count_with_last(word, state):
+    """``running_count`` of a later day, with one more column."""
+    state["n"] = (state["n"] or 0) + 1
+    state["last"] = word["word"]
+    return {"word": word["word"], "n": state["n"]}
+
+
+@migrates(count_with_last, state="n long")
+def without_last(state):
+    if state["n"] == 13:
+        raise ValueError("an unlucky number")
+    return {"n": 100 * state["n"]}
+
+
+class CountWithLast(Processor):
+    """The same in class form."""
+
+    output = "word string, n long"
+    state = "n long, last string"
+
+    def process(self, row, out):
+        out.emit(count_with_last(row, out.state))
+
+
+migrates(CountWithLast, state="n long")(without_last)
+
+
+@stateful(output="word string, n long", state="n long, last string")
+def count_with_nothing_said(word, state):
+    """As ``count_with_last``, of one who forgot the state of before."""
+    return count_with_last(word, state)

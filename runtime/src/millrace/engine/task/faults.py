@@ -57,6 +57,7 @@ _CLASSES: dict[str, type[MillraceError]] = {
         state.BlobError,
         state.KeyTypeError,
         state.StateSchemaError,
+        state.StateMigrationError,
         AckLogLostError,
         AckLogFullError,
         errors.SourceAwayError,

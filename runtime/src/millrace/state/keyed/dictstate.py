@@ -23,6 +23,7 @@ from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array, check_key_type
 from millrace.state.keyed.keys import key_groups as group_of
 from millrace.state.keyed.keytable import KeyTable
+from millrace.state.keyed.migrations import NO_MIGRATIONS, Migrations
 
 Row = dict[str, Any]
 
@@ -51,14 +52,21 @@ class DictState:
 
     ``find`` gives table rows for keys; ``values[row]`` is the dict to hand to the function, which
     may change it in place. A function that cleared its dict gets ``empty`` back by ``revive``.
-    With ``ttl_ms`` a key that was not updated for so long has no state (``ages``).
+    With ``ttl_ms`` a key that was not updated for so long has no state (``ages``). ``migrations``
+    bring state of other columns into these.
     """
 
     kind = "dict"
 
     def __init__(
-        self, keys: pa.Schema, values: pa.Schema, key_groups: int, ttl_ms: int = 0
+        self,
+        keys: pa.Schema,
+        values: pa.Schema,
+        key_groups: int,
+        ttl_ms: int = 0,
+        migrations: Migrations = NO_MIGRATIONS,
     ) -> None:
+        self._migrations = migrations
         self.key_groups = key_groups
         self._ages = Ages(ttl_ms) if ttl_ms else None
         self._time_ms = 0
@@ -214,12 +222,11 @@ class DictState:
     def apply(self, batch: pa.RecordBatch) -> None:
         """Set keys to the dicts of a state object's rows; not within an attempt."""
         batch, times = parted(batch)
-        if batch.schema.remove_metadata() != self.schema:
-            raise StateSchemaError(
-                f"stored state has columns ({_shown(batch.schema)}), the function now declares "
-                f"({_shown(self.schema)}): give the processor another name, or start over with "
-                "--fresh"
-            )
+        names = list(self.empty)
+        if batch.schema.remove_metadata() == self.schema:
+            columns = [batch.column(name).to_pylist() for name in names]
+        else:
+            columns = self._migrated(batch, names)
         self._changing = True
         self._table.begin()
         known = self._table.rows
@@ -229,8 +236,6 @@ class DictState:
         if self._ages is not None:
             self._ages.reserve(known, self._table.rows)
             self._ages.load(np.array(found, np.int64), times)
-        names = list(self.empty)
-        columns = [batch.column(name).to_pylist() for name in names]
         for row, held in zip(found, zip(*columns, strict=True), strict=True):
             self._deleted += _present(self.values[row])
             self.values[row] = dict(zip(names, held, strict=True))
@@ -239,6 +244,32 @@ class DictState:
         self._changing = False
 
     # -- helpers
+
+    def _migrated(self, batch: pa.RecordBatch, names: list[str]) -> list[list[Any]]:
+        """Columns of today from rows of other columns. Raises ``StateSchemaError``."""
+        fields = list(batch.schema.remove_metadata())
+        others = fields[len(self._keys) : -1]
+        same = fields[: len(self._keys)] == self._keys and fields[-1].name == DELETED
+        migration = self._migrations.find(others) if same else None
+        if migration is None:
+            raise StateSchemaError(
+                f"stored state has columns ({_shown(batch.schema)}), the function now declares "
+                f"({_shown(self.schema)}): say how to get from one to the other with @migrates, "
+                "give the processor another name, or start over with --fresh"
+            )
+        rows = []
+        for at, held in enumerate(batch.select([field.name for field in others]).to_pylist()):
+            if not _present(held):
+                rows.append(self.empty)
+                continue
+
+            def key(at: int = at) -> str:
+                return ", ".join(
+                    str(column[at].as_py()) for column in batch.columns[: len(self._keys)]
+                )
+
+            rows.append(self._migrations.convert(migration, held, names, self.problem_of, key))
+        return [[row[name] for row in rows] for name in names]
 
     def _sweep(self, ages: Ages) -> None:
         """Forget the dicts of expired keys."""

@@ -126,17 +126,26 @@ def key_types(chain: Sequence[Segment], keys: int, load: Load) -> list[pa.DataTy
 
 
 def _read(parts: Sequence[Link], load: Load) -> list[pa.RecordBatch]:
+    """Rows of all objects, with the columns of any: a processor may have had others before."""
     batches: list[pa.RecordBatch] = []
     for stored in (batch for found in read_links(parts, load) for batch in found):
         rows, times = parted(stored)
         batch = rows.replace_schema_metadata(None).append_column(FIELD, pa.array(times))
-        if batches and batch.schema != batches[0].schema:
-            raise StateSchemaError(
-                f"state objects of one processor have columns ({_shown(batches[0].schema)}) and "
-                f"({_shown(batch.schema)})"
-            )
         batches.append(batch)
-    return batches
+    if len({batch.schema for batch in batches}) <= 1:
+        return batches
+    try:
+        whole = pa.concat_tables(
+            [pa.Table.from_batches([batch]) for batch in batches], promote_options="default"
+        )
+    except pa.ArrowInvalid as error:
+        raise StateSchemaError(
+            f"state objects of one processor have columns ({_shown(batches[0].schema)}) and "
+            f"({_shown(batches[-1].schema)}), and one column has two types; run the topology until "
+            "all of it has been written anew"
+        ) from error
+    joined: list[pa.RecordBatch] = whole.combine_chunks().to_batches()
+    return joined
 
 
 def _latest(rows: pa.RecordBatch, keys: int) -> pa.RecordBatch:

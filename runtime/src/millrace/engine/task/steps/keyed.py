@@ -6,7 +6,7 @@ too, the tuple's roots fail and the state stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,11 @@ from millrace.engine.task.steps.base import CollectingStep, Outlet
 from millrace.engine.task.steps.classes import ClassStep, TupleFailedError, numbered_rows
 from millrace.engine.task.steps.functions import ROWS_PER_PROGRESS
 from millrace.engine.task.steps.output import RowBuffer
-from millrace.functions import Processor, Row
+from millrace.functions import Processor, Row, StateMigration
 from millrace.sources.arrow_types import arrow_schema
 from millrace.state.keyed.dictstate import DictState
 from millrace.state.keyed.keys import mask_of
+from millrace.state.keyed.migrations import Migration, Migrations
 
 
 class StateError(ValueError):
@@ -37,10 +38,18 @@ class StateError(ValueError):
 class KeyedInput:
     """Everything that reached a keyed step, in root order, with the state of each tuple's key."""
 
-    def __init__(self, task: Task, component: Component, state: TaskState) -> None:
+    def __init__(
+        self,
+        task: Task,
+        component: Component,
+        state: TaskState,
+        migrations: Sequence[StateMigration] = (),
+    ) -> None:
         self._task = task
         self._component = component
         self._state = state
+        known = tuple(Migration(tuple(arrow_schema(one.state)), one.function) for one in migrations)
+        self._migrations = Migrations(component.name, known, USER_ERRORS)
 
     def order(self, waiting: list[tuple[Channel, Batch]]) -> Batch | None:
         """All tuples as one batch in root order; ``None`` where there are none."""
@@ -84,7 +93,9 @@ class KeyedInput:
         opened: DictState = self._state.open(
             component,
             shard,
-            lambda: DictState(schema, arrow_schema(columns), groups, component.ttl_ms),
+            lambda: DictState(
+                schema, arrow_schema(columns), groups, component.ttl_ms, self._migrations
+            ),
             lambda: mask_of(keys.groups),
         )
         return opened
@@ -102,10 +113,11 @@ class StatefulStep(CollectingStep):
         outlet: Outlet,
         function: Callable[..., Any],
         state: TaskState,
+        migrations: Sequence[StateMigration] = (),
     ) -> None:
         super().__init__(task, component, outlet)
         self._function = function
-        self._input = KeyedInput(task, component, state)
+        self._input = KeyedInput(task, component, state, migrations)
 
     def finish(self) -> None:
         waiting = take_waiting(self)
@@ -179,9 +191,10 @@ class KeyedClassStep(ClassStep):
         outlet: Outlet,
         instance: Processor,
         state: TaskState,
+        migrations: Sequence[StateMigration] = (),
     ) -> None:
         super().__init__(task, component, outlet, instance)
-        self._input = KeyedInput(task, component, state)
+        self._input = KeyedInput(task, component, state, migrations)
         self.waiting: list[tuple[Channel, Batch]] = []
 
     def accept(self, edge: Channel, batch: Batch) -> None:

@@ -69,12 +69,14 @@ def function(site: Site) -> Step:
         case FunctionKind.WHERE:
             return WhereStep(task, component, outlet, found.target)
         case FunctionKind.STATEFUL:
-            return StatefulStep(task, component, outlet, found.target, site.state)
+            return StatefulStep(task, component, outlet, found.target, site.state, found.migrations)
         case FunctionKind.CLASS:
             with getting_ready(component.name):
                 instance = found.target()
             if component.keyed:
-                return KeyedClassStep(task, component, outlet, instance, site.state)
+                return KeyedClassStep(
+                    task, component, outlet, instance, site.state, found.migrations
+                )
             return ClassStep(task, component, outlet, instance)
         case _:
             assert_never(found.kind)

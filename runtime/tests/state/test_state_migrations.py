@@ -1,0 +1,125 @@
+"""Rows of state with other columns, through a user's function, in every form it may answer in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millrace.protocol.types import Segment
+from millrace.state.errors import StateMigrationError, StateSchemaError
+from millrace.state.keyed import blobs, query
+from millrace.state.keyed.ages import UPDATED
+from millrace.state.keyed.dictstate import DictState
+from millrace.state.keyed.migrations import Migration, Migrations
+
+K = 8
+KEYS = pa.schema([("k", pa.int64())])
+OLD = pa.schema([("n", pa.int64())])
+NEW = pa.schema([("n", pa.int64()), ("last", pa.string())])
+
+
+def old_blob(values: dict[int, int | None], ttl_ms: int = 0) -> blobs.Blob:
+    """State as it was kept: a key with None was deleted."""
+    state = DictState(KEYS, OLD, K, ttl_ms)
+    state.begin(500)
+    rows = state.find([pa.array(list(values), pa.int64())]).tolist()
+    for row in rows:
+        state.values[row]["n"] = 1
+    state.commit()
+    state.begin(1_000)
+    again = state.find([pa.array(list(values), pa.int64())]).tolist()
+    for row, n in zip(again, values.values(), strict=True):
+        before = dict(state.values[row])
+        state.values[row]["n"] = n
+        state.updated(row, before)
+    found = state.delta()
+    assert found is not None
+    return found
+
+
+def today(function: Any, ttl_ms: int = 0) -> DictState:
+    known = (Migration(tuple(OLD), function),)
+    return DictState(KEYS, NEW, K, ttl_ms, Migrations("counts", known, (Exception,)))
+
+
+def migrated(function: Any, values: dict[int, int | None]) -> dict[int, dict[str, Any]]:
+    state = today(function)
+    state.apply(blobs.read(old_blob(values).data))
+    rows = blobs.read(state.base().data).to_pylist()
+    assert not any(row.pop("__deleted") for row in rows)
+    return {row.pop("k"): row for row in rows}
+
+
+def test_each_key_is_converted_and_deleted_ones_stay_deleted() -> None:
+    seen = []
+
+    def change(state: dict[str, Any]) -> dict[str, Any]:
+        seen.append(dict(state))
+        return {"n": -state["n"], "last": "x"}
+
+    found = migrated(change, {2: 7, 3: None, 4: 9})
+    assert found == {2: {"n": -7, "last": "x"}, 4: {"n": -9, "last": "x"}}
+    assert sorted(one["n"] for one in seen) == [7, 9]
+
+
+def test_columns_that_are_left_out_are_none_and_without_any_there_is_no_state() -> None:
+    answers = {7: {"last": "x"}, 8: {}, 9: None}
+    found = migrated(lambda state: answers[state["n"]], {2: 7, 3: 8, 4: 9})
+    assert found == {2: {"n": None, "last": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ({"m": 1}, "it has no column m; its columns are n, last"),
+        ({"n": 1.5}, "column n of type int64 cannot hold 1.5"),
+        ([1], "gave a list, not a dict"),
+    ],
+)
+def test_an_answer_that_is_no_state_names_processor_and_key(answer: Any, problem: str) -> None:
+    with pytest.raises(StateMigrationError) as error:
+        migrated(lambda state: answer, {5: 7})
+    assert "processor 'counts': the state of key 5, kept as (n int64)" in str(error.value)
+    assert problem in str(error.value)
+
+
+def test_other_keys_or_columns_are_refused_as_ever() -> None:
+    state = DictState(pa.schema([("k", pa.string())]), NEW, K, 0, today(dict)._migrations)
+    with pytest.raises(StateSchemaError, match="@migrates"):
+        state.apply(blobs.read(old_blob({1: 2}).data))
+    two = DictState(KEYS, pa.schema([("m", pa.int64())]), K)
+    two.begin()
+    two.values[int(two.find([pa.array([1])])[0])]["m"] = 1
+    with pytest.raises(StateSchemaError, match="@migrates"):
+        today(dict).apply(blobs.read(two.base().data))
+
+
+def test_the_time_of_the_last_update_stays() -> None:
+    state = today(lambda held: {"n": held["n"]}, ttl_ms=100)
+    state.apply(blobs.read(old_blob({1: 2}, ttl_ms=100).data))
+    state.begin(1_099)
+    assert blobs.read(state.base().data).column(UPDATED).to_pylist() == [1_000]
+    state.begin(1_100)
+    assert blobs.read(state.base().data).num_rows == 0
+
+
+def test_state_of_both_forms_is_shown_with_the_columns_of_either() -> None:
+    state = today(lambda held: {"n": held["n"], "last": "x"})
+    old = old_blob({1: 2, 2: 3})
+    state.apply(blobs.read(old.data))
+    state.begin(2_000)
+    row = int(state.find([pa.array([1])])[0])
+    state.values[row]["n"] = 5
+    new = state.delta()
+    assert new is not None
+    objects = {"old": old, "new": new}
+    chain = [
+        Segment(name, 1, blob.groups, False, blob.rows, len(blob.data), blob.digest)
+        for name, blob in objects.items()
+    ]
+    rows = query.read_state(
+        chain, (1 << K) - 1, 1, lambda parts: [p.of(objects[p.segment.name].data) for p in parts]
+    )
+    assert rows.to_pylist() == [{"k": 1, "n": 5, "last": "x"}, {"k": 2, "n": 3, "last": None}]
