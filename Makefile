@@ -20,7 +20,7 @@ TESTS := $(wildcard $(MEMBERS:%=%/tests))
 LONG_TESTS := runtime/tests/faults runtime/tests/testing $(patsubst %,e2e-tests/tests/test_%.py,chaos_kills crash_points damaged_side_files edits files_life older_copies own_state_server run_histories snapshots scaled_ackers several_state_servers)
 # Half of the tests to each worker, in their order; who is done takes over from the other.
 AT_ONCE := -n $(WORKERS) --dist worksteal
-LINTED := conftest.py $(SOURCES) $(TESTS) $(wildcard examples benchmarks)
+LINTED := conftest.py $(SOURCES) $(TESTS) $(wildcard examples benchmarks images)
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 UV := $(VENV)/uv/bin/uv
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from millrace.homes import pods
+from millrace.homes import codec, pods
 from millrace.homes.pods import Role
+from millrace.homes.settings import ConfigMapPlace, decode_settings, in_pods
 
 TEXT = (Path(__file__).parents[3] / "docs" / "pods.md").read_text()
 
@@ -74,6 +76,20 @@ def test_names_of_executors_are_short_enough_for_spark_and_differ():
     for prefix in prefixes:
         assert len(f"{prefix}-exec-{2**31 - 1}") <= 63
         assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", prefix)
+
+
+def test_settings_of_a_driver_pod_are_a_document_that_is_read_back(tmp_path):
+    wanted = in_pods("words", "default", "uid-1")
+    document = codec.encode(wanted)
+    assert document["view"] == {
+        "kind": "configMap",
+        "namespace": "default",
+        "name": "words-view",
+    }
+    assert decode_settings(json.dumps(document).encode(), tmp_path) == wanted
+    assert wanted.inbox == ConfigMapPlace("default", "words-inbox")
+    for path in (wanted.workdir, wanted.topology, wanted.folder):
+        assert f"`{path}`" in TEXT
 
 
 def test_addresses_of_state_servers():

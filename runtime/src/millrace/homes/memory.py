@@ -79,6 +79,9 @@ class MemoryJournal:
     def status(self) -> Status:
         return self._status
 
+    def flush(self) -> None:
+        pass
+
 
 class MemoryFollower:
     """See ``Follower``."""

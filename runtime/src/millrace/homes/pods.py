@@ -121,10 +121,10 @@ def executor_prefix(driver_pod: str) -> str:
 _LONGEST_PREFIX = 47
 
 
-def state_url(ip: str) -> str:
+def state_url(ip: str, port: int = STATE_PORT) -> str:
     """Address of the state server in the pod with this IP."""
     host = f"[{ip}]" if ":" in ip else ip
-    return f"redis://{host}:{STATE_PORT}"
+    return f"redis://{host}:{port}"
 
 
 # -- keys inside the ConfigMaps

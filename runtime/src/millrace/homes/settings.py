@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from millrace.homes import codec
+from millrace.homes import codec, pods
 from millrace.homes.codec import STRICT, Plain
 from millrace.protocol.types import Components
 
@@ -64,9 +64,22 @@ class MemoryPlace:
     kind: Literal["memory"] = "memory"
 
 
-ViewPlace = Annotated[ViewFilePlace | MemoryPlace, Field(discriminator="kind")]
-InboxPlace = Annotated[InboxFilesPlace | MemoryPlace, Field(discriminator="kind")]
-JournalPlace = Annotated[JournalFilesPlace | MemoryPlace, Field(discriminator="kind")]
+@dataclass(frozen=True, slots=True)
+class ConfigMapPlace:
+    """A ConfigMap, on the API server that the process belongs to."""
+
+    __pydantic_config__ = STRICT
+
+    namespace: str
+    name: str
+    kind: Literal["configMap"] = "configMap"
+
+
+ViewPlace = Annotated[ViewFilePlace | MemoryPlace | ConfigMapPlace, Field(discriminator="kind")]
+InboxPlace = Annotated[InboxFilesPlace | MemoryPlace | ConfigMapPlace, Field(discriminator="kind")]
+JournalPlace = Annotated[
+    JournalFilesPlace | MemoryPlace | ConfigMapPlace, Field(discriminator="kind")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +131,19 @@ def in_folder(workdir: Path, uid: str, topology: Path, folder: Path) -> DriverSe
         ViewFilePlace(str(workdir / "view.json")),
         InboxFilesPlace(str(workdir / "proposal.json"), str(workdir / "requests")),
         JournalFilesPlace(str(workdir / "status.json"), str(workdir / "events.jsonl")),
+    )
+
+
+def in_pods(topology: str, namespace: str, uid: str) -> DriverSettings:
+    """Settings of a driver pod of a topology; ``uid`` is the one of the topology's object."""
+    return DriverSettings(
+        uid,
+        pods.WORK_FOLDER,
+        f"{pods.CONFIG_FOLDER}/{pods.TOPOLOGY_KEY}",
+        pods.DATA_FOLDER,
+        ConfigMapPlace(namespace, pods.view_map(topology)),
+        ConfigMapPlace(namespace, pods.inbox_map(topology)),
+        ConfigMapPlace(namespace, pods.journal_map(topology)),
     )
 
 

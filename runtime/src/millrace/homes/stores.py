@@ -1,9 +1,9 @@
 """What the driver needs of the place that its topology lives in.
 
 On one machine that place is the work folder (``state.viewfile``, ``state.inboxfiles``,
-``state.journalfiles``); a cluster has others. ``homes.memory`` keeps all in the memory of one
-process. Every implementation runs the checks of ``millrace.testing.homes``, and ``homes.settings``
-says to a driver which it gets.
+``state.journalfiles``), on a cluster ConfigMaps (``kube``). ``homes.memory`` keeps all in the
+memory of one process. Every implementation runs the checks of ``millrace.testing.homes``, and
+``homes.settings`` says to a driver which it gets.
 """
 
 from __future__ import annotations
@@ -122,4 +122,9 @@ class Journal(Protocol):
 
     def status(self) -> Status:
         """The last figures, all None where nothing can be believed. Raises ``NewerFormatError``."""
+        ...
+
+    def flush(self) -> None:
+        """Before the process ends: what was told and not put down yet is, if that can be done
+        within seconds."""
         ...

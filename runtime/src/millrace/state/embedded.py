@@ -50,7 +50,7 @@ _TAIL_LINES = 15
 # come and go at megabytes a second, so small limits would fork all the time. The rewrite's
 # compression and the lock-out of fsyncs are off: both would delay seals.
 _CONFIGURATION = """\
-bind 127.0.0.1
+bind {bind}
 port {port}
 protected-mode yes
 requirepass {password}
@@ -79,7 +79,8 @@ tcp-backlog 128
 @dataclass(frozen=True, slots=True)
 class EmbeddedOptions:
     """How to run the server. ``max_memory_bytes`` 0: no limit; ``port`` 0: any free one;
-    ``password`` None: the one in the folder, or a new one.
+    ``password`` None: the one in the folder, or a new one; ``also`` are addresses to listen on
+    beside 127.0.0.1.
 
     With ``die_with_parent`` the kernel kills it when the *thread* that started it ends.
     """
@@ -90,6 +91,7 @@ class EmbeddedOptions:
     start_timeout_s: float = START_TIMEOUT_S
     bind_attempts: int = PORT_ATTEMPTS
     password: str | None = field(default=None, repr=False)
+    also: tuple[str, ...] = ()
 
 
 class EmbeddedServer:
@@ -332,6 +334,7 @@ def _make(folder: Path) -> None:
 def _configuration(folder: Path, password: str, port: int, options: EmbeddedOptions) -> str:
     quoted = '"' + str(folder).replace("\\", "\\\\").replace('"', '\\"') + '"'
     return _CONFIGURATION.format(
+        bind=" ".join(("127.0.0.1", *options.also)),
         port=port,
         password=password,
         folder=quoted,

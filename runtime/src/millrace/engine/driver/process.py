@@ -33,6 +33,7 @@ from millrace.engine.jobs.runner import AttemptRunner
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.task.state import Services
 from millrace.errors import ExitCode, MillraceError, NewerFormatError, SinkError, WorkFolderError
+from millrace.homes.documents import Status
 from millrace.homes.settings import DriverSettings, decode_settings
 from millrace.protocol import events as e
 from millrace.protocol.cohorts import DeadLimit
@@ -105,7 +106,8 @@ class DriverProcess:
     """One life of a driver. ``run`` from any one thread; ``ask_to_stop`` from anywhere.
 
     ``password`` is that of the state servers. ``start`` gives the session and the compiled
-    topology; it is called once, on another thread. Raises ``WorkFolderError``, ``SourceError``,
+    topology; it is called once, on another thread. ``beat`` is called whenever the loop turns,
+    several times a second. Raises ``WorkFolderError``, ``SourceError``,
     ``SinkError``.
     """
 
@@ -115,6 +117,7 @@ class DriverProcess:
         password: str | None,
         clock: Clock | None = None,
         start: Start = start_spark,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._told = told
         self._topology = topology = read_topology(Path(told.topology))
@@ -142,13 +145,19 @@ class DriverProcess:
         self._machine.windows.wall_ms = lambda: int(self._clock.now_s() * 1000)
         self._loop = Loop(self._machine, self._clock)
         self._inbox = open_inbox(told.inbox)
-        journal = open_journal(told.journal)
+        self._journal = journal = open_journal(told.journal)
+        self._beat = beat
         self._events = EventTeller(journal, self._clock)
         self._stop_asked = threading.Event()
         self._exit_code = ExitCode.FAILED
         self._spark: Future[StartedSpark] | None = None
         self._runner: AttemptRunner | None = None
         self._statistics = Statistics(StatusBoard(journal, self._clock), self._clock)
+
+    @property
+    def status(self) -> Status:
+        """The figures as they are now."""
+        return self._statistics.status
 
     def ask_to_stop(self) -> None:
         self._stop_asked.set()
@@ -162,6 +171,7 @@ class DriverProcess:
             return self._run()
         finally:
             self._connectors.close()
+            self._journal.flush()
 
     def _run(self) -> int:
         starter = ThreadPoolExecutor(1, thread_name_prefix="spark-start")
@@ -192,6 +202,7 @@ class DriverProcess:
                     raise
                 if self._events.add(e.Notify("SinkAway", str(error), warning=True)):
                     log.warning("%s", error)
+            self._beat()
             self._stop_asked.wait(RETRY_S)
 
     # -- equipment
@@ -235,7 +246,7 @@ class DriverProcess:
             committed=self._committed,
             running=self._statistics.running,
             failed=self._failed,
-            settle=self._statistics.settle,
+            settle=self._settle,
             room=room,
             snapshots=snapshots,
         )
@@ -317,6 +328,10 @@ class DriverProcess:
     def _tell(self, notice: e.Notify) -> None:
         if self._events.add(notice):
             log.log(logging.WARNING if notice.warning else logging.INFO, notice.text)
+
+    def _settle(self) -> None:
+        self._beat()
+        self._statistics.settle()
 
     def _failed(self, error: MillraceError) -> None:
         self._exit_code = error.exit_code

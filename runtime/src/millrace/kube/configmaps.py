@@ -1,0 +1,260 @@
+"""ConfigMaps as their stores see them: read, replace under compare-and-swap, merge, watch.
+
+Only the HTTP part of the ``kubernetes`` package is used, with plain JSON: the models of its API
+would be built and checked for nothing. Nothing is tried again here, neither by its HTTP client: an
+answer that was lost is a ``HomeAwayError``, and who asked knows what to do about it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import urllib3
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+
+from millrace.errors import MillraceError
+from millrace.homes.stores import HomeAwayError
+
+ANSWER_S = 5.0
+"""How long an answer is waited for."""
+
+_MERGE = "application/merge-patch+json"
+_JSON = "application/json"
+
+_NOT_FOUND, _CONFLICT, _GONE = 404, 409, 410
+_WAITED_FOR = (401, 403, 408, 429)
+"""Refusals below 500 that pass: an API server that starts knows neither tokens nor rights yet, and
+rights are given while a pod runs."""
+
+
+class ApiRefusedError(MillraceError):
+    """The API server refuses what is asked of it, and goes on to until somebody changes that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A ConfigMap's data, and the ``resourceVersion`` of that moment."""
+
+    resource_version: str
+    data: Mapping[str, str]
+
+
+class Api:
+    """Connections to one API server; safe for several threads."""
+
+    def __init__(self, configuration: Configuration, answer_s: float = ANSWER_S) -> None:
+        configuration.retries = urllib3.Retry(0, redirect=2)
+        self._client = ApiClient(configuration)
+        self._answer_s = answer_s
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        kind: str = _JSON,
+        query: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """The JSON object of an answer. Raises ``HomeAwayError``, ``ApiException``."""
+        response = self._send(method, path, body, kind, query, self._answer_s)
+        try:
+            found = json.loads(response.read())
+        except (ValueError, urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._away(method, path, error) from error
+        return cast("dict[str, Any]", found)
+
+    def lines(
+        self, path: str, query: Mapping[str, str], silence_s: float
+    ) -> Iterator[dict[str, Any]]:
+        """JSON objects, a line each, until the server ends them or ``silence_s`` brings none.
+
+        Raises as ``call``.
+        """
+        response = self._send("GET", path, None, _JSON, query, (self._answer_s, silence_s))
+        raw = response.response
+        rest = b""
+        try:
+            for chunk in raw.stream(65536, decode_content=False):
+                *whole, rest = (rest + chunk).split(b"\n")
+                for line in whole:
+                    yield json.loads(line)
+        except (ValueError, urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._away("GET", path, error) from error
+        finally:
+            raw.close()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        kind: str,
+        query: Mapping[str, str] | None,
+        timeout: float | tuple[float, float],
+    ) -> Any:
+        client = self._client
+        headers = {"Accept": _JSON, "Content-Type": kind}
+        try:
+            _, url, headers, sent, _ = client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = cast("Any", client.rest_client).request(
+                method, url, headers=headers, body=sent, _request_timeout=timeout
+            )
+        except (urllib3.exceptions.HTTPError, ApiException, OSError) as error:
+            raise self._away(method, path, error) from error
+        if 200 <= response.status < 300:
+            return response
+        text = response.read()
+        if response.status >= 500 or response.status in _WAITED_FOR:
+            raise self._away(method, path, f"{response.status} {_message(text)}")
+        raise ApiException(status=response.status, reason=_message(text))
+
+    def _away(self, method: str, path: str, error: object) -> HomeAwayError:
+        host = self._client.configuration.host
+        return HomeAwayError(f"{method} {host}{path}: no answer ({error}); it is tried again")
+
+
+def own_api() -> Api:
+    """The API server that this process belongs to: its pod's, else the kubeconfig's.
+
+    Raises ``ApiRefusedError``.
+    """
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return in_cluster()
+    return by_kubeconfig()
+
+
+def in_cluster() -> Api:
+    """The API server of the pod that this process runs in, as its service account.
+
+    The mounted token is read again when it has changed. Raises ``ApiRefusedError`` outside a pod.
+    """
+    configuration = Configuration()
+    try:
+        cast("Any", load_incluster_config)(client_configuration=configuration)
+    except ConfigException as error:
+        raise ApiRefusedError(
+            f"this process is in no pod of a cluster ({error}); the pod needs a service account "
+            "whose token is mounted"
+        ) from error
+    return Api(configuration)
+
+
+def by_kubeconfig(context: str | None = None, file: str | None = None) -> Api:
+    """The API server of a kubeconfig. Raises ``ApiRefusedError`` where it cannot be used."""
+    configuration = Configuration()
+    try:
+        cast("Any", load_kube_config)(
+            config_file=file, context=context, client_configuration=configuration
+        )
+    except (ConfigException, OSError) as error:
+        raise ApiRefusedError(f"kubeconfig: {error}; name a context that it has") from error
+    return Api(configuration)
+
+
+class ConfigMap:
+    """One ConfigMap, which may not be there yet; safe for several threads.
+
+    Every method raises ``HomeAwayError``, and ``ApiRefusedError`` for what waiting does not mend.
+    """
+
+    def __init__(self, api: Api, namespace: str, name: str) -> None:
+        self._api = api
+        self._namespace = namespace
+        self.name = name
+        self._all = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._path = f"{self._all}/{name}"
+
+    def read(self) -> Held | None:
+        """Its data as the last write left it, None where it does not exist."""
+        try:
+            return _held(self._api.call("GET", self._path))
+        except ApiException as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise self._refused(error) from error
+
+    def replace(self, expected: str, data: Mapping[str, str]) -> bool:
+        """Merge ``data`` into it if its ``resourceVersion`` is still ``expected``; else False."""
+        body = {"metadata": {"resourceVersion": expected}, "data": data}
+        return self._merged(body) is not None
+
+    def create(self, data: Mapping[str, str]) -> bool:
+        """Make it with this data; False where it exists."""
+        meta = {"name": self.name, "namespace": self._namespace}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+        try:
+            self._api.call("POST", self._all, body)
+        except ApiException as error:
+            if error.status == _CONFLICT:
+                return False
+            raise self._refused(error) from error
+        return True
+
+    def merge(self, data: Mapping[str, str | None]) -> None:
+        """Set keys, and remove those of None; the others stay as they are. Makes it if need be."""
+        for _ in range(2):
+            if self._merged({"data": data}) is not None:
+                return
+            there = {key: value for key, value in data.items() if value is not None}
+            if self.create(there):
+                return
+        raise HomeAwayError(f"ConfigMap {self.name}: is made and deleted all the time")
+
+    def changes(self, since: str, lasting_s: int, silence_s: float) -> Iterator[Held | None]:
+        """What it becomes after the ``resourceVersion`` ``since``, for so long at most; None where
+        it is deleted. Ends early where the server has forgotten what happened since then."""
+        query = {
+            "watch": "1",
+            "fieldSelector": f"metadata.name={self.name}",
+            "resourceVersion": since,
+            "timeoutSeconds": str(lasting_s),
+        }
+        try:
+            for event in self._api.lines(self._all, query, silence_s):
+                if event["type"] == "ERROR":
+                    return
+                yield None if event["type"] == "DELETED" else _held(event["object"])
+        except ApiException as error:
+            if error.status == _GONE:
+                return
+            raise self._refused(error) from error
+
+    def _merged(self, body: object) -> Held | None:
+        """None where it does not exist or has another ``resourceVersion``."""
+        try:
+            return _held(self._api.call("PATCH", self._path, body, kind=_MERGE))
+        except ApiException as error:
+            if error.status in (_NOT_FOUND, _CONFLICT):
+                return None
+            raise self._refused(error) from error
+
+    def _refused(self, error: ApiException) -> ApiRefusedError:
+        return ApiRefusedError(
+            f"ConfigMap {self._namespace}/{self.name}: the API server refuses it "
+            f"({error.status}: {error.reason}); correct what it names"
+        )
+
+
+def _held(found: Mapping[str, Any]) -> Held:
+    return Held(found["metadata"]["resourceVersion"], found.get("data") or {})
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, LookupError, TypeError):
+        return body[:200].decode(errors="replace")

@@ -1,0 +1,108 @@
+"""The inbox of a driver as a ConfigMap: one key for the proposal, one for each request.
+
+Every write sets or removes keys of its own and leaves the others alone, so that operator, command
+line and driver need no agreement. A write whose answer is lost is done again by whoever asked: the
+same keys with the same content.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+
+from millrace import checked
+from millrace.clock import Clock, SystemClock
+from millrace.errors import NewerFormatError
+from millrace.homes import codec, pods
+from millrace.homes.documents import Proposal, Request
+from millrace.homes.stores import PendingRequest
+from millrace.kube.configmaps import ConfigMap
+
+log = logging.getLogger(__name__)
+
+Data = Mapping[str, str]
+
+
+class InboxMap:
+    """See ``homes.stores.Inbox``. Tokens are the keys of requests without their prefix.
+
+    ``look`` gives the data of the ConfigMap; a driver, which looks often, gives one that asks the
+    API server only where something may have changed (``kube.watching``).
+    """
+
+    def __init__(
+        self,
+        config_map: ConfigMap,
+        look: Callable[[], Data] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._map = config_map
+        self._look = look or (lambda: read_data(config_map))
+        self._clock = clock or SystemClock()
+        self._seen: str | None = None
+        self._read: Proposal | None = None
+        self._done: set[str] = set()
+
+    def propose(self, proposal: Proposal) -> None:
+        self._map.merge({pods.PROPOSAL: _text(proposal)})
+
+    def proposal(self) -> Proposal | None:
+        text = self._look().get(pods.PROPOSAL)
+        if text != self._seen:
+            self._read = None if text is None else self._decoded(text)
+            self._seen = text
+        return self._read
+
+    def _decoded(self, text: str) -> Proposal | None:
+        try:
+            return codec.decode(Proposal, text)
+        except NewerFormatError as error:
+            raise NewerFormatError(f"ConfigMap {self._map.name}: {error}") from error
+        except checked.DamagedError as error:
+            log.warning(
+                "the proposal of ConfigMap %s is ignored: it cannot be read (%s)",
+                self._map.name,
+                error,
+            )
+            return None
+
+    def ask(self, request: Request) -> str:
+        # Tokens sort in the order of asking.
+        token = f"{int(self._clock.now_s() * 1e9):020d}-{secrets.token_hex(4)}"
+        self._map.merge({pods.REQUEST_PREFIX + token: _text(request)})
+        return token
+
+    def requests(self) -> Sequence[PendingRequest]:
+        found = []
+        for key, text in sorted(self._look().items()):
+            if not key.startswith(pods.REQUEST_PREFIX):
+                continue
+            token = key.removeprefix(pods.REQUEST_PREFIX)
+            if token in self._done:
+                continue  # what is looked at may lag behind
+            try:
+                found.append(PendingRequest(token, codec.decode(Request, text)))
+            except NewerFormatError as error:
+                log.warning("request %s is left alone: %s", token, error)
+            except checked.DamagedError as error:
+                log.warning("request %s is dropped: %s", token, error)
+                self.done(token)
+        return found
+
+    def done(self, token: str) -> None:
+        key = pods.REQUEST_PREFIX + token
+        if key in read_data(self._map):
+            self._map.merge({key: None})
+        self._done.add(token)
+
+
+def read_data(config_map: ConfigMap) -> Data:
+    """The data of a ConfigMap, empty where it does not exist. Raises as ``ConfigMap.read``."""
+    held = config_map.read()
+    return {} if held is None else held.data
+
+
+def _text(document: object) -> str:
+    return json.dumps(codec.encode(document))

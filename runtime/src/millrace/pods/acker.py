@@ -1,0 +1,127 @@
+"""The acker's pod: ``python -m millrace.pods acker``, an acker that follows the view's ConfigMap.
+
+It holds nothing that the log does not have, so it may end at any moment. An API server that is away
+leaves it reading where it read last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from millrace.errors import ExitCode, MillraceError
+from millrace.homes import pods
+from millrace.homes.pods import Role
+from millrace.kube.configmaps import ConfigMap, Held, own_api
+from millrace.kube.viewmap import decode
+from millrace.kube.watching import WatchedMap
+from millrace.local.acker import LocalAcker
+from millrace.pods.health import Answer, Beat, serve
+from millrace.pods.identity import (
+    Identity,
+    passwords,
+    private_files,
+    private_scratch,
+    required,
+)
+from millrace.pods.logs import start_logs
+from millrace.pods.termination import tell_end
+from millrace.protocol.types import Member, View
+from millrace.redisserver import open_client
+from millrace.tracking.log import AckLog
+
+log = logging.getLogger("millrace.acker")
+
+LIVE_S = 60.0
+_ANSWER_S = 3.0
+
+
+class Whereabouts:
+    """Where the log is, by the view; asked from the acker's thread, known to others."""
+
+    def __init__(self, name: str, watched: WatchedMap, beat: Beat) -> None:
+        self._name = name
+        self._watched = watched
+        self._beat = beat
+        self._seen: Held | None = None
+        self.view: View | None = None
+
+    def __call__(self) -> Member | None:
+        self._beat()
+        held = self._watched.latest()
+        if held != self._seen:
+            self._seen = held
+            try:
+                _, self.view = decode(self._name, held)
+            except MillraceError as error:
+                # The driver ends by it; until it is mended this acker stays where it is.
+                log.warning("%s", error)
+        return self.view.target[0] if self.view is not None else None
+
+
+class PodAcker(LocalAcker):
+    """An acker that knows whether it reads the log."""
+
+    reads = False
+
+    def restart(self) -> None:
+        self.reads = False
+        super().restart()
+
+    def step(self, *block_s: float) -> bool:
+        found = super().step(*block_s)
+        self.reads = True
+        return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the pod's container to its end; returns an exit code."""
+    parser = argparse.ArgumentParser(prog="millrace.pods acker", description=__doc__)
+    parser.add_argument("--secret", type=Path, default=Path(pods.SECRET_FOLDER))
+    parser.add_argument("--scratch", type=Path, default=Path(pods.SCRATCH_FOLDER))
+    parser.add_argument("--health-port", type=int, default=pods.HEALTH_PORT)
+    options = parser.parse_args(arguments)
+    # What an acker holds outlives it in the log: there is nothing to be put in order.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.OK))
+    try:
+        identity = Identity.of(os.environ)
+        start_logs(Role.ACKER, identity)
+        uid = required(os.environ, pods.UID)
+        private_files()
+        scratch = private_scratch(options.scratch)
+        passwords(options.secret)
+
+        def open_log(url: str) -> AckLog:
+            password = passwords(options.secret)[0]
+            return AckLog(open_client(url, password, answer_s=_ANSWER_S), uid)
+
+        name, beat = pods.view_map(identity.topology), Beat(LIVE_S)
+        watched = WatchedMap(ConfigMap(own_api(), identity.namespace, name))
+        where = Whereabouts(name, watched, beat)
+        acker = PodAcker(identity.pod, where, open_log, scratch / "figures.json")
+
+        def ready() -> Answer:
+            if not watched.known:
+                return Answer(False, f"ConfigMap {name} was not read yet")
+            if where.view is None:
+                return Answer(True, "there is no view yet")
+            text = "reads" if acker.reads else "does not read"
+            return Answer(acker.reads, f"{text} the log on {where.view.target[0].name}")
+
+        serve({pods.LIVE_PATH: beat.answer, pods.READY_PATH: ready}, options.health_port)
+        log.info("serving topology %s", uid)
+        acker.run()
+    except MillraceError as error:
+        tell_end(str(error))
+        log.critical("%s", error)
+        return error.exit_code
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""What the kubelet and the operator ask a pod: answers by HTTP, each made when it is asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from millrace.clock import Clock, SystemClock
+from millrace.homes import pods
+
+log = logging.getLogger(__name__)
+
+_ASKING_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``text`` is one line that says why; ``document`` is sent in its place as JSON."""
+
+    good: bool
+    text: str = ""
+    document: Mapping[str, str] | None = None
+
+
+Questions = Mapping[str, Callable[[], Answer]]
+
+
+class Beat:
+    """Whether something that should go on and on does; safe for several threads."""
+
+    def __init__(self, within_s: float, clock: Clock | None = None) -> None:
+        self._within_s = within_s
+        self._clock = clock or SystemClock()
+        self._last_s = self._clock.monotonic_s()
+
+    def __call__(self) -> None:
+        """It goes on."""
+        self._last_s = self._clock.monotonic_s()
+
+    def answer(self) -> Answer:
+        """Good if it went on lately."""
+        ago_s = self._clock.monotonic_s() - self._last_s
+        return Answer(ago_s <= self._within_s, f"went on {ago_s:.1f} s ago")
+
+
+def serve(questions: Questions, port: int = pods.HEALTH_PORT) -> ThreadingHTTPServer:
+    """Answer on all addresses of the pod until the process ends; the server, for its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _ASKING_S
+
+        def do_GET(self) -> None:
+            ask = questions.get(self.path)
+            if ask is None:
+                self._send(HTTPStatus.NOT_FOUND, "ask for " + ", ".join(questions))
+                return
+            try:
+                answer = ask()
+            except Exception:
+                # The boundary of a request: who cannot say that it is well is not.
+                log.exception("%s", self.path)
+                answer = Answer(False, "cannot be said; see the log")
+            status = HTTPStatus.OK if answer.good else HTTPStatus.SERVICE_UNAVAILABLE
+            document = answer.document
+            self._send(status, answer.text if document is None else json.dumps(dict(document)))
+
+        def _send(self, status: HTTPStatus, text: str) -> None:
+            body = (text + "\n").encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the base's name
+            log.debug(format, *args)
+
+    server = ThreadingHTTPServer(("", port), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
+    return server

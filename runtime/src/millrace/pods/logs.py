@@ -1,0 +1,52 @@
+"""Logs of a pod: one line of JSON each, with the key of the resource that it belongs to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+
+from millrace.homes import pods
+from millrace.homes.pods import Role
+from millrace.pods.identity import Identity
+from millrace.repeats import quiet_repeats
+
+
+class JsonLines(logging.Formatter):
+    """``time`` (UTC), ``level``, ``logger``, ``message``, what the pod is, and a traceback."""
+
+    def __init__(self, role: Role, identity: Identity) -> None:
+        super().__init__()
+        self._of = {
+            "topology": identity.topology,
+            "namespace": identity.namespace,
+            "pod": identity.pod,
+            "role": role.value,
+        }
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **self._of,
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def start_logs(role: Role, identity: Identity) -> None:
+    """Log to standard error from now on, at the level of the environment."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines(role, identity))
+    level = os.environ.get(pods.LOG_LEVEL, "INFO").upper()
+    known = logging.getLevelNamesMapping()
+    logging.basicConfig(level=known.get(level, logging.INFO), handlers=[handler], force=True)
+    if level not in known:
+        logging.warning("%s is %r; use one of %s", pods.LOG_LEVEL, level, ", ".join(known))
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    quiet_repeats()

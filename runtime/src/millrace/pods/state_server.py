@@ -1,0 +1,171 @@
+"""The state server's pod: runs the server, says which incarnation it is, follows its password.
+
+``python -m millrace.pods state-server``. The server's folder is the pod's volume, so a container
+that is started again is a new incarnation that has what the last one had; an empty volume makes an
+empty server. When the server ends the container ends with it: the kubelet starts both again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import redis
+
+from millrace.errors import ExitCode, MillraceError
+from millrace.homes import pods
+from millrace.homes.pods import Role
+from millrace.pods.health import Answer, serve
+from millrace.pods.identity import Identity, PodError, passwords
+from millrace.pods.logs import start_logs
+from millrace.pods.termination import tell_end
+from millrace.redisserver import open_client
+from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
+
+log = logging.getLogger("millrace.state-server")
+
+LOOK_S = 1.0
+"""How often the server and the file of its passwords are looked at."""
+
+_ANSWER_S = 2.0
+_STOP_S = 20.0
+_START_S = 3600.0
+"""A large file may be read for so long: the probe of life says that it goes on."""
+
+
+class ServerPod:
+    """One container's life. ``run`` from the main thread; the answers from any."""
+
+    def __init__(self, identity: Identity, secret: Path, folder: Path, options: EmbeddedOptions):
+        self._identity = identity
+        self._secret = secret
+        self._folder = folder
+        self._options = options
+        self._server: EmbeddedServer | None = None
+        self._accepted: tuple[str, ...] = ()
+        self._stopped = threading.Event()
+
+    def questions(self) -> dict[str, Callable[[], Answer]]:
+        return {
+            pods.LIVE_PATH: self.live,
+            pods.READY_PATH: self.ready,
+            pods.INCARNATION_PATH: self.incarnation,
+        }
+
+    def run(self) -> int:
+        """Serve until the server ends or ``stop`` is called; an exit code. Raises
+        ``MillraceError`` where it does not come up."""
+        accepted = passwords(self._secret)
+        self._server = EmbeddedServer.start(self._folder, self._identity.pod, self._options)
+        self._accept(accepted)
+        log.info("serving as incarnation %s", self._server.address.run_id)
+        while not self._stopped.wait(LOOK_S):
+            if not self._server.alive():
+                code = self._server.process.returncode
+                raise PodError(
+                    f"the state server ended with code {code}; the end of its log:\n"
+                    f"{self._server.log_tail()}"
+                )
+            self._follow_passwords()
+        self._server.stop(_STOP_S)
+        return ExitCode.OK
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def live(self) -> Answer:
+        return Answer(True, "reads its file") if self._server is None else self._answers()
+
+    def ready(self) -> Answer:
+        return Answer(False, "reads its file") if self._server is None else self._answers()
+
+    def incarnation(self) -> Answer:
+        if self._server is None or not self._accepted:
+            return Answer(False, "there is none yet")
+        address = self._server.address
+        url = pods.state_url(self._identity.ip, self._options.port)
+        return Answer(
+            True, document={"name": self._identity.pod, "runId": address.run_id, "url": url}
+        )
+
+    def _answers(self) -> Answer:
+        if not self._accepted:
+            return Answer(False, "its passwords are not set yet")
+        try:
+            self._client().ping()
+        except redis.RedisError as error:
+            return Answer(False, f"does not answer: {error}")
+        return Answer(True, "answers")
+
+    def _client(self) -> redis.Redis:
+        assert self._server is not None
+        return open_client(self._server.address.url, self._accepted[0], answer_s=_ANSWER_S)
+
+    def _follow_passwords(self) -> None:
+        """Whoever is connected stays so; the Secret may be half written or wrong for a while."""
+        try:
+            wanted = passwords(self._secret)
+            if wanted != self._accepted:
+                self._accept(wanted)
+                log.info("%d passwords are accepted from now on", len(wanted))
+        except (PodError, redis.RedisError) as error:
+            log.warning("the passwords stay as they are: %s", error)
+
+    def _accept(self, wanted: tuple[str, ...]) -> None:
+        """Accept these passwords and no others, all at once."""
+        assert self._server is not None
+        own = self._accepted[0] if self._accepted else self._server.address.password
+        client = open_client(self._server.address.url, own, answer_s=_ANSWER_S)
+        rules = ["resetpass", *(f">{one}" for one in wanted)]
+        cast("Any", client).execute_command("ACL", "SETUSER", "default", *rules)
+        client.close()
+        self._accepted = wanted
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the pod's container to its end; returns an exit code."""
+    parser = argparse.ArgumentParser(prog="millrace.pods state-server", description=__doc__)
+    parser.add_argument("--secret", type=Path, default=Path(pods.SECRET_FOLDER))
+    parser.add_argument("--work", type=Path, default=Path(pods.WORK_FOLDER))
+    parser.add_argument("--port", type=int, default=pods.STATE_PORT)
+    parser.add_argument("--health-port", type=int, default=pods.HEALTH_PORT)
+    options = parser.parse_args(arguments)
+    try:
+        identity = Identity.of(os.environ)
+        start_logs(Role.STATE_SERVER, identity)
+        server = EmbeddedOptions(
+            max_memory_bytes=_max_memory(os.environ.get(pods.MAX_MEMORY, "0")),
+            port=options.port,
+            start_timeout_s=_START_S,
+            password=passwords(options.secret)[0],
+            also=_also(identity.ip),
+        )
+        pod = ServerPod(identity, options.secret, options.work / "state", server)
+        signal.signal(signal.SIGTERM, lambda *_: pod.stop())
+        serve(pod.questions(), options.health_port)
+        return pod.run()
+    except MillraceError as error:
+        tell_end(str(error))
+        log.critical("%s", error)
+        return error.exit_code
+
+
+def _max_memory(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise PodError(f"{pods.MAX_MEMORY} is {text!r}; write a number of bytes, or 0 for no limit")
+    return int(text)
+
+
+def _also(ip: str) -> tuple[str, ...]:
+    return () if ip == "127.0.0.1" else (ip,)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

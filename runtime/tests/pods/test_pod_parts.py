@@ -1,0 +1,237 @@
+"""What all pods are made of: who they are, secrets, health, an executor's JVM, Spark's settings."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import urllib.error
+import urllib.request
+
+import pytest
+
+from millrace.engine.jobs.session import SHIPPED, SessionSettings, session_conf
+from millrace.homes import pods
+from millrace.homes.documents import Status
+from millrace.homes.pods import Role
+from millrace.pods import __main__ as entry
+from millrace.pods import executor
+from millrace.pods.driver import readiness
+from millrace.pods.health import Answer, Beat, serve
+from millrace.pods.identity import Identity, PodError, derived, passwords
+from millrace.pods.logs import JsonLines
+from millrace.pods.spark import cluster_conf
+from millrace.pods.termination import LONGEST, tell_end
+from millrace_e2e.podprocess import PASSWORD, environment, make_secret
+
+IDENTITY = Identity("words", "default", "words-driver-3", "10.1.2.3")
+
+
+def test_an_unknown_role_is_named(capsys):
+    assert entry.main(["bakery"]) == 2
+    assert entry.main([]) == 2
+    said = capsys.readouterr().err
+    for role in Role:
+        assert role in said
+    assert entry._MODULES.keys() == set(Role)
+
+
+@pytest.mark.parametrize("name", [pods.POD_NAME, pods.POD_NAMESPACE, pods.POD_IP, pods.TOPOLOGY])
+def test_a_variable_that_is_missing_is_named(name):
+    given = environment("words-acker-0")
+    assert Identity.of(given).pod == "words-acker-0"
+    del given[name]
+    with pytest.raises(PodError, match=f"{name} is missing.*pods.md"):
+        Identity.of(given)
+
+
+def test_all_lines_are_passwords_and_the_first_is_used(tmp_path):
+    secret = make_secret(tmp_path / "secret", "b" * 40, PASSWORD)
+    assert passwords(secret) == ("b" * 40, PASSWORD)
+    (secret / pods.PASSWORD_KEY).unlink()
+    with pytest.raises(PodError, match="password: cannot be read"):
+        passwords(secret)
+
+
+def test_keys_of_a_run_differ_by_secret_nonce_and_purpose(tmp_path):
+    one, other = make_secret(tmp_path / "one"), make_secret(tmp_path / "other")
+    (other / pods.RUN_KEY).write_text("s" * 64)
+    keys = [
+        derived(one, "n", "run"),
+        derived(one, "n", "spark"),
+        derived(one, "m", "run"),
+        derived(other, "n", "run"),
+    ]
+    assert len(set(keys)) == 4
+    assert derived(one, "n", "run") == keys[0]
+    assert all(len(key) == 32 for key in keys)
+    (one / pods.RUN_KEY).write_text("short\n")
+    with pytest.raises(PodError, match="run-key: has less than 32"):
+        derived(one, "n", "run")
+
+
+class Hands:
+    """A clock that is moved by hand."""
+
+    at_s = 0.0
+
+    def monotonic_s(self):
+        return self.at_s
+
+    def now_s(self):
+        return self.at_s
+
+
+def test_health_says_what_is_true_and_why():
+    hands = Hands()
+    beat = Beat(60.0, hands)
+
+    def broken() -> Answer:
+        raise RuntimeError("no idea")
+
+    server = serve({"/live": beat.answer, "/broken": broken}, 0)
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+
+    def ask(path):
+        try:
+            with urllib.request.urlopen(url + path, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    assert ask("/live") == (200, "went on 0.0 s ago\n")
+    hands.at_s = 60.5
+    assert ask("/live") == (503, "went on 60.5 s ago\n")
+    beat()
+    assert ask("/live")[0] == 200
+    assert ask("/broken") == (503, "cannot be said; see the log\n")
+    assert ask("/elsewhere") == (404, "ask for /live, /broken\n")
+    server.shutdown()
+    server.server_close()
+
+
+RUNNING = {"state": "running", "execution": 4, "phase": "open", "spark": "running", "sealed": 7}
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"execution": None}, "holds no execution yet"),
+        ({"state": "failed", "reason": "no"}, "execution 4, failed: no"),
+        ({"phase": "moving"}, "execution 4, the view is moving"),
+        ({"spark": "starting"}, "execution 4, Spark is starting"),
+        ({}, "execution 4, window 7 is sealed"),
+    ],
+)
+def test_a_driver_is_ready_when_windows_can_be_run(changed, text):
+    assert readiness(Status(**RUNNING | changed)) == Answer(not changed, text)
+
+
+def test_a_log_line_with_an_error_is_one_line():
+    lines = JsonLines(Role.DRIVER, IDENTITY)
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError as error:
+        info = (type(error), error, error.__traceback__)
+    record = logging.LogRecord("millrace.x", logging.ERROR, "f", 1, "a\nb %s", ("c",), info)
+    text = lines.format(record)
+    assert "\n" not in text
+    told = json.loads(text)
+    assert told["message"] == "a\nb c"
+    assert "ValueError: first\nsecond" in told["traceback"]
+
+
+def test_the_message_of_an_end_is_for_the_kubelet_alone(tmp_path):
+    file = tmp_path / "termination-log"
+    tell_end("nobody asked", file)
+    assert not file.exists()
+    file.touch()
+    tell_end("ä" * LONGEST, file)
+    assert 4090 > len(file.read_bytes()) > LONGEST - 2
+
+
+def started_by_spark():
+    """What Spark's scheduler sets in an executor's container."""
+    return {
+        "SPARK_JAVA_OPT_10": "-Dspark.z=10",
+        "SPARK_JAVA_OPT_2": "-Dspark.a=2 3",
+        "SPARK_EXECUTOR_MEMORY": "1024m",
+        "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.1.2.3:7078",
+        "SPARK_EXECUTOR_ID": "1",
+        "SPARK_EXECUTOR_CORES": "2",
+        "SPARK_APPLICATION_ID": "spark-1",
+        "SPARK_EXECUTOR_POD_IP": "10.1.2.4",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        "SPARK_EXECUTOR_POD_NAME": "words-driver-3-exec-1",
+    }
+
+
+def test_an_executor_is_the_jvm_that_spark_asks_for(tmp_path):
+    given = started_by_spark()
+    line = executor.command("/usr/bin/java", tmp_path, given)
+    assert line[:5] == ["/usr/bin/java", "-Dspark.a=2 3", "-Dspark.z=10", "-Xms1024m", "-Xmx1024m"]
+    backend = line.index("org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend")
+    assert line[backend - 2 : backend] == ["-cp", str(tmp_path / "jars" / "*")]
+    arguments = dict(zip(line[backend + 1 :: 2], line[backend + 2 :: 2], strict=True))
+    assert arguments["--driver-url"] == given["SPARK_DRIVER_URL"]
+    assert arguments["--podName"] == "words-driver-3-exec-1"
+    del given["SPARK_EXECUTOR_CORES"]
+    with pytest.raises(PodError, match="SPARK_EXECUTOR_CORES is missing"):
+        executor.command("/usr/bin/java", tmp_path, given)
+
+
+def test_the_backend_and_its_arguments_are_those_of_the_spark_that_is_installed():
+    """The class is in Spark's jar, and the jar knows each argument."""
+    import zipfile
+
+    jars = list((executor.spark_home() / "jars").glob("spark-kubernetes_*.jar"))
+    with zipfile.ZipFile(jars[0]) as jar:
+        assert executor._BACKEND.replace(".", "/") + ".class" in jar.namelist()
+
+
+def conf(tmp_path, **settings):
+    given = environment(
+        "words-driver-3",
+        KUBERNETES_SERVICE_HOST="10.96.0.1",
+        KUBERNETES_SERVICE_PORT="443",
+        MILLRACE_IMAGE="millrace/runtime:1",
+    )
+    cluster = cluster_conf(IDENTITY, given, tmp_path / "executor.yaml", tmp_path, "n0nce")
+    wanted = {"name": "words", "folder": tmp_path, "instances": 2, "cluster": cluster, **settings}
+    return session_conf(SessionSettings(**wanted))
+
+
+def test_executors_are_pods_of_the_drivers_own(tmp_path):
+    found = conf(tmp_path)
+    assert found["spark.master"] == "k8s://https://10.96.0.1:443"
+    assert found["spark.driver.host"] == "10.1.2.3"
+    assert found["spark.executor.instances"] == "2"
+    assert found["spark.kubernetes.driver.pod.name"] == "words-driver-3"
+    assert found["spark.kubernetes.container.image"] == "millrace/runtime:1"
+    assert found[SHIPPED] == "true"
+    assert "spark.authenticate.secret" not in found
+    assert found["spark.authenticate"] == "true"
+    assert found["spark.network.crypto.enabled"] == "true"
+    assert (
+        conf(tmp_path, conf={"spark.executor.memoryOverhead": "2g"})[
+            "spark.executor.memoryOverhead"
+        ]
+        == "2g"
+    )
+
+
+def test_no_secret_of_the_run_is_in_what_the_pods_of_executors_show(tmp_path):
+    """Whoever may read pods reads Spark's settings for them; the nonce alone is there."""
+    secret = make_secret(tmp_path / "secret")
+    keys = [derived(secret, "n0nce", purpose).hex() for purpose in ("run", "spark")]
+    shown = json.dumps(conf(tmp_path))
+    assert "n0nce" in shown
+    for private in (*keys, PASSWORD, "r" * 64):
+        assert private not in shown
+
+
+def test_without_executors_nothing_of_the_cluster_is_set(tmp_path):
+    found = session_conf(SessionSettings("words", tmp_path))
+    assert found["spark.master"].startswith("local[")
+    assert not [key for key in found if key.startswith("spark.kubernetes") or key == SHIPPED]
+    assert os.path.isabs(found["spark.local.dir"])
