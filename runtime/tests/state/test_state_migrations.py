@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,9 @@ from millrace.protocol.types import Segment
 from millrace.state.errors import StateMigrationError, StateSchemaError
 from millrace.state.keyed import blobs, query
 from millrace.state.keyed.ages import UPDATED
+from millrace.state.keyed.cache import StateCache, StateKey
 from millrace.state.keyed.dictstate import DictState
+from millrace.state.keyed.loading import Extent
 from millrace.state.keyed.migrations import Migration, Migrations
 
 K = 8
@@ -103,6 +106,30 @@ def test_the_time_of_the_last_update_stays() -> None:
     assert blobs.read(state.base().data).column(UPDATED).to_pylist() == [1_000]
     state.begin(1_100)
     assert blobs.read(state.base().data).num_rows == 0
+
+
+def test_what_has_expired_is_not_migrated() -> None:
+    seen = []
+    blob = old_blob({1: 2}, ttl_ms=100)
+    held = Segment("old", 1, blob.groups, False, blob.rows, len(blob.data), blob.digest)
+
+    def opened(time_ms: int) -> DictState:
+        key = StateKey("uid", "counts", (1 << K) - 1)
+
+        def make() -> DictState:
+            return today(lambda held: seen.append(held) or {"n": held["n"]}, ttl_ms=100)
+
+        def load(parts: Sequence[Extent]) -> list[bytes]:
+            return [part.of(blob.data) for part in parts]
+
+        return StateCache().open(key, (held,), make, load, None, time_ms).state
+
+    state = opened(1_100)
+    row = int(state.find([pa.array([1])])[0])
+    assert state.values[row] == {"n": None, "last": None}
+    assert seen == []
+    opened(1_099)
+    assert seen == [{"n": 2}]
 
 
 def test_state_of_both_forms_is_shown_with_the_columns_of_either() -> None:

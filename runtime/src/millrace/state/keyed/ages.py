@@ -88,6 +88,10 @@ class Ages:
         """Mask of the rows that have expired."""
         return is_expired(self._held[rows], self._ttl_ms, self.now_ms)
 
+    def past(self, times: Array) -> Array:
+        """Mask of the times (int64) of rows of an object that have expired."""
+        return is_expired(times, self._ttl_ms, self.now_ms)
+
     def sweep_due(self) -> bool:
         """Whether it is worth a look which keys have expired; asked once a window."""
         if self.now_ms - self._swept_ms < self._ttl_ms / SWEEPS:

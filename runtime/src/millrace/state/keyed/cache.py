@@ -185,6 +185,7 @@ class StateCache:
             wanted = links(chain, holds)
         missing = _missing(wanted, entry)
         if missing:
+            entry.state.begin(time_ms)  # what has expired by then is not looked at
             for batches in read_links(missing, load, entry.state.kind):
                 for batch in batches:
                     entry.state.apply(batch)

@@ -226,7 +226,7 @@ class DictState:
         if batch.schema.remove_metadata() == self.schema:
             columns = [batch.column(name).to_pylist() for name in names]
         else:
-            columns = self._migrated(batch, names)
+            columns = self._migrated(batch, names, times)
         self._changing = True
         self._table.begin()
         known = self._table.rows
@@ -245,7 +245,7 @@ class DictState:
 
     # -- helpers
 
-    def _migrated(self, batch: pa.RecordBatch, names: list[str]) -> list[list[Any]]:
+    def _migrated(self, batch: pa.RecordBatch, names: list[str], times: Array) -> list[list[Any]]:
         """Columns of today from rows of other columns. Raises ``StateSchemaError``."""
         fields = list(batch.schema.remove_metadata())
         others = fields[len(self._keys) : -1]
@@ -258,9 +258,10 @@ class DictState:
                 "give the processor another name, or start over with --fresh"
             )
         rows = []
+        gone = np.zeros(len(times), bool) if self._ages is None else self._ages.past(times)
         for at, held in enumerate(batch.select([field.name for field in others]).to_pylist()):
-            if not _present(held):
-                rows.append(self.empty)
+            if gone[at] or not _present(held):
+                rows.append(self.empty)  # user code never sees what has expired
                 continue
 
             def key(at: int = at) -> str:
