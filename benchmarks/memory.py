@@ -1,12 +1,14 @@
 """Memory of every process over 10,000 small windows: ``make bench NAME=memory``.
 
 A tracked word count under ExactlyOnce runs in windows of 20 lines. Once a second the resident
-memory of the driver, its JVM, the acker, the state server and the Python workers is noted; the
-JVM's heap is what its collector says is left after each collection. A line is fitted by least
-squares to the last four fifths of every series: its slope is what a window leaves behind.
+memory of the driver, its JVM, the acker, the state server and the Python workers is noted, and how
+many keys the state server and how many files the work folder have; the JVM's heap is what its
+collector says is left after each collection. A line is fitted by least squares to the last four
+fifths of every series: its slope is what a window leaves behind.
 
-Writes ``out/memory.png`` and ``out/memory.csv``. The last line is one JSON object: slopes in bytes
-a window, and ``bytes_per_root``, what the acker says that it held for each root it judged.
+Writes ``out/memory.png`` and ``out/memory.csv``. The last line is one JSON object: slopes in bytes,
+keys or files a window, and ``bytes_per_root``, what the acker says that it held for each root it
+judged.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -32,6 +35,10 @@ from measure import check, last_line, machine, stop_cleanly
 from sides import MillraceSide
 from wordcount import OUT, word_count
 
+from millrace.errors import MillraceError
+from millrace.local.inspect.reading import reachable
+from millrace.local.workdir import find_folder
+
 WARM = 0.2
 """Share of the windows at the beginning that is not looked at: caches fill, code is compiled."""
 
@@ -40,6 +47,9 @@ COLLECT_EARLY = "-XX:-G1UseAdaptiveIHOP -XX:InitiatingHeapOccupancyPercent=1"
 
 _COLLECTION = re.compile(r"^\[([\d.]+)s\].*Pause.* \d+M->(\d+)M\(")
 _LIST_S = 30.0
+
+COUNTS = ("keys", "files")
+"""Series that are no memory."""
 
 
 @dataclass
@@ -90,9 +100,10 @@ def main() -> None:
     plot(series, OUT / "memory.png")
     for name, one in series.items():
         _, sizes = one.settled()
+        unit, size = (name, 1) if name in COUNTS else ("MiB", 1 << 20)
         print(
-            f"  {name:16s} {sizes[0] / 2**20:8.1f} MiB after a fifth, {sizes[-1] / 2**20:8.1f} at "
-            f"the end, {one.slope():10.1f} bytes a window"
+            f"  {name:16s} {sizes[0] / size:8.1f} {unit} after a fifth, {sizes[-1] / size:8.1f} at "
+            f"the end, {one.slope():10.3f} {'bytes' if unit == 'MiB' else unit} a window"
         )
     if not options.keep:
         shutil.rmtree(run, ignore_errors=True)
@@ -126,9 +137,22 @@ def watch(
                 continue
             series[name].windows.append(shown)
             series[name].sizes.append(size)
+        for name, count in counts(side).items():
+            series[name].windows.append(shown)
+            series[name].sizes.append(count)
         if shown // 1000 > before // 1000:
             print(f"  window {shown:,}", flush=True)
     return dict(series), clock
+
+
+def counts(side: MillraceSide) -> dict[str, int]:
+    """Keys of the state server, and files of the work folder."""
+    files = sum(len(names) for _, _, names in os.walk(side.workdir))
+    try:
+        with reachable(find_folder(side.workdir)) as clients:
+            return {"files": files, "keys": sum(int(one.redis.dbsize()) for one in clients)}
+    except MillraceError:
+        return {"files": files}
 
 
 def _name(row: dict[str, Any]) -> str:
@@ -185,6 +209,8 @@ def plot(series: dict[str, Series], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(9, 5))
     for name, one in sorted(series.items()):
+        if name in COUNTS:
+            continue
         style = ":" if name == "jvm heap" else "-"
         axes.plot(one.windows, np.array(one.sizes) / 2**20, style, label=name, linewidth=1)
     axes.set_xlabel("window")
