@@ -113,7 +113,7 @@ def test_only_what_goes_wrong_in_a_row_counts(driver, monkeypatch):
             performer.perform(COPY)
             assert isinstance(events.get(timeout=WAIT_S), e.CopyFailed)
         with monkeypatch.context() as mended:
-            mended.setattr(stores, "copy", lambda action, _: e.Copied(action.stamp))
+            mended.setattr(stores, "copy", lambda action, *_: e.Copied(action.stamp))
             performer.perform(COPY)
             assert events.get(timeout=WAIT_S) == e.Copied(STAMP)
 

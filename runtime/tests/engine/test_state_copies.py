@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from millrace.engine.driver.stores import GivenUpError, Stores
+from millrace.clock import Clock
+from millrace.engine.driver.stores import CopyProgress, GivenUpError, Stores
 from millrace.errors import StateServerError
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
 from millrace.protocol.server import Found, Stamped
-from millrace.protocol.types import Phase, Record, Sealed, Segment, Staged, Stamp, Tag, View
+from millrace.protocol.types import Member, Phase, Record, Sealed, Segment, Staged, Stamp, Tag, View
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedServer
 from millrace.state.errors import UnreachableError
@@ -111,6 +112,66 @@ def test_what_is_nowhere_is_named(world: World) -> None:
     assert isinstance(told, e.CopyFailed)
     assert "object b is on no state server any more" in told.reason
     assert told.lost
+
+
+def test_a_learner_takes_what_there_is_and_windows_may_have_superseded_the_rest(
+    world: World,
+) -> None:
+    """m2 is to join; "b" was deleted after the record that names it was committed."""
+    world.put(0, "a", "c")
+    world.put(1, "a", "c")
+    members = tuple(world.members[:3])
+    view = View(UID, 1, 2, Phase.OPEN, 1, members[:2], members, 2, OWNERS)
+    steps: list[tuple[int, int, int]] = []
+    lesson = e.CopyObjects(STAMP, record("a", "b", "c"), view, members[:2], learning=True)
+    told = world.stores.copy(lesson, step=lambda *step: steps.append(step))
+    assert told == e.Copied(STAMP)
+    assert world.held(2) == {"c"}
+    assert steps == [(1, 2, 0), (2, 2, len(b"bytes of c"))]
+
+
+class HandClock(Clock):
+    """Goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+
+class TestProgress:
+    """What a copy tells, and how much of the time it takes while windows go on."""
+
+    def run(self, learning: bool, each_s: float, objects: int) -> tuple[list[str], list[float]]:
+        clock, told, rests = HandClock(), [], []
+
+        def rest(pause_s: float) -> None:
+            rests.append(pause_s)
+            clock.at_s += pause_s
+
+        view = View(UID, 1, 2, Phase.OPEN, 1, (), (Member("m0", "0", "redis://h:1"),), 2, OWNERS)
+        lesson = e.CopyObjects(STAMP, record(), view, (), learning)
+        step = CopyProgress(lesson, lambda notify: told.append(notify.text), clock, rest)
+        for done in range(1, objects + 1):
+            clock.at_s += each_s
+            step(done, objects, done * 1_000_000)
+        return told, rests
+
+    def test_a_short_one_says_nothing(self) -> None:
+        assert self.run(False, 0.1, 19) == ([], [])
+
+    def test_a_long_one_tells_how_far_it_is_and_its_end(self) -> None:
+        told, rests = self.run(False, 1.0, 15)
+        assert [text.split()[0] for text in told] == ["2", "12", "15"]
+        assert told[-1] == "15 of 15 objects, 15.0 MB, are copied to m0; windows wait"
+        assert rests == []
+
+    def test_one_beside_windows_rests_as_long_as_it_works(self) -> None:
+        told, rests = self.run(True, 1.0, 15)
+        assert rests == [1.0] * 14
+        assert told[0].startswith("2 of 15")
+        assert all(text.endswith("; windows go on") for text in told)
 
 
 def test_nobody_is_told_to_start_over_while_one_that_may_hold_the_rest_is_silent(

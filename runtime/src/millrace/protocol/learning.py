@@ -10,9 +10,6 @@ A learner is stamped under the open view. It takes objects and no record, is no 
 is read from it. What it has learned is never taken for complete: the view that moves then reads
 the record anew and copies what is lacking (rules 13 to 15), which is little. So whoever dies at any
 point leaves objects behind that no record names there, and the next driver goes on from the view.
-
-Simulated, and off in production (``Settings.learners``): what a join costs there with and without
-it has not been measured.
 """
 
 from __future__ import annotations

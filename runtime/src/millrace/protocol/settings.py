@@ -26,7 +26,7 @@ class Settings:
     callbacks: bool = False
     dead_limit: DeadLimit = NO_LIMIT
     learners: bool = False
-    """Servers that join learn the objects while windows go on; production does not ask for it."""
+    """Servers that join learn the objects while windows go on."""
     components: Components | None = None
     """What the topology consists of; None where it is never edited."""
     restores: bool = False

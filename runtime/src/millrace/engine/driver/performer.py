@@ -19,7 +19,7 @@ from millrace.engine.driver.planner import Planner
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.room import Room
 from millrace.engine.driver.snapshots import SnapshotTaker
-from millrace.engine.driver.stores import GivenUpError, Stores
+from millrace.engine.driver.stores import CopyProgress, GivenUpError, Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.runner import AttemptDied, AttemptResult, AttemptRunner, SparkGone
 from millrace.engine.program.cutting import cut_intent
@@ -84,7 +84,7 @@ class RealPerformer:
         self._pending: set[AttemptId] = set()
         self._over: set[AttemptId] = set()
         self._unforgotten: set[AttemptId] = set()
-        self._copying: Stamp | None = None
+        self._copying: tuple[Stamp, View] | None = None
         self._moving: Stamp | None = None
 
     def perform(self, action: e.Action) -> list[e.Event]:
@@ -222,19 +222,20 @@ class RealPerformer:
         return []
 
     def _copy_objects(self, action: e.CopyObjects) -> list[e.Event]:
-        # The machine asks again while it waits; one copy under a stamp is enough.
-        if self._copying != action.stamp:
-            self._copying = action.stamp
+        # The machine asks again while it waits; one copy for a view is enough.
+        if self._copying != (action.stamp, action.view):
+            self._copying = action.stamp, action.view
             # A thread for each: the one before may wait for a server that the new view leaves out.
             Thread(target=self._copy, args=(action,), name="copy", daemon=True).start()
         return []
 
     def _copy(self, action: e.CopyObjects) -> None:
         def wanted() -> bool:
-            return self._copying == action.stamp
+            return self._copying == (action.stamp, action.view)
 
         try:
-            event = self._equipment.stores.copy(action, wanted)
+            step = CopyProgress(action, self._notify)
+            event = self._equipment.stores.copy(action, wanted, step)
             self._copies.worked()
         except GivenUpError:
             return

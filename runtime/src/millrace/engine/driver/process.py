@@ -95,6 +95,7 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
         backoff=Backoff(spec.ackers.max_replays, spec.ackers.backoff.seconds),
         max_records=spec.window.max_records,
         copies=spec.state_servers.copies,
+        learners=True,
         key_groups=spec.key_groups,
         dead_limit=DeadLimit(spec.dead_letters.max_percent),
         restores=spec.on_state_loss is OnStateLoss.RESTORE,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from millrace import crash
+from millrace.clock import Clock, SystemClock
 from millrace.errors import MillraceError, StateServerError
 from millrace.ids import Execution
 from millrace.protocol import events as e
@@ -36,6 +38,52 @@ class LostObjectError(StateServerError):
 
 class GivenUpError(StateServerError):
     """Nobody waits for a copy any more: another view has taken the place of its own."""
+
+
+Step = Callable[[int, int, int], None]
+"""Told after each object of a copy: how many are done, of how many, and the bytes so far."""
+
+
+class CopyProgress:
+    """Tells how a copy goes, where that takes long, and leaves the windows their share of the time.
+
+    One that windows go on beside rests after each object as long as that took.
+    """
+
+    FIRST_S = 2.0
+    """Shorter copies are not worth a word, in seconds."""
+    EVERY_S = 10.0
+
+    def __init__(
+        self,
+        action: e.CopyObjects,
+        tell: Callable[[e.Notify], object],
+        clock: Clock | None = None,
+        rest: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._action = action
+        self._tell = tell
+        self._clock = clock or SystemClock()
+        self._rest = rest
+        self._begun_s = self._last_s = self._clock.monotonic_s()
+        self._told_s: float | None = None
+
+    def __call__(self, done: int, of: int, size: int) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._worth_telling(now_s, done == of):
+            self._told_s = now_s
+            beside = "windows go on" if self._action.learning else "windows wait"
+            names = ", ".join(sorted({m.name for m in self._action.view.target}))
+            text = f"{done:,} of {of:,} objects, {size / 1e6:,.1f} MB, are copied to {names}"
+            self._tell(e.Notify("StateCopying", f"{text}; {beside}"))
+        if self._action.learning and done < of:
+            self._rest(now_s - self._last_s)
+        self._last_s = self._clock.monotonic_s()
+
+    def _worth_telling(self, now_s: float, last: bool) -> bool:
+        if self._told_s is None:
+            return not last and now_s - self._begun_s >= self.FIRST_S
+        return last or now_s - self._told_s >= self.EVERY_S
 
 
 class Stores:
@@ -91,12 +139,18 @@ class Stores:
             return e.Refused(member, stamp, "stamp", stamp)
         return e.RecordAck(member, stamp, record.tag.seq)
 
-    def copy(self, action: e.CopyObjects, wanted: Callable[[], bool] = lambda: True) -> e.Event:
+    def copy(
+        self,
+        action: e.CopyObjects,
+        wanted: Callable[[], bool] = lambda: True,
+        step: Step = lambda *_: None,
+    ) -> e.Event:
         """Bring every object that the record names to its owners, from any source that has it.
 
         Names are listed once for each member, those of a source that is no owner only where no
         owner gives something; only that is read and written. A source that does not answer is
-        passed over as long as another has the object. Raises ``GivenUpError`` once ``wanted``
+        passed over as long as another has the object; what windows have superseded meanwhile is
+        passed over where those to come learn beside them. Raises ``GivenUpError`` once ``wanted``
         says no, and what waiting does not mend.
         """
         silent: dict[Member, str] = {}
@@ -104,7 +158,9 @@ class Stores:
             held = {m: self._names(m, action.stamp) for m in action.view.target}
             others = [m for m in action.sources if m not in held]
             elsewhere = _elsewhere(action.record)
-            for name, lacking in missing(_named(action.record), action.view, held):
+            todo = list(missing(_named(action.record), action.view, held))
+            size = 0
+            for done, (name, lacking) in enumerate(todo, 1):
                 if not wanted():
                     raise GivenUpError(f"the copy for {action.stamp} is not wanted any more")
                 data = self._find([m for m in held if name in held[m]], action.stamp, name, silent)
@@ -116,8 +172,10 @@ class Stores:
                 if data is not None:
                     for member in lacking:
                         self._store(member, action.stamp, name, data)
-                elif name not in elsewhere:
+                    size += len(data) * len(lacking)
+                elif name not in elsewhere and not action.learning:
                     _nowhere(name, silent, _unheard(action))
+                step(done, len(todo), size)
             crash.reached("driver.copied")
         except SilentMemberError as error:
             log.warning("%s", error)
