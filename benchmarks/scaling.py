@@ -183,7 +183,8 @@ def scale(side: MillraceSide, what: str, count: int) -> None:
 
 def owners(side: MillraceSide) -> list[list[str]]:
     """Of every key group, by the view's document."""
-    found: list[list[str]] = json.loads((side.workdir / "view.json").read_text())["view"]["owners"]
+    document = json.loads((side.workdir / "view.json").read_text())["view"]
+    found: list[list[str]] = json.loads(document)["value"]["owners"]
     return found
 
 
