@@ -83,10 +83,10 @@ class MillraceSide:
     """A ``millrace run`` with all its processes, over a folder into which files arrive.
 
     ``spec`` is the topology's spec; its source must read ``input``, its sink write ``output``,
-    both beside the topology file.
+    both beside the topology file. ``standby``: how many drivers stand by.
     """
 
-    def __init__(self, name: str, spec: Mapping[str, Any], folder: Path) -> None:
+    def __init__(self, name: str, spec: Mapping[str, Any], folder: Path, standby: int = 0) -> None:
         self.name = name
         self.output = folder / "output"
         self.workdir = folder / "work"
@@ -96,11 +96,13 @@ class MillraceSide:
         self._rounds = 0
         self._log = folder / "log.txt"
         topology = folder / "topology.yaml"
+        spark = dict(spec.get("spark", {}))
+        spark["driver"] = {**spark.get("driver", {}), "standby": standby}
         document = {
             "apiVersion": "millrace.dev/v1alpha1",
             "kind": "StreamTopology",
             "metadata": {"name": name},
-            "spec": spec,
+            "spec": {**spec, "spark": spark},
         }
         topology.write_text(json.dumps(document, indent=1))
         command = [sys.executable, "-m", "millrace.cli.app", "run", str(topology)]

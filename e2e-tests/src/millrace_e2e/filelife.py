@@ -284,7 +284,7 @@ def topology(max_records: int, order: str, spark: dict[str, str]) -> dict[str, o
             "window": {"maxRecords": max_records, "maxInterval": "20ms"},
             "keyGroups": 16,
             "code": {"path": os.fspath(Path(__file__).with_name("apps"))},
-            "spark": {"conf": spark, "driver": {"memory": "512m"}},
+            "spark": {"conf": spark, "driver": {"memory": "512m", "standby": 0}},
             "sources": [
                 {"name": "lines", "files": {"path": "texts", "watch": True, "order": order}}
             ],

@@ -25,7 +25,11 @@ ENTRIES = "rows"
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What differs between histories. ``redis`` is the URL of a server for two further sinks,
-    ``numbers`` the function that numbers the lines of each bucket."""
+    ``numbers`` the function that numbers the lines of each bucket.
+
+    ``standby`` None is the product's own default; a second Spark for each history that does not
+    look at it would only make all of them slower.
+    """
 
     guarantee: str = "ExactlyOnce"
     max_records: int = 1000
@@ -42,6 +46,7 @@ class Shape:
     state_memory: str | None = None
     numbers: str = "number"
     ttl: str | None = None
+    standby: int | None = 0
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -94,7 +99,8 @@ def _settings(shape: Shape) -> dict[str, Any]:
         "code": {"path": str(APPS)},
         "spark": {
             "conf": conf,
-            "driver": {"memory": "512m"},
+            "driver": {"memory": "512m"}
+            | ({} if shape.standby is None else {"standby": shape.standby}),
             "executors": {"instances": shape.executors, "cores": 1, "memory": "512m"},
         },
         "sources": [
@@ -166,7 +172,7 @@ def remembered(of_a_window: int, watch: bool = False, **spec: Any) -> dict[str, 
             "window": {"maxRecords": of_a_window, "maxInterval": "50ms"},
             "code": {"path": str(APPS)},
             "parallelism": 2,
-            "spark": {"conf": quick, "driver": {"memory": "512m"}},
+            "spark": {"conf": quick, "driver": {"memory": "512m", "standby": 0}},
             "sources": [
                 {"name": "lines", "files": {"path": "texts", "format": "text", "watch": watch}}
             ],

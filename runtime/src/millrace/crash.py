@@ -65,6 +65,13 @@ SNAPSHOT_POINTS = {
 }
 """The same of snapshots."""
 
+STANDBY_POINTS = {
+    "standby.begun": "a driver that stands by has begun, nothing of it is up",
+    "standby.ready": "all of it is up, and it waits",
+    "standby.told": "it is told to take over, nothing is claimed",
+}
+"""The same of a driver that stands by; what it reaches from then on is a driver's."""
+
 _counts: dict[str, int] = {}
 
 

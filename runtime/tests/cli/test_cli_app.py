@@ -125,6 +125,12 @@ def test_the_drawing_shows_graph_and_passes():
     assert lines[first + 1] == "│ lines  split │"
     assert "exchange: split → counts, by word" in "".join(lines[first:second])
     assert lines[second + 1] == "│ counts  totals │"
+    assert "stands by" not in done.stdout
+
+
+def test_the_drawing_says_that_a_driver_stands_by():
+    done = run("describe", "--no-code", str(EXAMPLE), "--set", "spec.spark.driver.standby=1")
+    assert "128 key groups, a driver that stands by" in " ".join(done.stdout.split())
 
 
 def test_a_fan_in_is_drawn_once_and_named_again(copy):

@@ -406,6 +406,13 @@ CASES: dict[str, list[Case]] = {
             **sees(lambda s: s.conf["spark.driver.memory"], "1g", "3g"),
         )
     ],
+    "spec.spark.driver.standby": [
+        case(
+            "spec.spark.driver.standby=0",
+            **sees(lambda s: s.processes.standby is not None, True, False),
+            reason="the next run begins with it",
+        )
+    ],
     "spec.spark.executors.instances": [
         case(
             "spec.spark.executors.instances=2",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from millrace.clock import SystemClock
@@ -43,6 +43,15 @@ def specification(role: str, name: str, folder: Path) -> ProcessSpec:
     return ProcessSpec(name, role, command, folder=folder, tree=role == "driver")
 
 
+def standby(folder: Path) -> ProcessSpec:
+    driver = specification("driver", "driver", folder)
+    ready = folder / "standby.ready"
+    command = (sys.executable, os.environ["STANDIN_DRIVER"], "standby", str(ready))
+    return replace(
+        driver, name="standby", role="standby", command=command, ready=ready, ordered=True
+    )
+
+
 def run(folder_path: Path, servers: int) -> RunResult:
     clock = SystemClock()
     folder = open_folder(folder_path, "standin", Path("topology.yaml"), clock)
@@ -69,6 +78,7 @@ def run(folder_path: Path, servers: int) -> RunResult:
             asked=Asked(folder.scale).look,
             refusal=lambda _: "",
         ),
+        (lambda _: standby(folder.path)) if "STANDIN_STANDBY" in os.environ else None,
     )
     try:
         return Supervisor(folder, lease, plan, Printer(), clock).run()

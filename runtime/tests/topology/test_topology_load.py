@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 from topology_texts import WORDCOUNT, WORDS_MODULE, at, changed, problems_in
@@ -12,6 +13,19 @@ from millrace.topology.problems import NOTHING, InvalidTopologyError
 
 def test_word_count_is_valid():
     assert problems_in(WORDCOUNT) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "count"),
+    [
+        ([], 0),
+        (["spec.spark.driver.standby=1"], 1),
+        (["spec.sources[lines].files.watch=true"], 1),
+        (["spec.sources[lines].files.watch=true", "spec.spark.driver.standby=0"], 0),
+    ],
+)
+def test_a_driver_stands_by_where_input_has_no_end_unless_the_file_says_else(overrides, count):
+    assert parse(json.dumps(WORDCOUNT), overrides).spec.standbys == count
 
 
 @pytest.mark.parametrize(
@@ -29,6 +43,7 @@ def test_word_count_is_valid():
         ("spec.window.maxInterval=0s", "spec.window.maxInterval", '"100ms"'),
         ("spec.tracking=Sometimes", "spec.tracking", "use one of On, Off"),
         ("spec.spark.driver.memory=1 GB", "spec.spark.driver.memory", '"1g"'),
+        ("spec.spark.driver.standby=2", "spec.spark.driver.standby", "use at most 1"),
         ("spec.spark.conf={a: 4}", "spec.spark.conf.a", 'put it in quotes: "4"'),
         ("metadata.name=Word_Count", "metadata.name", "lower-case"),
         ("metadata.name=" + "x" * 51, "metadata.name", "at most 50"),

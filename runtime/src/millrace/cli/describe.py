@@ -64,7 +64,8 @@ def drawing(
             (topology.name, "bold"),
             f": {spec.guarantee.value}, {'tracked' if spec.tracked else 'not tracked'}, "
             f"windows of at most {spec.window.max_records} roots or {spec.window.max_interval}, "
-            f"{spec.parallelism} partitions, {spec.key_groups} key groups",
+            f"{spec.parallelism} partitions, {spec.key_groups} key groups"
+            f"{', a driver that stands by' if spec.standbys else ''}",
         ),
         Text(),
     ]

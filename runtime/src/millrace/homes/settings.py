@@ -21,6 +21,9 @@ from millrace.protocol.types import Components
 PASSWORD_VARIABLE = "MILLRACE_STATE_PASSWORD"
 """Environment variable that carries the state servers' password to the processes of a run."""
 
+TAKE_OVER = b"take over\n"
+"""What a driver that stands by reads from its standard input when the other one is gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class ViewFilePlace:

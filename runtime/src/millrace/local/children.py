@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,7 +40,8 @@ class ProcessSpec:
 
     ``name`` is unique within a run (``acker-0``), ``role`` says what it is (``acker``);
     ``environment`` is added to the supervisor's own. ``ready`` is a file that each life makes once
-    it can do its work; without one it can from its start on.
+    it can do its work; without one it can from its start on. ``ordered``: it reads orders from its
+    standard input, and nobody else sees its standard output until it is given another's post.
     """
 
     name: str
@@ -49,6 +51,7 @@ class ProcessSpec:
     folder: Path | None = None
     tree: bool = False
     ready: Path | None = None
+    ordered: bool = False
 
 
 class Child:
@@ -65,7 +68,7 @@ class Child:
         try:
             self._popen = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if spec.ordered else subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
                 env={**os.environ, UMASK_VARIABLE: f"{own_umask():o}", **spec.environment},
@@ -122,6 +125,12 @@ class Child:
         """SIGTERM for the command."""
         self._signal(signal.SIGTERM, b"T")
 
+    def order(self, text: bytes) -> None:
+        """Write to its standard input, a few bytes; one that is gone hears nothing."""
+        assert self._popen.stdin is not None
+        with suppress(OSError):
+            os.write(self._popen.stdin.fileno(), text)
+
     def kill(self) -> None:
         """SIGKILL for the command and all below it."""
         self._signal(signal.SIGKILL, b"K")
@@ -129,6 +138,8 @@ class Child:
     def close(self) -> None:
         """Free the handles of an ended child; what still lives of a tree is killed by it."""
         os.close(self.handle)
+        if self._popen.stdin is not None:
+            self._popen.stdin.close()
         if self._channel is not None:
             self._channel.close()
 

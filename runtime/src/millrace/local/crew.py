@@ -26,6 +26,20 @@ _CAUSE = re.compile(r"(?:^|\s)(?:ERROR \S+|error:|[\w.]*Error:)\s+(?P<text>.+)")
 
 
 @dataclass(slots=True)
+class Outlet:
+    """Where a life's standard error and output go, which changes with its post."""
+
+    log: Callable[[bytes], None]
+    shown: Callable[[bytes], None]
+
+    def write(self, data: bytes) -> None:
+        self.log(data)
+
+    def show(self, data: bytes) -> None:
+        self.shown(data)
+
+
+@dataclass(slots=True)
 class Post:
     """One process that is to be kept alive: its present life, or when the next one begins.
 
@@ -39,6 +53,7 @@ class Post:
     started_s: float = 0.0
     since: float = 0.0
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    outlet: Outlet | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +146,19 @@ class Crew:
         """Start the next life of a process after a delay."""
         self.posts[name].due_s = self._clock.monotonic_s() + delay_s
 
+    def hand_over(self, name: str, to: str) -> Child:
+        """The life of one process goes on as that of another, whose own has ended."""
+        giver, taker = self.posts[name], self.posts[to]
+        assert giver.child is not None
+        assert giver.outlet is not None
+        taker.child, giver.child, taker.due_s = giver.child, None, None
+        # What it waited is no life in this post.
+        taker.started_s, taker.since = self._clock.monotonic_s(), giver.since
+        taker.tail.clear()
+        taker.outlet = giver.outlet
+        taker.outlet.log, taker.outlet.shown = self._log_of(taker), Lines(self._output).write
+        return taker.child
+
     def alive(self, role: str) -> list[str]:
         """Names of the living processes of a role."""
         return [
@@ -201,23 +229,18 @@ class Crew:
             file.close()
 
     def _start(self, post: Post) -> None:
-        name = post.spec.name
         post.due_s = None
         post.tail.clear()
         if post.spec.ready is not None:
             # What an earlier life said. A folder that takes no change takes no new word either.
             with suppress(OSError):
                 post.spec.ready.unlink(missing_ok=True)
-        file = self._files.setdefault(name, LogFile(self._folder.logs / f"{name}.log"))
-        tail = Lines(post.tail.append)
-
-        def log(data: bytes) -> None:
-            file.write(data)
-            tail.write(data)
-
-        stderr = self._pump.pipe(log)
+        log = self._log_of(post)
+        shown = log if post.spec.ordered else Lines(self._output).write
+        outlet = post.outlet = Outlet(log, shown)
+        stderr = self._pump.pipe(outlet.write)
         try:
-            stdout = self._pump.pipe(Lines(self._output).write) if post.spec.tree else stderr
+            stdout = self._pump.pipe(outlet.show) if post.spec.tree else stderr
             try:
                 post.child = Child(post.spec, stdout, stderr)
             finally:
@@ -227,6 +250,18 @@ class Crew:
             os.close(stderr)
         post.started_s = self._clock.monotonic_s()
         post.since = self._clock.now_s()
+
+    def _log_of(self, post: Post) -> Callable[[bytes], None]:
+        name = post.spec.name
+        if name not in self._files:
+            self._files[name] = LogFile(self._folder.logs / f"{name}.log")
+        file, tail = self._files[name], Lines(post.tail.append)
+
+        def log(data: bytes) -> None:
+            file.write(data)
+            tail.write(data)
+
+        return log
 
     def _buried(self, post: Post, code: int) -> Death:
         assert post.child is not None

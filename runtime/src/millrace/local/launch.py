@@ -28,6 +28,7 @@ from millrace.local.logs import RunLog
 from millrace.local.scale import Asked, Scaling, acker_bounds, refusal_of, server_names
 from millrace.local.servers import Embedded, External, RunPassword, StateServer, reach
 from millrace.local.snapshots.unfinished import marked, refuse_unfinished
+from millrace.local.standby.keeper import STANDBY
 from millrace.local.supervisor import DRIVER, Listener, RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, Lease, fenced_by, take_over
 from millrace.local.workdir import (
@@ -345,7 +346,8 @@ class _Plan:
         bounds = acker_bounds(self._topology)
         count = bounds.clamped(self._topology.spec.ackers.replicas)
         ackers = AckerPlan(self.ackers, count, bounds)
-        return RunPlan(servers, ackers, self.driver, self._scaling())
+        standby = self.standby if self._topology.spec.standbys else None
+        return RunPlan(servers, ackers, self.driver, self._scaling(), standby)
 
     def _scaling(self) -> Scaling:
         folder, topology = self._folder, self._topology
@@ -388,6 +390,14 @@ class _Plan:
         )
         return ProcessSpec(
             DRIVER, DRIVER, command, self._given(addresses), self._folder.path, tree=True
+        )
+
+    def standby(self, addresses: Sequence[StateAddress]) -> ProcessSpec:
+        ready = self._temporary / "standby.ready"
+        driver = self.driver(addresses)
+        command = (*driver.command, "--standby", str(ready))
+        return replace(
+            driver, name=STANDBY, role=STANDBY, command=command, ready=ready, ordered=True
         )
 
     def _given(self, addresses: Sequence[StateAddress]) -> dict[str, str]:

@@ -107,8 +107,10 @@ def kill_marked(folder: Path, keep: Iterable[int] = (), timeout_s: float = 10.0)
     killed: list[ProcessId] = []
     end_s = time.monotonic() + timeout_s
     while True:
+        # In this order: what a kept one forks after the look is not in it.
+        there = marked(folder)
         spared = kept | {pid for one in kept for pid, _ in descendants(one)}
-        found = [p for p in marked(folder) if p.pid not in spared]
+        found = [p for p in there if p.pid not in spared]
         if not found or time.monotonic() > end_s:
             return killed
         killed += found

@@ -44,8 +44,9 @@ def make(folder: Path) -> Path:
 def clear(folder: Path) -> None:
     """Delete all scratch of a work folder; no process of a run may live."""
     remove_temporary(folder)
-    for name in _FOLDERS:
-        shutil.rmtree(folder / name, ignore_errors=True)
+    # A driver that stands by has a folder of its own.
+    for path in (*(folder / name for name in _FOLDERS), *folder.glob("spark-*")):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_temporary(folder: Path) -> None:

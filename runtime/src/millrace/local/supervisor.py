@@ -13,8 +13,9 @@ an acker ends          proposes the others, starts it again, proposes it again
 an acker is to go      proposes the others, and ends it a moment later (``local.ackers``)
 the driver ends        drained: ends the run; fenced: ends the run as fenced; all copies of some
                        state are gone: ends the run, which restores a snapshot and begins
-                       again if the topology says so (``local.launch``); anything else: kills
-                       what is left of its tree, then starts it again
+                       again if the topology says so (``local.launch``); anything else: the one
+                       that stands by takes over, or it is started again; what is left of its
+                       tree is killed (``local.standby``)
 SIGINT, SIGTERM        asks the driver to end and waits; a second one kills it
 a newer run claims     asks the driver to end, kills it a moment later, ends as fenced
 SIGKILL of itself      the kernel and the guard kill all its processes; the next run goes on
@@ -37,7 +38,7 @@ from millrace.clock import Clock
 from millrace.errors import ExitCode, NewerFormatError
 from millrace.guard import become_subreaper
 from millrace.homes import codec
-from millrace.homes.documents import ProcessRow, ProcessTable, Proposal, RunEvent, Scale
+from millrace.homes.documents import ProcessRow, ProcessTable, Proposal, RunEvent, Scale, Status
 from millrace.homes.restarts import FINAL_CODES, GiveUp
 from millrace.local.ackers import ACKER_STOP_S, AckerKeeper, AckerPlan
 from millrace.local.children import ProcessSpec
@@ -47,6 +48,7 @@ from millrace.local.logs import RunLog
 from millrace.local.processes import ProcessId, kill_marked
 from millrace.local.scale import Scaling, news, server_names
 from millrace.local.servers import ServerKeeper, StateServer
+from millrace.local.standby.keeper import STANDBY, StandbyKeeper
 from millrace.local.takeover import Lease, fenced_by
 from millrace.local.workdir import WorkFolder
 from millrace.state.client import StateAddress
@@ -89,12 +91,14 @@ class RunPlan:
     ``ackers`` and ``driver`` give the specifications for the servers at hand; they are asked
     again when a server changes. An acker whose specification changed is started anew, a driver
     goes on and learns of the change from the proposal. Without ``scaling`` the run keeps its size.
+    ``standby`` is the specification of a driver that stands by, None where there is to be none.
     """
 
     servers: Sequence[StateServer]
     ackers: AckerPlan
     driver: Callable[[Sequence[StateAddress]], ProcessSpec]
     scaling: Scaling | None = None
+    standby: Callable[[Sequence[StateAddress]], ProcessSpec] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,9 @@ class Supervisor:
         self._log = RunLog(folder.journal, clock)
         self._crew = Crew(folder, clock, listener.output)
         self._ackers = AckerKeeper(plan.ackers, self._crew, clock, self._tell)
+        self._standby = StandbyKeeper(
+            plan.standby, self._crew, DRIVER, self._figures, clock, self._tell, self._warn
+        )
         scaling = plan.scaling
         copies = scaling.copies if scaling is not None else 1
         self._servers = ServerKeeper(plan.servers, clock, self._warn, self._sealed, copies)
@@ -180,6 +187,9 @@ class Supervisor:
         for death in self._crew.reap():
             if death.role == DRIVER:
                 self._driver_ended(death)
+            elif death.role == STANDBY:
+                self._standby.ended(death)
+                self._sweep()
             else:
                 self._acker_ended(death)
         if self._result is None:
@@ -187,6 +197,8 @@ class Supervisor:
             self._ackers.look()
             self._servers.look()
             self._follow_addresses()
+            if self._ending is None:
+                self._standby.look(self._addresses, self._sealed_at_start.get(DRIVER, 0))
             self._start_due()
             self._listener.progress()
 
@@ -264,6 +276,7 @@ class Supervisor:
             return
         driver.ask_to_stop()
         self._deadline_s = self._clock.monotonic_s() + grace_s
+        self._standby.dismiss()
 
     def _force(self, text: str) -> None:
         self._signals = 0
@@ -276,7 +289,6 @@ class Supervisor:
     # -- what died
 
     def _driver_ended(self, death: Death) -> None:
-        self._sweep()
         if self._ending is not None:
             self._result = self._ending
         elif death.code == ExitCode.OK:
@@ -289,6 +301,8 @@ class Supervisor:
             self._result = RunResult(ExitCode.FENCED, "fenced", death.cause)
         else:
             self._start_again(death)
+        # Behind that: who takes over fences what is left of the other.
+        self._sweep()
 
     def _acker_ended(self, death: Death) -> None:
         if not self._ackers.ended(death) and self._ending is None:
@@ -303,14 +317,19 @@ class Supervisor:
             self._warn("GivenUp", f"{death.name} ended with {death.how}: {message}")
             self._result = RunResult(decision.code, "failed", f"{death.name}: {message}")
             return
+        heir = self._standby.take_over() if death.role == DRIVER else 0
+        if heir:
+            self._sealed_at_start[death.name] = self._sealed()
+        else:
+            self._crew.again(death.name, decision.delay_s)
         why = f": {death.cause}" if death.cause and death.code > 0 else ""
         wait = f" in {decision.delay_s:g} s" if decision.delay_s else ""
+        follows = f"process {heir}, which stood by, takes over"
         self._warn(
             _ENDED[death.role],
-            f"{death.name} (process {death.pid}) ended with {death.how}{why}; it is started "
-            f"again{wait}",
+            f"{death.name} (process {death.pid}) ended with {death.how}{why}; "
+            f"{follows if heir else f'it is started again{wait}'}",
         )
-        self._crew.again(death.name, decision.delay_s)
 
     def _log_of(self, name: str) -> str:
         return str(self._folder.logs / f"{name}.log")
@@ -350,9 +369,12 @@ class Supervisor:
         self._told = (proposal, processes)
 
     def _sealed(self) -> int:
+        return self._figures().sealed or 0
+
+    def _figures(self) -> Status:
         with suppress(NewerFormatError):  # the driver says so, and ends with it
-            return self._folder.journal.status().sealed or 0
-        return 0
+            return self._folder.journal.status()
+        return Status()
 
     # -- the end
 
@@ -361,8 +383,9 @@ class Supervisor:
             return
         self._ended = True
         posts = self._crew.posts
-        self._crew.end([name for name in posts if name == DRIVER], 0.0)
-        self._crew.end([name for name in posts if name != DRIVER], ACKER_STOP_S)
+        drivers = (DRIVER, STANDBY)
+        self._crew.end([name for name in posts if name in drivers], 0.0)
+        self._crew.end([name for name in posts if name not in drivers], ACKER_STOP_S)
         self._servers.stop_all()
         self._sweep()
         self._crew.close()

@@ -17,13 +17,17 @@ class SinkSpec(ConnectorSpec):
     """A sink as plain values."""
 
 
+def sink_class(spec: SinkSpec) -> type[Sink]:
+    """The class of a sink, imported. Raises ``SinkError``."""
+    return class_of(spec, "sink", Sink, SinkError)  # type: ignore[type-abstract]
+
+
 def make_sink(spec: SinkSpec) -> Sink:
     """A new sink. A custom class must be importable already (see ``spec.code``).
 
     Raises ``SinkError``.
     """
-    made = class_of(spec, "sink", Sink, SinkError)  # type: ignore[type-abstract]
-    return made(spec.name, json.loads(spec.options), Path(spec.folder))
+    return sink_class(spec)(spec.name, json.loads(spec.options), Path(spec.folder))
 
 
 @lru_cache(maxsize=256)

@@ -17,13 +17,17 @@ class SourceSpec(ConnectorSpec):
     """A source as plain values."""
 
 
+def source_class(spec: SourceSpec) -> type[Source]:
+    """The class of a source, imported. Raises ``SourceError``."""
+    return class_of(spec, "source", Source, SourceError)  # type: ignore[type-abstract]
+
+
 def make_source(spec: SourceSpec) -> Source:
     """A new source. A custom class must be importable already (see ``spec.code``).
 
     Raises ``SourceError``.
     """
-    made = class_of(spec, "source", Source, SourceError)  # type: ignore[type-abstract]
-    source = made(spec.name, json.loads(spec.options), Path(spec.folder))
+    source = source_class(spec)(spec.name, json.loads(spec.options), Path(spec.folder))
     check_replayable(source)
     return source
 

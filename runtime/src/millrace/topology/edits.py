@@ -130,6 +130,7 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
         for field in ("image", "configMap")
     ),
     ("spec.code", Effect.RESTART, "user code is loaded at the start"),
+    ("spec.spark.driver.standby", Effect.RESTART, "the next run begins with it"),
     ("spec.spark", Effect.RESTART, "the Spark session is built at the start"),
 )
 

@@ -165,6 +165,14 @@ class Driver(Part):
     """The Spark driver."""
 
     memory: Memory = Field("1g", description="Heap of the driver's JVM.")
+    standby: Whole | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Drivers that stand by with Spark and your code up, to go on at once where the "
+        "driver ends; each takes the memory of a driver, executors included. Default: 1 where a "
+        "source is endless, else 0.",
+    )
 
 
 class Executors(Part):
@@ -329,6 +337,13 @@ class Spec(Part):
     def tracked(self) -> bool:
         """Whether tuple trees are tracked; ``AtMostOnce`` never does."""
         return self.tracking is Tracking.ON and self.guarantee is not Guarantee.AT_MOST_ONCE
+
+    @property
+    def standbys(self) -> int:
+        """Drivers that stand by: what is read to its end is not waited for, if nothing is said."""
+        said = self.spark.driver.standby
+        endless = any(source.kind.endless(source.settings) for source in self.sources)
+        return int(endless) if said is None else said
 
 
 class StreamTopology(Part):

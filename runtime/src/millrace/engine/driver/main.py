@@ -1,5 +1,6 @@
 """The driver process: ``python -m millrace.engine.driver.main --settings FILE``.
 
+With ``--standby READY`` it is a driver only when that is said on its standard input (``standby``).
 Claiming the execution and reading the record go on while Spark starts, so a new driver is ready
 as soon as its JVM is. SIGTERM ends it behind the running publication; SIGKILL at any moment is
 what the protocol is for.
@@ -15,7 +16,11 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from millrace.engine.driver.process import DriverProcess, read_settings
+from millrace import crash
+from millrace.clock import SystemClock
+from millrace.engine.driver.process import DriverProcess, Start, read_settings
+from millrace.engine.driver.standby import Standby, private_orders
+from millrace.engine.jobs.start import start_spark
 from millrace.engine.program import signing
 from millrace.errors import ExitCode, MillraceError
 from millrace.repeats import quiet_repeats
@@ -29,6 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m millrace.engine.driver.main", description=__doc__
     )
     parser.add_argument("--settings", type=Path, required=True, help="what the driver is told")
+    parser.add_argument(
+        "--standby", type=Path, metavar="READY", help="stand by; make this file when all is up"
+    )
     options = parser.parse_args(arguments)
     signing.forget_secret()
     logging.basicConfig(
@@ -38,20 +46,33 @@ def main(arguments: list[str] | None = None) -> int:
     )
     quiet_repeats()
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start: Start = start_spark
     try:
         settings = read_settings(options.settings)
         # Neither Spark nor what user code starts needs it; workers have it from their kit.
         password = os.environ.pop(settings.password_variable, None)
-        process = DriverProcess(settings, password)
+        if options.standby is not None:
+            crash.reached("standby.begun")
+            standby = Standby(options.settings, options.standby, SystemClock())
+            if not standby.wait(private_orders()):
+                return ExitCode.OK
+            start = standby.start
+        process = DriverProcess(settings, password, start=start)
     except MillraceError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except Exception:
+        log.exception("the driver cannot begin")
+        return ExitCode.FAILED
+    return _run(process)
 
+
+def _run(process: DriverProcess) -> int:
     def stop(_: int, __: FrameType | None) -> None:
         process.ask_to_stop()
 
     signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return process.run()
     except MillraceError as error:

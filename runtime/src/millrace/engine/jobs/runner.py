@@ -7,7 +7,7 @@ twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,13 +33,21 @@ from millrace.engine.program.signing import UnsignedError
 from millrace.engine.program.sql import add_step, frame_schema, jvm_chain
 from millrace.engine.task import deaths
 from millrace.engine.task.faults import find_error, short_reason
-from millrace.engine.task.sqlstage import RESULT_SCHEMA, FramePass, FrameReader, keyed, values
+from millrace.engine.task.sqlstage import (
+    RESULT_SCHEMA,
+    FramePass,
+    FrameReader,
+    FrameRehearsal,
+    keyed,
+    values,
+)
 from millrace.engine.task.state import Services
 from millrace.engine.task.steps.ends import Piece
 from millrace.engine.task.worker import (
     FirstPass,
     Job,
     NextPass,
+    Rehearsal,
     decode_reports,
     encode_pieces,
 )
@@ -58,6 +66,12 @@ from millrace.tracking.log import AckLogFullError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Entry = Callable[[int, Iterable[bytes]], Iterator[Any]]
+"""A pass in a task, of (partition, what comes in)."""
+
+Frames = Callable[[Iterable[Any]], Iterator[Any]]
+"""One end, in a Python worker, of a pass with SQL steps: batches in, batches out."""
 
 SMALL_WINDOW_ROOTS = 4_096
 """A window of at most so many roots runs as one task."""
@@ -137,7 +151,7 @@ class AttemptRunner:
         whole = plan.intent.roots <= self._small
         tasks = 1 if whole else self._program.parallelism
         services = self._services()
-        job = Job(self._kit(services), plan, services, whole).encode()
+        job = Job(self._kit(services.passwords), plan, services, whole).encode()
         group = self._group(plan.id)
         self._context.setJobGroup(group, group, interruptOnCancel=True)
         self._current = plan.id
@@ -177,10 +191,9 @@ class AttemptRunner:
         except (Py4JError, OSError):
             return True
 
-    def _kit(self, services: Services) -> str:
+    def _kit(self, passwords: Mapping[str, str]) -> str:
         """Where tasks find the kit; where they share no folder with the driver, Spark brings it
         to them, over connections that are encrypted, onto the disk of their own pod."""
-        passwords = services.passwords
         key = tuple(sorted(passwords.items()))
         if key not in self._kits:
             try:
@@ -201,36 +214,59 @@ class AttemptRunner:
 
     # -- jobs
 
+    def rehearse(self) -> None:
+        """Run both jobs that an attempt may be, over nothing, so that the next one finds the JVM,
+        the workers and the user's code ready. Nothing is read, and no server is asked.
+
+        Raises what Spark and the user's code raise.
+        """
+        kit = self._kit({})
+        for whole in (True, False):
+            passes = 1 if whole else len(self._program.passes)
+            payload = [b""] * (1 if whole else self._program.parallelism)
+            entries = [Rehearsal(kit, keyed=number + 1 < passes) for number in range(passes)]
+            ends = FrameRehearsal(kit), FrameRehearsal(kit)
+            self._results(self._chained(payload, entries, ends))
+
     def _collect(
         self, job: bytes, pieces: Sequence[Sequence[Piece]], whole: bool
     ) -> list[TaskReport]:
         payload = [encode_pieces(part) for part in pieces]
-        if self._program.sql_steps:
-            rdd = self._through_jvm(job, payload, whole)
-        else:
-            rdd = self._context.parallelize(payload, len(payload))
-            rdd = rdd.mapPartitionsWithIndex(FirstPass(job))
-        if not whole:
-            for number in range(1, len(self._program.passes)):
-                rdd = self._exchange(rdd, len(payload))
-                rdd = rdd.mapPartitionsWithIndex(NextPass(job, number))
-        return self._results(rdd)
-
-    def _results(self, rdd: RDD[Any]) -> list[TaskReport]:
-        """Run the job. Spark examines the classes of a plain ``collect`` anew each time."""
-        rdd._bypass_serializer = True  # else Spark pickles what is bytes already
-        encoded = rdd._jrdd.collectAsync().get()
+        passes = 1 if whole else len(self._program.passes)
+        entries: list[Entry] = [
+            FirstPass(job),
+            *(NextPass(job, number) for number in range(1, passes)),
+        ]
+        ends = FrameReader(job, payload), FramePass(job, payload)
+        encoded = self._results(self._chained(payload, entries, ends))
         return [report for data in encoded for report in decode_reports(data)]
 
-    def _through_jvm(self, job: bytes, payload: list[bytes], whole: bool) -> RDD[Any]:
+    def _chained(
+        self, payload: list[bytes], entries: Sequence[Entry], ends: tuple[Frames, Frames]
+    ) -> RDD[Any]:
+        """One pass behind the other; the first is run by ``ends`` where it has SQL steps."""
+        if self._program.sql_steps:
+            rdd = self._through_jvm(len(payload), ends, last=len(entries) == 1)
+        else:
+            rdd = self._context.parallelize(payload, len(payload))
+            rdd = rdd.mapPartitionsWithIndex(entries[0])
+        for entry in entries[1:]:
+            rdd = self._exchange(rdd, len(payload)).mapPartitionsWithIndex(entry)
+        return rdd
+
+    def _results(self, rdd: RDD[Any]) -> list[bytes]:
+        """Run the job. Spark examines the classes of a plain ``collect`` anew each time."""
+        rdd._bypass_serializer = True  # else Spark pickles what is bytes already
+        return list(rdd._jrdd.collectAsync().get())
+
+    def _through_jvm(self, count: int, ends: tuple[Frames, Frames], last: bool) -> RDD[Any]:
         """The first pass with SQL steps, which run in the JVM between two Python workers."""
-        count = len(payload)
+        reader, rest = ends
         frame = self._spark.range(0, count, 1, count)
-        frame = frame.mapInArrow(FrameReader(job, payload), frame_schema(self._program))
+        frame = frame.mapInArrow(reader, frame_schema(self._program))
         for before, step in jvm_chain(self._program):
             frame = add_step(frame, before, step)
-        frame = frame.mapInArrow(FramePass(job, payload), RESULT_SCHEMA)
-        last = whole or len(self._program.passes) == 1
+        frame = frame.mapInArrow(rest, RESULT_SCHEMA)
         return frame.rdd.mapPartitions(values if last else keyed)
 
     def _exchange(self, rdd: RDD[Any], partitions: int) -> RDD[Any]:

@@ -81,7 +81,8 @@ class SessionSettings:
 
     ``memory`` sizes are Spark's texts such as ``1g``; ``worker_memory`` limits one Python worker
     (address space), ``None`` leaves it unlimited. ``cluster`` is what reaches a cluster manager,
-    where executors are elsewhere and share no folder with the driver.
+    where executors are elsewhere and share no folder with the driver. ``scratch`` is the name of
+    the session's own folder in ``folder``.
     """
 
     name: str
@@ -95,6 +96,11 @@ class SessionSettings:
     conf: Mapping[str, str] = field(default_factory=dict)
     cluster: Mapping[str, str] | None = None
     log_level: str = "ERROR"
+    scratch: str = "spark"
+
+    @property
+    def own_folder(self) -> Path:
+        return self.folder / self.scratch
 
 
 def session_conf(settings: SessionSettings) -> dict[str, str]:
@@ -115,12 +121,12 @@ def session_conf(settings: SessionSettings) -> dict[str, str]:
         **_local_addresses(),
         **jvm.GUARDED,
         **jvm.private_conf(),
-        FOLDER: str(settings.folder / "spark"),
+        FOLDER: str(settings.own_folder),
         "spark.app.name": settings.name,
         "spark.master": _master(settings),
         "spark.driver.memory": settings.driver_memory,
         "spark.executor.memory": settings.executor_memory,
-        "spark.local.dir": str(settings.folder / "spark"),
+        "spark.local.dir": str(settings.own_folder),
         "spark.sql.warehouse.dir": str(settings.folder / "warehouse"),
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
@@ -153,9 +159,9 @@ def build_session(settings: SessionSettings) -> SparkSession:
     here = settings.instances and settings.cluster is None
     os.environ["SPARK_HOME"] = str(_own_home(home, settings) if here else home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    (settings.folder / "spark").mkdir(mode=0o700, parents=True, exist_ok=True)
+    settings.own_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     conf = session_conf(settings)
-    jvm.start_jvm(settings.folder / "spark", conf)
+    jvm.start_jvm(settings.own_folder, conf)
     builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)
@@ -184,7 +190,7 @@ def _quieten(session: SparkSession) -> None:
 
 def _own_home(home: Path, settings: SessionSettings) -> Path:
     """A Spark home of links: local-cluster keeps its executors' files in ``work`` under it."""
-    own = settings.folder / "spark" / "home"
+    own = settings.own_folder / "home"
     own.mkdir(parents=True, exist_ok=True)
     for part in home.iterdir():
         link = own / part.name

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,10 +72,9 @@ def start_spark(
     cluster: Mapping[str, str] | None = None,
 ) -> StartedSpark:
     """Build the session, then compile. Raises ``SparkStartError``, ``TopologyError``."""
-    settings = session_settings(topology, workdir, cluster)
-    # What a Spark that was killed left behind serves nobody.
-    shutil.rmtree(workdir / "spark", ignore_errors=True)
     try:
+        settings = session_settings(topology, workdir, cluster)
+        settings = replace(settings, scratch=own_scratch(workdir))
         spark = build_session(settings)
     except (Py4JError, PySparkException, OSError) as error:
         raise SparkStartError(
@@ -88,6 +88,39 @@ def start_spark(
         sql_schema=SqlAnalyser(spark),
     )
     return StartedSpark(spark, compile_topology(topology, options))
+
+
+MOST_SCRATCH = 8
+"""More drivers than that never live at once in one folder."""
+
+_held: list[int] = []
+"""Locks that end with this process."""
+
+
+def own_scratch(workdir: Path) -> str:
+    """The name of a folder in ``workdir`` that is this process's own until it ends, and empty.
+
+    A driver and the one that stands by have one each; what a driver that was killed left in its
+    own serves nobody. Raises ``OSError``.
+    """
+    for number in range(1, MOST_SCRATCH + 1):
+        name = "spark" if number == 1 else f"spark-{number}"
+        folder = workdir / name
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            continue
+        _held.append(handle)
+        for left in folder.iterdir():
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+        return name
+    raise OSError(f"{workdir}: {MOST_SCRATCH} drivers work in it already")
 
 
 def _java_reason(text: str) -> str:

@@ -35,6 +35,7 @@ from millrace.engine.task.worker import (
     encode_reports,
     load_job,
     marked_errors,
+    rehearse,
     task_id,
     toolbox_of,
 )
@@ -177,6 +178,18 @@ class FramePass:
                 [pa.array([reader], pa.int32()), pa.array([value], pa.binary())],
                 names=["reader", "value"],
             )
+
+
+class FrameRehearsal:
+    """Either end of a pass over nothing (``worker.Rehearsal``)."""
+
+    def __init__(self, kit: str) -> None:
+        self._kit = kit
+
+    def __call__(self, nothing: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        list(nothing)
+        rehearse(self._kit)
+        return iter(())
 
 
 def keyed(rows: Iterable[Any]) -> Iterator[bytes]:

@@ -39,7 +39,10 @@ from millrace.errors import MillraceError
 from millrace.functions import FunctionSpec
 from millrace.protocol.types import AttemptId, AttemptPlan, TaskId, TaskReport
 from millrace.sinks import Sink, open_sink
+from millrace.sinks.loader import sink_class
 from millrace.sources import Source, open_source
+from millrace.sources.loader import source_class
+from millrace.topology.parts import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,16 @@ class ProcessToolbox:
     def sink(self, component: Component) -> Sink:
         return open_sink(component.connector)
 
+    def preload(self) -> None:
+        """Import all code that the program names; nothing of it is made or called."""
+        for component in self.program.components.values():
+            if component.function is not None:
+                self.function(component)
+            elif component.role is Role.SOURCE:
+                source_class(component.connector)
+            elif component.role is Role.SINK:
+                sink_class(component.connector)
+
 
 _TASKS_PER_COLLECTION = 200
 
@@ -137,11 +150,15 @@ def decode_reports(data: bytes) -> list[TaskReport]:
 
 
 def toolbox_of(job: Job) -> ProcessToolbox:
-    toolbox = _PROCESS.get(job.kit)
+    return _toolbox(job.kit)
+
+
+def _toolbox(kit: str) -> ProcessToolbox:
+    toolbox = _PROCESS.get(kit)
     if toolbox is None:
-        toolbox = ProcessToolbox(load_kit(_place_of(job.kit)))
+        toolbox = ProcessToolbox(load_kit(_place_of(kit)))
         _PROCESS.clear()
-        _PROCESS[job.kit] = toolbox
+        _PROCESS[kit] = toolbox
     return toolbox
 
 
@@ -286,6 +303,31 @@ class NextPass:
             finally:
                 running.end()
         yield from shuffled(running, made)
+
+
+class Rehearsal:
+    """A pass over nothing, so that its worker is forked and has imported what windows will need.
+
+    It reads and writes nothing outside of the process. ``keyed`` where another pass follows.
+    """
+
+    def __init__(self, kit: str, keyed: bool) -> None:
+        self._kit = kit
+        self._keyed = keyed
+
+    def __call__(self, partition: int, nothing: Iterable[bytes]) -> Iterator[Any]:
+        list(nothing)
+        rehearse(self._kit)
+        if self._keyed:
+            yield pack_long(partition)
+        yield b""
+
+
+def rehearse(kit: str) -> None:
+    """Make this process ready for windows of a kit's program."""
+    toolbox = _toolbox(kit)
+    toolbox.preload()
+    toolbox.tidy()
 
 
 def shuffled(running: TaskRun, made: list[Any]) -> Iterator[Any]:

@@ -14,6 +14,9 @@ from millrace.homes.documents import ProcessTable, decode_processes
 from millrace.local.processes import ProcessId
 from millrace.local.workdir import WorkFolder
 
+DRIVER = "driver"
+"""Whose processes need no word more; one that stands by has the same below it."""
+
 EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"
 """What the command line of a Spark executor holds."""
 
@@ -22,8 +25,8 @@ EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"
 class Row:
     """One living process.
 
-    ``role`` is supervisor, state, acker, driver, guard, jvm, executor, pythonDaemon, pythonWorker
-    or other; ``started`` is wall-clock time in seconds.
+    ``role`` is supervisor, state, acker, driver, standby, guard, jvm, executor, pythonDaemon,
+    pythonWorker or other; ``started`` is wall-clock time in seconds.
     """
 
     role: str
@@ -59,7 +62,8 @@ def process_rows(folder: WorkFolder) -> list[Row]:
         if entry.guard:
             rows.append(_row("guard", f"guard of {entry.name}", entry.guard))
             below = _below(entry.guard, leave_out=entry.pid)
-            rows += [_row(role, name, pid) for role, name, pid in roles_of(below)]
+            of = "" if entry.role == DRIVER else f" of {entry.name}"
+            rows += [_row(role, f"{name}{of}", pid) for role, name, pid in roles_of(below)]
     return [row for row in rows if row.started]
 
 

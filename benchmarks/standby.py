@@ -1,0 +1,106 @@
+"""From SIGKILL of a driver to the next visible result: ``make bench NAME=standby``.
+
+The count by key of the benchmark of recovery, once without and once with a driver that stands by.
+The driver is killed, one line arrives at once, and what is measured goes from the kill to the mark
+with which the sink says that the window of that line is sealed and shown. Each kill but the first
+waits until the next driver stands by, where there is one. What was counted is compared with what
+was fed. The last line is one JSON object of medians: seconds with and without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import time
+from pathlib import Path
+
+from measure import last_line, machine, stop_cleanly
+from recovery import (
+    KEYS_A_LINE,
+    TOTAL_BYTES,
+    TOUCHED,
+    check,
+    driver_pid,
+    recovered_at,
+    spec,
+    wait_for,
+    wait_until,
+)
+from recovery_functions import KEY_BYTES
+from sides import MillraceSide
+from wordcount import OUT
+
+
+def main() -> None:
+    """Measure both and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--size", type=int, default=1, help="of the state, in MB")
+    parser.add_argument("--kills", type=int, default=10, help="with and without")
+    parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")
+    options = parser.parse_args()
+    stop_cleanly()
+    print(machine())
+    run = OUT / "standby"
+    shutil.rmtree(run, ignore_errors=True)
+    medians = {}
+    for name, standby in (("driver_standby_s", 1), ("driver_s", 0)):
+        found = measured(run / name, options.size, options.kills, standby)
+        medians[name] = round(statistics.median(found), 2)
+        beside = "a driver that stands by" if standby else "none"
+        print(
+            f"  with {beside}: {medians[name]:.2f} s to the next result "
+            f"({min(found):.2f} to {max(found):.2f})",
+            flush=True,
+        )
+        if not options.keep:
+            shutil.rmtree(run / name, ignore_errors=True)
+    last_line(medians)
+
+
+def measured(folder: Path, size_mb: int, kills: int, standby: int) -> list[float]:
+    """Seconds from each kill to the window of the line that arrived with it."""
+    lines = max(1, round(size_mb * 1e6 / (KEY_BYTES + TOTAL_BYTES) / KEYS_A_LINE))
+    side = MillraceSide(f"standby-{standby}", spec(), folder, standby)
+    try:
+        fed = folder / "fed.txt"
+        fed.write_text("".join(f"{n * KEYS_A_LINE} {KEYS_A_LINE}\n" for n in range(lines)))
+        side.feed([fed])
+        wait_for(side, lines)
+        one = folder / "one.txt"
+        one.write_text(f"0 {TOUCHED}\n")
+        found = []
+        for kill in range(1, kills + 1):
+            if standby:
+                wait_until(side, lambda kill=kill: stood_by(side) >= kill)  # type: ignore[misc]
+            found.append(killed(side, one, lines + kill))
+    finally:
+        side.stop()
+    check(side.output, kills)
+    return found
+
+
+def killed(side: MillraceSide, file: Path, roots: int) -> float:
+    """Kill the driver, feed one line; seconds until its window is shown."""
+    before, window = driver_pid(side), side.shown() + 1
+    begin_s = time.time()
+    os.kill(before, signal.SIGKILL)
+    side.feed([file])
+    wait_for(side, roots)
+    mark = side.output / "_millrace" / "windows" / f"{window:012d}.done"
+    whole_s = mark.stat().st_mtime_ns / 1e9 - begin_s
+    print(f"    {whole_s:.2f} s, the record after {recovered_at(side) - begin_s:.2f} s", flush=True)
+    return whole_s
+
+
+def stood_by(side: MillraceSide) -> int:
+    """How many drivers have stood by so far, with all of it up."""
+    lines = (side.workdir / "events.jsonl").read_text().splitlines()
+    return sum(json.loads(line)["kind"] == "StandbyReady" for line in lines)
+
+
+if __name__ == "__main__":
+    main()

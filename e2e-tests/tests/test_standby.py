@@ -1,0 +1,210 @@
+"""A driver that stands by takes over in the middle of the work, or dies on its way: exact."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from millrace.crash import STANDBY_POINTS
+from millrace_e2e import feed, harness, processes, valkey
+from millrace_e2e.chaos import Nemesis
+from millrace_e2e.checker import Promise
+from millrace_e2e.harness import START_S, Place, Run, running
+from millrace_e2e.judge import judge
+from millrace_e2e.topologies import Shape, history
+
+LINES = 4_000
+WINDOW = 100
+FENCED = 7
+
+SLOW = {"MILLRACE_E2E_CALL_S": "0.3"}
+"""A window takes so long, while the gate is closed: input is left until the last kill."""
+
+TO_THE_END = ("--set", "spec.sources[lines].files.watch=false")
+
+
+def start(place: Place, seed: int, shape: Shape) -> None:
+    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), seed))
+    place.write(history(shape))
+
+
+def only(place: Place, role: str) -> int:
+    """The one living process of a role, 0 where there is none."""
+    return next(iter(processes.listed(place.work, role)), 0)
+
+
+def await_ready(run: Run, lives: int) -> int:
+    """Wait until so many drivers have stood by; the pid of the one that does."""
+    run.until(lambda: len(run.events("StandbyReady")) >= lives, f"standby {lives}", START_S)
+    return int(run.until(lambda: only(run.place, "standby"), "it in the list", START_S))
+
+
+def await_driver(run: Run, pid: int) -> None:
+    run.until(lambda: only(run.place, "driver") == pid, f"process {pid} as the driver", START_S)
+
+
+def await_next(run: Run, *before: int) -> int:
+    """Wait for a driver that is none of these; its pid."""
+
+    def found() -> int:
+        pid = only(run.place, "driver")
+        return pid if pid not in before else 0
+
+    return int(run.until(found, f"a driver other than {before}", START_S))
+
+
+def test_it_takes_over_with_work_in_flight(place: Place, sink_server: valkey.Server) -> None:
+    """One stands by where nothing is said and the input is watched."""
+    shape = Shape(max_records=WINDOW, redis=sink_server.url, watch=True, standby=None)
+    start(place, 1, shape)
+    with running(place, environment=SLOW) as run:
+        nemesis = Nemesis(run, 1)
+        for kills in (1, 2):
+            heir = await_ready(run, kills)
+            sealed = run.status()["sealed"]
+            kill = nemesis.kill("driver")
+            await_driver(run, heir)
+            run.await_sealed(sealed + 2)
+            assert run.status()["execution"] == kill.execution + 1
+        assert run.events("StandbySilent") == []
+        run.interrupt()
+        run.wait(START_S)
+    place.gate.touch()
+    last = harness.run_to_end(place, *TO_THE_END)
+    assert "standby" not in processes.names(place.work)
+    assert last.status()["totals"]["roots"] == LINES
+    with sink_server.client() as client:
+        assert judge(place, Promise.EXACTLY_ONCE, client) == []
+
+
+CLAIMING = ("driver.claimed", "driver.stamped", "driver.written-back")
+
+
+@pytest.fixture
+def armed(place: Place) -> dict[str, str]:
+    """The environment of a run in which no point fires until its mark is taken away."""
+    points = [*STANDBY_POINTS, *CLAIMING]
+    for point in points:
+        (place.marks / point).touch()
+    return {
+        **SLOW,
+        "MILLRACE_CRASH_AT": ",".join(points),
+        "MILLRACE_CRASH_DIR": str(place.marks),
+    }
+
+
+def arm(place: Place, point: str) -> None:
+    (place.marks / point).unlink()
+
+
+def await_fired(run: Run, point: str) -> None:
+    run.until(lambda: point in run.place.fired(), point, START_S)
+
+
+def test_it_dies_while_it_gets_ready_and_the_driver_then_too(
+    place: Place, armed: dict[str, str]
+) -> None:
+    start(place, 2, Shape(max_records=WINDOW, watch=True, standby=1))
+    for point in ("standby.begun", "standby.ready"):
+        arm(place, point)
+    with running(place, environment=armed) as run:
+        await_fired(run, "standby.begun")
+        await_fired(run, "standby.ready")
+        run.until(lambda: len(run.events("StandbyEnded")) == 2, "two deaths", START_S)
+        driver = only(place, "driver")
+        # Told before anything of it is up, it takes over as a driver that starts would.
+        heir = run.until(lambda: only(place, "standby"), "the third", START_S)
+        assert processes.signalled(driver, signal.SIGKILL)
+        await_driver(run, heir)
+        run.await_sealed(run.status()["sealed"] + 2)
+        # Both at once: a driver is started.
+        second = await_ready(run, len(run.events("StandbyReady")) + 1)
+        for pid in (second, heir):
+            processes.signalled(pid, signal.SIGKILL)
+        await_next(run, 0, driver, heir, second)
+        run.await_sealed(run.status()["sealed"] + 1)
+    place.gate.touch()
+    harness.run_to_end(place, *TO_THE_END)
+    assert judge(place, Promise.EXACTLY_ONCE) == []
+
+
+@pytest.mark.parametrize("points", [("standby.told", CLAIMING[0]), CLAIMING[1:]], ids="-".join)
+def test_it_dies_while_it_takes_over(
+    points: tuple[str, ...], place: Place, armed: dict[str, str]
+) -> None:
+    start(place, 3, Shape(max_records=WINDOW, watch=True, standby=1))
+    with running(place, environment=armed) as run:
+        for number, point in enumerate(points, start=1):
+            heir, driver = await_ready(run, number), only(place, "driver")
+            arm(place, point)
+            assert processes.signalled(driver, signal.SIGKILL)
+            await_fired(run, point)
+            await_next(run, 0, driver, heir)
+            run.await_sealed(run.status()["sealed"] + 1)
+        assert [int((place.marks / point).read_text()) > 0 for point in points] == [True] * 2
+    place.gate.touch()
+    harness.run_to_end(place, *TO_THE_END)
+    assert judge(place, Promise.EXACTLY_ONCE) == []
+
+
+def test_a_driver_that_was_only_stopped_is_fenced_by_the_one_that_stood_by(place: Place) -> None:
+    """No supervisor would say so while the driver lives: this test does."""
+    start(place, 4, Shape(max_records=WINDOW, watch=True))
+    with running(place, environment=SLOW) as run:
+        run.await_sealed(1)
+        with standing_by(place) as (heir, ready):
+            run.until(lambda: ready.exists() or heir.poll() is not None, "the one that stands by")
+            driver, before = only(place, "driver"), run.status()
+            assert processes.signalled(driver, signal.SIGSTOP)
+            assert heir.stdin is not None
+            heir.stdin.write(b"take over\n")
+            heir.stdin.flush()
+            run.until(lambda: run.status()["pid"] == heir.pid, "its figures")
+            run.await_sealed(before["sealed"] + 2)
+            assert run.status()["execution"] == before["execution"] + 1
+            assert processes.state_of(driver) == "T"
+            assert processes.signalled(driver, signal.SIGCONT)
+            assert run.wait(START_S) == FENCED
+            assert heir.poll() is None
+    place.gate.touch()
+    harness.run_to_end(place, *TO_THE_END)
+    assert judge(place, Promise.EXACTLY_ONCE) == []
+
+
+@contextmanager
+def standing_by(place: Place) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A driver that stands by, started by nobody but this test, and the file that it makes."""
+    ready, folder = place.base / "ready", place.base / "by-hand"
+    folder.mkdir()
+    environment = {
+        **os.environ,
+        **SLOW,
+        "MILLRACE_E2E_GATE": str(place.gate),
+        "MILLRACE_E2E_MARKS": str(place.flaky),
+        "MILLRACE_STATE_PASSWORD": (place.work / "state-0" / "password").read_text().strip(),
+    }
+    settings = place.work / "driver.json"
+    assert json.loads(settings.read_text())
+    command = [sys.executable, "-m", "millrace.engine.driver.main", "--settings", str(settings)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--standby", str(ready)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=folder,
+        )
+    try:
+        yield process, ready
+    finally:
+        process.kill()
+        process.wait()

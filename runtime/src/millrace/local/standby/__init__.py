@@ -1,0 +1,1 @@
+"""The driver that stands by, as the supervisor keeps it."""

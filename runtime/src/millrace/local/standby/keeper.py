@@ -1,0 +1,144 @@
+"""Keeps a driver ready beside the one that runs, to take over the moment that one is gone.
+
+===============================  ===============================================================
+what happens                     what follows
+===============================  ===============================================================
+a driver has sealed a window,    one is started that stands by: two that start beside each other
+or has nothing to do             would both be late
+the driver ends                  the one that stands by is told to take over, ready or not, and
+                                 has the driver's post from then on; the next one is started
+                                 when it has sealed a window
+it does not begin to, told       it is killed, as a driver that ended: another one is started
+the one that stands by ends      it is started again, after longer and longer waits where none
+                                 of them gets ready; the run goes on without
+the run ends                     it is killed: it holds nothing
+===============================  ===============================================================
+
+The driver's end is seen, never guessed: nobody is told to take over from one that may only be slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from millrace.clock import Clock
+from millrace.homes.documents import Status
+from millrace.homes.settings import TAKE_OVER
+from millrace.local.children import ProcessSpec
+from millrace.local.crew import Crew, Death
+from millrace.state.client import StateAddress
+
+STANDBY = "standby"
+
+PATIENCE_S = 10.0
+"""How long one that is told to take over may take to begin."""
+
+DELAYS_S = (0.0, 10.0, 60.0, 300.0)
+"""Waits before the next one is started, after so many in a row that did not get ready; the last
+one repeats."""
+
+Tell = Callable[[str, str], object]
+"""Tells of an event: its kind and its text."""
+
+
+class StandbyKeeper:
+    """Used from the supervisor's main thread; the processes are the crew's.
+
+    ``spec`` gives the specification of the process for the servers at hand, None keeps no driver
+    ready. ``driver`` is the name of the driver's post, ``status`` reads the driver's figures.
+    """
+
+    def __init__(
+        self,
+        spec: Callable[[Sequence[StateAddress]], ProcessSpec] | None,
+        crew: Crew,
+        driver: str,
+        status: Callable[[], Status],
+        clock: Clock,
+        tell: Tell,
+        warn: Tell,
+    ) -> None:
+        self._spec = spec
+        self._crew = crew
+        self._driver = driver
+        self._status = status
+        self._clock = clock
+        self._tell = tell
+        self._warn = warn
+        self._fruitless = 0
+        self._due_s = 0.0
+        self._ready = False
+        self._told: tuple[int, float] | None = None
+
+    def look(self, addresses: Sequence[StateAddress], sealed_before: int) -> None:
+        """Start one where it is time, and watch whom was told to take over; ``sealed_before`` is
+        the last window that was sealed when the driver began."""
+        if self._spec is None:
+            return
+        if self._told is not None:
+            self._look_at_heir(*self._told)
+        if self._crew.child(STANDBY) is not None:
+            self._crew.want(self._spec(addresses), {})  # another one where that has changed
+            self._look_whether_ready()
+        elif self._clock.monotonic_s() >= self._due_s and self._driver_works(sealed_before):
+            self._ready = False
+            self._crew.want(self._spec(addresses), {})
+
+    def take_over(self) -> int:
+        """Tell the one that stands by that the driver is gone, and give it the driver's post.
+
+        Its pid, or 0 where there is none.
+        """
+        if self._crew.child(STANDBY) is None:
+            return 0
+        child = self._crew.hand_over(STANDBY, self._driver)
+        child.order(TAKE_OVER)
+        self._told = (child.pid, self._clock.monotonic_s() + PATIENCE_S)
+        self._fruitless, self._due_s = 0, 0.0
+        return child.pid
+
+    def ended(self, death: Death) -> None:
+        """One that stood by has ended: without progress each further start waits longer."""
+        self._look_whether_ready()
+        self._fruitless = 0 if self._ready else self._fruitless + 1
+        wait_s = DELAYS_S[min(self._fruitless, len(DELAYS_S) - 1)]
+        self._due_s = self._clock.monotonic_s() + wait_s
+        why = f": {death.cause}" if death.cause and death.code > 0 else ""
+        self._warn(
+            "StandbyEnded",
+            f"the driver that stands by (process {death.pid}) ended with {death.how}{why}; "
+            f"another one is started{f' in {wait_s:g} s' if wait_s else ''}",
+        )
+
+    def dismiss(self) -> None:
+        """End it, and start none any more: the run ends."""
+        self._spec = None
+        if STANDBY in self._crew.posts:
+            self._crew.end([STANDBY], 0.0)
+
+    def _driver_works(self, sealed_before: int) -> bool:
+        driver, status = self._crew.child(self._driver), self._status()
+        if driver is None or status.pid != driver.pid or status.spark != "running":
+            return False
+        return (status.sealed or 0) > sealed_before or status.window is None
+
+    def _look_whether_ready(self) -> None:
+        post = self._crew.posts[STANDBY]
+        if self._ready or post.spec.ready is None or not post.spec.ready.exists():
+            return
+        self._ready, self._fruitless = True, 0
+        if post.child is not None:
+            self._tell("StandbyReady", f"a driver stands by (process {post.child.pid})")
+
+    def _look_at_heir(self, pid: int, until_s: float) -> None:
+        driver = self._crew.child(self._driver)
+        if driver is None or driver.pid != pid or self._status().pid == pid:
+            self._told = None
+        elif self._clock.monotonic_s() >= until_s:
+            self._told = None
+            self._warn(
+                "StandbySilent",
+                f"process {pid} stood by and does not take over; it is killed, and a driver is "
+                "started",
+            )
+            driver.kill()

@@ -1,0 +1,333 @@
+"""A driver that stands by: when it is started, how it takes over, and what becomes of it else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standins import Run, alive, running, until
+
+from millrace.homes.documents import Status
+from millrace.homes.settings import TAKE_OVER
+from millrace.local.children import ProcessSpec
+from millrace.local.crew import Death
+from millrace.local.inspect.table import process_rows
+from millrace.local.standby.keeper import DELAYS_S, PATIENCE_S, STANDBY, StandbyKeeper
+from millrace.local.workdir import find_folder
+
+SCRIPT = Path(__file__).with_name("standin_standby.py")
+DRIVERS = {"STANDIN_DRIVER": str(SCRIPT), "STANDIN_STANDBY": "1"}
+
+
+def pid_of(run: Run, name: str) -> int:
+    return int(run.processes().get(name, {}).get("pid", 0))
+
+
+def ready(run: Run, lives: int = 1) -> int:
+    """Wait until the ``lives``-th driver that stands by has said that it does; its pid."""
+    until(lambda: len(told(run, "StandbyReady")) >= lives, "a driver that stands by")
+    until(lambda: pid_of(run, "standby") == run.tree("standby")[-1], "it in the list")
+    return pid_of(run, "standby")
+
+
+def told(run: Run, kind: str) -> list[str]:
+    try:
+        lines = (run.folder / "events.jsonl").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    events = [json.loads(line) for line in lines]
+    return [event["text"] for event in events if event["kind"] == kind]
+
+
+def test_it_takes_over_and_another_one_stands_by(tmp_path: Path) -> None:
+    with running(tmp_path, **DRIVERS) as run:
+        first, heir = until(lambda: pid_of(run, "driver"), "the driver"), ready(run)
+        below = {row.name for row in process_rows(find_folder(tmp_path))}
+        assert {"driver", "guard of driver", "standby", "guard of standby"} <= below
+        assert "other-0 of standby" in below
+        os.kill(first, signal.SIGKILL)
+        until(lambda: pid_of(run, "driver") == heir, "the one that stood by as the driver")
+        (text,) = until(lambda: told(run, "DriverEnded"), "what is told of it")
+        assert text == (
+            f"driver (process {first}) ended with signal 9; process {heir}, which stood by, takes "
+            "over"
+        )
+        assert run.processes()["driver"]["restarts"] == 1
+        assert ready(run, 2) not in (first, heir)
+        os.kill(run.pid, signal.SIGINT)
+        assert run.result()["restarts"] == {"driver": 1}
+        # What it wrote while it stood by is in a log of its own, and shown to nobody.
+        shown = [line["output"] for line in run.lines if "output" in line]
+        assert shown == ["driver on the console"] * 2
+        logs = {
+            name: (tmp_path / "logs" / f"{name}.log").read_text() for name in ("driver", STANDBY)
+        }
+        assert logs["driver"] == "driver in the log\n" * 2
+        assert logs[STANDBY] == "standby on the console\nstandby in the log\n" * 2
+
+
+def test_what_is_left_of_the_driver_is_killed_and_the_one_that_takes_over_is_not(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, **DRIVERS) as run:
+        until(lambda: pid_of(run, "driver"), "the driver")
+        heir = ready(run)
+        rows = process_rows(find_folder(tmp_path))
+        left = [row.pid for row in rows if row.name == "other-0"]
+        kept = [row.pid for row in rows if row.name == "other-0 of standby"]
+        # Without its guard nobody but the supervisor can end what is below the driver.
+        os.kill(run.processes()["driver"]["guard"], signal.SIGKILL)
+        until(lambda: pid_of(run, "driver") == heir, "the one that stood by as the driver")
+        until(lambda: not any(map(living, left)), "the end of what was below the driver")
+        assert len(left) == len(kept) == 1
+        assert all(map(living, kept))
+
+
+def living(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
+
+
+def test_one_that_dies_is_started_again_and_the_driver_goes_on(tmp_path: Path) -> None:
+    with running(tmp_path, **DRIVERS) as run:
+        first, dead = until(lambda: pid_of(run, "driver"), "the driver"), ready(run)
+        os.kill(dead, signal.SIGKILL)
+        assert ready(run, 2) != dead
+        (text,) = told(run, "StandbyEnded")
+        assert f"(process {dead}) ended with signal 9; another one is started" in text
+        assert pid_of(run, "driver") == first
+        assert run.processes()["driver"]["restarts"] == 0
+
+
+def test_both_are_killed_and_a_driver_is_started(tmp_path: Path) -> None:
+    with running(tmp_path, **DRIVERS) as run:
+        first, dead = until(lambda: pid_of(run, "driver"), "the driver"), ready(run)
+        os.kill(run.pid, signal.SIGSTOP)  # so that it sees both ends at once
+        for pid in (dead, first):
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not living(first) and not living(dead), "the end of both")
+        os.kill(run.pid, signal.SIGCONT)
+        until(lambda: pid_of(run, "driver") not in (0, first, dead), "a driver")
+        ready(run, 2)
+        assert told(run, "StandbySilent") == []
+
+
+def test_one_that_hangs_is_killed_and_a_driver_is_started(tmp_path: Path) -> None:
+    with running(tmp_path, **DRIVERS) as run:
+        first, hung = until(lambda: pid_of(run, "driver"), "the driver"), ready(run)
+        os.kill(hung, signal.SIGSTOP)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: told(run, "StandbySilent"), "that it does not take over", PATIENCE_S + 30)
+        until(lambda: pid_of(run, "driver") not in (0, first, hung), "a driver")
+        ready(run, 2)
+        assert not living(hung)
+
+
+def test_a_driver_that_fails_for_good_has_no_heir(tmp_path: Path) -> None:
+    with running(tmp_path, **DRIVERS) as run:
+        until(lambda: pid_of(run, "driver"), "the driver")
+        ready(run)
+        family = run.family()
+        os.kill(run.tree("driver")[0], signal.SIGTERM)  # it ends with code 0: drained
+        assert run.result()["reason"] == "drained"
+        assert alive(family) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_it_ends_with_the_run(tmp_path: Path, number: signal.Signals) -> None:
+    with running(tmp_path, **DRIVERS) as run:
+        until(lambda: pid_of(run, "driver"), "the driver")
+        ready(run)
+        family = run.family()
+        assert len(family) >= 8  # two trees of a guard, a driver and its child; acker, server
+        os.kill(run.pid, number)
+        run.process.wait(30)
+        until(lambda: not alive(family), "the end of the whole family")
+
+
+def test_one_that_cannot_get_ready_does_not_end_the_run(tmp_path: Path) -> None:
+    (tmp_path / "identity.json").write_text(
+        json.dumps({"uid": "u", "name": "standin", "topology": "t", "created": 0})
+    )
+    (tmp_path / "standby-does").write_text("fails")
+    with running(tmp_path, **DRIVERS) as run:
+        until(lambda: told(run, "StandbyEnded"), "that it failed")
+        assert told(run, "StandbyEnded")[0].endswith(f"started in {DELAYS_S[1]:g} s")
+        assert told(run, "StandbyReady") == []
+        first = pid_of(run, "driver")
+        os.kill(first, signal.SIGKILL)
+        until(lambda: pid_of(run, "driver") not in (0, first), "the next driver")
+
+
+def test_the_waits_are_those_that_are_told() -> None:
+    operations = Path(__file__).parents[3] / "docs" / "operations.md"
+    text = " ".join(operations.read_text().split())
+    assert DELAYS_S == (0.0, 10.0, 60.0, 300.0)
+    assert (
+        "at once if it had been ready, else after 10 s, a minute, then every five minutes" in text
+    )
+    assert f"One that does not take over within {PATIENCE_S:g} s is killed" in text
+
+
+# --- the keeper, with a clock and a crew of its own
+
+
+class Still:
+    """A clock that stands until it is set."""
+
+    at_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+    def now_s(self) -> float:
+        return self.at_s
+
+
+class Life:
+    """A process that notes what it is told."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.said: list[bytes] = []
+        self.killed = False
+
+    def order(self, text: bytes) -> None:
+        self.said.append(text)
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Bench:
+    """A crew of a driver and of whom the keeper wants."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = Still()
+        self.posts: dict[str, Any] = {}
+        self.lives: dict[str, Life] = {"driver": Life(1)}
+        self.status = Status(1, spark="running")
+        self.events: list[str] = []
+        self.ready_file = folder / "ready"
+        note = lambda kind, _: self.events.append(kind)  # noqa: E731
+        self.keeper = StandbyKeeper(
+            lambda _: ProcessSpec(STANDBY, STANDBY, ("true",), ready=self.ready_file),
+            self,  # type: ignore[arg-type]
+            "driver",
+            lambda: self.status,
+            self.clock,
+            note,
+            note,
+        )
+
+    def child(self, name: str) -> Life | None:
+        return self.lives.get(name)
+
+    def want(self, spec: ProcessSpec, _: object) -> None:
+        post = type("Post", (), {"spec": spec, "child": self.lives.get(spec.name)})
+        self.posts[spec.name] = post
+
+    def hand_over(self, name: str, to: str) -> Life:
+        self.lives[to] = self.lives.pop(name)
+        return self.lives[to]
+
+    @property
+    def wanted(self) -> bool:
+        """Whether one is asked for since the last look at this."""
+        return self.posts.pop(STANDBY, None) is not None
+
+    def look(self, sealed_before: int = 0) -> None:
+        self.keeper.look((), sealed_before)
+
+    def starts(self, pid: int) -> Life:
+        self.lives[STANDBY] = Life(pid)
+        self.ready_file.unlink(missing_ok=True)
+        self.look()
+        return self.lives[STANDBY]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+WORKING = {"pid": 1, "spark": "running"}
+
+
+@pytest.mark.parametrize(
+    ("figures", "time"),
+    [
+        ({}, False),
+        ({"pid": 7, "spark": "running"}, False),  # what the driver before it said
+        ({"pid": 1, "spark": "starting"}, False),
+        (WORKING, True),  # nothing to do
+        ({**WORKING, "window": "w", "sealed": 4}, False),  # the first window since it began
+        ({**WORKING, "window": "w", "sealed": 5}, True),
+    ],
+)
+def test_it_is_started_when_the_driver_works(bench: Bench, figures: Any, time: bool) -> None:
+    bench.status = Status(**figures)
+    bench.look(sealed_before=4)
+    assert bench.wanted == time
+
+
+def test_who_does_not_take_over_in_time_is_killed_once(bench: Bench) -> None:
+    life = bench.starts(2)
+    assert bench.keeper.take_over() == 2
+    assert life.said == [TAKE_OVER]
+    bench.clock.at_s += PATIENCE_S - 0.1
+    bench.look()
+    assert not life.killed
+    bench.clock.at_s += 0.2
+    bench.look()
+    assert (life.killed, bench.events) == (True, ["StandbySilent"])
+    bench.look()
+    assert bench.events == ["StandbySilent"]
+
+
+def test_who_has_taken_over_is_a_driver_like_any_other(bench: Bench) -> None:
+    life = bench.starts(2)
+    bench.keeper.take_over()
+    bench.status = Status(2, spark="starting")
+    bench.look()
+    bench.clock.at_s += 10 * PATIENCE_S
+    bench.look()
+    assert (life.killed, bench.events) == (False, [])
+    bench.status = Status(2, spark="running")
+    bench.look()
+    assert bench.wanted
+
+
+def test_without_one_nobody_takes_over(bench: Bench) -> None:
+    assert bench.keeper.take_over() == 0
+    assert bench.events == []
+
+
+def test_waits_grow_until_one_gets_ready(bench: Bench) -> None:
+    death = Death(STANDBY, STANDBY, 2, 1, 1.0, "no room")
+    waits = []
+    for _ in range(len(DELAYS_S) + 1):
+        bench.starts(2)
+        del bench.lives[STANDBY]
+        bench.keeper.ended(death)
+        before_s = bench.clock.at_s
+        bench.wanted  # noqa: B018
+        while not bench.wanted:
+            bench.look()
+            bench.clock.at_s += 1.0
+        waits.append(bench.clock.at_s - 1.0 - before_s)
+    assert waits == [*DELAYS_S[1:], DELAYS_S[-1], DELAYS_S[-1]]
+    bench.starts(2)
+    bench.ready_file.touch()
+    bench.look()
+    del bench.lives[STANDBY]
+    bench.keeper.ended(death)
+    bench.wanted  # noqa: B018
+    bench.look()
+    assert bench.wanted
