@@ -54,8 +54,9 @@ def main(arguments: list[str] | None = None) -> int:
         password = os.environ.pop(settings.password_variable, None)
         if options.standby is not None:
             crash.reached("standby.begun")
+            orders = private_orders()
             standby = Standby(options.settings, options.standby, SystemClock())
-            if not standby.wait(private_orders()):
+            if not standby.wait(orders):
                 return ExitCode.OK
             start = standby.start
         process = DriverProcess(settings, password, start=start)

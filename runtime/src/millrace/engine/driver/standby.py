@@ -107,8 +107,9 @@ class Standby:
 
     def _get_ready(self) -> None:
         for _ in range(REHEARSALS):
-            if not self._taking_over.is_set():
-                self._rehearse()
+            if self._taking_over.is_set():
+                return
+            self._rehearse()
         self._ready.touch()
         crash.reached("standby.ready")
 
