@@ -21,19 +21,38 @@ from millrace_e2e.harness import START_S, Place, Run, running
 from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
-LINES = 4_000
+PART = 1_500
 WINDOW = 100
+"""A part of the input is many windows: some are left when the driver that was hit has an heir."""
+
 FENCED = 7
 
 SLOW = {"MILLRACE_E2E_CALL_S": "0.3"}
-"""A window takes so long, while the gate is closed: input is left until the last kill."""
+"""So long, at least, takes a window while the gate is closed."""
 
 TO_THE_END = ("--set", "spec.sources[lines].files.watch=false")
 
 
-def start(place: Place, seed: int, shape: Shape) -> None:
-    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), seed))
+def feed_part(place: Place) -> None:
+    """One part more of the input, with windows for the next kill to hit."""
+    number = sum(1 for _ in place.texts.iterdir())
+    lines = feed.text(range(number * PART, (number + 1) * PART), number)
+    feed.add_file(place.texts / f"part-{number}.txt", lines)
+
+
+def start(place: Place, shape: Shape) -> None:
+    feed_part(place)
     place.write(history(shape))
+
+
+def hit(run: Run, *beside: int) -> int:
+    """Kill the driver, with windows left to be done, and others with it; the last sealed one."""
+    sealed = int(run.status()["sealed"])
+    feed_part(run.place)
+    run.await_sealed(sealed + 1)
+    for pid in (*beside, only(run.place, "driver")):
+        assert processes.signalled(pid, signal.SIGKILL)
+    return sealed + 1
 
 
 def only(place: Place, role: str) -> int:
@@ -64,15 +83,15 @@ def await_next(run: Run, *before: int) -> int:
 def test_it_takes_over_with_work_in_flight(place: Place, sink_server: valkey.Server) -> None:
     """One stands by where nothing is said and the input is watched."""
     shape = Shape(max_records=WINDOW, redis=sink_server.url, watch=True, standby=None)
-    start(place, 1, shape)
+    start(place, shape)
     with running(place, environment=SLOW) as run:
         nemesis = Nemesis(run, 1)
         for kills in (1, 2):
             heir = await_ready(run, kills)
-            sealed = run.status()["sealed"]
+            feed_part(place)
             kill = nemesis.kill("driver")
             await_driver(run, heir)
-            run.await_sealed(sealed + 2)
+            run.await_sealed(kill.window + 1)
             assert run.status()["execution"] == kill.execution + 1
         assert run.events("StandbySilent") == []
         run.interrupt()
@@ -80,7 +99,7 @@ def test_it_takes_over_with_work_in_flight(place: Place, sink_server: valkey.Ser
     place.gate.touch()
     last = harness.run_to_end(place, *TO_THE_END)
     assert "standby" not in processes.names(place.work)
-    assert last.status()["totals"]["roots"] == LINES
+    assert last.status()["totals"]["roots"] == 3 * PART
     with sink_server.client() as client:
         assert judge(place, Promise.EXACTLY_ONCE, client) == []
 
@@ -112,25 +131,27 @@ def await_fired(run: Run, point: str) -> None:
 def test_it_dies_while_it_gets_ready_and_the_driver_then_too(
     place: Place, armed: dict[str, str]
 ) -> None:
-    start(place, 2, Shape(max_records=WINDOW, watch=True, standby=1))
+    start(place, Shape(max_records=WINDOW, watch=True, standby=1))
     for point in ("standby.begun", "standby.ready"):
         arm(place, point)
     with running(place, environment=armed) as run:
         await_fired(run, "standby.begun")
         await_fired(run, "standby.ready")
         run.until(lambda: len(run.events("StandbyEnded")) == 2, "two deaths", START_S)
+        ready = len(run.events("StandbyReady"))
         driver = only(place, "driver")
         # Told before anything of it is up, it takes over as a driver that starts would.
         heir = run.until(lambda: only(place, "standby"), "the third", START_S)
         assert processes.signalled(driver, signal.SIGKILL)
         await_driver(run, heir)
-        run.await_sealed(run.status()["sealed"] + 2)
-        # Both at once: a driver is started.
-        second = await_ready(run, len(run.events("StandbyReady")) + 1)
-        for pid in (second, heir):
-            processes.signalled(pid, signal.SIGKILL)
-        await_next(run, 0, driver, heir, second)
+        assert len(run.events("StandbyReady")) == ready
+        feed_part(place)
         run.await_sealed(run.status()["sealed"] + 1)
+        # Both at once: a driver is started.
+        second = await_ready(run, ready + 1)
+        sealed = hit(run, second)
+        await_next(run, 0, driver, heir, second)
+        run.await_sealed(sealed + 1)
     place.gate.touch()
     harness.run_to_end(place, *TO_THE_END)
     assert judge(place, Promise.EXACTLY_ONCE) == []
@@ -140,15 +161,15 @@ def test_it_dies_while_it_gets_ready_and_the_driver_then_too(
 def test_it_dies_while_it_takes_over(
     points: tuple[str, ...], place: Place, armed: dict[str, str]
 ) -> None:
-    start(place, 3, Shape(max_records=WINDOW, watch=True, standby=1))
+    start(place, Shape(max_records=WINDOW, watch=True, standby=1))
     with running(place, environment=armed) as run:
         for number, point in enumerate(points, start=1):
             heir, driver = await_ready(run, number), only(place, "driver")
             arm(place, point)
-            assert processes.signalled(driver, signal.SIGKILL)
+            sealed = hit(run)
             await_fired(run, point)
             await_next(run, 0, driver, heir)
-            run.await_sealed(run.status()["sealed"] + 1)
+            run.await_sealed(sealed + 1)
         assert [int((place.marks / point).read_text()) > 0 for point in points] == [True] * 2
     place.gate.touch()
     harness.run_to_end(place, *TO_THE_END)
@@ -157,11 +178,14 @@ def test_it_dies_while_it_takes_over(
 
 def test_a_driver_that_was_only_stopped_is_fenced_by_the_one_that_stood_by(place: Place) -> None:
     """No supervisor would say so while the driver lives: this test does."""
-    start(place, 4, Shape(max_records=WINDOW, watch=True))
+    start(place, Shape(max_records=WINDOW, watch=True))
     with running(place, environment=SLOW) as run:
         run.await_sealed(1)
         with standing_by(place) as (heir, ready):
             run.until(lambda: ready.exists() or heir.poll() is not None, "the one that stands by")
+            sealed = run.status()["sealed"]
+            feed_part(place)
+            run.await_sealed(sealed + 1)
             driver, before = only(place, "driver"), run.status()
             assert processes.signalled(driver, signal.SIGSTOP)
             assert heir.stdin is not None
