@@ -2,8 +2,9 @@
 
 What goes into an image is taken from the workspace: the packages that its distribution needs, as
 ``make venv`` has installed them with their hashes, and the project's own sources. Nothing is
-downloaded but the base image and Debian packages that it lacks; with ``--base`` an archive that has
-them, a machine without a registry and without an engine builds too (buildah alone).
+downloaded but the base image and Debian packages that it lacks. ``--base mmdebstrap`` makes the
+base image from Debian packages alone: so a machine without a registry and without an engine builds,
+with that and buildah.
 
 Each image becomes a docker archive, named by the digest of all that it is made of, in a cache
 (``~/.cache/millrace/images``); what is there already is not built again. The archives' paths are
@@ -17,6 +18,7 @@ import compileall
 import hashlib
 import os
 import py_compile
+import re
 import shutil
 import subprocess
 import sys
@@ -33,6 +35,13 @@ ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "images"
 PYTHON = (3, 11)
 """Of Debian 12; compiled packages are for this one."""
+
+BOOTSTRAP = "mmdebstrap"
+"""A base that is made here, of Debian packages alone."""
+
+_BASE_TAG = "localhost/millrace/base:12"
+_SUITE = "bookworm"
+_NOT_INSTALLED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 
 _LEFT_OUT = ("tests", "aio")
 """Folders of packages that nothing here imports."""
@@ -162,7 +171,11 @@ def build(image: Image, tag: str, base: str, engine: str, cache: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=cache, prefix=".build-") as scratch:
         context, draft = Path(scratch) / "context", Path(scratch) / "image.tar"
         put_together(image, context)
-        for command in commands(image, tag, base, engine, context, draft):
+        asked: list[list[str]] = []
+        if base == BOOTSTRAP:
+            asked.append(_bootstrapped(image, cache, Path(scratch)))
+        source = _BASE_TAG if base == BOOTSTRAP else base
+        for command in [*asked, *commands(image, tag, source, engine, context, draft)]:
             subprocess.run(command, check=True, stdout=sys.stderr, env=_environment(scratch))
         draft.rename(target)
     for older in cache.glob(f"{image.name}-*.tar"):
@@ -175,17 +188,45 @@ def commands(
     image: Image, tag: str, base: str, engine: str, context: Path, draft: Path
 ) -> list[list[str]]:
     """What an engine is asked to do, one after the other."""
+    told = ["--build-arg", f"BASE_IMAGE={base}", "-f", str(image.file), "-t", tag, str(context)]
     if engine == "buildah":
-        source = f"docker-archive:{base}" if base.endswith(".tar") else base
-        bud = ["buildah", "bud", "--layers=false", "--build-arg", f"BASE_IMAGE={source}"]
-        bud += ["-f", str(image.file), "-t", tag, str(context)]
+        bud = ["buildah", "bud", "--layers=false", *told]
         return [bud, ["buildah", "push", tag, f"docker-archive:{draft}:{tag}"]]
-    made: list[list[str]] = []
-    if base.endswith(".tar"):
-        raise SystemExit("--base names an archive: only buildah builds on one")
-    made.append([engine, "build", "--build-arg", f"BASE_IMAGE={base}", "-f", str(image.file)])
-    made[0] += ["-t", tag, str(context)]
-    return [*made, [engine, "save", "-o", str(draft), tag]]
+    return [[engine, "build", *told], [engine, "save", "-o", str(draft), tag]]
+
+
+def packages_of(image: Image) -> list[str]:
+    """Debian packages that its Containerfile wants."""
+    found = re.search(r'^ARG PACKAGES="([^"]*)"$', image.file.read_text(), re.M)
+    assert found is not None, image.file
+    return found[1].split()
+
+
+def base_layer(packages: Sequence[str], cache: Path) -> Path:
+    """The files of a small Debian with these packages, made once. Raises
+    ``CalledProcessError``."""
+    key = hashlib.blake2b(" ".join([_SUITE, *packages]).encode(), digest_size=8).hexdigest()
+    layer = cache / f"base-{key}.layer"
+    if not layer.exists():
+        print(f"making a base with {', '.join(packages)}", file=sys.stderr, flush=True)
+        command = ["mmdebstrap", "--variant=minbase", f"--include={','.join(packages)}"]
+        # Java registers its manual pages, though they are left out.
+        command += ['--essential-hook=mkdir -p "$1/usr/share/man/man1"']
+        command += [f"--dpkgopt=path-exclude={pattern}" for pattern in _NOT_INSTALLED]
+        with tempfile.TemporaryDirectory(dir=cache, prefix=".base-") as scratch:
+            draft = Path(scratch) / "layer.tar"
+            subprocess.run([*command, _SUITE, str(draft)], check=True, stdout=sys.stderr)
+            draft.rename(layer)
+    return layer
+
+
+def _bootstrapped(image: Image, cache: Path, scratch: Path) -> list[str]:
+    """The command that makes the base image known to buildah."""
+    context = scratch / "base"
+    context.mkdir()
+    _link(base_layer(packages_of(image), cache), context / "layer.tar")
+    file = str(IMAGES / "base.Containerfile")
+    return ["buildah", "bud", "--layers=false", "-f", file, "-t", _BASE_TAG, str(context)]
 
 
 def _environment(scratch: str) -> dict[str, str]:
@@ -215,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="images/build.py", description=__doc__)
     parser.add_argument("names", nargs="*", default=list(ALL), choices=[*ALL, []], metavar="NAME")
     parser.add_argument("--engine", choices=["docker", "podman", "buildah"])
-    parser.add_argument("--base", default="debian:bookworm-slim", help="an image or an archive")
+    parser.add_argument("--base", default="debian:bookworm-slim", help=f"an image, or {BOOTSTRAP}")
     parser.add_argument("--prefix", default="millrace/", help="of the images' names")
     parser.add_argument("--tag", default="0.1.0")
     parser.add_argument("--cache", type=Path, default=cache_folder())
@@ -223,6 +264,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.version_info[:2] != PYTHON:
         raise SystemExit(f"error: the images have Python {PYTHON[0]}.{PYTHON[1]}; run it with that")
     engine = options.engine or found_engine()
+    if options.base == BOOTSTRAP and engine != "buildah":
+        raise SystemExit(f"error: --base {BOOTSTRAP} builds with buildah alone: --engine buildah")
     for name in options.names:
         tag = f"{options.prefix}{name}:{options.tag}"
         print(build(ALL[name], tag, options.base, engine, options.cache), flush=True)

@@ -94,6 +94,14 @@ def test_every_engine_builds_the_same_file_with_the_base_that_is_told(engine: st
     assert {command[0] for command in made} == {engine}
 
 
+def test_a_base_of_debian_packages_has_what_the_image_wants() -> None:
+    assert {"python3", "tini"} <= set(build.packages_of(build.ALL["state-server"]))
+    assert "openjdk-17-jre-headless" in build.packages_of(build.ALL["runtime"])
+    assert not [one for one in build.packages_of(build.ALL["state-server"]) if "jre" in one]
+    with pytest.raises(SystemExit, match="buildah alone"):
+        build.main(["state-server", "--engine", "docker", "--base", "mmdebstrap"])
+
+
 @pytest.mark.parametrize("image", build.ALL.values(), ids=build.ALL)
 def test_containers_are_no_roots_and_begin_with_the_roles_of_pods(image: object) -> None:
     text = image.file.read_text()  # type: ignore[attr-defined]

@@ -116,8 +116,9 @@ class Pod:
         self.process.wait()
 
     def lines(self) -> list[dict[str, Any]]:
-        """Its log."""
-        return [json.loads(line) for line in self.log.read_text().splitlines()]
+        """Its log, without what its JVM prints by itself."""
+        lines = self.log.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
 
     def __enter__(self) -> Pod:
         return self

@@ -1,0 +1,224 @@
+"""The processes of a topology's pods on a real API server, each started as its image starts it.
+
+This test is the operator: it writes what docs/pods.md says, and proposes whom it sees. Spark runs
+its tasks in the driver's pod.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millrace import checked
+from millrace.homes import codec, pods
+from millrace.homes.documents import Ask, Proposal, Request
+from millrace.homes.pods import Role
+from millrace.homes.settings import in_pods
+from millrace.kube.configmaps import ConfigMap, by_kubeconfig
+from millrace.kube.inboxmap import InboxMap
+from millrace.kube.journalmap import JournalMap
+from millrace.kube.viewmap import ViewMap
+from millrace.protocol.types import Member
+from millrace_e2e import kubeapi
+from millrace_e2e.podprocess import TOPOLOGY, UID, WAIT_S, Pod, free_port, make_secret
+from millrace_e2e.waiting import until
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "wordcount"
+RUN_S = 480.0
+WORDS = ["mill", "race", "wheel", "water", "grain", "stone", "flour", "sack"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubeapi.ApiServer]:
+    with kubeapi.serving(tmp_path_factory.mktemp("api") / "server") as server:
+        yield server
+
+
+class World:
+    """One topology, its objects and its pods."""
+
+    def __init__(self, folder: Path, server: kubeapi.ApiServer) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        # Names of sockets are short.
+        self.scratch = Path(tempfile.mkdtemp(prefix="mr-"))
+        (self.data / "texts").mkdir(parents=True)
+        self.secret = make_secret(folder / "secret")
+        self.kubeconfig = str(server.kubeconfig)
+        api = by_kubeconfig(file=self.kubeconfig)
+        view, inbox, journal = (
+            ConfigMap(api, "default", name(TOPOLOGY))
+            for name in (pods.view_map, pods.inbox_map, pods.journal_map)
+        )
+        for one in (view, inbox, journal):
+            assert one.create({})
+        self.view, self.inbox, self.journal = ViewMap(view), InboxMap(inbox), JournalMap(journal)
+        self.pods: list[Pod] = []
+        self.ports: dict[str, int] = {}
+
+    def feed(self, lines: int, name: str) -> None:
+        dice = random.Random(name)
+        text = "".join(f"{' '.join(dice.choices(WORDS, k=6))}\n" for _ in range(lines))
+        (self.data / "texts" / name).write_text(text)
+
+    def config(self, **spec: object) -> Path:
+        folder = self.folder / "config"
+        folder.mkdir(exist_ok=True)
+        document = {
+            "apiVersion": "millrace.dev/v1alpha1",
+            "kind": "StreamTopology",
+            "metadata": {"name": TOPOLOGY},
+            "spec": {
+                "window": {"maxRecords": 500},
+                "code": {"path": str(EXAMPLE)},
+                "stateServers": {"replicas": 2, "copies": 2},
+                "sources": [{"name": "lines", "files": {"path": "texts", **spec}}],
+                "processors": [
+                    {
+                        "name": "split",
+                        "inputs": [{"from": "lines"}],
+                        "function": "wordcount:split",
+                    },
+                    {
+                        "name": "counts",
+                        "inputs": [{"from": "split", "key": ["word"]}],
+                        "aggregate": {"columns": [{"name": "n", "function": "count"}]},
+                    },
+                ],
+                "sinks": [
+                    {
+                        "name": "totals",
+                        "inputs": [{"from": "counts"}],
+                        "files": {"path": "counts", "format": "jsonLines"},
+                    }
+                ],
+            },
+        }
+        (folder / pods.TOPOLOGY_KEY).write_text(json.dumps(checked.with_checksum(document)))
+        told = replace(
+            in_pods(TOPOLOGY, "default", UID),
+            workdir=str(self.folder / "work"),
+            topology=str(folder / pods.TOPOLOGY_KEY),
+            folder=str(self.data),
+        )
+        (folder / pods.DRIVER_KEY).write_text(json.dumps(codec.encode(told)))
+        return folder
+
+    def state_server(self, number: int) -> Pod:
+        name = pods.pod_name(TOPOLOGY, Role.STATE_SERVER, number)
+        port = self.ports.setdefault(name, free_port())
+        return self._start(Role.STATE_SERVER, name, "--work", self.folder / name, "--port", port)
+
+    def acker(self, number: int) -> Pod:
+        return self._start(Role.ACKER, pods.pod_name(TOPOLOGY, Role.ACKER, number))
+
+    def driver(self, number: int) -> Pod:
+        name = pods.pod_name(TOPOLOGY, Role.DRIVER, number)
+        return self._start(Role.DRIVER, name, "--config", self.folder / "config")
+
+    def _start(self, role: Role, name: str, *arguments: object) -> Pod:
+        scratch = self.scratch / name
+        scratch.mkdir(exist_ok=True)
+        given = [*arguments, "--secret", self.secret]
+        if role is not Role.STATE_SERVER:
+            given += ["--scratch", scratch]
+        made = Pod(self.folder, role, name, *given, KUBECONFIG=self.kubeconfig)
+        self.pods.append(made)
+        return made
+
+    def propose(self, servers: list[Pod], ackers: list[Pod]) -> None:
+        """As the operator does: whoever is ready."""
+        seen = [server.incarnation() for server in servers]
+        members = tuple(Member(one["name"], one["runId"], one["url"]) for one in seen)
+        for acker in ackers:
+            acker.until(pods.READY_PATH)
+        self.inbox.propose(Proposal(members, tuple(acker.name for acker in ackers)))
+
+    def sealed(self) -> int:
+        return self.journal.status().sealed or 0
+
+    def judge(self) -> dict[str, object]:
+        """What the example's own check says, which knows nothing of Millrace."""
+        command = [sys.executable, str(EXAMPLE / "count_words.py")]
+        folders = [str(self.data / "texts"), str(self.data / "counts")]
+        done = subprocess.run([*command, *folders], capture_output=True, text=True, check=False)
+        found: dict[str, object] = json.loads(done.stdout)
+        return found
+
+
+@pytest.fixture
+def world(tmp_path: Path, server: kubeapi.ApiServer) -> Iterator[World]:
+    world = World(tmp_path, server)
+    try:
+        yield world
+    finally:
+        for pod in world.pods:
+            pod.kill()
+        shutil.rmtree(world.scratch, ignore_errors=True)
+        api = by_kubeconfig(file=world.kubeconfig)
+        for name in (pods.view_map, pods.inbox_map, pods.journal_map):
+            path = f"/api/v1/namespaces/default/configmaps/{name(TOPOLOGY)}"
+            api.call("DELETE", path)
+
+
+def test_words_are_counted_exactly_while_every_kind_of_pod_is_killed(world: World) -> None:
+    """Driver, acker and state server by SIGKILL, one after the other, each within the run."""
+    world.feed(4_000, "first.txt")
+    world.config(watch=True)
+    servers = [world.state_server(0), world.state_server(1)]
+    ackers = [world.acker(0)]
+    world.propose(servers, ackers)
+    driver = world.driver(1)
+    assert "execution 1" in driver.until(pods.READY_PATH)
+    until(world.sealed, "a window", RUN_S)
+
+    driver.kill()
+    driver = world.driver(2)
+    assert "execution 2" in driver.until(pods.READY_PATH)
+
+    ackers[0].kill()
+    ackers = [world.acker(1)]
+    world.feed(2_000, "second.txt")
+    world.propose(servers, ackers)
+
+    servers[1].kill()
+    servers[1] = world.state_server(1)
+    world.propose(servers, ackers)
+    world.feed(2_000, "third.txt")
+    until(lambda: world.judge()["equal"], "all words are counted", RUN_S)
+
+    token = world.inbox.ask(Request(Ask.STOP))
+    assert driver.wait(WAIT_S) == 0
+    assert token not in [asked.token for asked in world.inbox.requests()]
+    verdict = world.judge()
+    assert (verdict["equal"], verdict["repeated"]) == (True, 0), verdict
+    _, view = world.view.read()
+    assert view is not None
+    assert view.execution == 2
+    assert {member.name for member in view.target} == {"words-state-0", "words-state-1"}
+    assert [one for one in view.target if one.run_id == servers[1].incarnation()["runId"]]
+    for pod in (servers[0], ackers[0]):
+        assert pod.end() == 0
+    for line in driver.lines():
+        assert line["pod"] == "words-driver-2"
+
+
+def test_a_driver_ends_behind_what_is_sealed_when_its_pod_is_deleted(world: World) -> None:
+    world.feed(500, "first.txt")
+    world.config(watch=True)
+    servers, ackers = [world.state_server(0), world.state_server(1)], [world.acker(0)]
+    world.propose(servers, ackers)
+    driver = world.driver(1)
+    until(lambda: (world.data / "counts").exists() and world.judge()["equal"], "counts", RUN_S)
+    assert driver.end() == 0
+    assert world.journal.status().state == "asked"
+    assert world.judge()["repeated"] == 0
