@@ -178,10 +178,22 @@ def test_the_status_is_a_subresource_with_standard_conditions():
         assert "observedGeneration" in status
 
 
+class AsKubectl(yaml.SafeLoader):
+    """Reads a bare y or n as a boolean too, as kubectl does."""
+
+
+AsKubectl.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^[yYnN]$"), list("yYnN"))
+AsKubectl.bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
+
+
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_every_example_is_taken(file: Path):
     assert EXAMPLES
-    assert refused(yaml.safe_load(file.read_text())) == []
+    assert refused(yaml.load(file.read_text(), AsKubectl)) == []
+
+
+def test_a_bare_n_is_no_text_for_kubectl():
+    assert yaml.load("[n, 'n', name]", AsKubectl) == [False, "n", "name"]
 
 
 def test_the_topology_of_the_tests_is_taken():
