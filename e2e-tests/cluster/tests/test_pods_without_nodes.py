@@ -12,9 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -29,7 +31,16 @@ from millrace.kube.journalmap import JournalMap
 from millrace.kube.viewmap import ViewMap
 from millrace.protocol.types import Member
 from millrace_e2e import kubeapi
-from millrace_e2e.podprocess import TOPOLOGY, UID, WAIT_S, Pod, free_port, make_secret
+from millrace_e2e.podmanifests import Manifest, Pods
+from millrace_e2e.podprocess import (
+    TOPOLOGY,
+    UID,
+    WAIT_S,
+    Pod,
+    environment,
+    free_port,
+    make_secret,
+)
 from millrace_e2e.waiting import until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "wordcount"
@@ -70,7 +81,7 @@ class World:
         text = "".join(f"{' '.join(dice.choices(WORDS, k=6))}\n" for _ in range(lines))
         (self.data / "texts" / name).write_text(text)
 
-    def config(self, **spec: object) -> Path:
+    def config(self, more: Mapping[str, object] = MappingProxyType({}), **spec: object) -> Path:
         folder = self.folder / "config"
         folder.mkdir(exist_ok=True)
         document = {
@@ -81,6 +92,7 @@ class World:
                 "window": {"maxRecords": 500},
                 "code": {"path": str(EXAMPLE)},
                 "stateServers": {"replicas": 2, "copies": 2},
+                **more,
                 "sources": [{"name": "lines", "files": {"path": "texts", **spec}}],
                 "processors": [
                     {
@@ -121,17 +133,18 @@ class World:
     def acker(self, number: int) -> Pod:
         return self._start(Role.ACKER, pods.pod_name(TOPOLOGY, Role.ACKER, number))
 
-    def driver(self, number: int) -> Pod:
+    def driver(self, number: int, **variables: str) -> Pod:
         name = pods.pod_name(TOPOLOGY, Role.DRIVER, number)
-        return self._start(Role.DRIVER, name, "--config", self.folder / "config")
+        return self._start(Role.DRIVER, name, "--config", self.folder / "config", **variables)
 
-    def _start(self, role: Role, name: str, *arguments: object) -> Pod:
+    def _start(self, role: Role, name: str, *arguments: object, **variables: str) -> Pod:
         scratch = self.scratch / name
         scratch.mkdir(exist_ok=True)
         given = [*arguments, "--secret", self.secret]
         if role is not Role.STATE_SERVER:
             given += ["--scratch", scratch]
-        made = Pod(self.folder, role, name, *given, KUBECONFIG=self.kubeconfig)
+        variables = {"KUBECONFIG": self.kubeconfig, **variables}
+        made = Pod(self.folder, role, name, *given, **variables)
         self.pods.append(made)
         return made
 
@@ -222,3 +235,87 @@ def test_a_driver_ends_behind_what_is_sealed_when_its_pod_is_deleted(world: Worl
     assert driver.end() == 0
     assert world.journal.status().state == "asked"
     assert world.judge()["repeated"] == 0
+
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+def kubelet(world: World, pod: Manifest) -> subprocess.Popen[bytes]:
+    """Start a container as its pod says, with a disk of its own."""
+    (container,) = [one for one in pod["spec"]["containers"] if one["name"] == "executor"]
+    name = pod["metadata"]["name"]
+    own = world.scratch / name
+    own.mkdir()
+    fields = {"status.podIP": "127.0.0.1", "metadata.name": name, "metadata.namespace": "default"}
+    given = {}
+    for one in container["env"]:
+        field = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+        given[one["name"]] = one.get("value", "") if field is None else fields[field]
+    given |= {"SPARK_LOCAL_DIRS": str(own)}
+    scratch = world.scratch / pods.pod_name(TOPOLOGY, Role.DRIVER, 1)
+    mounts = ["--secret", str(world.secret), "--scratch", str(scratch)]
+    with (world.folder / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "millrace.pods", *container["args"], *mounts],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment(name, **given),
+            cwd=own,
+        )
+
+
+def test_spark_makes_executors_as_pods_of_the_driver(
+    world: World, server: kubeapi.ApiServer
+) -> None:
+    """Spark asks the API server for them under the restricted standard; the test is their kubelet.
+    Windows are large enough for tasks on both, which share no folder with the driver."""
+    world.feed(12_000, "first.txt")
+    executors = {"instances": 2, "cores": 1, "memory": "512m"}
+    window = {"maxRecords": 6_000}
+    folder = world.config({"spark": {"executors": executors}, "window": window}, watch=False)
+    manifests = Pods(TOPOLOGY, "default", UID, "data")
+    told = manifests.config({}, 1)["data"]
+    (folder / pods.EXECUTOR_KEY).write_text(told[pods.EXECUTOR_KEY])
+    api = by_kubeconfig(file=world.kubeconfig)
+    labels = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    merge = "application/merge-patch+json"
+    api.call("PATCH", "/api/v1/namespaces/default", labels, kind=merge)
+    made = api.call("POST", PODS, manifests.driver(1))
+    servers, ackers = [world.state_server(0), world.state_server(1)], [world.acker(0)]
+    world.propose(servers, ackers)
+    driver = world.driver(
+        1,
+        KUBERNETES_SERVICE_HOST="127.0.0.1",
+        KUBERNETES_SERVICE_PORT=str(server.port),
+        MILLRACE_IMAGE="millrace/runtime:test",
+    )
+
+    def asked() -> list[Any]:
+        assert driver.process.poll() is None, driver.log.read_text()
+        query = {"labelSelector": f"{pods.ROLE_LABEL}=executor"}
+        found: list[Any] = api.call("GET", PODS, query=query)["items"]
+        return found if len(found) == 2 else []
+
+    found = until(asked, "two executors", RUN_S)
+    started = [kubelet(world, pod) for pod in found]
+    try:
+        assert driver.wait(int(RUN_S)) == 0, driver.log.read_text()
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    for pod in found:
+        assert pod["metadata"]["name"].startswith("words-driver-1-exec-")
+        (owner,) = pod["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("Pod", made["metadata"]["uid"])
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        shown = json.dumps(pod)
+        for file in (pods.PASSWORD_KEY, pods.RUN_KEY):
+            assert (world.secret / file).read_text().strip() not in shown
+        assert "_SPARK_AUTH_SECRET" not in shown
+        assert "MILLRACE_RUN_SECRET" not in shown
+    verdict = world.judge()
+    assert (verdict["equal"], verdict["repeated"]) == (True, 0), verdict
+    assert verdict["words"] == 12_000 * 6
+    assert api.call("GET", PODS, query={"labelSelector": "spark-role=executor"})["items"] == []

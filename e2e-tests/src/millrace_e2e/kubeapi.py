@@ -131,6 +131,8 @@ def _apiserver(folder: Path, binary: Path, etcd_port: int, port: int) -> list[st
         "--service-account-issuer=https://kubernetes.default.svc",
         "--service-cluster-ip-range=10.96.0.0/16",
         "--disable-admission-plugins=ServiceAccount",
+        # Debian's etcd is too old for lists by watching, which Spark's client would ask for.
+        "--feature-gates=WatchList=false",
     ]
 
 

@@ -128,11 +128,11 @@ class Api:
 
 
 def own_api() -> Api:
-    """The API server that this process belongs to: its pod's, else the kubeconfig's.
+    """The API server that this process belongs to: its pod's, unless a kubeconfig is named.
 
     Raises ``ApiRefusedError``.
     """
-    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+    if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
         return in_cluster()
     return by_kubeconfig()
 

@@ -7,6 +7,7 @@ from PyPI has no entry point for containers, and this one adds the secrets of th
 from __future__ import annotations
 
 import argparse
+import base64
 import os
 import re
 import shutil
@@ -23,9 +24,10 @@ from millrace.pods.identity import (
     private_scratch,
     required,
 )
-from millrace.pods.spark import share_secrets
+from millrace.pods.spark import SPARK_SECRET, share_secrets
 from millrace.pods.termination import tell_end
 
+_AUTH = "_SPARK_AUTH_SECRET"
 _BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 
 _ARGUMENTS = {
@@ -74,6 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         private_files()
         scratch = private_scratch(options.scratch)
         share_secrets(options.secret, scratch, required(os.environ, pods.RUN_NONCE))
+        # Spark's executors look for no file before they have asked the driver, who asks for this.
+        # Settings and pod do not show it, and workers drop it before they run user code.
+        os.environ[_AUTH] = base64.b64encode((scratch / SPARK_SECRET).read_bytes()).decode()
         os.environ["SPARK_HOME"] = str(spark_home())
         line = command(java_program(), spark_home(), os.environ)
     except MillraceError as error:
