@@ -1,0 +1,152 @@
+"""The CRDs and the children of a topology against a real API server: what it takes and refuses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CACHE = Path.home() / ".cache" / "millrace" / "cluster" / "bin"
+FOUND = sorted(CACHE.glob("kubernetes-*/kube-apiserver"))
+sys.path[:0] = [str(ROOT / "operator" / "tests" / name) for name in ("api", "builders")]
+
+import manifests  # noqa: E402
+import test_manifests as children  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    not FOUND or which("etcd") is None, reason="make cluster-up builds the API server"
+)
+READY_S = 120
+
+
+def _port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    def __init__(self, folder: Path, port: int) -> None:
+        self._call = [
+            *(str(FOUND[-1].parent / "kubectl"), "--server", f"https://127.0.0.1:{port}"),
+            *("--insecure-skip-tls-verify", "--token", "t0k", "--request-timeout", "20s"),
+            *("--cache-dir", str(folder / "cache")),
+        ]
+
+    def __call__(self, *words: str, given: Any = None) -> subprocess.CompletedProcess[str]:
+        text = None if given is None else json.dumps(given)
+        return subprocess.run(
+            [*self._call, *words],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("api")
+    client, peer, secure = _port(), _port(), _port()
+    (folder / "token.csv").write_text('t0k,admin,1,"system:masters"\n')
+    subprocess.run(
+        ["openssl", "genrsa", "-out", str(folder / "sa.key"), "2048"],
+        check=True,
+        capture_output=True,
+    )
+    urls = [f"http://127.0.0.1:{port}" for port in (client, peer)]
+    key = str(folder / "sa.key")
+    commands = [
+        [
+            *("etcd", "--data-dir", str(folder / "etcd"), "--listen-client-urls", urls[0]),
+            *("--advertise-client-urls", urls[0], "--listen-peer-urls", urls[1]),
+            "--unsafe-no-fsync",
+        ],
+        [
+            *(str(FOUND[-1]), f"--etcd-servers={urls[0]}", f"--cert-dir={folder}"),
+            *(f"--secure-port={secure}", "--bind-address=127.0.0.1"),
+            *("--service-account-issuer=https://millrace", f"--service-account-key-file={key}"),
+            *(f"--service-account-signing-key-file={key}", "--authorization-mode=AlwaysAllow"),
+            *(
+                f"--token-auth-file={folder / 'token.csv'}",
+                "--service-cluster-ip-range=10.99.0.0/24",
+            ),
+            "--disable-admission-plugins=ServiceAccount",
+        ],
+    ]
+    with ExitStack() as running:
+        for command in commands:
+            log = running.enter_context((folder / f"{Path(command[0]).name}.log").open("wb"))
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+            running.callback(process.wait)
+            running.callback(process.kill)
+        made = Server(folder, secure)
+        end_s = time.monotonic() + READY_S
+        while made("get", "--raw", "/readyz").returncode:
+            assert time.monotonic() < end_s, (folder / "kube-apiserver.log").read_text()[-2000:]
+        assert made("apply", "-f", str(ROOT / "crds")).returncode == 0
+        waited = made("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        assert waited.returncode == 0, waited.stderr
+        yield made
+
+
+def tried(server: Server, manifest: dict[str, Any]) -> str:
+    """What the server says against a manifest, or nothing."""
+    done = server("apply", "--dry-run=server", "-f", "-", given=manifest)
+    return done.stderr if done.returncode else ""
+
+
+REFUSED = [
+    *manifests.BY_SCHEMA,
+    *manifests.BY_KEYS,
+    *manifests.BY_FIELDS,
+    *manifests.BY_RULES,
+]
+
+
+@pytest.mark.parametrize("broken", REFUSED, ids=lambda broken: broken.name)
+def test_a_wrong_manifest_is_refused_with_its_path(server: Server, broken: manifests.Broken):
+    assert broken.path in tried(server, broken.manifest)
+
+
+@pytest.mark.parametrize("broken", manifests.OPERATOR_ALONE, ids=lambda broken: broken.name)
+def test_what_is_left_to_the_operator_is_taken(server: Server, broken: manifests.Broken):
+    assert tried(server, broken.manifest) == ""
+
+
+@pytest.mark.parametrize(
+    "file", sorted(ROOT.glob("examples/**/*.yaml")), ids=lambda f: f.parent.name
+)
+def test_examples_are_taken(server: Server, file: Path):
+    assert server("apply", "--dry-run=server", "-f", str(file)).returncode == 0
+
+
+def test_scale_and_fixed_fields(server: Server):
+    assert server("apply", "-f", "-", given=manifests.WORDS).returncode == 0
+    assert server("scale", "topo/words", "--replicas=5").returncode == 0
+    scaled = server("get", "topo", "words", "-o", "jsonpath={.spec.ackers.replicas}")
+    assert scaled.stdout == "5"
+    patch = ["patch", "topo", "words", "--type", "merge", "-p", '{"spec":{"keyGroups":64}}']
+    assert "spec.keyGroups: Forbidden" in server(*patch).stderr
+
+
+def test_children_are_taken_where_the_restricted_standard_is_enforced(server: Server):
+    assert server("create", "ns", "jobs").returncode == 0
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    assert server("label", "ns", "jobs", label).returncode == 0
+    executor = children.executor()
+    executor["metadata"].update(name="words-driver-2-exec-1", namespace="jobs")
+    executor["spec"]["containers"][0]["image"] = "runtime:1"
+    for child in [*children.children(), executor]:
+        assert tried(server, child) == ""
