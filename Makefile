@@ -10,6 +10,8 @@ RUNS ?= 20000
 NAME ?= wordcount
 ARGS ?=
 WORKERS ?= 2
+CLUSTER ?= auto
+NODES ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,7 +22,8 @@ TESTS := $(wildcard $(MEMBERS:%=%/tests))
 LONG_TESTS := runtime/tests/faults runtime/tests/testing $(patsubst %,e2e-tests/tests/test_%.py,chaos_kills crash_points damaged_side_files edits files_life older_copies own_state_server run_histories snapshots scaled_ackers several_state_servers standing_by)
 # Half of the tests to each worker, in their order; who is done takes over from the other.
 AT_ONCE := -n $(WORKERS) --dist worksteal
-LINTED := conftest.py $(SOURCES) $(TESTS) $(wildcard examples benchmarks images)
+CLUSTER_TESTS := e2e-tests/cluster/tests
+LINTED := conftest.py $(SOURCES) $(TESTS) $(CLUSTER_TESTS) $(wildcard examples benchmarks images)
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 UV := $(VENV)/uv/bin/uv
 
@@ -68,6 +71,20 @@ soak: classes ## One long history with at least 100 kills
 .PHONY: bench
 bench: classes ## One benchmark (NAME=wordcount)
 	@$(BIN)/python benchmarks/$(NAME).py $(ARGS)
+
+##@ On a cluster
+
+.PHONY: cluster-up
+cluster-up: $(STAMP) ## A Kubernetes of two nodes (CLUSTER=own, kind or current; NODES=2)
+	@$(BIN)/python -m millrace_e2e.cluster --cluster $(CLUSTER) up --nodes $(NODES)
+
+.PHONY: cluster-down
+cluster-down: $(STAMP) ## Take that cluster down; nothing of it is left
+	@$(BIN)/python -m millrace_e2e.cluster --cluster $(CLUSTER) down
+
+.PHONY: e2e-cluster
+e2e-cluster: $(STAMP) ## The tests of the cluster itself, which bring one up and take it down
+	@$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
 ##@ Maintain it
 

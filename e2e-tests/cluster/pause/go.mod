@@ -1,0 +1,3 @@
+module millrace.dev/cluster/pause
+
+go 1.25.0
