@@ -299,11 +299,11 @@ def needed_objects(record: Record) -> frozenset[str]:
 def object_groups(record: Record) -> dict[str, int]:
     """Objects of state and of dead letters that a record names, with all the key groups that each
     is named for, wherever its chain names it; 0 for dead letters."""
-    groups = {one.name: 0 for one in record.dead}
+    groups: dict[str, int] = {}
     for chain in record.chains.values():
         for segment in chain:
             groups[segment.name] = groups.get(segment.name, 0) | segment.groups
-    return groups
+    return groups | {one.name: 0 for one in record.dead}
 
 
 def digest_of(staged: Iterable[Staged]) -> str:
