@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from millrace.clock import SystemClock
-from millrace.engine.driver.inbox import Mailbox
+from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.letters import encode_letters
 from millrace.errors import ExitCode
 from millrace.homes import codec

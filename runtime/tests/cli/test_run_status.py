@@ -13,7 +13,7 @@ import pytest
 
 from millrace.cli.status import STATES
 from millrace.clock import SystemClock
-from millrace.engine.driver.journal import StatusBoard
+from millrace.engine.driver.home.journal import StatusBoard
 from millrace.engine.driver.statistics import Statistics
 from millrace.errors import ExitCode
 from millrace.local.files import write_json

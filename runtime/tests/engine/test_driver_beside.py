@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from millrace.clock import SystemClock
-from millrace.engine.driver.inbox import Mailbox
-from millrace.engine.driver.journal import EventTeller
+from millrace.engine.driver.home.inbox import Mailbox
+from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.loop import Loop
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.stores import Stores

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from millrace.clock import Clock, SystemClock
-from millrace.engine.driver.inbox import Mailbox
-from millrace.engine.driver.inboxreader import InboxReader
-from millrace.engine.driver.journal import REPEAT_S, EventTeller, StatusBoard
+from millrace.engine.driver.home.inbox import Mailbox
+from millrace.engine.driver.home.journal import REPEAT_S, EventTeller, StatusBoard
+from millrace.engine.driver.home.reader import InboxReader
 from millrace.engine.driver.letters import decode_letters, encode_letters
 from millrace.engine.driver.planner import Planner
 from millrace.errors import StateServerError

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from millrace.clock import SystemClock
-from millrace.engine.driver.inbox import Mailbox
-from millrace.engine.driver.journal import EventTeller
+from millrace.engine.driver.home.inbox import Mailbox
+from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.letters import encode_letters
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.snapshots import SnapshotPlan, SnapshotTaker

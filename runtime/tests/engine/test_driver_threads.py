@@ -13,7 +13,7 @@ import pytest
 
 from millrace.clock import SystemClock
 from millrace.engine.driver.errands import MOST_IN_A_ROW
-from millrace.engine.driver.journal import EventTeller
+from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.verdicts import Verdicts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millrace.clock import SystemClock
-from millrace.engine.driver.journal import StatusBoard
+from millrace.engine.driver.home.journal import StatusBoard
 from millrace.engine.driver.room import Room
 from millrace.engine.driver.statistics import Statistics
 from millrace.engine.driver.stores import Stores

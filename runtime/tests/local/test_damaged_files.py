@@ -20,7 +20,7 @@ from millrace.cli.progress import Figures
 from millrace.cli.report import totals_in
 from millrace.cli.status import drawn
 from millrace.clock import SystemClock
-from millrace.engine.driver.inbox import Mailbox
+from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.letters import decode_letters, encode_letters
 from millrace.engine.driver.process import read_settings, read_topology
 from millrace.engine.task import blackbox

@@ -11,9 +11,9 @@ from typing import assert_never
 
 from millrace import crash
 from millrace.engine.driver.errands import Couriers, Errands, Patience
-from millrace.engine.driver.inbox import Mailbox
-from millrace.engine.driver.inboxreader import InboxReader
-from millrace.engine.driver.journal import EventTeller
+from millrace.engine.driver.home.inbox import Mailbox
+from millrace.engine.driver.home.journal import EventTeller
+from millrace.engine.driver.home.reader import InboxReader
 from millrace.engine.driver.letters import encode_letters
 from millrace.engine.driver.planner import Planner
 from millrace.engine.driver.publisher import Publisher

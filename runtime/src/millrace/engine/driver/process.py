@@ -16,8 +16,8 @@ from millrace import checked, crash
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.connectors import Connectors
-from millrace.engine.driver.inbox import Mailbox
-from millrace.engine.driver.journal import EventTeller, StatusBoard
+from millrace.engine.driver.home.inbox import Mailbox
+from millrace.engine.driver.home.journal import EventTeller, StatusBoard
 from millrace.engine.driver.loop import Loop
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.places import open_inbox, open_journal, open_view

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from millrace.clock import Clock
-from millrace.engine.driver.journal import StatusBoard
+from millrace.engine.driver.home.journal import StatusBoard
 from millrace.homes.documents import RunningWindow, ServerMemory, Status, Timing
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptPlan, Json, Record, View

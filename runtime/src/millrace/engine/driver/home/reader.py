@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from millrace.engine.driver.inbox import Mailbox
+from millrace.engine.driver.home.inbox import Mailbox
 from millrace.homes.stores import HomeAwayError
 from millrace.protocol import events as e
 from millrace.protocol.types import Record
