@@ -17,6 +17,7 @@ import pytest
 from cluster_command import Tool
 
 from millrace_e2e.cluster.layout import Layout
+from millrace_e2e.cluster.own import OwnCluster
 
 IMAGE = "millrace.local/base:1"
 NODES = ("n1", "n2")
@@ -150,12 +151,12 @@ def test_an_image_that_a_node_has_is_not_loaded_again(tool: Tool) -> None:
 
 
 def images(tool: Tool) -> dict[str, list[str]]:
-    listing = json.loads(tool.kubectl("get", "nodes", "-o", "json"))
+    """Of each node, as its containerd has them; its kubelet tells the API server later."""
+    cluster = OwnCluster(print)
+    ctr = ["ctr", "--address", "/run/millrace/containerd.sock", "--namespace", "k8s.io"]
     return {
-        node["metadata"]["name"]: sorted(
-            name for image in node["status"]["images"] for name in image["names"]
-        )
-        for node in listing["items"]
+        node.name: sorted(cluster.inside(node, [*ctr, "images", "list"]).splitlines())
+        for node in cluster.layout.nodes()[: len(NODES)]
     }
 
 
