@@ -84,24 +84,35 @@ class Topology:
         self.side = MillraceSide(f"recovery-{size_mb}", spec(), folder)
         self.found: list[Recovery] = []
         self._folder = folder
-        self._roots = max(1, round(size_mb * 1e6 / (KEY_BYTES + TOTAL_BYTES) / KEYS_A_LINE))
+        self._roots = 0
 
     def fill(self) -> None:
         """Feed it its state."""
-        fed = self._folder / "fed.txt"
-        lines = (f"{n * KEYS_A_LINE} {KEYS_A_LINE}\n" for n in range(self._roots))
-        fed.write_text("".join(lines))
-        self.side.feed([fed])
-        wait_for(self.side, self._roots)
+        self._roots = fill(self.side, self._folder, self.size_mb)
 
     def kill(self) -> None:
         """Kill its driver once."""
-        one = self._folder / "one.txt"
-        one.write_text(f"0 {TOUCHED}\n")
         self._roots += 1
-        self.found.append(killed(self.side, one, self._roots))
+        self.found.append(killed(self.side, one_line(self._folder), self._roots))
         took = self.found[-1]
         print(f"    {self.size_mb} MB: {took.whole_s:.2f} s, {summary([took])}", flush=True)
+
+
+def fill(side: MillraceSide, folder: Path, size_mb: int) -> int:
+    """Feed a state of that size and wait until it is shown; how many roots that were."""
+    roots = max(1, round(size_mb * 1e6 / (KEY_BYTES + TOTAL_BYTES) / KEYS_A_LINE))
+    fed = folder / "fed.txt"
+    fed.write_text("".join(f"{n * KEYS_A_LINE} {KEYS_A_LINE}\n" for n in range(roots)))
+    side.feed([fed])
+    wait_for(side, roots)
+    return roots
+
+
+def one_line(folder: Path) -> Path:
+    """A file of one line, which touches some keys."""
+    one = folder / "one.txt"
+    one.write_text(f"0 {TOUCHED}\n")
+    return one
 
 
 def report(topologies: Sequence[Topology]) -> None:

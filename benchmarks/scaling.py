@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import last_line, machine, stop_cleanly
-from recovery import KEYS_A_LINE, TOTAL_BYTES, TOUCHED, check, spec, wait_for
-from recovery_functions import KEY_BYTES
+from recovery import check, fill, one_line, spec, wait_for
 from sides import MillraceSide
 from wordcount import OUT
 
@@ -102,12 +101,7 @@ class Feeder:
 
     def fill(self, size_mb: int) -> None:
         """Feed the state."""
-        self._roots = max(1, round(size_mb * 1e6 / (KEY_BYTES + TOTAL_BYTES) / KEYS_A_LINE))
-        fed = self._folder / "fed.txt"
-        lines = (f"{n * KEYS_A_LINE} {KEYS_A_LINE}\n" for n in range(self._roots))
-        fed.write_text("".join(lines))
-        self._side.feed([fed])
-        wait_for(self._side, self._roots)
+        self._roots = fill(self._side, self._folder, size_mb)
 
     def __enter__(self) -> Feeder:
         self._thread.start()
@@ -136,8 +130,7 @@ class Feeder:
         return 1000 * max([*gaps, ended - inside[-1] if inside else ended - begun])
 
     def _run(self) -> None:
-        one = self._folder / "one.txt"
-        one.write_text(f"0 {TOUCHED}\n")
+        one = one_line(self._folder)
         while not self._over.wait(EVERY_S):
             self._side.feed([one])
             self.fed += 1

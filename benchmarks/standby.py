@@ -20,17 +20,15 @@ from pathlib import Path
 
 from measure import last_line, machine, stop_cleanly
 from recovery import (
-    KEYS_A_LINE,
-    TOTAL_BYTES,
-    TOUCHED,
     check,
     driver_pid,
+    fill,
+    one_line,
     recovered_at,
     spec,
     wait_for,
     wait_until,
 )
-from recovery_functions import KEY_BYTES
 from sides import MillraceSide
 from wordcount import OUT
 
@@ -63,20 +61,15 @@ def main() -> None:
 
 def measured(folder: Path, size_mb: int, kills: int, standby: int) -> list[float]:
     """Seconds from each kill to the window of the line that arrived with it."""
-    lines = max(1, round(size_mb * 1e6 / (KEY_BYTES + TOTAL_BYTES) / KEYS_A_LINE))
     side = MillraceSide(f"standby-{standby}", spec(), folder, standby)
     try:
-        fed = folder / "fed.txt"
-        fed.write_text("".join(f"{n * KEYS_A_LINE} {KEYS_A_LINE}\n" for n in range(lines)))
-        side.feed([fed])
-        wait_for(side, lines)
-        one = folder / "one.txt"
-        one.write_text(f"0 {TOUCHED}\n")
+        roots = fill(side, folder, size_mb)
+        one = one_line(folder)
         found = []
         for kill in range(1, kills + 1):
             if standby:
                 wait_until(side, lambda kill=kill: stood_by(side) >= kill)  # type: ignore[misc]
-            found.append(killed(side, one, lines + kill))
+            found.append(killed(side, one, roots + kill))
     finally:
         side.stop()
     check(side.output, kills)

@@ -61,7 +61,7 @@ class Whereabouts:
             except MillraceError as error:
                 # The driver ends by it; until it is mended this acker stays where it is.
                 log.warning("%s", error)
-        return self.view.target[0] if self.view is not None else None
+        return self.view.log_member if self.view is not None else None
 
 
 class PodAcker(LocalAcker):
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if where.view is None:
                 return Answer(True, "there is no view yet")
             text = "reads" if acker.reads else "does not read"
-            return Answer(acker.reads, f"{text} the log on {where.view.target[0].name}")
+            return Answer(acker.reads, f"{text} the log on {where.view.log_member.name}")
 
         serve({pods.LIVE_PATH: beat.answer, pods.READY_PATH: ready}, options.health_port)
         log.info("serving topology %s", uid)
