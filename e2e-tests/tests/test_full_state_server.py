@@ -28,7 +28,7 @@ def await_full(run: Run) -> dict[str, Any]:
     """Wait until windows wait for room, and are tried again in vain; what is told of it."""
     run.until(lambda: run.events("StateServerFull"), "a server that is full")
     held = run.status()["sealed"]
-    first = run.status()["window"]
+    first = run.until(lambda: run.status().get("window"), "an attempt")
     run.until(lambda: run.status().get("window") not in (first, None), "another attempt")
     assert run.status()["sealed"] == held
     (event,) = run.events("StateServerFull")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from millrace.engine.jobs import classes
@@ -95,6 +96,28 @@ def test_another_java_has_another_archive(tmp_path: Path, monkeypatch: pytest.Mo
     other = classes.archive()
     (tmp_path / "jdk" / "release").write_text('JAVA_VERSION="99"')
     assert len({before, other, classes.archive()}) == 3
+
+
+def test_spark_installed_anew_at_the_same_place_has_another_archive_in_place_of_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = tmp_path / "pyspark" / "jars" / "spark.jar"
+    jar.parent.mkdir(parents=True)
+    jar.write_bytes(b"one")
+    monkeypatch.setattr(pyspark, "__file__", str(jar.parents[1] / "__init__.py"))
+    monkeypatch.setenv(classes.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr(classes, "_record", lambda draft, folder: draft.write_bytes(b"archive"))
+    before = classes.make()
+    assert classes.make() == before == classes.archive()
+    # What the JVM itself compares of a jar: an archive of another time is refused without a word.
+    os.utime(jar, (1, 1))
+    after = classes.archive()
+    assert after != before
+    assert classes.options() == ""
+    other = before.with_name("classes-other-place.jsa")
+    other.touch()
+    assert classes.make() == after
+    assert sorted(after.parent.iterdir()) == sorted([after, other])
 
 
 def test_without_a_java_there_are_no_options(

@@ -24,6 +24,8 @@ CACHE_VARIABLE = "XDG_CACHE_HOME"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """An archive that does not fit is no news for whoever reads a log."""
 
+_NAME = "classes-"
+
 _FORMAT = b"1"
 """Another one for archives that a JVM of other work or other options has to make."""
 
@@ -40,10 +42,9 @@ def archive() -> Path:
     import pyspark
 
     spark = Path(pyspark.__file__).parent
-    parts = (_FORMAT, _java(), pyspark.__version__.encode(), os.fsencode(spark))
-    digest = blake2b(b"\0".join(parts), digest_size=10).hexdigest()
+    place = _digest(_FORMAT, _java(), pyspark.__version__.encode(), os.fsencode(spark))
     cache = os.environ.get(CACHE_VARIABLE) or str(Path.home() / ".cache")
-    return Path(cache) / "millrace" / f"classes-{digest}.jsa"
+    return Path(cache) / "millrace" / f"{_NAME}{place}-{_digest(*_jars(spark))}.jsa"
 
 
 def options() -> str:
@@ -77,6 +78,10 @@ def make() -> Path:
         if not draft.exists():
             raise ClassArchiveError("the JVM ended without writing its archive of classes")
         durable.replace(path, draft.read_bytes())
+    # Those of jars that lay here before this installation fit nothing any more.
+    for old in path.parent.glob(f"{path.name.rpartition('-')[0]}-*.jsa"):
+        if old != path:
+            old.unlink(missing_ok=True)
     return path
 
 
@@ -98,6 +103,18 @@ def _record(draft: Path, folder: Path) -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()
+
+
+def _jars(spark: Path) -> list[bytes]:
+    """What the JVM compares of each jar: its name, size and time, which another installation at
+    the same place changes."""
+    found = sorted((spark / "jars").glob("*.jar"))
+    seen = [(jar.name, jar.stat()) for jar in found]
+    return [os.fsencode(f"{name} {of.st_size} {int(of.st_mtime)}") for name, of in seen]
+
+
+def _digest(*parts: bytes) -> str:
+    return blake2b(b"\0".join(parts), digest_size=10).hexdigest()
 
 
 def _ours(path: Path) -> bool:
