@@ -39,6 +39,10 @@ PYTHON = (3, 11)
 BOOTSTRAP = "mmdebstrap"
 """A base that is made here, of Debian packages alone."""
 
+_MARKERS = {"python_full_version": "3.11.2"}
+"""Debian 12's own Python, where that of the workspace may be a later one: packages bring along what
+this one lacks."""
+
 _BASE_TAG = "localhost/millrace/base:12"
 _SUITE = "bookworm"
 _NOT_INSTALLED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
@@ -91,11 +95,14 @@ def needed(requirements: Iterable[str]) -> list[Distribution]:
             continue
         installed = distribution(one.name)
         found[installed.metadata["Name"].lower()] = installed
-        for wanted in map(Requirement, installed.requires or ()):
-            extras = one.extras or {""}
-            if wanted.marker is None or any(wanted.marker.evaluate({"extra": e}) for e in extras):
-                todo.append(wanted)
+        todo += [r for r in map(Requirement, installed.requires or ()) if _wanted(r, one.extras)]
     return [found[name] for name in sorted(found)]
+
+
+def _wanted(one: Requirement, extras: Iterable[str]) -> bool:
+    """Whether the image's Python needs it."""
+    settings = [{**_MARKERS, "extra": extra} for extra in extras or {""}]
+    return one.marker is None or any(map(one.marker.evaluate, settings))
 
 
 def _declared(member: str, extras: Iterable[str]) -> list[Requirement]:
@@ -231,12 +238,21 @@ def _bootstrapped(image: Image, cache: Path, scratch: Path) -> list[str]:
 
 def _environment(scratch: str) -> dict[str, str]:
     """Buildah's own storage goes with the build; other engines keep theirs."""
-    storage = {"STORAGE_DRIVER": "vfs", "BUILDAH_ISOLATION": "chroot"}
     roots = {"CONTAINERS_STORAGE_CONF": f"{scratch}/storage.conf", "TMPDIR": scratch}
     Path(scratch, "storage.conf").write_text(
-        f'[storage]\ndriver = "vfs"\nrunroot = "{scratch}/run"\ngraphroot = "{scratch}/graph"\n'
+        f'[storage]\ndriver = "{_storage_driver(scratch)}"\n'
+        f'runroot = "{scratch}/run"\ngraphroot = "{scratch}/graph"\n'
     )
-    return {**os.environ, **storage, **roots}
+    return {**os.environ, "BUILDAH_ISOLATION": "chroot", **roots}
+
+
+def _storage_driver(folder: str) -> str:
+    """Layers as overlays, or whole copies of them where overlays cannot lie in a folder."""
+    if os.geteuid() != 0 or "overlay" not in Path("/proc/filesystems").read_text():
+        return "vfs"
+    asked = ["stat", "--file-system", "--format=%T", folder]
+    found = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+    return "vfs" if found == "overlayfs" else "overlay"
 
 
 def cache_folder() -> Path:
@@ -254,7 +270,7 @@ def found_engine() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="images/build.py", description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(ALL), choices=[*ALL, []], metavar="NAME")
+    parser.add_argument("names", nargs="*", choices=[*ALL, []], metavar="NAME")
     parser.add_argument("--engine", choices=["docker", "podman", "buildah"])
     parser.add_argument("--base", default="debian:bookworm-slim", help=f"an image, or {BOOTSTRAP}")
     parser.add_argument("--prefix", default="millrace/", help="of the images' names")
@@ -266,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engine = options.engine or found_engine()
     if options.base == BOOTSTRAP and engine != "buildah":
         raise SystemExit(f"error: --base {BOOTSTRAP} builds with buildah alone: --engine buildah")
-    for name in options.names:
+    for name in options.names or ALL:
         tag = f"{options.prefix}{name}:{options.tag}"
         print(build(ALL[name], tag, options.base, engine, options.cache), flush=True)
     return 0

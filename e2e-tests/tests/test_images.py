@@ -55,6 +55,22 @@ def test_an_image_holds_no_more_than_it_needs(name: str, without: set[str]) -> N
     assert not found & without
 
 
+@pytest.mark.parametrize("image", build.ALL.values(), ids=build.ALL)
+def test_an_image_has_what_the_python_of_its_base_lacks(image: object) -> None:
+    """Packages ask for some things by the patch release, and the workspace's may be a later one."""
+    asked = build.needed(image.requirements)  # type: ignore[attr-defined]
+    assert "async-timeout" in {one.metadata["Name"].lower() for one in asked}
+
+
+def test_whoever_names_no_image_builds_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(build, "build", lambda image, *_: asked.append(image.name) or image.name)
+    assert build.main(["--engine", "buildah", "--cache", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.split() == asked == list(build.ALL)
+
+
 @pytest.mark.parametrize("name", STARTS)
 def test_what_is_copied_into_an_image_is_enough_to_start(name: str, tmp_path: Path) -> None:
     """With the image's own import path and nothing else of this machine's packages."""
