@@ -39,6 +39,8 @@ class Printer:
 
 def specification(role: str, name: str, folder: Path) -> ProcessSpec:
     script = os.environ.get("STANDIN_DRIVER", str(TREE)) if role == "driver" else str(TREE)
+    if role == "driver" and "STANDIN_DRIVER_FOLDER" in os.environ:
+        folder = Path(os.environ["STANDIN_DRIVER_FOLDER"])
     command = (sys.executable, script, role)
     return ProcessSpec(name, role, command, folder=folder, tree=role == "driver")
 

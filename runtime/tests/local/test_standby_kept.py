@@ -165,6 +165,43 @@ def test_one_that_cannot_get_ready_does_not_end_the_run(tmp_path: Path) -> None:
         until(lambda: pid_of(run, "driver") not in (0, first), "the next driver")
 
 
+def test_one_that_cannot_be_started_does_not_end_the_run(tmp_path: Path) -> None:
+    blocked = tmp_path / "logs" / "standby.log"
+    blocked.mkdir(parents=True)
+    identity = {"uid": "u", "name": "standin", "topology": "t", "created": 0}
+    (tmp_path / "identity.json").write_text(json.dumps(identity))
+    with running(tmp_path, **DRIVERS) as run:
+        (text,) = until(lambda: told(run, "StandbyEnded"), "that it cannot be started")
+        assert "a driver that is to stand by cannot be started" in text
+        assert str(blocked) in text
+        assert text.endswith(f"tried again in {DELAYS_S[1]:g} s")
+        first = pid_of(run, "driver")
+        blocked.rmdir()
+        ready(run)
+        assert pid_of(run, "driver") == first
+        os.kill(run.pid, signal.SIGINT)
+        assert run.result()["restarts"] == {}
+
+
+def test_a_driver_that_cannot_be_started_for_a_while_does_not_end_the_run(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    here = tmp_path / "here"
+    here.symlink_to(work)
+    with running(work, STANDIN_DRIVER=str(SCRIPT), STANDIN_DRIVER_FOLDER=str(here)) as run:
+        first = until(lambda: pid_of(run, "driver"), "the driver")
+        until(lambda: run.tree("driver"), "that it is up")
+        here.unlink()
+        os.kill(first, signal.SIGKILL)
+        texts = until(lambda: told(run, "DriverEnded")[2:], "that it cannot be started, twice")
+        assert texts[0].startswith("driver cannot be started: [Errno 2] No such file")
+        assert texts[0].endswith("that is tried again in 0.5 s")
+        here.symlink_to(work)
+        until(lambda: pid_of(run, "driver") not in (0, first), "the next driver")
+        os.kill(run.pid, signal.SIGINT)
+        assert run.result()["restarts"] == {"driver": 1}
+
+
 def test_the_waits_are_those_that_are_told() -> None:
     operations = Path(__file__).parents[3] / "docs" / "operations.md"
     text = " ".join(operations.read_text().split())

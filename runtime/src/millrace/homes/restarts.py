@@ -71,7 +71,11 @@ class Restarts:
         allowed = self.final_codes.get(code)
         if allowed is not None and self.same_code[1] >= allowed:
             return GiveUp(code, self.same_code[1])
+        self.count += 1
+        return Again(self.not_begun())
+
+    def not_begun(self) -> float:
+        """Seconds until the next try where no life could be begun: what it takes may come back."""
         delay_s = DELAYS_S[min(self.fruitless, len(DELAYS_S) - 1)]
         self.fruitless += 1
-        self.count += 1
-        return Again(delay_s)
+        return delay_s

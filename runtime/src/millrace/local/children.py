@@ -24,6 +24,7 @@ from millrace.modes import UMASK_VARIABLE
 GUARD = Path(guard.__file__)
 
 _REPORT_TIMEOUT_S = 20.0
+_ABANDON_S = 10.0
 
 
 def own_umask() -> int:
@@ -57,12 +58,16 @@ class ProcessSpec:
 class Child:
     """One life of a process. ``pid`` is the command's own, ``guard`` that of its guard or 0.
 
+    Raises ``OSError`` and ``MillraceError`` where it cannot be started, and leaves nothing but what
+    a guard that did not answer has below it, which is found by its mark.
+
     ``handle`` becomes readable when the child has ended; nothing of its tree is left then,
     unless the guard itself was killed.
     """
 
     def __init__(self, spec: ProcessSpec, stdout: int, stderr: int) -> None:
         self.spec = spec
+        self.handle = -1
         self._channel: socket.socket | None = None
         command, pass_fds, theirs = self._wrapped(spec)
         try:
@@ -77,12 +82,19 @@ class Child:
                 start_new_session=True,
                 umask=0o077,
             )
+        except BaseException:
+            self._close_channel()
+            raise
         finally:
             if theirs is not None:
                 theirs.close()
-        self.handle = os.pidfd_open(self._popen.pid)
-        self.guard = self._popen.pid if spec.tree else 0
-        self.pid = self._reported_pid() if spec.tree else self._popen.pid
+        try:
+            self.handle = os.pidfd_open(self._popen.pid)
+            self.guard = self._popen.pid if spec.tree else 0
+            self.pid = self._reported_pid() if spec.tree else self._popen.pid
+        except BaseException:
+            self._abandon()
+            raise
         own = ProcessId.of(self.pid)
         # A command that is gone already has no start time any more and needs none.
         self.ticks = own.ticks if own else 0
@@ -104,7 +116,6 @@ class Child:
             text = self._channel.recv(32)
             return int(text)
         except (OSError, ValueError) as error:
-            self.kill()
             raise MillraceError(
                 f"process {self.spec.name}: its guard did not report a pid ({error}); look into "
                 "its log"
@@ -140,6 +151,20 @@ class Child:
         os.close(self.handle)
         if self._popen.stdin is not None:
             self._popen.stdin.close()
+        self._close_channel()
+
+    def _abandon(self) -> None:
+        """End what was begun and cannot be watched; the kernel ends a guard's command with it."""
+        self._popen.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(_ABANDON_S)
+        if self.handle >= 0:
+            os.close(self.handle)
+        if self._popen.stdin is not None:
+            self._popen.stdin.close()
+        self._close_channel()
+
+    def _close_channel(self) -> None:
         if self._channel is not None:
             self._channel.close()
 

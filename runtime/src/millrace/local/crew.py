@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from millrace.clock import Clock
+from millrace.errors import MillraceError
 from millrace.homes.documents import ProcessRow
 from millrace.homes.restarts import Restarts
 from millrace.local.children import Child, ProcessSpec
@@ -74,6 +75,14 @@ class Death:
         return f"signal {-self.code}" if self.code < 0 else f"exit code {self.code}"
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A life that could not be begun, and why; nothing of it is left."""
+
+    post: Post
+    error: OSError | MillraceError
+
+
 class Crew:
     """Used from the supervisor's main thread; ``output`` is called from another one."""
 
@@ -125,13 +134,22 @@ class Crew:
         said = post.spec.ready is None or post.spec.ready.exists()
         return said or self._clock.monotonic_s() - post.started_s >= after_s
 
-    def start_due(self) -> list[Post]:
-        """Start what is due now; those that were started."""
+    def start_due(self) -> tuple[list[Post], list[Failure]]:
+        """Start what is due now: those that were started, and those that cannot be.
+
+        The next try of a post that failed is up to its owner.
+        """
         now = self._clock.monotonic_s()
         due = [p for p in self.posts.values() if p.due_s is not None and p.due_s <= now]
+        started, failed = [], []
         for post in due:
-            self._start(post)
-        return due
+            try:
+                self._start(post)
+            except (OSError, MillraceError) as error:
+                failed.append(Failure(post, error))
+            else:
+                started.append(post)
+        return started, failed
 
     def reap(self) -> list[Death]:
         """Lives that have ended since the last call."""

@@ -16,6 +16,7 @@ the driver ends        drained: ends the run; fenced: ends the run as fenced; al
                        again if the topology says so (``local.launch``); anything else: the one
                        that stands by takes over, or it is started again; what is left of its
                        tree is killed (``local.standby``)
+one cannot be started  tries again, after longer and longer waits; only a run that begins ends
 SIGINT, SIGTERM        asks the driver to end and waits; a second one kills it
 a newer run claims     asks the driver to end, kills it a moment later, ends as fenced
 SIGKILL of itself      the kernel and the guard kill all its processes; the next run goes on
@@ -42,7 +43,7 @@ from millrace.homes.documents import ProcessRow, ProcessTable, Proposal, RunEven
 from millrace.homes.restarts import FINAL_CODES, GiveUp
 from millrace.local.ackers import ACKER_STOP_S, AckerKeeper, AckerPlan
 from millrace.local.children import ProcessSpec
-from millrace.local.crew import Crew, Death, await_any
+from millrace.local.crew import Crew, Death, Failure, await_any
 from millrace.local.files import write_json
 from millrace.local.logs import RunLog
 from millrace.local.processes import ProcessId, kill_marked
@@ -175,7 +176,10 @@ class Supervisor:
     def _start_all(self) -> None:
         self._tell("RunStarted", f"run {self._lease.generation} has started")
         self._follow_addresses()
-        self._start_due()
+        failed = self._start_due()
+        if failed:
+            # A run that begins says at once what keeps it from that.
+            raise failed[0].error
 
     def _step(self) -> None:
         handles = [self._wake_read, *self._crew.handles(), *self._servers.handles()]
@@ -199,7 +203,8 @@ class Supervisor:
             self._follow_addresses()
             if self._ending is None:
                 self._standby.look(self._addresses, self._sealed_at_start.get(DRIVER, 0))
-            self._start_due()
+            for failure in self._start_due():
+                self._not_started(failure)
             self._listener.progress()
 
     def _sleep_s(self) -> float:
@@ -344,13 +349,31 @@ class Supervisor:
             self._ackers.follow(addresses)
         self._publish()
 
-    def _start_due(self) -> None:
+    def _start_due(self) -> Sequence[Failure]:
+        """Start what is due; what cannot be."""
         if self._crew.child(DRIVER) is None:
             # Between two lives the driver may be told of servers that moved.
             self._crew.want(self._plan.driver(self._addresses), FINAL_CODES)
-        for post in self._crew.start_due():
+        started, failed = self._crew.start_due()
+        for post in started:
             self._sealed_at_start[post.spec.name] = self._sealed()
         self._publish()
+        return failed
+
+    def _not_started(self, failure: Failure) -> None:
+        """Processes, memory or room on the disk may be there again in a while."""
+        post, name = failure.post, failure.post.spec.name
+        # A guard that did not report may have begun something.
+        self._sweep()
+        if post.spec.role == STANDBY:
+            self._standby.not_started(failure.error)
+            return
+        wait_s = post.restarts.not_begun()
+        self._crew.again(name, wait_s)
+        self._warn(
+            _ENDED[post.spec.role],
+            f"{name} cannot be started: {failure.error}; that is tried again in {wait_s:g} s",
+        )
 
     def _publish(self) -> None:
         """Write ``proposal.json`` and ``processes.json`` where they changed."""
@@ -396,9 +419,11 @@ class Supervisor:
     def _sweep(self) -> None:
         """Kill and reap what an ended driver left, if its guard could not."""
         keep = self._crew.pids() | self._servers.pids()
-        for process in kill_marked(self._folder.path, keep):
-            with suppress(ChildProcessError):
-                os.waitpid(process.pid, os.WNOHANG)
+        # Where there is no file descriptor left to look with, the next sweep finds it.
+        with suppress(OSError):
+            for process in kill_marked(self._folder.path, keep):
+                with suppress(ChildProcessError):
+                    os.waitpid(process.pid, os.WNOHANG)
 
     # -- telling
 

@@ -9,8 +9,8 @@ the driver ends                  the one that stands by is told to take over, re
                                  has the driver's post from then on; the next one is started
                                  when it has sealed a window
 it does not begin to, told       it is killed, as a driver that ended: another one is started
-the one that stands by ends      it is started again, after longer and longer waits where none
-                                 of them gets ready; the run goes on without
+the one that stands by ends, or  it is started again, after longer and longer waits where none
+cannot be started                of them gets ready; the run goes on without
 the run ends                     it is killed: it holds nothing
 ===============================  ===============================================================
 
@@ -100,14 +100,21 @@ class StandbyKeeper:
     def ended(self, death: Death) -> None:
         """One that stood by has ended: without progress each further start waits longer."""
         self._look_whether_ready()
-        self._fruitless = 0 if self._ready else self._fruitless + 1
-        wait_s = DELAYS_S[min(self._fruitless, len(DELAYS_S) - 1)]
-        self._due_s = self._clock.monotonic_s() + wait_s
+        wait_s = self._wait(0 if self._ready else self._fruitless + 1)
         why = f": {death.cause}" if death.cause and death.code > 0 else ""
         self._warn(
             "StandbyEnded",
             f"the driver that stands by (process {death.pid}) ended with {death.how}{why}; "
             f"another one is started{f' in {wait_s:g} s' if wait_s else ''}",
+        )
+
+    def not_started(self, error: Exception) -> None:
+        """One that was to stand by could not even be started, which ends nothing."""
+        wait_s = self._wait(self._fruitless + 1)
+        self._warn(
+            "StandbyEnded",
+            f"a driver that is to stand by cannot be started: {error}; that is tried again in "
+            f"{wait_s:g} s",
         )
 
     def dismiss(self) -> None:
@@ -121,6 +128,13 @@ class StandbyKeeper:
         if driver is None or status.pid != driver.pid or status.spark != "running":
             return False
         return (status.sealed or 0) > sealed_before or status.window is None
+
+    def _wait(self, fruitless: int) -> float:
+        """Start none for a while, after so many in a row that did not get ready; how long."""
+        self._fruitless = fruitless
+        wait_s = DELAYS_S[min(fruitless, len(DELAYS_S) - 1)]
+        self._due_s = self._clock.monotonic_s() + wait_s
+        return wait_s
 
     def _look_whether_ready(self) -> None:
         post = self._crew.posts[STANDBY]
