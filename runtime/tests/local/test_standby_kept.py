@@ -16,7 +16,7 @@ from millrace.homes.settings import TAKE_OVER
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Death
 from millrace.local.inspect.table import process_rows
-from millrace.local.standby.keeper import DELAYS_S, PATIENCE_S, STANDBY, StandbyKeeper
+from millrace.local.standby.keeper import DELAYS_S, IDLE_S, PATIENCE_S, STANDBY, StandbyKeeper
 from millrace.local.workdir import find_folder
 
 SCRIPT = Path(__file__).with_name("standin_standby.py")
@@ -249,7 +249,7 @@ class Bench:
         self.clock = Still()
         self.posts: dict[str, Any] = {}
         self.lives: dict[str, Life] = {"driver": Life(1)}
-        self.status = Status(1, spark="running")
+        self.status = Status(1, "running", "running")
         self.events: list[str] = []
         self.ready_file = folder / "ready"
         note = lambda kind, _: self.events.append(kind)  # noqa: E731
@@ -294,15 +294,18 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-WORKING = {"pid": 1, "spark": "running"}
+WORKING = {"pid": 1, "state": "running", "spark": "running"}
 
 
 @pytest.mark.parametrize(
     ("figures", "time"),
     [
         ({}, False),
-        ({"pid": 7, "spark": "running"}, False),  # what the driver before it said
-        ({"pid": 1, "spark": "starting"}, False),
+        ({**WORKING, "pid": 7}, False),  # what the driver before it said
+        ({**WORKING, "spark": "starting"}, False),
+        ({**WORKING, "state": "starting"}, False),  # it recovers
+        ({**WORKING, "lag_records": 3}, False),  # it waits before it tries something again
+        ({**WORKING, "lag_records": 3, "sealed": 5}, True),
         (WORKING, True),  # nothing to do
         ({**WORKING, "window": "w", "sealed": 4}, False),  # the first window since it began
         ({**WORKING, "window": "w", "sealed": 5}, True),
@@ -311,7 +314,22 @@ WORKING = {"pid": 1, "spark": "running"}
 def test_it_is_started_when_the_driver_works(bench: Bench, figures: Any, time: bool) -> None:
     bench.status = Status(**figures)
     bench.look(sealed_before=4)
+    bench.clock.at_s += IDLE_S
+    bench.look(sealed_before=4)
     assert bench.wanted == time
+
+
+def test_between_two_windows_a_driver_is_not_idle(bench: Bench) -> None:
+    for window in (None, "w", None):
+        bench.status = Status(**WORKING, window=window)  # type: ignore[arg-type]
+        bench.look()
+        bench.clock.at_s += IDLE_S - 0.1
+    assert not bench.wanted
+    bench.look()
+    assert not bench.wanted
+    bench.clock.at_s += 0.2
+    bench.look()
+    assert bench.wanted
 
 
 def test_who_does_not_take_over_in_time_is_killed_once(bench: Bench) -> None:
@@ -331,12 +349,14 @@ def test_who_does_not_take_over_in_time_is_killed_once(bench: Bench) -> None:
 def test_who_has_taken_over_is_a_driver_like_any_other(bench: Bench) -> None:
     life = bench.starts(2)
     bench.keeper.take_over()
-    bench.status = Status(2, spark="starting")
+    bench.status = Status(2, "starting", "starting")
     bench.look()
     bench.clock.at_s += 10 * PATIENCE_S
     bench.look()
     assert (life.killed, bench.events) == (False, [])
-    bench.status = Status(2, spark="running")
+    bench.status = Status(2, "running", "running")
+    bench.look()
+    bench.clock.at_s += IDLE_S
     bench.look()
     assert bench.wanted
 
@@ -363,6 +383,7 @@ def test_waits_grow_until_one_gets_ready(bench: Bench) -> None:
     bench.starts(2)
     bench.ready_file.touch()
     bench.look()
+    bench.status = Status(1, "running", "running", sealed=1)
     del bench.lives[STANDBY]
     bench.keeper.ended(death)
     bench.wanted  # noqa: B018

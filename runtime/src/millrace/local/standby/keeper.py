@@ -33,6 +33,9 @@ STANDBY = "standby"
 PATIENCE_S = 10.0
 """How long one that is told to take over may take to begin."""
 
+IDLE_S = 1.0
+"""So long has a driver that has recovered nothing to do, before the next one is started."""
+
 DELAYS_S = (0.0, 10.0, 60.0, 300.0)
 """Waits before the next one is started, after so many in a row that did not get ready; the last
 one repeats."""
@@ -68,6 +71,7 @@ class StandbyKeeper:
         self._fruitless = 0
         self._due_s = 0.0
         self._ready = False
+        self._idle_s: float | None = None
         self._told: tuple[int, float] | None = None
 
     def look(self, addresses: Sequence[StateAddress], sealed_before: int) -> None:
@@ -78,9 +82,10 @@ class StandbyKeeper:
         if self._told is not None:
             self._look_at_heir(*self._told)
         if self._crew.child(STANDBY) is not None:
+            self._idle_s = None
             self._crew.want(self._spec(addresses), {})  # another one where that has changed
             self._look_whether_ready()
-        elif self._clock.monotonic_s() >= self._due_s and self._driver_works(sealed_before):
+        elif self._driver_works(sealed_before) and self._clock.monotonic_s() >= self._due_s:
             self._ready = False
             self._crew.want(self._spec(addresses), {})
 
@@ -126,8 +131,18 @@ class StandbyKeeper:
     def _driver_works(self, sealed_before: int) -> bool:
         driver, status = self._crew.child(self._driver), self._status()
         if driver is None or status.pid != driver.pid or status.spark != "running":
+            self._idle_s = None
             return False
-        return (status.sealed or 0) > sealed_before or status.window is None
+        if (status.sealed or 0) > sealed_before:
+            return True
+        # One that recovers, or waits before it tries a window again, has no window either.
+        idle = status.state == "running" and status.window is None and not status.lag_records
+        now_s = self._clock.monotonic_s()
+        if not idle:
+            self._idle_s = None
+        elif self._idle_s is None:
+            self._idle_s = now_s
+        return self._idle_s is not None and now_s - self._idle_s >= IDLE_S
 
     def _wait(self, fruitless: int) -> float:
         """Start none for a while, after so many in a row that did not get ready; how long."""
