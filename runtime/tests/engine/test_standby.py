@@ -23,7 +23,7 @@ from millrace.engine.program.draft import CompileOptions
 from millrace.engine.program.sql import SqlAnalyser
 from millrace.errors import MillraceError, TopologyError
 from millrace.homes import codec
-from millrace.homes.settings import TAKE_OVER, in_folder
+from millrace.homes.settings import TAKE_OVER, answer_to, in_folder
 from millrace.local.files import write_json
 from millrace.topology.load import parse
 
@@ -233,8 +233,10 @@ def test_it_is_ready_stays_so_and_is_a_driver_when_it_is_told(place: Place) -> N
 
     seen = latest()
     thread = once(rehearsed_again, lambda: os.write(place.says, TAKE_OVER))
+    assert not answer_to(place.ready).exists()
     assert standing.wait(place.orders)
     thread.join()
+    assert answer_to(place.ready).exists()
     assert rehearsed_again()
     started = standing.start(place.topology, "u", place.folder, place.folder)
     assert started.program.uid == "u"

@@ -12,11 +12,18 @@ import pytest
 from standins import Run, alive, running, until
 
 from millrace.homes.documents import Status
-from millrace.homes.settings import TAKE_OVER
+from millrace.homes.settings import TAKE_OVER, answer_to
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Death
 from millrace.local.inspect.table import process_rows
-from millrace.local.standby.keeper import DELAYS_S, IDLE_S, PATIENCE_S, STANDBY, StandbyKeeper
+from millrace.local.standby.keeper import (
+    DELAYS_S,
+    EARLY_PATIENCE_S,
+    IDLE_S,
+    PATIENCE_S,
+    STANDBY,
+    StandbyKeeper,
+)
 from millrace.local.workdir import find_folder
 
 SCRIPT = Path(__file__).with_name("standin_standby.py")
@@ -210,6 +217,8 @@ def test_the_waits_are_those_that_are_told() -> None:
         "at once if it had been ready, else after 10 s, a minute, then every five minutes" in text
     )
     assert f"One that does not take over within {PATIENCE_S:g} s is killed" in text
+    assert EARLY_PATIENCE_S == 60.0
+    assert "one that was not ready yet and does not within a minute" in text
 
 
 # --- the keeper, with a clock and a crew of its own
@@ -332,11 +341,16 @@ def test_between_two_windows_a_driver_is_not_idle(bench: Bench) -> None:
     assert bench.wanted
 
 
-def test_who_does_not_take_over_in_time_is_killed_once(bench: Bench) -> None:
+@pytest.mark.parametrize(("early", "patience_s"), [(False, PATIENCE_S), (True, EARLY_PATIENCE_S)])
+def test_who_does_not_take_over_in_time_is_killed_once(
+    bench: Bench, early: bool, patience_s: float
+) -> None:
     life = bench.starts(2)
+    if not early:
+        bench.ready_file.touch()
     assert bench.keeper.take_over() == 2
     assert life.said == [TAKE_OVER]
-    bench.clock.at_s += PATIENCE_S - 0.1
+    bench.clock.at_s += patience_s - 0.1
     bench.look()
     assert not life.killed
     bench.clock.at_s += 0.2
@@ -344,6 +358,20 @@ def test_who_does_not_take_over_in_time_is_killed_once(bench: Bench) -> None:
     assert (life.killed, bench.events) == (True, ["StandbySilent"])
     bench.look()
     assert bench.events == ["StandbySilent"]
+
+
+def test_who_has_answered_is_not_killed_though_no_figures_say_that_it_works(bench: Bench) -> None:
+    answer_to(bench.ready_file).touch()  # of an earlier one: it says nothing of this one
+    life = bench.starts(2)
+    bench.ready_file.touch()
+    bench.keeper.take_over()
+    assert not answer_to(bench.ready_file).exists()
+    bench.clock.at_s += PATIENCE_S - 0.1
+    bench.look()
+    answer_to(bench.ready_file).touch()
+    bench.clock.at_s += 10 * PATIENCE_S
+    bench.look()
+    assert (life.killed, bench.events) == (False, [])
 
 
 def test_who_has_taken_over_is_a_driver_like_any_other(bench: Bench) -> None:

@@ -25,6 +25,12 @@ TAKE_OVER = b"take over\n"
 """What a driver that stands by reads from its standard input when the other one is gone."""
 
 
+def answer_to(ready: Path) -> Path:
+    """The file that a driver that stood by makes as soon as it has read that, beside the one that
+    it makes when it is ready."""
+    return ready.with_name(f"{ready.name}.told")
+
+
 @dataclass(frozen=True, slots=True)
 class ViewFilePlace:
     """The view as a file, its lock beside it."""

@@ -24,6 +24,7 @@ import os
 import select
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from millrace import crash
@@ -33,7 +34,7 @@ from millrace.engine.jobs.runner import AttemptRunner
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.task.state import Services
 from millrace.errors import MillraceError
-from millrace.homes.settings import TAKE_OVER
+from millrace.homes.settings import TAKE_OVER, answer_to
 from millrace.topology.model import StreamTopology
 
 REHEARSALS = 6
@@ -58,7 +59,8 @@ class Standby:
     """``wait`` from the main thread, once. ``start`` then is a driver's (``DriverProcess``).
 
     ``settings`` is the file that the driver is told by, ``ready`` a file that is made as soon as
-    all is up. Raises ``WorkFolderError``, ``NewerFormatError``.
+    all is up; another one is made beside it when it is told to take over (``answer_to``).
+    Raises ``WorkFolderError``, ``NewerFormatError``.
     """
 
     def __init__(
@@ -97,6 +99,9 @@ class Standby:
         self._taking_over.set()
         if said != TAKE_OVER:
             return False
+        # Where that file cannot be made the figures say it, later.
+        with suppress(OSError):
+            answer_to(self._ready).touch()
         crash.reached("standby.told")
         self._check_topology()
         return True

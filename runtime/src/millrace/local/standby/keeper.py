@@ -8,7 +8,7 @@ or has nothing to do             would both be late
 the driver ends                  the one that stands by is told to take over, ready or not, and
                                  has the driver's post from then on; the next one is started
                                  when it has sealed a window
-it does not begin to, told       it is killed, as a driver that ended: another one is started
+it does not answer, told         it is killed, as a driver that ended: another one is started
 the one that stands by ends, or  it is started again, after longer and longer waits where none
 cannot be started                of them gets ready; the run goes on without
 the run ends                     it is killed: it holds nothing
@@ -20,10 +20,12 @@ The driver's end is seen, never guessed: nobody is told to take over from one th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from millrace.clock import Clock
 from millrace.homes.documents import Status
-from millrace.homes.settings import TAKE_OVER
+from millrace.homes.settings import TAKE_OVER, answer_to
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death
 from millrace.state.client import StateAddress
@@ -31,7 +33,10 @@ from millrace.state.client import StateAddress
 STANDBY = "standby"
 
 PATIENCE_S = 10.0
-"""How long one that is told to take over may take to begin."""
+"""How long one that was ready and is told to take over may take to answer."""
+
+EARLY_PATIENCE_S = 60.0
+"""The same of one that was not ready: it may still import what it needs."""
 
 IDLE_S = 1.0
 """So long has a driver that has recovered nothing to do, before the next one is started."""
@@ -73,6 +78,7 @@ class StandbyKeeper:
         self._ready = False
         self._idle_s: float | None = None
         self._told: tuple[int, float] | None = None
+        self._answer: Path | None = None
 
     def look(self, addresses: Sequence[StateAddress], sealed_before: int) -> None:
         """Start one where it is time, and watch whom was told to take over; ``sealed_before`` is
@@ -96,9 +102,15 @@ class StandbyKeeper:
         """
         if self._crew.child(STANDBY) is None:
             return 0
+        ready = self._crew.posts[STANDBY].spec.ready
+        assert ready is not None
+        self._answer = answer_to(ready)
+        with suppress(OSError):
+            self._answer.unlink(missing_ok=True)
+        patience_s = PATIENCE_S if ready.exists() else EARLY_PATIENCE_S
         child = self._crew.hand_over(STANDBY, self._driver)
         child.order(TAKE_OVER)
-        self._told = (child.pid, self._clock.monotonic_s() + PATIENCE_S)
+        self._told = (child.pid, self._clock.monotonic_s() + patience_s)
         self._fruitless, self._due_s = 0, 0.0
         return child.pid
 
@@ -161,7 +173,9 @@ class StandbyKeeper:
 
     def _look_at_heir(self, pid: int, until_s: float) -> None:
         driver = self._crew.child(self._driver)
-        if driver is None or driver.pid != pid or self._status().pid == pid:
+        answered = self._answer is not None and self._answer.exists()
+        if driver is None or driver.pid != pid or answered or self._status().pid == pid:
+            # From now on it is a driver like any other: nobody judges how fast that is.
             self._told = None
         elif self._clock.monotonic_s() >= until_s:
             self._told = None
