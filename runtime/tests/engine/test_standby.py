@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,11 @@ class Place:
         write_json(self.settings, codec.encode(in_folder(self.folder, "u", file, self.code)))
         self.topology = valid
 
+    def close(self) -> None:
+        for handle in (self.orders, self.says):
+            with suppress(OSError):
+                os.close(handle)
+
     def program(self) -> Any:
         code = code_path(self.topology, self.code)
         options = CompileOptions("u", self.code, code, SqlAnalyser(self.spark))
@@ -166,11 +172,7 @@ class Place:
 def place(tmp_path: Path, code: Path, spark: Any) -> Iterator[Place]:
     made = Place(tmp_path, code, spark)
     yield made
-    for handle in (made.orders, made.says):
-        try:
-            os.close(handle)
-        except OSError:
-            continue
+    made.close()
 
 
 class Hasty:
@@ -243,6 +245,33 @@ def test_it_is_ready_stays_so_and_is_a_driver_when_it_is_told(place: Place) -> N
     told = place.book()
     assert told["imported"] - {os.getpid()}, "workers have the user's code"
     assert "called" not in told
+
+
+def test_one_that_is_told_in_its_last_rehearsal_does_not_say_that_it_is_ready(
+    tmp_path: Path, code: Path
+) -> None:
+    place = Place(tmp_path, code, spark=None)
+    last, going_on = threading.Event(), threading.Event()
+
+    class Slow(Standby):
+        rehearsals = 0
+
+        def _rehearse(self) -> None:
+            self.rehearsals += 1
+            if self.rehearsals == module.REHEARSALS:
+                last.set()
+                assert going_on.wait(60)
+
+    started = StartedSpark(None, None)  # type: ignore[arg-type]
+    standing = Slow(place.settings, place.ready, Hasty(), lambda *_: started)
+    thread = once(last.is_set, lambda: os.write(place.says, TAKE_OVER))
+    assert standing.wait(place.orders)
+    thread.join()
+    going_on.set()
+    standing._pool.shutdown(wait=True)
+    assert standing.rehearsals == module.REHEARSALS
+    assert not place.ready.exists()
+    place.close()
 
 
 def test_it_ends_when_nobody_is_left_to_tell_it(place: Place) -> None:
