@@ -22,7 +22,7 @@ from millrace.engine.jobs.start import StartedSpark, code_path, own_scratch
 from millrace.engine.program.compile import compile_topology
 from millrace.engine.program.draft import CompileOptions
 from millrace.engine.program.sql import SqlAnalyser
-from millrace.errors import MillraceError, TopologyError
+from millrace.errors import ExitCode, MillraceError, TopologyError
 from millrace.homes import codec
 from millrace.homes.settings import TAKE_OVER, answer_to, in_folder
 from millrace.local.files import write_json
@@ -65,6 +65,7 @@ class Numbers(Source):
         tell("made")
 
     def schema(self):
+        tell("asked for its columns")
         return pa.schema([("value", pa.string())])
 
     def plan(self, offsets, max_records):
@@ -245,6 +246,10 @@ def test_it_is_ready_stays_so_and_is_a_driver_when_it_is_told(place: Place) -> N
     told = place.book()
     assert told["imported"] - {os.getpid()}, "workers have the user's code"
     assert "called" not in told
+    assert told["asked for its columns"] == {os.getpid()}
+    operations = Path(__file__).parents[3] / "docs" / "operations.md"
+    text = " ".join(operations.read_text().split())
+    assert "makes each source once to ask it for its columns (`schema()`)" in text
 
 
 def test_one_that_is_told_in_its_last_rehearsal_does_not_say_that_it_is_ready(
@@ -279,6 +284,29 @@ def test_it_ends_when_nobody_is_left_to_tell_it(place: Place) -> None:
     thread = once(place.ready.exists, lambda: os.close(place.says))
     assert not standing.wait(place.orders)
     thread.join()
+
+
+ALONE = """
+import sys
+from functools import partial
+from millrace.engine.driver import main, standby
+
+main.Standby = partial(standby.Standby, start=lambda *_: sys.exit("no session is needed"))
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+def test_one_that_nobody_can_tell_does_not_end_as_if_all_were_processed(
+    tmp_path: Path, code: Path
+) -> None:
+    place = Place(tmp_path, code, spark=None)
+    place.close()
+    told = ["--settings", str(place.settings), "--standby", str(place.ready)]
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, *told], stdin=subprocess.DEVNULL, capture_output=True
+    )
+    assert done.returncode == ExitCode.FAILED, done.stderr
+    assert b"nobody is left" in done.stderr
 
 
 def test_it_is_no_driver_for_a_topology_that_was_edited(place: Place) -> None:

@@ -57,7 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
             orders = private_orders()
             standby = Standby(options.settings, options.standby, SystemClock())
             if not standby.wait(orders):
-                return ExitCode.OK
+                # Not OK, which says that all input is processed.
+                print("error: nobody is left to tell this driver to take over", file=sys.stderr)
+                return ExitCode.FAILED
             start = standby.start
         process = DriverProcess(settings, password, start=start)
     except MillraceError as error:

@@ -1,10 +1,11 @@
 """A driver that stands by: all of a driver's start that needs no execution, done ahead.
 
 Spark's session is up, its Python workers are forked and have imported the user's code, and they are
-kept so. Nothing is claimed, asked of a server, read from a source or written where others read:
-the topology belongs to another driver, until whoever watches that one says on this process's
-standard input that it is gone. Then this process is a driver like any other and claims the next
-execution before all else (rule 8), so that the other one is fenced even if it lives after all.
+kept so. Sources are made and asked for their columns, no more. Nothing is claimed, asked of a
+server, read from a source or written where others read: the topology belongs to another driver,
+until whoever watches that one says on this process's standard input that it is gone. Then this
+process is a driver like any other and claims the next execution before all else (rule 8), so that
+the other one is fenced even if it lives after all.
 
 ======================  =================================================================
 what happens to it      what follows
