@@ -21,9 +21,11 @@ from millrace.snapshots.reading import load
 from millrace.state.viewfile import ViewFile
 
 DRIVER = """
-import json, sys
+import json, os, sys
 from pathlib import Path
 from millrace.errors import ExitCode
+from millrace.homes import codec
+from millrace.homes.documents import Status
 from millrace.state.viewfile import ViewFile
 
 work, enough = Path(sys.argv[1]), int(sys.argv[2])
@@ -31,6 +33,9 @@ with (work / "lives").open("a") as file:
     told = json.loads((work / "driver.json").read_text())
     file.write(f"{told.get('fresh', False)}\\n")
 if ViewFile(work / "view.json").read()[1].timeline < enough:
+    if "STANDIN_SAYS_NOTHING" not in os.environ:
+        told = codec.encode(Status(os.getpid(), "lost", "running"))
+        (work / "status.json").write_text(json.dumps(told))
     print("2030-01-01 ERROR millrace.driver all copies are gone", file=sys.stderr, flush=True)
     sys.exit(ExitCode.STATE_LOST)
 """
@@ -114,6 +119,17 @@ def test_the_run_restores_and_starts_the_next_driver(gone: Lived) -> None:
     texts = {one["kind"]: one["text"] for one in lines if isinstance(one, dict) and "kind" in one}
     assert texts["StateLost"] == "all copies are gone"
     assert f"windows 8 to {LAST} are given up" in texts["StateRestored"]
+
+
+def test_a_code_alone_is_not_believed(gone: Lived) -> None:
+    """Some constructor of the user's may call ``sys.exit(15)``."""
+    before = ViewFile(gone.folder.view).read()
+    code, lines = run(gone, "Restore", STANDIN_SAYS_NOTHING="1")
+    assert code == ExitCode.STATE_LOST
+    assert lines[-2]["reason"] == "failed"
+    assert "StateRestored" not in kinds(lines)
+    assert ViewFile(gone.folder.view).read() == before
+    assert gone.windows() == set(range(1, LAST + 1))
 
 
 def test_by_default_the_run_ends_and_says_so(gone: Lived) -> None:

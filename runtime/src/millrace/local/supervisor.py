@@ -298,7 +298,7 @@ class Supervisor:
             self._result = self._ending
         elif death.code == ExitCode.OK:
             self._result = RunResult(ExitCode.OK, "drained")
-        elif death.code == ExitCode.STATE_LOST:
+        elif death.code == ExitCode.STATE_LOST and self._says_lost(death.pid):
             # No further driver can do better. Whoever started this run may restore a snapshot.
             self._warn("StateLost", death.cause)
             self._result = RunResult(ExitCode.STATE_LOST, "lost", f"{death.name}: {death.cause}")
@@ -308,6 +308,12 @@ class Supervisor:
             self._start_again(death)
         # Behind that: who takes over fences what is left of the other.
         self._sweep()
+
+    def _says_lost(self, pid: int) -> bool:
+        """Whether a driver itself has found that state is lost: any code can end with any number,
+        and a restore takes back what sinks show."""
+        figures = self._figures()
+        return figures.pid == pid and figures.state == "lost"
 
     def _acker_ended(self, death: Death) -> None:
         if not self._ackers.ended(death) and self._ending is None:
