@@ -211,6 +211,14 @@ def test_servers_asked_for_in_a_folder_that_takes_nothing_end_no_run(
     assert world.names() == {"state-0"}
 
 
+def looks_again_in(world: World) -> float:
+    """Seconds until a server is to be looked at again."""
+    now_s = SystemClock().monotonic_s()
+    due_s = world.keeper.next_due_s()
+    assert due_s is not None
+    return due_s - now_s
+
+
 def test_the_others_are_proposed_and_looked_after_while_a_server_loads_its_file(
     tmp_path: Path, worlds: list[World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +237,8 @@ def test_the_others_are_proposed_and_looked_after_while_a_server_loads_its_file(
     assert world.keeper.next_due_s() is not None
     until(lambda: world.keeper.look() or len(world.keeper.pids()) == 2, "a life that comes up")
     assert {row.name for row in world.keeper.rows()} == {"state-0"}
+    # The whole run turns with each look: that is not done fifty times a second for a minute.
+    until(lambda: looks_again_in(world) > 0.05, "that it is looked at less often")
     # The other one dies meanwhile, and that is seen.
     world.told.clear()
     monkeypatch.delenv(embedded.BINARY_VARIABLE)

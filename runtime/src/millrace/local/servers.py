@@ -39,7 +39,10 @@ REACH_S = 30.0
 
 _RETRY_S = 0.5
 _WATCH_S = 1.0
-_COMING_S = 0.02
+_COMING_S = (0.02, 0.25)
+"""How soon a server that comes up is looked at again, at least and at most; in between a tenth of
+what it has taken, since the whole run turns with each look."""
+
 _POLL_S = 0.005
 _WATCH_TIMEOUT_S = 2.0
 
@@ -286,6 +289,7 @@ class _Kept:
     restarts: Restarts = field(default_factory=Restarts)
     due_s: float | None = None
     coming: bool = False
+    begun_s: float = 0.0
     started_s: float = 0.0
     since: float = 0.0
     sealed: int = 0
@@ -420,8 +424,11 @@ class ServerKeeper:
     def next_due_s(self) -> float | None:
         """When the next start is due, or one that comes up is to be looked at."""
         due = [k.due_s for k in self._kept if k.due_s is not None]
-        if any(kept.coming for kept in self._kept):
-            due.append(self._clock.monotonic_s() + _COMING_S)
+        now_s = self._clock.monotonic_s()
+        soonest_s, latest_s = _COMING_S
+        for kept in self._kept:
+            if kept.coming:
+                due.append(now_s + min(max(soonest_s, 0.1 * (now_s - kept.begun_s)), latest_s))
         return min(due, default=None)
 
     def pids(self) -> set[int]:
@@ -471,7 +478,7 @@ class ServerKeeper:
         except (MillraceError, OSError) as error:
             self._failed(kept, error)
         else:
-            kept.coming = True
+            kept.coming, kept.begun_s = True, self._clock.monotonic_s()
 
     def _await(self, kept: _Kept) -> None:
         """Its file may take a while to load, in which the rest of the run is looked after."""
