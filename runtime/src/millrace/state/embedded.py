@@ -189,7 +189,12 @@ class StartingServer:
             self._ended(self._life)
             return None
         url = f"redis://127.0.0.1:{self._port}"
-        address = _ask(StateAddress(self._name, url, "", self._password), process.pid)
+        try:
+            address = _ask(StateAddress(self._name, url, "", self._password), process.pid)
+        except redis.exceptions.BusyLoadingError:
+            # However long its file takes: it says that it is at it.
+            self._deadline = time.monotonic() + self._options.start_timeout_s
+            return None
         if address is not None:
             return EmbeddedServer(self._folder, process, address)
         if time.monotonic() > self._deadline:
@@ -414,11 +419,16 @@ def _die_with_parent() -> Callable[[], None] | None:
 
 
 def _ask(address: StateAddress, pid: int) -> StateAddress | None:
-    """The address with its run id; None while nobody, or another program, answers there."""
+    """The address with its run id; None while nobody, or another program, answers there.
+
+    Raises ``BusyLoadingError`` while a server there loads its file.
+    """
     client = open_client(address.url, address.password, answer_s=0.5)
     try:
         client.ping()
         info = cast("Mapping[str, Any]", client.info("server"))
+    except redis.exceptions.BusyLoadingError:
+        raise
     except redis.RedisError:
         return None
     finally:
