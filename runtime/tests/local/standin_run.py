@@ -50,7 +50,13 @@ def standby(folder: Path) -> ProcessSpec:
     ready = folder / "standby.ready"
     command = (sys.executable, os.environ["STANDIN_DRIVER"], "standby", str(ready))
     return replace(
-        driver, name="standby", role="standby", command=command, ready=ready, ordered=True
+        driver,
+        name="standby",
+        role="standby",
+        command=command,
+        ready=ready,
+        ordered=True,
+        expendable=True,
     )
 
 

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from standins import Run, alive, running, until
 
+from millrace.guard import FIRST_TO_GO
 from millrace.homes.documents import Status
 from millrace.homes.settings import TAKE_OVER, answer_to
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Death
 from millrace.local.inspect.table import process_rows
+from millrace.local.launch import _Plan
 from millrace.local.standby.keeper import (
     DELAYS_S,
     EARLY_PATIENCE_S,
@@ -24,7 +26,8 @@ from millrace.local.standby.keeper import (
     STANDBY,
     StandbyKeeper,
 )
-from millrace.local.workdir import find_folder
+from millrace.local.workdir import find_folder, open_folder
+from millrace.topology.load import parse
 
 SCRIPT = Path(__file__).with_name("standin_standby.py")
 DRIVERS = {"STANDIN_DRIVER": str(SCRIPT), "STANDIN_STANDBY": "1"}
@@ -75,6 +78,51 @@ def test_it_takes_over_and_another_one_stands_by(tmp_path: Path) -> None:
         }
         assert logs["driver"] == "driver in the log\n" * 2
         assert logs[STANDBY] == "standby on the console\nstandby in the log\n" * 2
+
+
+def judged(pid: int) -> int:
+    """How much sooner than others the kernel ends a process where memory runs out."""
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+def test_the_kernel_ends_it_before_the_driver_and_not_once_it_is_the_driver(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, **DRIVERS) as run:
+        first, heir = until(lambda: pid_of(run, "driver"), "the driver"), ready(run)
+        rows = {row.name: row.pid for row in process_rows(find_folder(tmp_path))}
+        own = judged(run.pid)
+        assert own < FIRST_TO_GO
+        assert [judged(rows[name]) for name in ("standby", "other-0 of standby")] == [
+            FIRST_TO_GO
+        ] * 2
+        others = [name for name in rows if name not in ("standby", "other-0 of standby")]
+        assert {name: judged(rows[name]) for name in others} == dict.fromkeys(others, own)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: run.tree("driver")[1:], "the one that stood by as the driver")
+        tree = [rows[name] for name in ("standby", "guard of standby", "other-0 of standby")]
+        assert rows["standby"] == heir
+        assert [judged(pid) for pid in tree] == [own] * 3
+
+
+def test_the_standby_of_a_real_run_is_expendable(tmp_path: Path) -> None:
+    topology = parse(TOPOLOGY)
+    folder = open_folder(tmp_path, "t", Path("t.yaml"), Still())
+    plan = _Plan(folder, topology, tmp_path / "tmp").plan()
+    assert plan.standby is not None
+    assert plan.standby(()).expendable
+    assert not plan.driver(()).expendable
+
+
+TOPOLOGY = """
+apiVersion: millrace.dev/v1alpha1
+kind: StreamTopology
+metadata: {name: t}
+spec:
+  guarantee: AtLeastOnce
+  sources: [{name: made, generator: {}}]
+  sinks: [{name: shown, inputs: [{from: made}], console: {}}]
+"""
 
 
 def test_what_is_left_of_the_driver_is_killed_and_the_one_that_takes_over_is_not(
@@ -212,6 +260,7 @@ def test_a_driver_that_cannot_be_started_for_a_while_does_not_end_the_run(tmp_pa
 def test_the_waits_are_those_that_are_told() -> None:
     operations = Path(__file__).parents[3] / "docs" / "operations.md"
     text = " ".join(operations.read_text().split())
+    assert f"its `oom_score_adj` is {FIRST_TO_GO} until it takes over" in text
     assert DELAYS_S == (0.0, 10.0, 60.0, 300.0)
     assert (
         "at once if it had been ready, else after 10 s, a minute, then every five minutes" in text
@@ -241,6 +290,7 @@ class Life:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.guard = 0
         self.said: list[bytes] = []
         self.killed = False
 

@@ -43,6 +43,7 @@ class ProcessSpec:
     ``environment`` is added to the supervisor's own. ``ready`` is a file that each life makes once
     it can do its work; without one it can from its start on. ``ordered``: it reads orders from its
     standard input, and nobody else sees its standard output until it is given another's post.
+    ``expendable``: where memory runs out the kernel is to end its tree before others.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ProcessSpec:
     tree: bool = False
     ready: Path | None = None
     ordered: bool = False
+    expendable: bool = False
 
 
 class Child:
@@ -107,7 +109,9 @@ class Child:
             return [*start, "exec", str(os.getpid()), "--", *spec.command], (), None
         self._channel, theirs = socket.socketpair()
         fd = theirs.fileno()
-        return [*start, "tree", str(os.getpid()), str(fd), "--", *spec.command], (fd,), theirs
+        expendable = ["expendable"] if spec.expendable else []
+        begun = [*start, "tree", str(os.getpid()), str(fd), *expendable, "--", *spec.command]
+        return begun, (fd,), theirs
 
     def _reported_pid(self) -> int:
         assert self._channel is not None

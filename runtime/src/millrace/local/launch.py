@@ -397,7 +397,13 @@ class _Plan:
         driver = self.driver(addresses)
         command = (*driver.command, "--standby", str(ready))
         return replace(
-            driver, name=STANDBY, role=STANDBY, command=command, ready=ready, ordered=True
+            driver,
+            name=STANDBY,
+            role=STANDBY,
+            command=command,
+            ready=ready,
+            ordered=True,
+            expendable=True,
         )
 
     def _given(self, addresses: Sequence[StateAddress]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from millrace.homes.documents import Status
 from millrace.homes.settings import TAKE_OVER, answer_to
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death
+from millrace.local.standby.memory import treat_like_guard
 from millrace.state.client import StateAddress
 
 STANDBY = "standby"
@@ -109,6 +110,8 @@ class StandbyKeeper:
             self._answer.unlink(missing_ok=True)
         patience_s = PATIENCE_S if ready.exists() else EARLY_PATIENCE_S
         child = self._crew.hand_over(STANDBY, self._driver)
+        # Before it claims anything: from then on the run depends on it.
+        treat_like_guard(child.guard)
         child.order(TAKE_OVER)
         self._told = (child.pid, self._clock.monotonic_s() + patience_s)
         self._fruitless, self._due_s = 0, 0.0
