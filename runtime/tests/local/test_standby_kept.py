@@ -23,6 +23,7 @@ from millrace.local.standby.keeper import (
     EARLY_PATIENCE_S,
     IDLE_S,
     PATIENCE_S,
+    SOON_S,
     STANDBY,
     StandbyKeeper,
 )
@@ -111,6 +112,7 @@ def test_the_standby_of_a_real_run_is_expendable(tmp_path: Path) -> None:
     plan = _Plan(folder, topology, tmp_path / "tmp").plan()
     assert plan.standby is not None
     assert plan.standby(()).expendable
+    assert plan.standby_bytes == 1 << 30
     assert not plan.driver(()).expendable
 
 
@@ -261,6 +263,8 @@ def test_the_waits_are_those_that_are_told() -> None:
     operations = Path(__file__).parents[3] / "docs" / "operations.md"
     text = " ".join(operations.read_text().split())
     assert f"its `oom_score_adj` is {FIRST_TO_GO} until it takes over" in text
+    assert SOON_S == 60.0
+    assert "the driver dies, within a minute of their start" in text
     assert DELAYS_S == (0.0, 10.0, 60.0, 300.0)
     assert (
         "at once if it had been ready, else after 10 s, a minute, then every five minutes" in text
@@ -310,6 +314,7 @@ class Bench:
         self.lives: dict[str, Life] = {"driver": Life(1)}
         self.status = Status(1, "running", "running")
         self.events: list[str] = []
+        self.room: int | None = 4 << 30
         self.ready_file = folder / "ready"
         note = lambda kind, _: self.events.append(kind)  # noqa: E731
         self.keeper = StandbyKeeper(
@@ -320,6 +325,8 @@ class Bench:
             self.clock,
             note,
             note,
+            1 << 30,
+            lambda: self.room,
         )
 
     def child(self, name: str) -> Life | None:
@@ -442,6 +449,79 @@ def test_who_has_taken_over_is_a_driver_like_any_other(bench: Bench) -> None:
 def test_without_one_nobody_takes_over(bench: Bench) -> None:
     assert bench.keeper.take_over() == 0
     assert bench.events == []
+
+
+def waited(bench: Bench) -> float:
+    """Seconds until the next one is asked for; the driver has sealed something."""
+    bench.status = Status(bench.lives["driver"].pid, "running", "running", sealed=1)
+    before_s = bench.clock.at_s
+    bench.wanted  # noqa: B018
+    bench.look()
+    while not bench.wanted:
+        bench.clock.at_s += 1.0
+        bench.look()
+    return bench.clock.at_s - before_s
+
+
+def test_the_next_one_waits_where_drivers_die_soon_after_its_start(bench: Bench) -> None:
+    assert waited(bench) == 0.0
+    waits = []
+    for pid in range(2, 8):
+        bench.starts(pid)
+        bench.clock.at_s += SOON_S - 1.0
+        assert bench.keeper.take_over() == pid
+        waits.append(waited(bench))
+    assert waits == [*DELAYS_S, DELAYS_S[-1], DELAYS_S[-1]]
+    # One that outlives such a start shows that there is room for both.
+    bench.starts(9)
+    bench.clock.at_s += SOON_S
+    bench.keeper.take_over()
+    assert waited(bench) == 0.0
+
+
+def test_a_driver_that_dies_with_the_one_beside_it_counts_as_well(bench: Bench) -> None:
+    killed = Death(STANDBY, STANDBY, 2, -signal.SIGKILL, 1.0, "")
+    waits = []
+    for pid in range(2, 5):
+        waits.append(waited(bench))
+        bench.starts(pid)
+        bench.ready_file.touch()
+        bench.look()
+        del bench.lives[STANDBY]
+        bench.keeper.ended(killed)
+        assert bench.keeper.take_over() == 0
+    assert waits == [0.0, *DELAYS_S[:2]]
+
+
+def test_one_that_is_killed_again_and_again_waits_though_it_was_ready(bench: Bench) -> None:
+    waits = []
+    for lived_s in (1.0, 1.0, 1.0, SOON_S, 1.0):
+        waited(bench)
+        bench.starts(2)
+        bench.ready_file.touch()
+        bench.look()
+        del bench.lives[STANDBY]
+        bench.keeper.ended(Death(STANDBY, STANDBY, 2, -signal.SIGKILL, lived_s, ""))
+        waits.append(waited(bench))
+    assert waits == [*DELAYS_S[:3], 0.0, 0.0]
+
+
+def test_none_is_started_where_there_is_no_room_which_is_said_once(bench: Bench) -> None:
+    bench.status = Status(1, "running", "running", sealed=1)
+    bench.room = (1 << 30) - 1
+    for _ in range(100):
+        bench.look()
+        bench.clock.at_s += 1.0
+    assert not bench.wanted
+    assert bench.events == ["StandbyLacksRoom"]
+    bench.room = 1 << 30
+    assert waited(bench) <= DELAYS_S[1]
+    assert bench.events == ["StandbyLacksRoom"]
+
+
+def test_it_is_started_where_nothing_says_how_much_room_there_is(bench: Bench) -> None:
+    bench.room = None
+    assert waited(bench) == 0.0
 
 
 def test_waits_grow_until_one_gets_ready(bench: Bench) -> None:

@@ -347,7 +347,8 @@ class _Plan:
         count = bounds.clamped(self._topology.spec.ackers.replicas)
         ackers = AckerPlan(self.ackers, count, bounds)
         standby = self.standby if self._topology.spec.standbys else None
-        return RunPlan(servers, ackers, self.driver, self._scaling(), standby)
+        heap_bytes = memory_bytes(self._topology.spec.spark.driver.memory)
+        return RunPlan(servers, ackers, self.driver, self._scaling(), standby, heap_bytes)
 
     def _scaling(self) -> Scaling:
         folder, topology = self._folder, self._topology

@@ -92,7 +92,8 @@ class RunPlan:
     ``ackers`` and ``driver`` give the specifications for the servers at hand; they are asked
     again when a server changes. An acker whose specification changed is started anew, a driver
     goes on and learns of the change from the proposal. Without ``scaling`` the run keeps its size.
-    ``standby`` is the specification of a driver that stands by, None where there is to be none.
+    ``standby`` is the specification of a driver that stands by, None where there is to be none,
+    ``standby_bytes`` the memory that has to be free before one is started.
     """
 
     servers: Sequence[StateServer]
@@ -100,6 +101,7 @@ class RunPlan:
     driver: Callable[[Sequence[StateAddress]], ProcessSpec]
     scaling: Scaling | None = None
     standby: Callable[[Sequence[StateAddress]], ProcessSpec] | None = None
+    standby_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,14 @@ class Supervisor:
         self._crew = Crew(folder, clock, listener.output)
         self._ackers = AckerKeeper(plan.ackers, self._crew, clock, self._tell)
         self._standby = StandbyKeeper(
-            plan.standby, self._crew, DRIVER, self._figures, clock, self._tell, self._warn
+            plan.standby,
+            self._crew,
+            DRIVER,
+            self._figures,
+            clock,
+            self._tell,
+            self._warn,
+            plan.standby_bytes,
         )
         scaling = plan.scaling
         copies = scaling.copies if scaling is not None else 1

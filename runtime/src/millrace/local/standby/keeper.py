@@ -11,6 +11,8 @@ the driver ends                  the one that stands by is told to take over, re
 it does not answer, told         it is killed, as a driver that ended: another one is started
 the one that stands by ends, or  it is started again, after longer and longer waits where none
 cannot be started                of them gets ready; the run goes on without
+memory is short                  none is started; the kernel ends it before the others; where the
+                                 driver dies soon after one was begun, the next one waits longer
 the run ends                     it is killed: it holds nothing
 ===============================  ===============================================================
 
@@ -19,6 +21,7 @@ The driver's end is seen, never guessed: nobody is told to take over from one th
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +31,7 @@ from millrace.homes.documents import Status
 from millrace.homes.settings import TAKE_OVER, answer_to
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death
-from millrace.local.standby.memory import treat_like_guard
+from millrace.local.standby.memory import room_bytes, treat_like_guard
 from millrace.state.client import StateAddress
 
 STANDBY = "standby"
@@ -46,15 +49,24 @@ DELAYS_S = (0.0, 10.0, 60.0, 300.0)
 """Waits before the next one is started, after so many in a row that did not get ready; the last
 one repeats."""
 
+SOON_S = 60.0
+"""A driver that dies so soon after another one was begun beside it may have died of that: so much
+memory was not there. The first time may be chance; from then on the waits are those above."""
+
 Tell = Callable[[str, str], object]
 """Tells of an event: its kind and its text."""
+
+
+def _delay(fruitless: int) -> float:
+    return DELAYS_S[max(0, min(fruitless, len(DELAYS_S) - 1))]
 
 
 class StandbyKeeper:
     """Used from the supervisor's main thread; the processes are the crew's.
 
     ``spec`` gives the specification of the process for the servers at hand, None keeps no driver
-    ready. ``driver`` is the name of the driver's post, ``status`` reads the driver's figures.
+    ready. ``driver`` is the name of the driver's post, ``status`` reads the driver's figures;
+    ``needed_bytes`` of memory must be there before one is started, as far as ``room`` can tell.
     """
 
     def __init__(
@@ -66,6 +78,8 @@ class StandbyKeeper:
         clock: Clock,
         tell: Tell,
         warn: Tell,
+        needed_bytes: int = 0,
+        room: Callable[[], int | None] = room_bytes,
     ) -> None:
         self._spec = spec
         self._crew = crew
@@ -74,8 +88,14 @@ class StandbyKeeper:
         self._clock = clock
         self._tell = tell
         self._warn = warn
+        self._needed_bytes = needed_bytes
+        self._room = room
+        self._lacks_room = False
         self._fruitless = 0
         self._due_s = 0.0
+        self._begun_s: float | None = None
+        self._driver_lost = 0
+        self._killed = 0
         self._ready = False
         self._idle_s: float | None = None
         self._told: tuple[int, float] | None = None
@@ -92,15 +112,25 @@ class StandbyKeeper:
             self._idle_s = None
             self._crew.want(self._spec(addresses), {})  # another one where that has changed
             self._look_whether_ready()
-        elif self._driver_works(sealed_before) and self._clock.monotonic_s() >= self._due_s:
+        elif (
+            self._driver_works(sealed_before)
+            and self._clock.monotonic_s() >= self._due_s
+            and self._has_room()
+        ):
             self._ready = False
+            self._begun_s = self._clock.monotonic_s()
             self._crew.want(self._spec(addresses), {})
 
     def take_over(self) -> int:
-        """Tell the one that stands by that the driver is gone, and give it the driver's post.
+        """The driver is gone: tell the one that stands by, and give it the driver's post.
 
         Its pid, or 0 where there is none.
         """
+        begun_s, self._begun_s = self._begun_s, None
+        now_s = self._clock.monotonic_s()
+        if begun_s is not None:
+            self._driver_lost = self._driver_lost + 1 if now_s - begun_s < SOON_S else 0
+        self._due_s = max(self._due_s, now_s + _delay(self._driver_lost - 1))
         if self._crew.child(STANDBY) is None:
             return 0
         ready = self._crew.posts[STANDBY].spec.ready
@@ -113,14 +143,17 @@ class StandbyKeeper:
         # Before it claims anything: from then on the run depends on it.
         treat_like_guard(child.guard)
         child.order(TAKE_OVER)
-        self._told = (child.pid, self._clock.monotonic_s() + patience_s)
-        self._fruitless, self._due_s = 0, 0.0
+        self._told = (child.pid, now_s + patience_s)
+        self._fruitless, self._due_s = 0, now_s + _delay(self._driver_lost - 1)
         return child.pid
 
     def ended(self, death: Death) -> None:
         """One that stood by has ended: without progress each further start waits longer."""
         self._look_whether_ready()
-        wait_s = self._wait(0 if self._ready else self._fruitless + 1)
+        # Where memory runs out it is the first to be killed, ready or not.
+        killed = death.code == -signal.SIGKILL and death.lived_s < SOON_S
+        self._killed = self._killed + 1 if killed else 0
+        wait_s = self._wait(0 if self._ready else self._fruitless + 1, _delay(self._killed - 1))
         why = f": {death.cause}" if death.cause and death.code > 0 else ""
         self._warn(
             "StandbyEnded",
@@ -159,12 +192,27 @@ class StandbyKeeper:
             self._idle_s = now_s
         return self._idle_s is not None and now_s - self._idle_s >= IDLE_S
 
-    def _wait(self, fruitless: int) -> float:
+    def _wait(self, fruitless: int, least_s: float = 0.0) -> float:
         """Start none for a while, after so many in a row that did not get ready; how long."""
         self._fruitless = fruitless
-        wait_s = DELAYS_S[min(fruitless, len(DELAYS_S) - 1)]
-        self._due_s = self._clock.monotonic_s() + wait_s
-        return wait_s
+        now_s = self._clock.monotonic_s()
+        self._due_s = max(self._due_s, now_s + max(_delay(fruitless), least_s))
+        return self._due_s - now_s
+
+    def _has_room(self) -> bool:
+        room = self._room() if self._needed_bytes else None
+        lacks = room is not None and room < self._needed_bytes
+        if lacks:
+            self._due_s = self._clock.monotonic_s() + DELAYS_S[1]
+        if lacks and not self._lacks_room:
+            self._warn(
+                "StandbyLacksRoom",
+                f"no driver stands by: {(room or 0) >> 20} MiB of memory are free here, and its "
+                f"heap alone takes {self._needed_bytes >> 20} MiB (spec.spark.driver.memory); one "
+                "is started when there is room",
+            )
+        self._lacks_room = lacks
+        return not lacks
 
     def _look_whether_ready(self) -> None:
         post = self._crew.posts[STANDBY]
