@@ -42,9 +42,10 @@ if ViewFile(work / "view.json").read()[1].timeline < enough:
 """Says that all is gone until the view has a timeline, and is drained then."""
 
 RUN = """
-import json, sys
+import json, os, signal, sys
 from dataclasses import asdict
 from pathlib import Path
+from millrace import crash
 from millrace.clock import SystemClock
 from millrace.errors import MillraceError
 from millrace.local import launch
@@ -62,6 +63,12 @@ def stand_in(plan, addresses):
     command = (sys.executable, driver, work, enough)
     return ProcessSpec("driver", "driver", command, folder=Path(work), tree=True)
 
+def reached(point, real=crash.reached):
+    if point == os.environ.get("STANDIN_STOP_AT"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    real(point)
+
+crash.reached = reached
 launch._Plan.driver = stand_in
 options = launch.LaunchOptions(Path(work))
 try:
@@ -156,6 +163,22 @@ def test_state_that_is_lost_again_and_again_ends_the_run(gone: Lived) -> None:
     assert code == ExitCode.STATE_LOST
     assert kinds(lines).count("StateRestored") == 3
     assert lives(gone) == 4
+
+
+@pytest.mark.parametrize("point", ["restore.retracted", "lost.restored"])
+def test_a_run_that_is_stopped_in_its_restore_says_so_and_the_next_one_goes_on(
+    gone: Lived, point: str
+) -> None:
+    code, lines = run(gone, "Restore", STANDIN_STOP_AT=point)
+    assert code == ExitCode.INTERRUPTED, lines
+    assert lines[-2]["reason"] == "asked"
+    assert kinds(lines)[-1] == "StopAsked"
+    assert lives(gone) == 1
+    assert (marked(gone.folder.path) is not None) == (point == "restore.retracted")
+    code, lines = run(gone, "Restore")
+    assert code == ExitCode.OK, lines
+    assert lives(gone) == 2
+    judged(gone)
 
 
 def test_a_run_that_dies_in_its_restore_is_followed_by_one_that_goes_on(gone: Lived) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 
 from pydantic import ValidationError
 
 from millrace import checked
 from millrace.addresses import without_password
 from millrace.clock import Clock
-from millrace.errors import MillraceError, ProtocolError, TopologyError, WorkFolderError
+from millrace.errors import ExitCode, MillraceError, ProtocolError, TopologyError, WorkFolderError
 from millrace.homes import codec
 from millrace.homes.accepted import accept
 from millrace.homes.documents import Ask
@@ -257,6 +260,40 @@ def _clean_own_server(folder: WorkFolder, tell: Tell) -> None:
         tell(f"the old state of {folder.identity.name} was not deleted there: {error}")
 
 
+class _StopAskedError(Exception):
+    """The run was asked to end while a snapshot was restored."""
+
+
+@contextmanager
+def _stops_counted() -> Iterator[Callable[[], None]]:
+    """A signal to end does not end this process at once: what is given raises ``_StopAskedError``
+    from then on. A second one does what it did before."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    found = {number: signal.getsignal(number) for number in signals}
+    before = {n: handler for n, handler in found.items() if handler not in (None, signal.SIG_IGN)}
+    asked = False
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(_: int, __: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        restore()
+
+    def look() -> None:
+        if asked:
+            raise _StopAskedError
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield look
+    finally:
+        restore()
+
+
 class _Lives:
     """One supervisor after the other, with a restore between two where state was lost."""
 
@@ -275,20 +312,29 @@ class _Lives:
         self._lease = lease
         self._listener = listener
         self._clock = clock
+        self._restarts: Counter[str] = Counter()
         self._restores = loaded.topology.spec.on_state_loss is OnStateLoss.RESTORE
 
     def run(self) -> RunResult:
+        try:
+            return self._run()
+        except _StopAskedError:
+            text = "asked to stop while a snapshot is restored: the next run goes on with that"
+            log = RunLog(self._folder.journal, self._clock)
+            self._listener.event(log.add("StopAsked", text))
+            return RunResult(ExitCode.INTERRUPTED, "asked", text, dict(self._restarts))
+
+    def _run(self) -> RunResult:
         begun = None if self._options.fresh else marked(self._folder.path)
         if begun is not None and begun.lost and self._restores:
             self._restore()
         elif begun is not None:
             refuse_unfinished(self._folder.path)
-        restarts: Counter[str] = Counter()
         restored_to, fruitless = -1, 0
         while True:
             result = self._supervised()
-            restarts.update(result.restarts)
-            result = replace(result, restarts=dict(restarts))
+            self._restarts.update(result.restarts)
+            result = replace(result, restarts=dict(self._restarts))
             if result.reason != "lost" or not self._restores:
                 return result
             # Servers that lose everything again and again have a cause that no restore mends.
@@ -323,12 +369,17 @@ class _Lives:
         def warn(kind: str, text: str) -> None:
             self._listener.event(log.add(kind, text, warning=True))
 
-        def pause() -> None:
-            newer = self._lease.newer()
-            if newer is not None:
-                raise fenced_by(newer)
+        with _stops_counted() as look:
 
-        restored = restore_lost(self._loaded, self._folder, self._clock, warn, pause)
+            def pause() -> None:
+                look()
+                newer = self._lease.newer()
+                if newer is not None:
+                    raise fenced_by(newer)
+
+            restored = restore_lost(self._loaded, self._folder, self._clock, warn, pause)
+            # Asked for behind the last pause: the next run finds nothing left to do.
+            look()
         return restored.manifest.window
 
 
