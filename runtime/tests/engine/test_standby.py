@@ -164,7 +164,7 @@ class Place:
         """Who did what: the pids of each line."""
         found: dict[str, set[int]] = {}
         for line in (self.code / "book").read_text().splitlines():
-            what, pid = line.split()
+            what, pid = line.rsplit(" ", 1)
             found.setdefault(what, set()).add(int(pid))
         return found
 
