@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.local.standby.memory import room_bytes
+from millrace.local.standby.memory import killed_for_memory, room_bytes
 
 GIB = 1 << 30
 MEMINFO = "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n"
@@ -69,3 +69,9 @@ def test_this_machine_has_some() -> None:
     found = room_bytes()
     assert found is not None
     assert found > 0
+
+
+def test_what_the_kernel_has_ended_for_want_of_memory_is_counted(proc: Path) -> None:
+    assert killed_for_memory(proc) is None
+    (proc / "vmstat").write_text("oom_kill_disable 9\nnr_free_pages 5\noom_kill 2\n")
+    assert killed_for_memory(proc) == 2

@@ -11,8 +11,9 @@ the driver ends                  the one that stands by is told to take over, re
 it does not answer, told         it is killed, as a driver that ended: another one is started
 the one that stands by ends, or  it is started again, after longer and longer waits where none
 cannot be started                of them gets ready; the run goes on without
-memory is short                  none is started; the kernel ends it before the others; where the
-                                 driver dies soon after one was begun, the next one waits longer
+memory is short                  none is started; the kernel ends it before the others; where one
+                                 or the driver dies soon after its start, and the kernel has ended
+                                 something for want of memory, the next one waits longer
 the run ends                     it is killed: it holds nothing
 ===============================  ===============================================================
 
@@ -21,7 +22,6 @@ The driver's end is seen, never guessed: nobody is told to take over from one th
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +31,7 @@ from millrace.homes.documents import Status
 from millrace.homes.settings import TAKE_OVER, answer_to
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death
-from millrace.local.standby.memory import room_bytes, treat_like_guard
+from millrace.local.standby.memory import killed_for_memory, room_bytes, treat_like_guard
 from millrace.state.client import StateAddress
 
 STANDBY = "standby"
@@ -50,8 +50,8 @@ DELAYS_S = (0.0, 10.0, 60.0, 300.0)
 one repeats."""
 
 SOON_S = 60.0
-"""A driver that dies so soon after another one was begun beside it may have died of that: so much
-memory was not there. The first time may be chance; from then on the waits are those above."""
+"""Who dies so soon after one was begun, while the kernel ended processes for want of memory, died
+of that start. The first time may be chance; from then on the waits are those above."""
 
 Tell = Callable[[str, str], object]
 """Tells of an event: its kind and its text."""
@@ -66,7 +66,8 @@ class StandbyKeeper:
 
     ``spec`` gives the specification of the process for the servers at hand, None keeps no driver
     ready. ``driver`` is the name of the driver's post, ``status`` reads the driver's figures;
-    ``needed_bytes`` of memory must be there before one is started, as far as ``room`` can tell.
+    ``needed_bytes`` of memory must be there before one is started, as far as ``room`` can tell;
+    ``killed`` counts what the kernel has ended for want of it.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class StandbyKeeper:
         warn: Tell,
         needed_bytes: int = 0,
         room: Callable[[], int | None] = room_bytes,
+        killed: Callable[[], int | None] = killed_for_memory,
     ) -> None:
         self._spec = spec
         self._crew = crew
@@ -90,12 +92,12 @@ class StandbyKeeper:
         self._warn = warn
         self._needed_bytes = needed_bytes
         self._room = room
+        self._killed = killed
         self._lacks_room = False
         self._fruitless = 0
         self._due_s = 0.0
-        self._begun_s: float | None = None
-        self._driver_lost = 0
-        self._killed = 0
+        self._begun: tuple[float, int | None] | None = None
+        self._cost = 0
         self._ready = False
         self._idle_s: float | None = None
         self._told: tuple[int, float] | None = None
@@ -118,7 +120,7 @@ class StandbyKeeper:
             and self._has_room()
         ):
             self._ready = False
-            self._begun_s = self._clock.monotonic_s()
+            self._begun = (self._clock.monotonic_s(), self._killed())
             self._crew.want(self._spec(addresses), {})
 
     def take_over(self) -> int:
@@ -126,11 +128,9 @@ class StandbyKeeper:
 
         Its pid, or 0 where there is none.
         """
-        begun_s, self._begun_s = self._begun_s, None
+        self._judge_start()
         now_s = self._clock.monotonic_s()
-        if begun_s is not None:
-            self._driver_lost = self._driver_lost + 1 if now_s - begun_s < SOON_S else 0
-        self._due_s = max(self._due_s, now_s + _delay(self._driver_lost - 1))
+        self._due_s = max(self._due_s, now_s + _delay(self._cost - 1))
         if self._crew.child(STANDBY) is None:
             return 0
         ready = self._crew.posts[STANDBY].spec.ready
@@ -144,16 +144,15 @@ class StandbyKeeper:
         treat_like_guard(child.guard)
         child.order(TAKE_OVER)
         self._told = (child.pid, now_s + patience_s)
-        self._fruitless, self._due_s = 0, now_s + _delay(self._driver_lost - 1)
+        self._fruitless, self._due_s = 0, now_s + _delay(self._cost - 1)
         return child.pid
 
     def ended(self, death: Death) -> None:
         """One that stood by has ended: without progress each further start waits longer."""
         self._look_whether_ready()
         # Where memory runs out it is the first to be killed, ready or not.
-        killed = death.code == -signal.SIGKILL and death.lived_s < SOON_S
-        self._killed = self._killed + 1 if killed else 0
-        wait_s = self._wait(0 if self._ready else self._fruitless + 1, _delay(self._killed - 1))
+        self._judge_start()
+        wait_s = self._wait(0 if self._ready else self._fruitless + 1, _delay(self._cost - 1))
         why = f": {death.cause}" if death.cause and death.code > 0 else ""
         self._warn(
             "StandbyEnded",
@@ -191,6 +190,16 @@ class StandbyKeeper:
         elif self._idle_s is None:
             self._idle_s = now_s
         return self._idle_s is not None and now_s - self._idle_s >= IDLE_S
+
+    def _judge_start(self) -> None:
+        """Whether the last start cost a life, its own or the driver's: count those in a row."""
+        if self._begun is None:
+            return
+        (begun_s, before), self._begun = self._begun, None
+        now = self._killed()
+        for_memory = before is None or now is None or now > before
+        soon = self._clock.monotonic_s() - begun_s < SOON_S
+        self._cost = self._cost + 1 if soon and for_memory else 0
 
     def _wait(self, fruitless: int, least_s: float = 0.0) -> float:
         """Start none for a while, after so many in a row that did not get ready; how long."""

@@ -45,6 +45,16 @@ def room_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     return min(rooms, default=None)
 
 
+def killed_for_memory(proc: Path = PROC) -> int | None:
+    """How many processes the kernel has ended for want of memory since the machine began, in any
+    control group; None where it does not count them."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in (proc / "vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None
+
+
 def _group_rooms(proc: Path, cgroups: Path) -> Iterator[int]:
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
