@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 
@@ -178,6 +180,29 @@ def test_an_executor_is_the_jvm_that_spark_asks_for(tmp_path):
     del given["SPARK_EXECUTOR_CORES"]
     with pytest.raises(PodError, match="SPARK_EXECUTOR_CORES is missing"):
         executor.command("/usr/bin/java", tmp_path, given)
+
+
+def test_an_executor_starts_where_files_can_be_written(tmp_path):
+    """Spark lays the files that it ships to tasks into the folder that its JVM starts in; that of
+    the image is read-only, as /proc is here."""
+    secret, scratch, java = tmp_path / "secret", tmp_path / "scratch", tmp_path / "bin" / "java"
+    for folder in (secret, scratch, java.parent):
+        folder.mkdir()
+    (secret / "run-key").write_text("k" * 64)
+    java.write_text("#!/bin/sh\necho shipped > kit\n")
+    java.chmod(0o755)
+    told = ["--secret", str(secret), "--scratch", str(scratch)]
+    given = {**os.environ, **started_by_spark(), "JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "millrace.pods", "executor", *told],
+        cwd="/proc",
+        env={**given, pods.RUN_NONCE: "n0nce"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (scratch / "millrace" / "kit").read_text() == "shipped\n"
 
 
 def test_the_backend_and_its_arguments_are_those_of_the_spark_that_is_installed():

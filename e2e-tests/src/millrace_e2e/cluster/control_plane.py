@@ -82,6 +82,9 @@ def _apiserver(layout: Layout, programs: Mapping[str, Path]) -> Sequence[str]:
         f"--kubelet-certificate-authority={pki}/ca.crt",
         # Nodes have no names in any DNS, so logs and exec go by address.
         "--kubelet-preferred-address-types=InternalIP",
+        # Debian's etcd cannot tell its progress, so that watches which begin with a list would end
+        # at once, those of Spark's client among them.
+        "--feature-gates=WatchList=false",
     ]
 
 

@@ -81,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ[_AUTH] = base64.b64encode((scratch / SPARK_SECRET).read_bytes()).decode()
         os.environ["SPARK_HOME"] = str(spark_home())
         line = command(java_program(), spark_home(), os.environ)
+        # Spark writes the files that it ships to tasks where it is started; the root is read-only.
+        os.chdir(scratch)
     except MillraceError as error:
         tell_end(str(error))
         print(f"error: {error}", file=sys.stderr)
