@@ -86,6 +86,10 @@ cluster-down: $(STAMP) ## Take that cluster down; nothing of it is left
 e2e-cluster: $(STAMP) ## The tests of the cluster itself, which bring one up and take it down
 	@$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
+.PHONY: e2e-smoke
+e2e-smoke: $(STAMP) ## Word count in pods on two nodes, one of each kind deleted; cluster and images are made
+	@$(BIN)/python -m pytest -x $(CLUSTER_TESTS)/test_pods_on_nodes.py -k forced $(ARGS)
+
 ##@ Maintain it
 
 .PHONY: constraints
@@ -132,7 +136,7 @@ clean: ## Remove .venv, caches and the local state of topologies
 help: ## Show this help
 	@awk 'BEGIN { FS = ":.*## "; print "usage: make <target> [NAME=value ...]" } \
 		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+		/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: classes
 # Without it everything works, with slower starts: a home that is read-only is no reason to stop.

@@ -7,7 +7,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from millrace_e2e.cluster.layout import Layout
+
+FAILED = pytest.StashKey[bool]()
+"""Of a test that did not pass: what was seen is kept before its world is taken away."""
 
 
 @dataclass(frozen=True)

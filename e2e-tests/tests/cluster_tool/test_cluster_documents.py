@@ -156,5 +156,7 @@ def test_the_times_and_places_that_are_told_hold() -> None:
 def test_the_targets_that_are_told_are_there() -> None:
     makefile = (ROOT / "Makefile").read_text()
     told = set(re.findall(r"`make ([a-z0-9-]+)`", SECTION))
-    assert {"cluster-up", "cluster-down", "e2e-cluster"} <= told
+    assert {"cluster-up", "cluster-down", "e2e-cluster", "e2e-smoke"} <= told
     assert all(re.search(rf"^{target}:", makefile, re.M) for target in told)
+    shown = subprocess.run(["make", "-C", ROOT, "help"], capture_output=True, text=True, check=True)
+    assert told <= set(re.findall(r"^  ([a-z0-9-]+) ", shown.stdout, re.M))

@@ -12,6 +12,7 @@ from typing import IO
 
 import pytest
 
+from millrace_e2e.cluster import nodes
 from millrace_e2e.cluster.layout import Layout
 from millrace_e2e.cluster.locks import locked
 from millrace_e2e.cluster.processes import Process, Processes, end
@@ -168,3 +169,16 @@ def test_the_lock_goes_with_its_holder(tmp_path: Path) -> None:
     first.communicate()
     with locked(tmp_path / "lock"):
         pass
+
+
+def test_a_node_gets_as_much_of_busy_processors_as_several_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new control group counts as one process of the machine, and a node's pods all share it."""
+    (node, *_) = Layout(tmp_path).nodes()
+    group = tmp_path / "cpu" / node.namespace
+    group.mkdir(parents=True)
+    (group / "cpu.shares").write_text("1024")
+    monkeypatch.setattr(nodes, "_HIERARCHIES", tmp_path)
+    nodes._make_cgroups(node)
+    assert int((group / "cpu.shares").read_text()) >= 4 * 1024

@@ -25,6 +25,9 @@ PAUSE_IMAGE = "millrace.local/pause:1"
 _HIERARCHIES = Path("/sys/fs/cgroup")
 _CNI_PROGRAMS = "/usr/lib/cni"
 _SOCKET_S = 60.0
+_SHARES = 8 * 1024
+"""Of the processors: each process of the machine outside counts 1024 by itself, and all pods of a
+node this much together."""
 
 
 def check_machine(layout: Layout) -> None:
@@ -117,6 +120,8 @@ def _make_cgroups(node: Node) -> None:
         for name in ("cpuset.cpus", "cpuset.mems"):
             if (mine / name).exists():
                 (mine / name).write_text((hierarchy / name).read_text())
+        if (mine / "cpu.shares").exists():
+            (mine / "cpu.shares").write_text(str(_SHARES))
 
 
 def _remove_cgroup(top: Path) -> None:
