@@ -130,6 +130,12 @@ class SnapshotError(MillraceError):
     exit_code = ExitCode.SNAPSHOT
 
 
+class SnapshotsAwayError(SnapshotError):
+    """A place that cannot be read or written now, whatever the snapshots in it are."""
+
+    retryable = True
+
+
 class StateLostError(MillraceError):
     """No state server has what the topology knew any more, and no snapshot can take its place."""
 

@@ -164,7 +164,7 @@ def test_the_table_knows_every_error_that_a_task_may_raise():
     # Of the driver: at its start, and of its own threads, which no task runs.
     elsewhere = {"SparkStartError", "JavaError", "ClassArchiveError", "DamagedLettersError"}
     elsewhere |= {"GivenUpError", "SilentMemberError", "LostObjectError", "SnapshotError"}
-    elsewhere |= {"StateLostError"}  # of the supervisor
+    elsewhere |= {"StateLostError", "SnapshotsAwayError"}  # of the supervisor
     elsewhere |= {"KeyTextError"}  # of the command line
     assert NotOwnerError in ours
     assert {k.__name__ for k in ours} - elsewhere <= set(faults._CLASSES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -33,6 +34,7 @@ from millrace.errors import (
     FencedError,
     SinkError,
     SnapshotError,
+    SnapshotsAwayError,
     StateLostError,
     WorkFolderError,
 )
@@ -47,6 +49,7 @@ from millrace.local.snapshots.timelines import Fork, line_to
 from millrace.local.snapshots.unfinished import Begun, mark, marked, refuse_unfinished
 from millrace.protocol.types import View
 from millrace.sinks.files import FileSink
+from millrace.snapshots.places import FolderPlace, _explained
 from millrace.snapshots.reading import load
 from millrace.state.viewfile import ViewFile
 
@@ -133,6 +136,75 @@ def test_where_the_newest_is_damaged_the_one_before_it_is_taken(lost: Lived) -> 
     damage(lost, "nine")
     judge(recovered(lost), lost, servers=1, copies=1)
     assert lost.windows() == set(range(1, 8))
+
+
+def test_what_was_passed_over_is_named(lost: Lived) -> None:
+    damage(lost, "nine")
+    (place(lost).root / "odd").mkdir()
+    (place(lost).root / "odd" / "manifest.json").write_text("{")
+    told: list[tuple[str, str]] = []
+    recovered(lost, told)
+    (event,) = told
+    behind, *passed = event[1].split("; passed over: snapshot ")
+    assert behind.endswith("windows 8 to 11 are given up, and processed again")
+    assert [text.split(":")[0] for text in passed] == ["nine", "odd"]
+    assert "are not those that were written" in passed[0]
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, file: str, times: int) -> None:
+    """The place cannot give a file of snapshot ``nine``, so many times."""
+    read = FolderPlace.read
+    left = [times]
+
+    def reads(place: FolderPlace, folder: str, name: str) -> bytes | None:
+        if folder == "nine" and name.endswith(file) and left[0]:
+            left[0] -= 1
+            with _explained(place.shown, "read"):
+                raise OSError(errno.EIO, "Input/output error")
+        return read(place, folder, name)
+
+    monkeypatch.setattr(FolderPlace, "read", reads)
+    monkeypatch.setattr("millrace.local.snapshots.losses.DELAYS_S", (0.0,) * 6)
+
+
+@pytest.mark.parametrize("file", [".arrow", "manifest.json"])
+def test_a_snapshot_that_cannot_be_read_for_a_while_is_waited_for(
+    lost: Lived, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    failing(monkeypatch, file, 2)
+    told: list[tuple[str, str]] = []
+    judge(recovered(lost, told), lost, servers=1, copies=1, window=LAST)
+    assert [kind for kind, _ in told] == ["RestoreFailed", "RestoreFailed", "StateRestored"]
+    assert "cannot be read (Input/output error)" in told[0][1]
+    assert "snapshot nine is restored" in told[-1][1]
+
+
+@pytest.mark.parametrize("file", [".arrow", "manifest.json"])
+def test_one_that_stays_away_is_not_given_up_for_an_older_one(
+    lost: Lived, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    before = view(lost)
+    failing(monkeypatch, file, 99)
+    with pytest.raises(SnapshotsAwayError, match=r"cannot be read \(Input/output error\)"):
+        recovered(lost)
+    unchanged(lost, before)
+
+
+def test_what_another_topology_took_need_not_be_readable(
+    lost: Lived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = place(lost).root / "auto-ffffffff-1.1.4"
+    shutil.copytree(place(lost).root / "nine", other)
+    read = FolderPlace.read
+
+    def reads(place: FolderPlace, folder: str, name: str) -> bytes | None:
+        if folder == other.name:
+            with _explained(place.shown, "read"):
+                raise PermissionError(errno.EACCES, "Permission denied")
+        return read(place, folder, name)
+
+    monkeypatch.setattr(FolderPlace, "read", reads)
+    judge(recovered(lost), lost, servers=1, copies=1, window=LAST)
 
 
 def test_without_a_snapshot_that_can_be_used_nothing_is_changed(lost: Lived) -> None:
@@ -275,7 +347,7 @@ def test_half_a_restore_goes_on_to_the_window_that_it_began_with(lost: Lived) ->
     seven = load(place(lost), "seven")
     mark(lost.folder.path, seven, own=True, lost=True, last=FURTHER)
     loaded = topology(lost.base, onStateLoss="Restore")
-    assert newest(loaded, lost.folder, place(lost)) == seven
+    assert newest(loaded, lost.folder, place(lost)).manifest == seven
 
 
 def test_a_restore_that_a_newer_run_ends_is_gone_on_with(lost: Lived) -> None:

@@ -2,7 +2,7 @@
 
 A place holds folders of files. A write shows all of its bytes or none, and is durable on return; a
 local folder does that by drafts, links and fsync, an object store by its own nature. What goes
-wrong is a ``SnapshotError`` that names the place.
+wrong is a ``SnapshotsAwayError`` that names the place: it says nothing of what lies there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from millrace import durable
 from millrace.addresses import place_of
-from millrace.errors import SnapshotError
+from millrace.errors import SnapshotError, SnapshotsAwayError
 
 _LOCAL = ("file", "local")
 
@@ -24,7 +24,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Place(Protocol):
-    """Folders of files. Every method raises ``SnapshotError``."""
+    """Folders of files. Every method raises ``SnapshotsAwayError``."""
 
     shown: str
 
@@ -60,7 +60,8 @@ class Place(Protocol):
 def open_place(to: str, base: Path) -> Place:
     """The place that a path (relative ones from ``base``) or a URL names.
 
-    Raises ``SnapshotError`` for a URL that fsspec cannot use.
+    Raises ``SnapshotError`` for a URL that fsspec cannot use, ``SnapshotsAwayError`` where what it
+    names does not answer.
     """
     scheme, separator, rest = to.partition("://")
     if not separator:
@@ -148,7 +149,8 @@ class StorePlace:
         try:
             self._store, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError, OSError) as error:
-            raise SnapshotError(
+            kind = SnapshotsAwayError if isinstance(error, OSError) else SnapshotError
+            raise kind(
                 f"snapshots in {self.shown}: {error}; install what fsspec needs for such a URL, or "
                 "name a folder"
             ) from error
@@ -236,4 +238,5 @@ def _explained(place: str, doing: str) -> Iterator[None]:
             remedy = "allow it, or name another place"
         else:
             remedy = "mend that, or name another place"
-        raise SnapshotError(f"snapshots in {place}: cannot be {doing} ({why}); {remedy}") from error
+        text = f"snapshots in {place}: cannot be {doing} ({why}); {remedy}"
+        raise SnapshotsAwayError(text) from error

@@ -7,7 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from millrace import crash
-from millrace.errors import MillraceError, NewerFormatError, SnapshotError
+from millrace.errors import (
+    MillraceError,
+    NewerFormatError,
+    SnapshotError,
+    SnapshotsAwayError,
+)
 from millrace.snapshots.manifest import Manifest, SnapshotPart, check_name, decode, digest_of
 from millrace.snapshots.places import Place
 
@@ -20,12 +25,14 @@ _OURS = re.compile(rf"{_FILE}|\.{_FILE}\.([0-9]+\.[0-9]+\.new|[0-9a-f]{{16}})")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What lies under a name: a snapshot, or (``fault``) why it is none."""
+    """What lies under a name: a snapshot, or (``fault``) why it is none; ``away`` where that is not
+    known, since it cannot be read now."""
 
     name: str
     manifest: Manifest | None
     fault: str = ""
     unfinished: bool = False
+    away: SnapshotsAwayError | None = None
 
 
 def find(place: Place, name: str) -> Manifest | None:
@@ -62,6 +69,9 @@ def entries(place: Place) -> list[Entry]:
     for name in place.folders():
         try:
             manifest = find(place, name)
+        except SnapshotsAwayError as error:
+            found.append(Entry(name, None, str(error), away=error))
+            continue
         except (SnapshotError, NewerFormatError) as error:
             found.append(Entry(name, None, str(error)))
             continue
@@ -77,7 +87,8 @@ def _order(entry: Entry) -> tuple[float, str]:
 
 
 def read_part(place: Place, manifest: Manifest, part: SnapshotPart) -> bytes:
-    """A part, as it was written. Raises ``SnapshotError`` for one that is gone or damaged."""
+    """A part, as it was written. Raises ``SnapshotError`` for one that is gone or damaged,
+    ``SnapshotsAwayError`` where that is not known."""
     data = place.read(manifest.name, part.file)
     where = f"snapshot {manifest.name}: {place.shown}/{manifest.name}/{part.file}"
     if data is None:
@@ -91,10 +102,15 @@ def read_part(place: Place, manifest: Manifest, part: SnapshotPart) -> bytes:
 
 
 def faults(place: Place, manifest: Manifest) -> Iterator[str]:
-    """What is wrong with the parts of a snapshot; all of them are read."""
+    """What is wrong with the parts of a snapshot; all of them are read.
+
+    Raises ``SnapshotsAwayError`` where one cannot be read now, which says nothing of it.
+    """
     for part in manifest.parts:
         try:
             read_part(place, manifest, part)
+        except SnapshotsAwayError:
+            raise
         except MillraceError as error:
             yield str(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from millrace.protocol.types import Record
 from millrace.snapshots.reading import Entry
 
 _AUTO = "auto"
+_OWN = re.compile(rf"{_AUTO}-.{{8}}-[0-9]+\.[0-9]+\.[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,11 @@ def own_name(record: Record) -> str:
     """What the snapshot of a record is called: nobody else gives this name."""
     tag = record.tag
     return f"{_family(record.uid)}{tag.timeline}.{tag.execution}.{record.sealed}"
+
+
+def is_of_another(name: str, uid: str) -> bool:
+    """Whether by its name another topology, or another life of this one, took a snapshot."""
+    return _OWN.fullmatch(name) is not None and not name.startswith(_family(uid))
 
 
 def is_kept(found: Iterable[Entry], record: Record) -> bool:
