@@ -22,6 +22,7 @@ from millrace.engine.driver.letters import encode_letters
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.snapshots import SnapshotPlan, SnapshotTaker
 from millrace.engine.driver.stores import Stores
+from millrace.errors import WorkFolderError
 from millrace.homes.documents import Ask, Request
 from millrace.homes.memory import MemoryHome
 from millrace.protocol import events as e
@@ -39,6 +40,7 @@ from millrace.protocol.types import (
 from millrace.snapshots.places import FolderPlace
 from millrace.snapshots.reading import entries, load, read_part
 from millrace.snapshots.retention import Retention
+from millrace.snapshots.timelines import Fork
 from millrace.state.embedded import EmbeddedServer
 
 UID = "snapshots-of-a-driver"
@@ -327,6 +329,45 @@ def test_snapshots_come_by_themselves_once_for_each_window_and_old_ones_go(
     names = [entry.name for entry in entries(bench.place)]
     family = f"auto-{UID[:8]}-1.1."
     assert sorted(names) == sorted([f"{family}3", f"{family}4", "by-hand", "last"])
+    bench.performer.close()
+
+
+def test_those_that_a_restore_left_go_first(server: EmbeddedServer, tmp_path: Path) -> None:
+    plan: dict[str, Any] = {"every_s": 0.001, "retention": Retention(3)}
+    bench = Bench(server, tmp_path / "snapshots", **plan)
+    bench.gate.open.set()
+    for _ in range(3):
+        bench.seal()
+        due(bench)
+    bench.performer.close()
+    fork = Fork(2, 1, 2, "auto", 3, True, 0.0)
+    after = Bench(server, tmp_path / "snapshots", forks=lambda: (fork,), **plan)
+    after.gate.open.set()
+    tag = replace(bench.record.tag, timeline=2, execution=2)
+    after.commit(replace(bench.record, sealed=2, published=2, dead=(), tag=tag))
+    after.seal()
+    assert "behind window 3" in due(after).text
+    after.ask("last")
+    assert "snapshot last is taken" in after.next().text
+    family = f"auto-{UID[:8]}-"
+    names = [f"{family}1.1.1", f"{family}1.1.2", f"{family}2.2.3", "last"]
+    assert sorted(entry.name for entry in entries(after.place)) == names
+    after.performer.close()
+
+
+def test_where_the_restores_are_not_known_old_ones_stay(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    def damaged() -> tuple[Fork, ...]:
+        raise WorkFolderError("timelines.json: cannot be read")
+
+    bench = Bench(server, tmp_path / "snapshots", every_s=0.001, forks=damaged)
+    bench.gate.open.set()
+    bench.seal()
+    assert due(bench).kind == "SnapshotTaken"
+    told = bench.next()
+    assert told.kind == "SnapshotsKept"
+    assert told.text == "old snapshots stay for now: timelines.json: cannot be read"
     bench.performer.close()
 
 

@@ -41,16 +41,16 @@ from millrace.errors import (
 from millrace.homes.documents import Status
 from millrace.local.files import write_json
 from millrace.local.inspect.overview import overview
-from millrace.local.snapshots import timelines
 from millrace.local.snapshots.asking import take
 from millrace.local.snapshots.losses import newest, restore_lost
 from millrace.local.snapshots.restoring import Restored, restore
-from millrace.local.snapshots.timelines import Fork, line_to
 from millrace.local.snapshots.unfinished import Begun, mark, marked, refuse_unfinished
 from millrace.protocol.types import View
 from millrace.sinks.files import FileSink
+from millrace.snapshots import timelines
 from millrace.snapshots.places import FolderPlace, _explained
 from millrace.snapshots.reading import load
+from millrace.snapshots.timelines import Fork, line_to
 from millrace.state.viewfile import ViewFile
 
 FURTHER = LAST + 2

@@ -23,6 +23,7 @@ from millrace.snapshots import reading
 from millrace.snapshots.manifest import FORMAT, Column, Manifest, encode
 from millrace.snapshots.places import FolderPlace, Place, StorePlace, open_place
 from millrace.snapshots.retention import Retention, outdated, own_name
+from millrace.snapshots.timelines import Fork, Line, line_to
 from millrace.snapshots.writing import write_snapshot
 
 
@@ -390,9 +391,11 @@ def test_folders_are_their_users_alone(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o077 == 0
 
 
-def taken(place: Place, window: int, created: float, execution: int = 3, uid: str = UID) -> str:
+def taken(
+    place: Place, window: int, created: float = 1.0, uid: str = UID, timeline: int = 1
+) -> str:
     """A snapshot that a topology takes by itself."""
-    tag = replace(empty().tag, execution=execution)
+    tag = replace(empty().tag, execution=3, timeline=timeline)
     record = replace(empty(uid), tag=tag, sealed=window, published=window)
     name = own_name(record)
     write_snapshot(place, name, subject(record, created=created), Objects({}), shown)
@@ -407,7 +410,7 @@ def test_retention_goes_by_count_and_age_and_leaves_what_is_not_its_own(place: P
     found = reading.entries(place)
 
     def out(keep: int, max_age_s: float | None = None, now_s: float = 0.0) -> list[str]:
-        return outdated(found, record, Retention(keep, max_age_s), now_s)
+        return outdated(found, record, Retention(keep, max_age_s), now_s, line_to((), 1))
 
     assert out(3) == []
     assert out(2) == [old[0]], "by window, not by name"
@@ -425,7 +428,27 @@ def test_what_an_ended_driver_left_unfinished_goes_and_what_one_writes_now_stays
     names = [own_name(replace(empty(), tag=replace(empty().tag, execution=n))) for n in (3, 4, 5)]
     for name in names:
         place.write(name, f"{'0' * 64}.arrow", b"part")
-    assert outdated(reading.entries(place), record, Retention(1), 0.0) == [names[0]]
+    found = reading.entries(place)
+    assert outdated(found, record, Retention(1), 0.0, line_to((), 1)) == [names[0]]
+
+
+def test_those_that_a_restore_left_are_the_first_to_go(place: Place) -> None:
+    """Nothing can be restored from them in this work folder."""
+    first = [taken(place, window) for window in (7, 9)]
+    second = [taken(place, window, timeline=2) for window in (12, 14)]
+    record = replace(empty(), tag=replace(empty().tag, timeline=2, execution=9))
+    line = line_to([Fork(2, 1, 7, "s", None, True, 0.0)], 2)
+    found = reading.entries(place)
+
+    def out(keep: int, of: Line = line) -> list[str]:
+        return outdated(found, record, Retention(keep), 0.0, of)
+
+    assert out(4) == []
+    assert out(3) == [first[1]]
+    assert out(2) == [first[0], first[1]]
+    assert out(1) == [second[0], first[0], first[1]]
+    # Nothing is known of restores by a release that noted none.
+    assert out(3, line_to((), 2)) == [first[0]]
 
 
 def test_every_crash_point_of_a_snapshot_is_tried_here() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from millrace.protocol.types import Record
 from millrace.snapshots.reading import Entry
+from millrace.snapshots.timelines import Line
 
 _AUTO = "auto"
 _OWN = re.compile(rf"{_AUTO}-.{{8}}-[0-9]+\.[0-9]+\.[0-9]+")
@@ -15,7 +16,8 @@ _OWN = re.compile(rf"{_AUTO}-.{{8}}-[0-9]+\.[0-9]+\.[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many of them are kept, and for how long; the newest one always is."""
+    """How many of them are kept, and for how long; the newest one always is. Those that a restore
+    left, which no other restore can go back to, are the first to go."""
 
     keep: int
     max_age_s: float | None = None
@@ -40,15 +42,15 @@ def is_kept(found: Iterable[Entry], record: Record) -> bool:
 
 
 def outdated(
-    found: Iterable[Entry], record: Record, retention: Retention, now_s: float
+    found: Iterable[Entry], record: Record, retention: Retention, now_s: float, line: Line
 ) -> list[str]:
     """Names of those to be deleted: the topology's own, older than ``record``'s execution where
-    they were never finished. What a user asked for stays."""
+    they were never finished. What a user asked for stays. ``line`` is what led to ``record``."""
     family = _family(record.uid)
     mine = [entry for entry in found if entry.name.startswith(family)]
     dead = [e.name for e in mine if e.unfinished and _execution(e.name) < record.tag.execution]
     whole = [e for e in mine if e.manifest is not None and e.manifest.uid == record.uid]
-    whole.sort(key=_age, reverse=True)
+    whole.sort(key=lambda entry: (not line.lacks(*_age(entry)), _age(entry)), reverse=True)
     late = []
     for place, entry in enumerate(whole[1:], 1):
         assert entry.manifest is not None

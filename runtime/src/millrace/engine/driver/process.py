@@ -43,6 +43,7 @@ from millrace.protocol.settings import Settings
 from millrace.protocol.types import Guarantee, Json, Record, RootRange
 from millrace.ring import owners
 from millrace.sinks.base import Sink
+from millrace.snapshots import timelines
 from millrace.snapshots.places import snapshots_place
 from millrace.snapshots.retention import Retention
 from millrace.topology.model import OnStateLoss, StreamTopology
@@ -265,6 +266,7 @@ class DriverProcess:
             self._folder,
             Retention(wanted.keep, None if wanted.max_age is None else wanted.max_age.seconds),
             None if wanted.every is None else wanted.every.seconds,
+            lambda: timelines.read(Path(told.workdir)),
         )
         fetch, done = self._stores.fetch, self._inbox.done
         return SnapshotTaker(plan, fetch, done, self._tell, self._clock)

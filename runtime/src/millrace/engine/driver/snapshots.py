@@ -20,13 +20,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from millrace.clock import Clock
-from millrace.errors import MillraceError, SnapshotError, StateServerError, error_text
+from millrace.errors import MillraceError, StateServerError, error_text
 from millrace.homes.stores import HomeAwayError, PendingRequest
 from millrace.protocol import events as e
 from millrace.protocol.record import mark_published, needed_objects
@@ -35,6 +35,7 @@ from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import open_place
 from millrace.snapshots.reading import delete, entries
 from millrace.snapshots.retention import Retention, is_kept, outdated, own_name
+from millrace.snapshots.timelines import Fork, line_to
 from millrace.snapshots.writing import Fetch, Subject, write_snapshot
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ class SnapshotPlan:
 
     ``to`` is a path, relative to ``folder``, or a URL. ``components`` are those that a record
     must have been written for: one from before an edit goes with another ``document``. Without
-    ``every_s`` none is taken that nobody asks for.
+    ``every_s`` none is taken that nobody asks for. ``forks`` tells the restores that the topology
+    has gone through, and may raise ``MillraceError``.
     """
 
     topology: str
@@ -62,6 +64,7 @@ class SnapshotPlan:
     folder: Path
     retention: Retention
     every_s: float | None = None
+    forks: Callable[[], Iterable[Fork]] = tuple
 
 
 class _StoppedError(Exception):
@@ -277,8 +280,10 @@ class SnapshotTaker:
         assert record is not None
         place = open_place(self.plan.to, self.plan.folder)
         try:
-            for name in outdated(entries(place), record, self.plan.retention, self._clock.now_s()):
+            line = line_to(self.plan.forks(), record.tag.timeline)
+            now_s, retention = self._clock.now_s(), self.plan.retention
+            for name in outdated(entries(place), record, retention, now_s, line):
                 delete(place, name)
-        except SnapshotError as error:
+        except MillraceError as error:
             text = f"old snapshots stay for now: {error}"
             self._tell(e.Notify("SnapshotsKept", text, warning=True))

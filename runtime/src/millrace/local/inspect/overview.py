@@ -10,9 +10,9 @@ from millrace.homes import codec
 from millrace.homes.documents import Status
 from millrace.local.files import read_json
 from millrace.local.inspect.table import process_rows
-from millrace.local.snapshots import timelines
 from millrace.local.takeover import current_holder
 from millrace.local.workdir import WorkFolder
+from millrace.snapshots import timelines
 from millrace.state.viewfile import ViewFile
 
 _FIGURES = (

@@ -27,11 +27,11 @@ from millrace import crash
 from millrace.clock import Clock
 from millrace.errors import MillraceError, SnapshotError, StateLostError
 from millrace.homes.restarts import DELAYS_S
-from millrace.local.snapshots import timelines
 from millrace.local.snapshots.places import place_of_file
 from millrace.local.snapshots.restoring import Restored, check_fit, restore_held
 from millrace.local.snapshots.unfinished import marked
 from millrace.local.workdir import WorkFolder
+from millrace.snapshots import timelines
 from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import Place
 from millrace.snapshots.reading import entries, faults
@@ -117,7 +117,7 @@ def newest(loaded: LoadedTopology, folder: WorkFolder, place: Place) -> Choice:
     ``SnapshotsAwayError`` where one that may be the newest cannot be read now.
     """
     found, broken = _candidates(folder, place)
-    reasons = []
+    reasons: list[str] = []
     for manifest in found:
         fault = _unfit(loaded, place, manifest)
         if fault is None:

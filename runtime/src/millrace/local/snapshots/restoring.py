@@ -41,8 +41,6 @@ from millrace.local.files import write_json
 from millrace.local.launch import state_servers
 from millrace.local.scale import server_names
 from millrace.local.servers import StateServer
-from millrace.local.snapshots import timelines
-from millrace.local.snapshots.timelines import Fork
 from millrace.local.snapshots.unfinished import mark, marked, unmark
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder, open_folder, unusable
@@ -52,9 +50,11 @@ from millrace.protocol.server import NotOwner, Ok, Stamped
 from millrace.protocol.types import Phase, Record, Tag, View
 from millrace.ring import owners
 from millrace.sinks import Sink, SinkSpec, make_sink
+from millrace.snapshots import timelines
 from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import Place
 from millrace.snapshots.reading import faults, load, read_part
+from millrace.snapshots.timelines import Fork
 from millrace.state.client import StateClient
 from millrace.state.servers import owners_of
 from millrace.state.viewfile import ViewFile

@@ -7,14 +7,14 @@ next restore, or leads nowhere.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace import checked
+from millrace import checked, durable
 from millrace.errors import NewerFormatError, WorkFolderError
 from millrace.homes import codec
-from millrace.local.files import write_json
 
 FILE = "timelines.json"
 
@@ -72,7 +72,8 @@ def read(path: Path) -> tuple[Fork, ...]:
 def note(path: Path, fork: Fork) -> None:
     """Add a restore durably. Raises as ``read``, and ``OSError``."""
     others = tuple(one for one in read(path) if one.timeline != fork.timeline)
-    write_json(path / FILE, codec.encode(Timelines((*others, fork))))
+    document = codec.encode(Timelines((*others, fork)))
+    durable.replace(path / FILE, (json.dumps(document, indent=1) + "\n").encode())
 
 
 @dataclass(frozen=True, slots=True)
