@@ -18,7 +18,8 @@ SLOW_S = 240.0
 CALL_S = {"MILLRACE_E2E_CALL_S": "0.1"}
 POINTS = (
     *("restore.marked", "restore.fenced", "restore.retracted", "restore.noted", "restore.claimed"),
-    *("restore.put", "restore.recorded", "restore.opened", "lost.restored"),
+    *("restore.cleared", "restore.put", "restore.recorded", "restore.opened"),
+    "lost.restored",
 )
 
 

@@ -58,6 +58,7 @@ SNAPSHOT_POINTS = {
     "restore.retracted": "the sinks show nothing behind the snapshot",
     "restore.noted": "the new timeline is noted, the view not yet claimed for it",
     "restore.claimed": "the view is of the new timeline, and being created",
+    "restore.cleared": "the state servers hold nothing but what the snapshot has",
     "restore.put": "all objects are on their owners, no record names them",
     "restore.recorded": "the record is written, the view not yet open",
     "restore.opened": "the view is open, the work folder still says that a restore is under way",

@@ -41,6 +41,7 @@ from millrace.local.snapshots.restoring import Restored, restore
 from millrace.local.snapshots.unfinished import mark, refuse_unfinished
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import find_folder
+from millrace.protocol.server import Found
 from millrace.protocol.types import Phase, Sealed
 from millrace.sinks.files import FileSink
 from millrace.snapshots.manifest import Manifest
@@ -127,6 +128,24 @@ def test_windows_that_were_taken_back_are_not_skipped_by_a_later_snapshot(lived:
     with pytest.raises(SinkError, match="shows windows up to 7"):
         named(lived, "nine")
     back(lived)
+
+
+def test_what_was_sealed_behind_it_makes_room_first(lived: Lived) -> None:
+    """Both together are more than the server may hold."""
+    record, objects = record_of(lived.folder.uid, LAST)
+    (letters,) = [one.name for one in record.dead]
+    lived.commit(record, {**objects, letters: b"x" * (6 << 20)})
+    take(lived.folder, "big", None, 60.0, CLOCK)
+    later = f"3.{LAST + 1}.1.1.0.0/state/count"
+    lived.commit(record, {**objects, later: b"y" * (20 << 20)})
+    limited = topology(lived.base, stateServers={"memory": "24m"})
+    restored = restore(limited, lived.folder.path, place(lived), "big", CLOCK, lambda _: None)
+    assert (restored.manifest.window, restored.timeline) == (LAST, 2)
+    with records(lived.folder) as found:
+        ((_, client),) = found.values()
+        kept = client.get(None, [*objects, later])
+    assert [isinstance(one, Found) for one in kept] == [True] * len(objects) + [False]
+    refuse_unfinished(lived.folder.path)
 
 
 def test_half_a_restore_gives_no_snapshot(lived: Lived) -> None:

@@ -14,6 +14,7 @@ the sinks have retracted        the same; doing it again is nothing
 the timeline is noted           the same; the next restore notes the same timeline anew
 the view is claimed             the view is being created, so that no record of any member is ever
                                 read: the next restore begins with a higher timeline
+what was there is deleted       the same: nothing goes back to it any more
 objects, record                 the same
 the view is open                the same: nothing ran under the new timeline
 the mark is gone                the topology is restored
@@ -47,7 +48,7 @@ from millrace.local.workdir import WorkFolder, open_folder, unusable
 from millrace.protocol.codec import encode_record
 from millrace.protocol.record import object_groups
 from millrace.protocol.server import NotOwner, Ok, Stamped
-from millrace.protocol.types import Phase, Record, Tag, View
+from millrace.protocol.types import Phase, Record, Stamp, Tag, View
 from millrace.ring import owners
 from millrace.sinks import Sink, SinkSpec, make_sink
 from millrace.snapshots import timelines
@@ -389,10 +390,17 @@ class _Restore:
             _accepted_by(client, client.stamp(stamp))
         record = self._manifest.decoded
         groups = object_groups(record)
+        placed = {
+            part.name: owners_of(view.owners, part.name, groups.get(part.name, 0))
+            for part in self._manifest.parts
+        }
+        for name, client in clients.items():
+            _clear(client, stamp, {part for part, at in placed.items() if name in at})
+        crash.reached("restore.cleared")
         for part in self._manifest.parts:
             self._pause()
             data = read_part(self._place, self._manifest, part)
-            for owner in owners_of(view.owners, part.name, groups.get(part.name, 0)):
+            for owner in placed[part.name]:
                 reply = clients[owner].put(stamp, [(part.name, data)])
                 _accepted_by(clients[owner], reply)
         crash.reached("restore.put")
@@ -418,6 +426,16 @@ class _Restore:
             updated=self._clock.now_s(),
         )
         self._folder.journal.tell(status)
+
+
+def _clear(client: StateClient, stamp: Stamp, keep: set[str]) -> None:
+    """Make room: what was sealed behind the snapshot may fill the memory that a server may take."""
+    listed = client.list_objects(stamp)
+    if isinstance(listed, NotOwner):
+        _accepted_by(client, listed)
+        return
+    if gone := [name for name in listed.names if name not in keep]:
+        _accepted_by(client, client.delete(stamp, gone))
 
 
 def _accepted_by(client: StateClient, reply: Any) -> None:
