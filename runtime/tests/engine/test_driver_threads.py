@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -90,6 +91,38 @@ def test_a_copy_is_asked_for_again(driver, caplog):
         True,
         True,
     ]
+
+
+def test_a_copy_that_another_view_has_superseded_answers_nothing(driver, monkeypatch):
+    """It may have ended when it was asked for the last time whether it is wanted."""
+    performer, events, _ = driver
+    begun, later_asked, end = threading.Event(), threading.Event(), threading.Event()
+    copied = []
+
+    def copy(action, *_):
+        copied.append(action.view)
+        if action.view == "later":
+            end.wait(WAIT_S)
+        else:
+            begun.set()
+            later_asked.wait(WAIT_S)
+        return e.Copied(action.stamp, action.view)
+
+    monkeypatch.setattr(performer._equipment.stores, "copy", copy)
+    earlier = e.CopyObjects(STAMP, None, "earlier", (), learning=True)
+    later = e.CopyObjects(STAMP, None, "later", (), learning=True)
+    before = set(threading.enumerate())
+    performer.perform(earlier)
+    assert begun.wait(WAIT_S)
+    (thread,) = [one for one in set(threading.enumerate()) - before if one.name == "copy"]
+    performer.perform(later)
+    later_asked.set()
+    thread.join(WAIT_S)
+    assert events.empty()
+    performer.perform(later)
+    end.set()
+    assert events.get(timeout=WAIT_S) == e.Copied(STAMP, "later")
+    assert copied == ["earlier", "later"], "it was asked for twice, and copied once"
 
 
 def test_a_copy_that_goes_wrong_again_and_again_stops_the_driver(driver):

@@ -125,7 +125,7 @@ def test_a_learner_takes_what_there_is_and_windows_may_have_superseded_the_rest(
     steps: list[tuple[int, int, int]] = []
     lesson = e.CopyObjects(STAMP, record("a", "b", "c"), view, members[:2], learning=True)
     told = world.stores.copy(lesson, step=lambda *step: steps.append(step))
-    assert told == e.Copied(STAMP)
+    assert told == e.Copied(STAMP, view)
     assert world.held(2) == {"c"}
     assert steps == [(1, 2, 0), (2, 2, len(b"bytes of c"))]
 

@@ -201,10 +201,16 @@ class Script:
         return e.Unreachable(member(words[0]), self.machine.membership.stamp, full=True)
 
     def _on_copied(self, words: list[str]) -> e.Event:
-        return e.Copied(self.machine.membership.stamp)
+        return e.Copied(self.machine.membership.stamp, self._planned())
 
     def _on_uncopied(self, words: list[str]) -> e.Event:
-        return e.CopyFailed(self.machine.membership.stamp, " ".join(words))
+        reason = " ".join(words)
+        return e.CopyFailed(self.machine.membership.stamp, reason, planned=self._planned())
+
+    def _planned(self) -> View | None:
+        """What the copy that was asked for last is of."""
+        asked = [action for action in self.actions if isinstance(action, e.CopyObjects)]
+        return asked[-1].planned if asked else None
 
     def _on_lost(self, words: list[str]) -> e.Event:
         """``uncopied``, since no server has an object."""

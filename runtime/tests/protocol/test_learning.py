@@ -131,6 +131,38 @@ def test_others_that_are_to_come_begin_anew() -> None:
     )
 
 
+def test_an_answer_that_was_for_others_teaches_nobody() -> None:
+    """Both lessons have the stamp of the open view."""
+    found = script().play(
+        """
+        propose a1 b1 c1
+        -> SendStamp c1 e1x2
+        stamped c1 none
+        -> CopyObjects 1.2.1.1 from a1 b1
+        """
+    )
+    first = found.actions[-1]
+    assert isinstance(first, e.CopyObjects)
+    found.play(
+        """
+        propose a1 b1 c1 d1
+        -> SendStamp c1 e1x2
+        -> SendStamp d1 e1x2
+        stamped c1 none
+        stamped d1 none
+        -> CopyObjects 1.2.1.1 from a1 b1
+        """
+    )
+    for answer in (
+        e.Copied(first.stamp, first.view),
+        e.CopyFailed(first.stamp, "gone", planned=first.view),
+        e.Copied(first.stamp),
+    ):
+        assert found.machine.handle(answer, 0.0) == []
+        assert not found.machine.membership.prepared()
+    found.play("copied\n-> CasView 5 e2 moving x2 a1 b1 to a1 b1 c1 d1")
+
+
 def test_nothing_is_learned_for_servers_that_only_leave() -> None:
     script().play("propose a1\n-> CasView 5 e2 moving x2 a1 b1 to a1")
 

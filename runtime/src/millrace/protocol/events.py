@@ -79,6 +79,11 @@ class CopyObjects:
     sources: tuple[Member, ...]
     learning: bool = False
 
+    @property
+    def planned(self) -> View | None:
+        """The view to come; None where it has come."""
+        return self.view if self.learning else None
+
 
 @dataclass(frozen=True, slots=True)
 class FenceSinks:
@@ -338,18 +343,23 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
+    """``planned``: the view to come that servers were to learn for, as in ``CopyObjects``; None
+    for the copy of a view that moves."""
+
     stamp: Stamp
+    planned: View | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CopyFailed:
     """``unexpected``: not since a server is away or an object is missing; ``lost``: every server
-    that may have held an object has answered, and none has it."""
+    that may have held an object has answered, and none has it; ``planned`` as in ``Copied``."""
 
     stamp: Stamp
     reason: str
     unexpected: bool = False
     lost: bool = False
+    planned: View | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class Lesson:
             self.stamped.add(event.member)
 
     def ended(self, event: e.Copied | e.CopyFailed) -> None:
-        """The copy has come to its end. If that was an early one the view that moves has more to
-        copy."""
-        if self.copying and event.stamp == self.planned.stamp():
+        """The copy has come to its end; not that of another lesson, which has the same stamp. If it
+        was an early end the view that moves has more to copy."""
+        if self.copying and event.planned == self.planned:
             self.learned = True

@@ -311,14 +311,19 @@ class Membership:
     def copied(self, event: e.Copied) -> list[e.Action]:
         if self._lesson is not None:
             self._lesson.ended(event)
-        if self.standing is not Standing.COPYING or event.stamp != self.stamp:
+        if not self._copied_for(event):
             return []
         return self._write_back()
+
+    def _copied_for(self, event: e.Copied | e.CopyFailed) -> bool:
+        """Whether the copy that the view waits for has ended, not that of a lesson."""
+        waiting = self.standing is Standing.COPYING and event.planned is None
+        return waiting and event.stamp == self.stamp
 
     def copy_failed(self, event: e.CopyFailed) -> list[e.Action]:
         if self._lesson is not None:
             self._lesson.ended(event)
-        if self.standing is not Standing.COPYING or event.stamp != self.stamp:
+        if not self._copied_for(event):
             return []
         if event.lost and self._restores:
             return [e.Stop(e.StopKind.LOST, event.reason)]

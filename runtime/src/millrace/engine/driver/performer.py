@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Thread
+from threading import Lock, Thread
 from typing import assert_never
 
 from millrace import crash
@@ -85,6 +85,7 @@ class RealPerformer:
         self._over: set[AttemptId] = set()
         self._unforgotten: set[AttemptId] = set()
         self._copying: tuple[Stamp, View] | None = None
+        self._copies_change = Lock()
         self._moving: Stamp | None = None
 
     def perform(self, action: e.Action) -> list[e.Event]:
@@ -223,8 +224,10 @@ class RealPerformer:
 
     def _copy_objects(self, action: e.CopyObjects) -> list[e.Event]:
         # The machine asks again while it waits; one copy for a view is enough.
-        if self._copying != (action.stamp, action.view):
+        with self._copies_change:
+            begins = self._copying != (action.stamp, action.view)
             self._copying = action.stamp, action.view
+        if begins:
             # A thread for each: the one before may wait for a server that the new view leaves out.
             Thread(target=self._copy, args=(action,), name="copy", daemon=True).start()
         return []
@@ -249,8 +252,12 @@ class RealPerformer:
             if given_up is not None:
                 self._fail(given_up)
                 return
-            event = e.CopyFailed(action.stamp, error_text(error), unexpected=True)
-        if wanted():
+            event = e.CopyFailed(
+                action.stamp, error_text(error), unexpected=True, planned=action.planned
+            )
+        with self._copies_change:
+            if not wanted():
+                return  # another view has taken its place: what is under way for that one goes on
             self._copying = None
         self._post(event)
 

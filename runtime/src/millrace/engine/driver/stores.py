@@ -185,8 +185,9 @@ class Stores:
         except MillraceError as error:
             if not error.retryable:
                 raise
-            return e.CopyFailed(action.stamp, str(error), lost=isinstance(error, LostObjectError))
-        return e.Copied(action.stamp)
+            lost = isinstance(error, LostObjectError)
+            return e.CopyFailed(action.stamp, str(error), lost=lost, planned=action.planned)
+        return e.Copied(action.stamp, action.planned)
 
     def _names(self, member: Member, stamp: Stamp) -> frozenset[str]:
         with _naming(member):

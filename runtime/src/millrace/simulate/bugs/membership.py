@@ -202,7 +202,7 @@ class LeavesOutTooMany(Membership):
         self.suspicion = _Reckless()
 
     def copy_failed(self, event: e.CopyFailed) -> list[e.Action]:
-        return self.copied(e.Copied(event.stamp))
+        return self.copied(e.Copied(event.stamp, event.planned))
 
 
 class _Reckless(Suspicion):
