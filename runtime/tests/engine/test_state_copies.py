@@ -16,7 +16,7 @@ from millrace.protocol.record import first_record
 from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import Member, Phase, Record, Sealed, Segment, Staged, Stamp, Tag, View
 from millrace.state.client import StateClient
-from millrace.state.embedded import EmbeddedServer
+from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
 from millrace.state.errors import UnreachableError
 
 UID = "copied"
@@ -242,6 +242,26 @@ def test_a_source_that_is_away_is_passed_over_where_another_has_the_object(
     told = world.stores.copy(e.CopyObjects(STAMP, record("a", "b"), view, sources))
     assert isinstance(told, e.Unreachable)
     assert told.member == world.members[3]
+
+
+@pytest.mark.parametrize("learning", [False, True])
+def test_a_member_without_room_is_named(
+    servers: list[EmbeddedServer], tmp_path: Path, monkeypatch, learning: bool
+) -> None:
+    """As one that is full: what windows write there is refused in the same way."""
+    small = EmbeddedServer.start(tmp_path, options=EmbeddedOptions(max_memory_bytes=6 << 20))
+    try:
+        world = World([*servers[:2], small, servers[2]], monkeypatch)
+        world.clients[1].put(STAMP, [("b", b"x" * (8 << 20))])
+        view = View(UID, 1, 2, Phase.MOVING, 1, (), tuple(world.members[:3]), 1, OWNERS)
+        sources = tuple(world.members[:2])
+        asked = e.CopyObjects(STAMP, record("b"), view, sources, learning=learning)
+        told = world.stores.copy(asked)
+        assert isinstance(told, e.CopyFailed)
+        assert (told.full, told.lost, told.planned) == ("m2", False, view if learning else None)
+        assert "its memory is full" in told.reason
+    finally:
+        small.stop()
 
 
 class Ending:

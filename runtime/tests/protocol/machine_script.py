@@ -207,6 +207,12 @@ class Script:
         reason = " ".join(words)
         return e.CopyFailed(self.machine.membership.stamp, reason, planned=self._planned())
 
+    def _on_nospace(self, words: list[str]) -> e.Event:
+        """``uncopied``, since the first one of the words has no room."""
+        name, reason = words[0], " ".join(words)
+        stamp = self.machine.membership.stamp
+        return e.CopyFailed(stamp, reason, planned=self._planned(), full=name)
+
     def _planned(self) -> View | None:
         """What the copy that was asked for last is of."""
         asked = [action for action in self.actions if isinstance(action, e.CopyObjects)]

@@ -105,6 +105,37 @@ def test_a_copy_that_fails_is_left_to_the_view_that_moves() -> None:
     )
 
 
+def test_one_that_has_no_room_does_not_join_and_windows_go_on() -> None:
+    found = script().play(
+        """
+        propose a1 b1 c1
+        -> SendStamp c1 e1x2
+        stamped c1 none
+        -> CopyObjects 1.2.1.1 from a1 b1
+        nospace c is full
+        -> Notify StateServerFull
+        """
+    )
+    told = found.actions[-1]
+    assert isinstance(told, e.Notify)
+    assert told.text == (
+        "c is full; windows go on, and the state servers stay as they are until then"
+    )
+    found.play(WINDOW)
+    found.tell("ack a1", "ack b1")
+    assert found.machine.windows.attempt is not None
+    # It is asked for again with the next tick, and told once.
+    copies = [isinstance(action, e.CopyObjects) for action in found.actions]
+    found.tell("wait 1", "tick")
+    again = [isinstance(action, e.CopyObjects) for action in found.actions]
+    assert again.count(True) == copies.count(True) + 1
+    found.play("nospace c is full")
+    assert not found.machine.membership.prepared()
+    found.tell("wait 1", "tick")
+    found.play("copied\n-> Notify StateServerBack")
+    assert found.machine.membership.prepared()
+
+
 def test_a_server_that_dies_is_replaced_at_once() -> None:
     """Nobody waits for a lesson where a copy is lost."""
     script().play(

@@ -148,6 +148,24 @@ def test_missing_state_is_told_once_for_each_round_and_only_while_it_is_copied()
     assert told(found, e.CopyFailed(stamp, "x is nowhere")) == []
 
 
+def test_a_full_server_is_told_once_while_members_change_and_once_that_it_has_room() -> None:
+    found = script(CLAIM, STAMPING, COPYING, MOVE_TO_B)
+    found.tell("stamped a1 R", "stamped b1 R")
+    assert found.machine.membership.standing.value == "copying"
+    stamp = Stamp(2, 2)
+    assert told(found, e.CopyFailed(Stamp(1, 2), "b is full", full="b")) == []
+    (notice,) = told(found, e.CopyFailed(stamp, "b is full", full="b"))
+    assert isinstance(notice, e.Notify)
+    assert (notice.kind, notice.warning) == ("StateServerFull", True)
+    assert notice.text == "b is full; windows wait until then, or until a is a member again"
+    assert told(found, e.CopyFailed(stamp, "b is full", full="b")) == []
+    again = found.machine.membership.tick()
+    assert any(isinstance(action, e.CopyObjects) for action in again), "it is tried again"
+    assert found.machine.presence.sealed() == [
+        e.Notify("StateServerBack", "state server b has room again")
+    ]
+
+
 def test_a_copy_that_went_wrong_as_nobody_thought_of_is_told_once_and_asked_for_again() -> None:
     found = script(CLAIM, STAMPING, COPYING)
     stamp = Stamp(1, 2)

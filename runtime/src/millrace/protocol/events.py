@@ -353,13 +353,15 @@ class Copied:
 @dataclass(frozen=True, slots=True)
 class CopyFailed:
     """``unexpected``: not since a server is away or an object is missing; ``lost``: every server
-    that may have held an object has answered, and none has it; ``planned`` as in ``Copied``."""
+    that may have held an object has answered, and none has it; ``planned`` as in ``Copied``;
+    ``full`` is the name of a server that had no room for an object, or ""."""
 
     stamp: Stamp
     reason: str
     unexpected: bool = False
     lost: bool = False
     planned: View | None = None
+    full: str = ""
 
 
 @dataclass(frozen=True, slots=True)

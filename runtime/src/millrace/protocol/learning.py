@@ -4,7 +4,7 @@
 
     members to come -> Asked -- all stamped --> Copying -- copied, or failed --> Learned -> moving
           ^                                        |
-          +------- others are to come -------------+
+          +- others are to come, or one has no room +
 
 A learner is stamped under the open view. It takes objects and no record, is no member, and nothing
 is read from it. What it has learned is never taken for complete: the view that moves then reads
@@ -29,6 +29,7 @@ class Lesson:
     stamped: set[Member] = field(default_factory=set)
     copying: bool = False
     learned: bool = False
+    full: set[str] = field(default_factory=set)
 
     def ask(self) -> list[e.Action]:
         """Stamp the learners, as a sign of life too; what is under way is sent again."""
@@ -49,8 +50,23 @@ class Lesson:
         if event.member in self.learners and event.stamp == self.planned.stamp():
             self.stamped.add(event.member)
 
-    def ended(self, event: e.Copied | e.CopyFailed) -> None:
+    def ended(self, event: e.Copied | e.CopyFailed) -> list[e.Action]:
         """The copy has come to its end; not that of another lesson, which has the same stamp. If it
-        was an early end the view that moves has more to copy."""
-        if self.copying and event.planned == self.planned:
-            self.learned = True
+        was an early end the view that moves has more to copy. Where a server has no room that view
+        could not open, so windows stay where they are: the next ``ask`` begins the copy anew."""
+        if not self.copying or event.planned != self.planned:
+            return []
+        if isinstance(event, e.CopyFailed) and event.full:
+            return self._no_room(event.full, event.reason)
+        self.learned = True
+        return [
+            e.Notify("StateServerBack", f"state server {name} has room again")
+            for name in sorted(self.full)
+        ]
+
+    def _no_room(self, name: str, reason: str) -> list[e.Action]:
+        if name in self.full:
+            return []
+        self.full.add(name)
+        text = f"{reason}; windows go on, and the state servers stay as they are until then"
+        return [e.Notify("StateServerFull", text, warning=True)]

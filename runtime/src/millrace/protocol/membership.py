@@ -309,22 +309,22 @@ class Membership:
         return self._swap(opened)
 
     def copied(self, event: e.Copied) -> list[e.Action]:
-        if self._lesson is not None:
-            self._lesson.ended(event)
-        if not self._copied_for(event):
+        if event.planned is not None:
+            return self._lesson_ended(event)
+        if self.standing is not Standing.COPYING or event.stamp != self.stamp:
             return []
         return self._write_back()
 
-    def _copied_for(self, event: e.Copied | e.CopyFailed) -> bool:
-        """Whether the copy that the view waits for has ended, not that of a lesson."""
-        waiting = self.standing is Standing.COPYING and event.planned is None
-        return waiting and event.stamp == self.stamp
+    def _lesson_ended(self, event: e.Copied | e.CopyFailed) -> list[e.Action]:
+        return self._lesson.ended(event) if self._lesson is not None else []
 
     def copy_failed(self, event: e.CopyFailed) -> list[e.Action]:
-        if self._lesson is not None:
-            self._lesson.ended(event)
-        if not self._copied_for(event):
+        if event.planned is not None:
+            return self._lesson_ended(event)
+        if self.standing is not Standing.COPYING or event.stamp != self.stamp:
             return []
+        if event.full:
+            return []  # ``Presence`` tells of it
         if event.lost and self._restores:
             return [e.Stop(e.StopKind.LOST, event.reason)]
         # What is missing may be in the file of a server that is still starting, or on one that did

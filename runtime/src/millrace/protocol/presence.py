@@ -4,8 +4,8 @@ Whatever a driver waits for, a record write, a verdict, a task's objects, is hel
 way by a server that is away. All of them lead to the same two events, since this is told of every
 answer, and the driver asks for a sign of life where something waits that names no member.
 
-One whose memory is full answers all the while and refuses what windows write. Room for a little may
-come and go with every attempt, so it is over when a window is sealed.
+One whose memory is full answers all the while and refuses what windows write, or what is copied to
+it. Room for a little may come and go with every attempt, so it is over when a window is sealed.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ class Presence:
         """
         if isinstance(event, e.RunDied) and event.full and view is not None:
             return self._no_room(event.full, event.reason)
+        if isinstance(event, e.CopyFailed) and event.full and view is not None:
+            waiting = event.planned is None and event.stamp == view.stamp()
+            return self._no_room(event.full, event.reason, _left(view)) if waiting else []
         if view is None or not isinstance(event, _ANSWERS):
             return []
         if event.stamp != view.stamp() or event.member not in view.target:
@@ -67,11 +70,12 @@ class Presence:
         full, self._full = sorted(self._full), set()
         return [e.Notify("StateServerBack", f"state server {one} has room again") for one in full]
 
-    def _no_room(self, name: str, reason: str) -> list[e.Action]:
+    def _no_room(self, name: str, reason: str, left: str = "") -> list[e.Action]:
         if name in self._full:
             return []
         self._full.add(name)
-        return [e.Notify("StateServerFull", f"{reason}; windows wait until then", warning=True)]
+        until = f"until then, or until {left} is a member again" if left else "until then"
+        return [e.Notify("StateServerFull", f"{reason}; windows wait {until}", warning=True)]
 
     def _gone(self, member: Member, kind: str, reason: str) -> list[e.Action]:
         if self._missing.get(member.name) == kind:
@@ -84,3 +88,9 @@ class Presence:
         if self._missing.pop(member.name, None) is None:
             return []
         return [e.Notify("StateServerBack", f"state server {member.name} answers again")]
+
+
+def _left(view: View) -> str:
+    """Those whose part of the objects the others take over while members change."""
+    names = {m.name for m in view.last_open} - {m.name for m in view.target}
+    return " or ".join(sorted(names))

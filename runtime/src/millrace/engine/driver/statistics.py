@@ -95,7 +95,7 @@ class Statistics:
     def observe(self, event: e.Event) -> None:
         if isinstance(event, e.RunDone | e.RunDied):
             self._board.change(window=None)
-        if isinstance(event, e.RunDied) and event.full:
+        if isinstance(event, e.RunDied | e.CopyFailed) and event.full:
             self._full.add(event.full)
         if isinstance(event, e.Published):
             self._published(event.window)

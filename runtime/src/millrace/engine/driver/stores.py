@@ -186,7 +186,10 @@ class Stores:
             if not error.retryable:
                 raise
             lost = isinstance(error, LostObjectError)
-            return e.CopyFailed(action.stamp, str(error), lost=lost, planned=action.planned)
+            full = error.server if isinstance(error, OutOfMemoryError) else ""
+            return e.CopyFailed(
+                action.stamp, str(error), lost=lost, planned=action.planned, full=full
+            )
         return e.Copied(action.stamp, action.planned)
 
     def _names(self, member: Member, stamp: Stamp) -> frozenset[str]:
