@@ -114,7 +114,7 @@ def test_while_spark_is_starting_the_state_says_so(work: Path, tmp_path: Path) -
 
 def test_the_driver_tells_when_spark_has_started(tmp_path: Path) -> None:
     journal = JournalFiles(tmp_path / "status.json", tmp_path / "events.jsonl")
-    told = Statistics(StatusBoard(journal, SystemClock()), SystemClock())
+    told = Statistics(StatusBoard(journal, SystemClock(), "uid"), SystemClock())
     assert journal.status().spark == "starting"
     told.spark_runs = lambda: True
     told.write(force=True)

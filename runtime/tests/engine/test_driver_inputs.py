@@ -270,7 +270,9 @@ def test_an_event_that_repeats_itself_is_written_once_in_a_while(tmp_path):
 
 def test_a_status_that_cannot_be_written_stops_nothing(tmp_path):
     gone = tmp_path / "gone"
-    board = StatusBoard(JournalFiles(gone / "status.json", gone / "events.jsonl"), Standing())
+    board = StatusBoard(
+        JournalFiles(gone / "status.json", gone / "events.jsonl"), Standing(), "uid"
+    )
     board.change(state="running")
     board.tell(force=True)
     gone.mkdir()

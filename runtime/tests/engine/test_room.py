@@ -9,7 +9,7 @@ from millrace.engine.driver.home.journal import StatusBoard
 from millrace.engine.driver.room import Room
 from millrace.engine.driver.statistics import Statistics
 from millrace.engine.driver.stores import Stores
-from millrace.homes.documents import ServerMemory
+from millrace.homes.documents import ServerMemory, Status
 from millrace.homes.memory import MemoryJournal
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, Phase, View
@@ -52,9 +52,22 @@ def test_what_servers_say_is_in_the_figures_and_one_that_is_away_is_left_out(tmp
     assert 0 < figure.used_bytes < 16 << 20
 
 
+def test_a_driver_that_starts_keeps_what_is_known_of_the_windows():
+    """It may end without a record: restarts and restores count by what was sealed before."""
+    journal = MemoryJournal()
+    journal.tell(Status(uid=UID, sealed=500, published=498, execution=4, state="lost"))
+    for _ in range(2):
+        Statistics(StatusBoard(journal, SystemClock(), UID), SystemClock())
+        now = journal.status()
+        assert (now.uid, now.sealed, now.published, now.state) == (UID, 500, 498, "starting")
+        assert now.execution is None
+    Statistics(StatusBoard(journal, SystemClock(), "a fresh start"), SystemClock())
+    assert journal.status().sealed is None
+
+
 def test_a_server_that_refused_a_window_is_full_until_one_is_sealed():
     journal = MemoryJournal()
-    told = Statistics(StatusBoard(journal, SystemClock()), SystemClock())
+    told = Statistics(StatusBoard(journal, SystemClock(), UID), SystemClock())
     told.memory = lambda: (ServerMemory("a", 5, 10), ServerMemory("b", 1, 10))
     told.observe(e.RunDied(AttemptId(1, 1, 1), "full", True, full="a"))
     told.write(force=True)

@@ -29,6 +29,8 @@ from rich.console import Console
 from millrace import checked
 from millrace.cli.status import drawn
 from millrace.crash import SNAPSHOT_POINTS
+from millrace.engine.driver.journal import StatusBoard
+from millrace.engine.driver.statistics import Statistics
 from millrace.errors import (
     ExitCode,
     FencedError,
@@ -121,6 +123,16 @@ def test_the_newest_snapshot_takes_the_place_of_what_is_gone(lost: Lived) -> Non
     assert fork == Fork(2, 1, LAST, "nine", FURTHER, True, fork.at_s)
     shown = overview(lost.folder)
     assert (shown["restored"]["window"], shown["restored"]["last"]) == (LAST, FURTHER)
+
+
+def test_the_last_window_is_known_where_a_driver_that_starts_finds_the_loss(lost: Lived) -> None:
+    """It commits no record, and what is sealed last is on no sink."""
+    uid, journal = lost.folder.uid, lost.folder.journal
+    journal.tell(Status(uid=uid, sealed=FURTHER + 1))
+    Statistics(StatusBoard(journal, CLOCK, uid), CLOCK)
+    told: list[tuple[str, str]] = []
+    assert recovered(lost, told).last == FURTHER + 1
+    assert "windows 10 to 12 are given up" in told[0][1]
 
 
 def test_status_says_from_which_window_to_which(lost: Lived) -> None:

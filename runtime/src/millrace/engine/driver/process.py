@@ -154,7 +154,7 @@ class DriverProcess:
         self._exit_code = ExitCode.FAILED
         self._spark: Future[StartedSpark] | None = None
         self._runner: AttemptRunner | None = None
-        self._statistics = Statistics(StatusBoard(journal, self._clock), self._clock)
+        self._statistics = Statistics(StatusBoard(journal, self._clock, told.uid), self._clock)
 
     @property
     def status(self) -> Status:

@@ -1,17 +1,21 @@
 """What the driver tells the outside about itself: figures and events, through its journal.
 
-Neither is ever read back by the driver; the truth is the record.
+The driver decides nothing by either; the truth is the record.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
 from millrace.clock import Clock
+from millrace.errors import NewerFormatError
 from millrace.homes.documents import RunEvent, Status
-from millrace.homes.stores import Journal
+from millrace.homes.stores import HomeAwayError, Journal
 from millrace.protocol import events as e
+
+log = logging.getLogger(__name__)
 
 STATUS_INTERVAL_S = 0.2
 
@@ -20,14 +24,18 @@ REPEAT_S = 30.0
 
 
 class StatusBoard:
-    """The driver's figures, told at most five times a second."""
+    """The driver's figures, told at most five times a second.
 
-    def __init__(self, journal: Journal, clock: Clock) -> None:
+    They begin with what the driver before knew of the windows of the life ``uid``: where this one
+    never gets as far as a record, nobody else remembers it.
+    """
+
+    def __init__(self, journal: Journal, clock: Clock, uid: str) -> None:
         self._journal = journal
         self._clock = clock
         self._told_s = float("-inf")
         self._waits = False
-        self.status = Status()
+        self.status = _known(journal, uid)
 
     def change(self, **fields: Any) -> None:
         """Other figures from now on, by the names of ``Status``."""
@@ -46,6 +54,18 @@ class StatusBoard:
         """Tell what ``tell`` has put off; to be called once in a while."""
         if self._waits:
             self.tell()
+
+
+def _known(journal: Journal, uid: str) -> Status:
+    """What is known of a life of the topology, whoever its driver is."""
+    try:
+        before = journal.status()
+    except (HomeAwayError, NewerFormatError) as error:
+        log.warning("the figures of the driver before are not known: %s", error)
+        return Status(uid=uid)
+    if before.uid != uid:
+        return Status(uid=uid)
+    return Status(uid=uid, sealed=before.sealed, published=before.published)
 
 
 class EventTeller:
