@@ -148,6 +148,19 @@ def test_what_was_sealed_behind_it_makes_room_first(lived: Lived) -> None:
     refuse_unfinished(lived.folder.path)
 
 
+def test_folders_of_servers_that_are_none_any_more_are_deleted(lived: Lived) -> None:
+    """What they hold is state that the restore gave up, and the password."""
+    two = topology(lived.base, stateServers={"replicas": 2})
+    back(lived, two)
+    work = lived.folder.path
+    assert (work / "state-1").is_dir()
+    (work / "state-notes").mkdir()
+    (work / "state-7").mkdir()
+    one = topology(lived.base, stateServers={"replicas": 1})
+    judge(back(lived, one), lived, servers=1, copies=1, timeline=3)
+    assert sorted(path.name for path in work.glob("state-*")) == ["state-0", "state-notes"]
+
+
 def test_half_a_restore_gives_no_snapshot(lived: Lived) -> None:
     mark(lived.folder.path, manifest(lived), own=True)
     with pytest.raises(SnapshotError, match="a restore of snapshot seven was begun"):

@@ -17,12 +17,16 @@ the view is claimed             the view is being created, so that no record of 
 what was there is deleted       the same: nothing goes back to it any more
 objects, record                 the same
 the view is open                the same: nothing ran under the new timeline
+folders of servers that are     the same
+none any more are deleted
 the mark is gone                the topology is restored
 ==============================  ================================================================
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -66,6 +70,8 @@ from millrace.topology.model import StreamTopology
 from millrace.topology.usercode import code_on_path
 
 Tell = Callable[[str], None]
+
+_SERVER = re.compile(r"state-[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +210,7 @@ class _Restore:
                 self._retract(sinks, execution)
         opened = self._new_timeline(version, view, Execution(execution), last)
         crash.reached("restore.opened")
+        self._delete_left(opened)
         unmark(self._folder.path)
         return Restored(
             self._folder,
@@ -366,6 +373,14 @@ class _Restore:
         if wanted.url is not None:
             return servers
         return [one for one in servers if one.name in server_names(wanted.replicas)]
+
+    def _delete_left(self, view: View) -> None:
+        """A folder of a server that is none any more has state that was given up; should a server
+        of that name come again, it would count against its memory."""
+        names = {member.name for member in view.target}
+        for found in self._folder.path.glob("state-*"):
+            if _SERVER.fullmatch(found.name) and found.name not in names:
+                shutil.rmtree(found, ignore_errors=True)
 
     def _accepted(self) -> Accepted:
         """The file as an edit of what the record was written for, which the next driver applies."""
