@@ -170,6 +170,22 @@ def test_an_error_of_the_system_is_told_of_and_leaves_no_server_behind(
     assert [kind for kind, _ in world.told[failures:]] == ["StateServerStarted"]
 
 
+def test_a_server_that_cannot_be_asked_does_not_live_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+
+    def refused(address: object, pid: int) -> None:
+        pids.append(pid)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(embedded, "_ask", refused)
+    with pytest.raises(OSError, match="Too many open files"):
+        World(tmp_path).make("state-0").start()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+
+
 def test_a_run_begins_where_fewer_servers_fail_than_there_are_copies(
     tmp_path: Path, worlds: list[World]
 ) -> None:

@@ -165,14 +165,15 @@ class Embedded:
             with _environment(MARK, str(self._work_folder)):
                 server = self._starting.look()
         except StateServerError:
-            self._starting = None
+            self._give_up()
             if not self._fixed:
                 raise
             # Another program may have taken the port in the meantime: any other one will do.
             self._begin_on(0)
             return None
-        except (MillraceError, OSError):
-            self._starting = None
+        except BaseException:
+            # A server that lived on would hold the folder's lock.
+            self._give_up()
             raise
         if server is None:
             return None
