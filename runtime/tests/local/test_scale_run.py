@@ -13,10 +13,19 @@ from millrace.homes import codec
 from millrace.homes.documents import ProcessRow, ProcessTable, Scale
 from millrace.local import scale as scaling
 from millrace.local.files import write_json
-from millrace.local.launch import members_of, state_servers
-from millrace.local.scale import Asked, ScaleError, ask, is_scaled, news, read, refusal_of
-from millrace.local.takeover import take_over
-from millrace.local.workdir import WorkFolder, open_folder
+from millrace.local.launch import _forget_asked, members_of, state_servers
+from millrace.local.scale import (
+    Asked,
+    ScaleError,
+    ask,
+    beginning,
+    is_scaled,
+    news,
+    read,
+    refusal_of,
+)
+from millrace.local.takeover import current_holder, take_over
+from millrace.local.workdir import WorkFolder, open_folder, start_over
 from millrace.protocol.types import Member, Phase, View
 from millrace.state.viewfile import ViewFile
 from millrace.topology.load import parse
@@ -65,6 +74,50 @@ def test_what_is_asked_for_adds_up_and_is_read_where_it_was_replaced(folder, top
         assert read(folder.scale) is None
     finally:
         lease.release()
+
+
+def test_who_asks_while_a_run_begins_asks_that_run(folder, topology) -> None:
+    """A fresh start asks its sinks for seconds before it deletes the state."""
+    first = take_over(folder.path, lambda _: None)
+    ask(folder, topology, Scale(state_servers=4))
+    first.release()
+    lease = take_over(folder.path, lambda _: None, begins=lambda: beginning(folder))
+    try:
+        assert read(folder.scale) is None
+        ask(folder, topology, Scale(ackers=2))
+        _forget_asked(start_over(folder, SystemClock()))
+        assert read(folder.scale) == Scale(None, 2)
+    finally:
+        lease.release()
+
+
+def test_the_run_that_begins_is_known_with_what_was_asked_before_forgotten(
+    folder, topology, monkeypatch
+) -> None:
+    """Nobody who sees the new run leaves something that is taken for what the old one was asked."""
+    first = take_over(folder.path, lambda _: None)
+    ask(folder, topology, Scale(state_servers=4))
+    first.release()
+    asked, seen = threading.Event(), []
+
+    def asking() -> None:
+        asked.set()
+        ask(folder, topology, Scale(ackers=2))
+
+    monkeypatch.setattr(
+        scaling, "current_holder", lambda path: seen.append(read(folder.scale)) or holder(path)
+    )
+    holder = current_holder
+    with beginning(folder):
+        thread = threading.Thread(target=asking)
+        thread.start()
+        assert asked.wait(20.0)
+        assert seen == []
+        lease = take_over(folder.path, lambda _: None)
+    thread.join(20.0)
+    lease.release()
+    assert seen == [None]
+    assert read(folder.scale) == Scale(None, 2)
 
 
 def test_only_what_is_asked_for_anew_is_followed(folder, topology) -> None:

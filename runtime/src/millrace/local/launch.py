@@ -28,7 +28,14 @@ from millrace.local.ackers import ACKER, AckerPlan
 from millrace.local.children import ProcessSpec
 from millrace.local.files import write_json
 from millrace.local.logs import RunLog
-from millrace.local.scale import Asked, Scaling, acker_bounds, refusal_of, server_names
+from millrace.local.scale import (
+    Asked,
+    Scaling,
+    acker_bounds,
+    beginning,
+    refusal_of,
+    server_names,
+)
 from millrace.local.servers import Embedded, External, RunPassword, StateServer, reach
 from millrace.local.snapshots.unfinished import marked, refuse_unfinished
 from millrace.local.standby.keeper import STANDBY
@@ -117,7 +124,7 @@ def run_topology(
         tell(f"another run of {topology.name} (process {older.pid}) is being taken over")
 
     try:
-        lease = take_over(folder.path, waiting)
+        lease = take_over(folder.path, waiting, begins=lambda: beginning(folder))
     except OSError as error:
         raise unusable(folder.path, error) from error
     try:
@@ -230,7 +237,6 @@ def _forget_asked(folder: WorkFolder) -> None:
     for asked in folder.inbox.requests():
         if asked.request.action is Ask.STOP:
             folder.inbox.done(asked.token)
-    folder.scale.unlink(missing_ok=True)
 
 
 def _check_sinks(loaded: LoadedTopology, overwrite: bool) -> None:

@@ -104,17 +104,25 @@ def ask(folder: WorkFolder, topology: StreamTopology, scale: Scale) -> Scale:
     reason = refusal_of(topology, scale)
     if reason:
         raise ScaleError(f"{name}: {reason}")
-    if current_holder(folder.path) is None:
-        raise ScaleError(
-            f"{name} is not running; put the numbers into its file, spec.stateServers.replicas "
-            "and spec.ackers.replicas"
-        )
     if scale.ackers is not None:
         scale = replace(scale, ackers=acker_bounds(topology).clamped(scale.ackers))
     with _alone(folder.scale):
+        if current_holder(folder.path) is None:
+            raise ScaleError(
+                f"{name} is not running; put the numbers into its file, spec.stateServers.replicas "
+                "and spec.ackers.replicas"
+            )
         asked = _joined(read(folder.scale) or Scale(), scale, secrets.token_hex(8))
         write_json(folder.scale, codec.encode(asked))
     return scale
+
+
+@contextmanager
+def beginning(folder: WorkFolder) -> Iterator[None]:
+    """Whoever asks asks the run before, which is forgotten here, or the one that begins here."""
+    with _alone(folder.scale):
+        folder.scale.unlink(missing_ok=True)
+        yield
 
 
 def _joined(before: Scale, scale: Scale, mark: str) -> Scale:

@@ -20,7 +20,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -75,10 +75,16 @@ def current_holder(path: Path) -> Holder | None:
     return holder if holder is not None and holder.process.alive else None
 
 
-def take_over(path: Path, waiting: Callable[[Holder], None], answer_s: float = ANSWER_S) -> Lease:
+def take_over(
+    path: Path,
+    waiting: Callable[[Holder], None],
+    answer_s: float = ANSWER_S,
+    begins: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Lease:
     """Become the one run of the work folder ``path``; kills what older runs left behind.
 
-    ``waiting`` is called once if an older run has to end first. Raises ``FencedError`` if yet
+    ``waiting`` is called once if an older run has to end first; others get to know that this one
+    is the run within ``begins``. Raises ``FencedError`` if yet
     another run was started meanwhile, and ``WorkFolderError`` if the lock cannot be had.
     """
     with _claiming(path):
@@ -101,8 +107,9 @@ def take_over(path: Path, waiting: Callable[[Holder], None], answer_s: float = A
                         "from here; end it, or choose another folder with --workdir"
                     )
         _refuse_if_older(path, mine)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, json.dumps(asdict(mine)).encode(), 0)
+        with begins():
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, json.dumps(asdict(mine)).encode(), 0)
     except BaseException:
         os.close(lock)
         raise

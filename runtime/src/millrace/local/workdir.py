@@ -46,6 +46,8 @@ from millrace.state.viewfile import ViewFile
 DEFAULT_PARENT = ".millrace"
 
 _KEPT_BY_FRESH = {"identity.json", "run.lock", "run.json", "claim.lock", "logs", "snapshots"}
+# What a run was asked for since it began, by somebody who may be asking now.
+_KEPT_BY_FRESH |= {"scale.json", "scale.lock"}
 
 MARK = "MILLRACE_WORK_FOLDER"
 """Environment variable of every process of a run: the absolute path of its work folder."""
