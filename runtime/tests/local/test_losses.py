@@ -29,7 +29,7 @@ from rich.console import Console
 from millrace import checked
 from millrace.cli.status import drawn
 from millrace.crash import SNAPSHOT_POINTS
-from millrace.engine.driver.journal import StatusBoard
+from millrace.engine.driver.home.journal import StatusBoard
 from millrace.engine.driver.statistics import Statistics
 from millrace.errors import (
     ExitCode,
