@@ -133,7 +133,8 @@ def test_a_server_that_hangs_is_left_out_and_let_in_again(hung: str, place: Plac
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_servers_and_ackers_come_and_go_under_load(copies: int, place: Place) -> None:
-    set_up(place, copies, copies, seed=7)
+    # Input that outlasts commands which are slow to start.
+    set_up(place, copies, copies, seed=7, lines=4 * LINES)
     with running(place, environment=CALL_S) as run:
         run.await_sealed(1, SLOW_S)
         for servers, ackers in ((4, 3), (2, 1)):
