@@ -6,14 +6,22 @@ window attempt of this execution, and the driver's status names the same one. A 
 acker or state server cannot let that window be sealed, so the kill that follows has hit it for
 sure. For a worker the note has to be its own, for an executor that of a worker below it. A victim
 that is found idle is thawed and does not count.
+
+A state server that is ``EMPTIED`` loses its folder with its life, together with as many others as
+may be lost at once: one less than there are copies. That is done only where the view in the work
+folder is open with every server in it, none of them a life that was killed here: a loss before that
+could be one too many. A driver that stands by has no part in a window; what is said of it is the
+window that the other one had in flight.
 """
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,6 +31,9 @@ from millrace_e2e.harness import Place, Run
 from millrace_e2e.processes import Note
 
 ROLES = ("acker", "driver", "executor", "pythonWorker", "state")
+
+EMPTIED = "emptied"
+STANDBY = "standby"
 
 FREEZE_S = 2.0
 DEATH_S = 10.0
@@ -50,10 +61,14 @@ class Kill:
 
 
 class Nemesis:
-    """Kills processes of one run; the same seed kills the same roles with the same pauses."""
+    """Kills processes of one run; the same seed kills the same roles with the same pauses.
 
-    def __init__(self, run: Run, seed: int) -> None:
+    ``killed`` are the run ids of state servers' lives that were killed, also by others before.
+    """
+
+    def __init__(self, run: Run, seed: int, killed: set[str] | None = None) -> None:
         self._run = run
+        self._killed = set() if killed is None else killed
         self._place: Place = run.place
         self._chance = random.Random(seed)
         self.kills: list[Kill] = []
@@ -96,9 +111,13 @@ class Nemesis:
                 return None
             with _frozen(pid, handle) as thaw:
                 evidence = self._in_flight(_belongs(role, pid))
-                if evidence is None:
+                if evidence is None or (role == EMPTIED and not self._whole()):
                     return None
                 thaw.cancel()
+                if role == EMPTIED:
+                    self._empty(pid)
+                elif role == "state":
+                    self._killed.add(self._run_ids().get(self._name(pid), ""))
                 processes.send(handle, signal.SIGKILL)
             if not processes.ended(handle, DEATH_S):
                 raise AssertionError(f"{role} {pid} outlived SIGKILL")
@@ -110,7 +129,49 @@ class Nemesis:
             return processes.executors(work)
         if role == "pythonWorker":
             return [n.pid for n in processes.notes(work) if n.busy and processes.alive(n.pid)]
-        return processes.listed(work, role)
+        return processes.listed(work, "state" if role == EMPTIED else role)
+
+    def _view(self) -> dict[str, Any]:
+        document = processes.read_json(self._place.work / "view.json")
+        return dict(json.loads(document["view"])["value"]) if document else {}
+
+    def _run_ids(self) -> dict[str, str]:
+        """Which life of each state server the view means."""
+        return {member["name"]: member["run_id"] for member in self._view().get("target", [])}
+
+    def _whole(self) -> bool:
+        """Whether every server has what it is to have: no copy is missing."""
+        members, listed = self._run_ids(), processes.listed(self._place.work, "state")
+        return (
+            self._view()["phase"] == "open"
+            and len(members) == len(listed)
+            and not self._killed & set(members.values())
+        )
+
+    def _name(self, pid: int) -> str:
+        table = processes.read_json(self._place.work / "processes.json") or {"processes": []}
+        return next((row["name"] for row in table["processes"] if row["pid"] == pid), "")
+
+    def _empty(self, first: int) -> None:
+        """Kill a server and as many others as may be lost with it, and take what they hold.
+
+        Nobody starts one of them meanwhile.
+        """
+        work = self._place.work
+        others = [pid for pid in processes.listed(work, "state") if pid != first]
+        copies = len(self._view()["owners"][0])
+        victims = [first, *self._chance.sample(others, copies - 2)]
+        with processes.held(self._run.pid) as supervisor:
+            assert supervisor is not None
+            with _frozen(self._run.pid, supervisor):
+                for pid in victims:
+                    name = self._name(pid)
+                    self._killed.add(self._run_ids()[name])
+                    with processes.held(pid) as handle:
+                        if handle is not None:
+                            processes.send(handle, signal.SIGKILL)
+                            assert processes.ended(handle, DEATH_S), f"{name} outlived SIGKILL"
+                    shutil.rmtree(work / name)
 
     def _in_flight(self, fits: Callable[[Note], bool] = lambda _: True) -> Note | None:
         """The note of a live worker that is busy with the window attempt that is running."""
@@ -157,6 +218,6 @@ def _frozen(pid: int, handle: int) -> Iterator[_Thaw]:
             processes.send(handle, signal.SIGCONT)
 
 
-def by_role(kills: list[Kill]) -> dict[str, int]:
+def by_role(kills: Sequence[Kill], roles: Sequence[str] = ROLES) -> dict[str, int]:
     """How many kills hit each role."""
-    return {role: sum(kill.role == role for kill in kills) for role in ROLES}
+    return {role: sum(kill.role == role for kill in kills) for role in roles}

@@ -1,11 +1,14 @@
 """One long history with at least 100 kills: ``python -m millrace_e2e.soak`` (``make soak``).
 
-The history is one topology in one folder, over many lives of ``millrace run``. Its input files grow
-while processes are killed with work in flight; now and then the supervisor itself is killed, or
-Ctrl-C ends a life, and the next one goes on. Between lives everything that was fed is compared with
-everything that the sinks hold. ``soak.json`` in the folder holds what was done so far, so that a
-soak that is interrupted goes on where it stopped. The last line is one JSON object: ``kills``,
-``by_role``, ``equal``, ``windows``, ``minutes``.
+The history is one topology in one folder, over many lives of ``millrace run``, with several state
+servers and ackers and a driver that stands by. Its input files grow while processes are killed with
+work in flight; servers lose their folders with their lives, as many at once as copies allow; now
+and then the supervisor itself is killed, or Ctrl-C ends a life, and the next one goes on. Between
+lives everything that was fed is compared with everything that the sinks hold. ``soak.json`` in the
+folder holds what was done so far, so that a soak that is interrupted goes on where it stopped. The
+last line is one JSON object: ``kills`` (those that had a part in a window that was in flight),
+``standbys`` (those of drivers that stood by), ``by_role``, ``heirs`` (driver's deaths after which
+the one that stood by took over), ``equal``, ``windows``, ``minutes``.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace_e2e import feed, processes, quickjvm, valkey
-from millrace_e2e.chaos import ROLES, Kill, Nemesis, by_role
+from millrace_e2e.chaos import EMPTIED, ROLES, STANDBY, Kill, Nemesis, by_role
 from millrace_e2e.checker import Promise
 from millrace_e2e.harness import END_S, Place, Run, await_nothing_left, running
 from millrace_e2e.judge import judge
@@ -50,6 +53,8 @@ class History:
     lines: int = 0
     lives: int = 0
     seconds: float = 0.0
+    heirs: int = 0
+    killed_servers: list[str] = field(default_factory=list)
     kills: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -66,10 +71,27 @@ class History:
         draft.replace(path)
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything the topology has."""
+
+    servers: int
+    copies: int
+    ackers: int
+    standby: int
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Which processes can be killed."""
+        emptied = (EMPTIED,) if self.copies > 1 else ()
+        return (*ROLES, *emptied, *([STANDBY] if self.standby else []))
+
+
 class Soak:
     """Lives of one history in ``folder``, each with up to ``kills_per_life`` kills."""
 
-    def __init__(self, folder: Path, seed: int, kills_per_life: int) -> None:
+    def __init__(self, folder: Path, seed: int, kills_per_life: int, size: Size) -> None:
+        self._size = size
         self._file = folder / "soak.json"
         self._place = Place(folder / "history").make()
         self._server = valkey.Server(folder / "sink-server")
@@ -89,8 +111,8 @@ class Soak:
         self._mend()
         try:
             self._place.write(history(self._shape()))
-            while len(self.history.kills) < kills and self.minutes < minutes:
-                self._life(min(self._per_life, kills - len(self.history.kills)))
+            while self._counted() < kills and self.minutes < minutes:
+                self._life(min(self._per_life, kills - self._counted()))
                 if self.history.problems:
                     break
             return self._result()
@@ -98,7 +120,21 @@ class Soak:
             self._server.kill()
 
     def _shape(self) -> Shape:
-        return Shape(max_records=WINDOW, redis=self._server.url, executors=2, watch=True)
+        size = self._size
+        return Shape(
+            max_records=WINDOW,
+            redis=self._server.url,
+            executors=2,
+            watch=True,
+            servers=size.servers,
+            copies=size.copies,
+            ackers=size.ackers,
+            standby=size.standby,
+        )
+
+    def _counted(self) -> int:
+        """Kills of what had a part in a window."""
+        return sum(kill["role"] != STANDBY for kill in self.history.kills)
 
     # -- one life
 
@@ -108,10 +144,16 @@ class Soak:
         cut_off = history_.lives % 3 == 1
         self._place.gate.unlink(missing_ok=True)
         with running(self._place, environment={"MILLRACE_E2E_CALL_S": CALL_S}) as run:
-            nemesis = Nemesis(run, self._chance.randrange(1 << 30))
+            killed = set(history_.killed_servers)
+            nemesis = Nemesis(run, self._chance.randrange(1 << 30), killed)
             for _ in range(kills - cut_off):
                 self._feed(run)
-                self._done(run, nemesis.kill(self._chance.choice(ROLES)))
+                standing = processes.listed(self._place.work, STANDBY)
+                kill = nemesis.kill(self._chance.choice(self._size.roles))
+                history_.killed_servers = sorted(killed)
+                self._done(run, kill)
+                if kill.role == "driver" and standing:
+                    self._look_at_heir(run, kill.pid, standing)
             if cut_off:
                 self._feed(run)
                 self._done(run, nemesis.kill(SUPERVISOR))
@@ -123,6 +165,15 @@ class Soak:
         if not cut_off:
             self._compare()
         self._save()
+
+    def _look_at_heir(self, run: Run, before: int, standing: Sequence[int]) -> None:
+        """Whether the next driver is the one that stood by: it may have died on its way."""
+        work = self._place.work
+
+        def next_driver() -> int:
+            return next((pid for pid in processes.listed(work, "driver") if pid != before), 0)
+
+        self.history.heirs += run.until(next_driver, "the next driver") in standing
 
     def _feed(self, run: Run) -> None:
         """Have some windows of input waiting; files grow, now and then within a line."""
@@ -188,8 +239,10 @@ class Soak:
             self._finish()
         status = processes.read_json(self._place.work / "status.json") or {}
         return {
-            "kills": len(kills),
-            "by_role": {**by_role(kills), SUPERVISOR: sum(k.role == SUPERVISOR for k in kills)},
+            "kills": self._counted(),
+            "standbys": len(kills) - self._counted(),
+            "by_role": by_role(kills, (*self._size.roles, SUPERVISOR)),
+            "heirs": self.history.heirs,
             "equal": not self.history.problems,
             "windows": status.get("sealed"),
             "minutes": round(self.minutes, 1),
@@ -222,6 +275,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no life after that time")
     parser.add_argument("--kills-per-life", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--servers", type=int, default=3, help="state servers")
+    parser.add_argument("--copies", type=int, default=2, help="of each key group's state")
+    parser.add_argument("--ackers", type=int, default=3)
+    parser.add_argument("--standby", type=int, choices=(0, 1), default=1)
     parser.add_argument("--fresh", action="store_true", help="forget an earlier history")
     options = parser.parse_args(arguments)
     folder = options.folder.resolve()
@@ -229,7 +286,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     quickjvm.build()
-    soak = Soak(folder, options.seed, options.kills_per_life)
+    size = Size(options.servers, options.copies, options.ackers, options.standby)
+    soak = Soak(folder, options.seed, options.kills_per_life, size)
     if soak.history.kills:
         print(f"going on behind kill {len(soak.history.kills)}", flush=True)
     for number in (signal.SIGINT, signal.SIGTERM):
