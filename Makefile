@@ -65,7 +65,7 @@ mutants: $(STAMP) ## Small faults in the protocol, one at a time: who notices? (
 	@$(BIN)/python runtime/tests/mutants/mutant_runner.py $(ARGS)
 
 .PHONY: soak
-soak: classes ## One long history with at least 100 kills
+soak: classes ## One long history with at least 100 kills, over several state servers
 	@$(BIN)/python -m millrace_e2e.soak $(ARGS)
 
 .PHONY: bench

@@ -11,6 +11,7 @@ import signal
 import pytest
 
 from millrace_e2e import feed, processes
+from millrace_e2e.chaos import EMPTIED, Nemesis
 from millrace_e2e.checker import Promise
 from millrace_e2e.harness import Place, Run, command, running
 from millrace_e2e.judge import judge
@@ -61,6 +62,20 @@ def test_any_r_minus_1_servers_killed_at_once(seed: int, place: Place) -> None:
         sealed = run.status()["sealed"]
         run.await_sealed(sealed + 3, SLOW_S)
         assert {name for name in victims if run.status()["members"].count(name)} == set(victims)
+        drain(place, run)
+
+
+@pytest.mark.parametrize(("servers", "copies"), [(3, 2), (5, 3)])
+def test_r_minus_1_servers_lose_all_they_hold_with_work_in_flight(
+    servers: int, copies: int, place: Place
+) -> None:
+    """The next loss comes as soon as every copy is there again, and takes what others have."""
+    set_up(place, servers, copies, seed=10)
+    with running(place, environment=CALL_S) as run:
+        nemesis = Nemesis(run, seed=copies)
+        kills = [nemesis.kill(EMPTIED) for _ in range(2)]
+        run.await_sealed(kills[-1].window, SLOW_S)
+        assert len(nemesis.killed) == 2 * (copies - 1)
         drain(place, run)
 
 

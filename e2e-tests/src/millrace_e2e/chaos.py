@@ -68,7 +68,7 @@ class Nemesis:
 
     def __init__(self, run: Run, seed: int, killed: set[str] | None = None) -> None:
         self._run = run
-        self._killed = set() if killed is None else killed
+        self.killed = set() if killed is None else killed
         self._place: Place = run.place
         self._chance = random.Random(seed)
         self.kills: list[Kill] = []
@@ -117,7 +117,7 @@ class Nemesis:
                 if role == EMPTIED:
                     self._empty(pid)
                 elif role == "state":
-                    self._killed.add(self._run_ids().get(self._name(pid), ""))
+                    self.killed.add(self._run_ids().get(self._name(pid), ""))
                 processes.send(handle, signal.SIGKILL)
             if not processes.ended(handle, DEATH_S):
                 raise AssertionError(f"{role} {pid} outlived SIGKILL")
@@ -145,7 +145,7 @@ class Nemesis:
         return (
             self._view()["phase"] == "open"
             and len(members) == len(listed)
-            and not self._killed & set(members.values())
+            and not self.killed & set(members.values())
         )
 
     def _name(self, pid: int) -> str:
@@ -166,7 +166,7 @@ class Nemesis:
             with _frozen(self._run.pid, supervisor):
                 for pid in victims:
                     name = self._name(pid)
-                    self._killed.add(self._run_ids()[name])
+                    self.killed.add(self._run_ids()[name])
                     with processes.held(pid) as handle:
                         if handle is not None:
                             processes.send(handle, signal.SIGKILL)

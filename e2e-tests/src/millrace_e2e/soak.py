@@ -40,9 +40,13 @@ AHEAD_WINDOWS = 3
 FLAKY_SHARE = 0.1
 """So many windows of input hold a line that fails once."""
 
+HEIRS_SHARE = 0.7
+"""So many deaths of drivers come when another one is ready to take over."""
+
 CALL_S = "0.03"
 DRAIN_S = 180.0
 SUPERVISOR = "supervisor"
+READY = "StandbyReady"
 
 
 @dataclass(slots=True)
@@ -147,9 +151,12 @@ class Soak:
             killed = set(history_.killed_servers)
             nemesis = Nemesis(run, self._chance.randrange(1 << 30), killed)
             for _ in range(kills - cut_off):
+                role = self._chance.choice(self._size.roles)
+                if role == "driver" and self._size.standby and self._chance.random() < HEIRS_SHARE:
+                    run.until(lambda: self._stands_by(run), "a driver that stands by")
                 self._feed(run)
                 standing = processes.listed(self._place.work, STANDBY)
-                kill = nemesis.kill(self._chance.choice(self._size.roles))
+                kill = nemesis.kill(role)
                 history_.killed_servers = sorted(killed)
                 self._done(run, kill)
                 if kill.role == "driver" and standing:
@@ -165,6 +172,12 @@ class Soak:
         if not cut_off:
             self._compare()
         self._save()
+
+    def _stands_by(self, run: Run) -> bool:
+        """Whether a driver stands by with all of it up; the input may have ended meanwhile."""
+        self._feed(run)
+        pids = processes.listed(self._place.work, STANDBY)
+        return any(f"process {pid})" in e["text"] for pid in pids for e in run.events(READY))
 
     def _look_at_heir(self, run: Run, before: int, standing: Sequence[int]) -> None:
         """Whether the next driver is the one that stood by: it may have died on its way."""
