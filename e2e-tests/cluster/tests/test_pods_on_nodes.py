@@ -33,6 +33,8 @@ EXAMPLE = ROOT / "examples" / "wordcount"
 NAMESPACE = "words"
 WORDS = ["mill", "race", "wheel", "water", "grain", "stone", "flour", "sack"]
 LINES = 1_500
+# With all that is built before: a base of Debian packages, the images, a cluster that has them.
+pytestmark = pytest.mark.timeout(4_000)
 POD_S = 300.0
 RUN_S = 900.0
 
