@@ -11,7 +11,7 @@ import pytest
 from millrace.protocol.types import Segment
 from millrace.state.errors import StateMigrationError, StateSchemaError
 from millrace.state.keyed import blobs, query
-from millrace.state.keyed.ages import UPDATED
+from millrace.state.keyed.blobs import UPDATED
 from millrace.state.keyed.cache import StateCache, StateKey
 from millrace.state.keyed.dictstate import DictState
 from millrace.state.keyed.loading import Extent
@@ -103,7 +103,7 @@ def test_the_time_of_the_last_update_stays() -> None:
     state = today(lambda held: {"n": held["n"]}, ttl_ms=100)
     state.apply(blobs.read(old_blob({1: 2}, ttl_ms=100).data))
     state.begin(1_099)
-    assert blobs.read(state.base().data).column(UPDATED).to_pylist() == [1_000]
+    assert blobs.read(state.base().data).column(UPDATED.name).to_pylist() == [1_000]
     state.begin(1_100)
     assert blobs.read(state.base().data).num_rows == 0
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from millrace.protocol.record import extend
 from millrace.protocol.types import Segment
 from millrace.state.keyed import blobs, query
-from millrace.state.keyed.ages import UPDATED
+from millrace.state.keyed.blobs import UPDATED
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
 from millrace.state.keyed.cache import StateCache, StateKey
@@ -102,7 +102,7 @@ class World:
         """What a reader from outside sees, as of the last window."""
         lifetime = Lifetime(self.ttl_ms, self.now_ms)
         rows = query.read_state(self.chain, ALL, 1, self.fetch, lifetime)
-        assert UPDATED not in rows.schema.names
+        assert UPDATED.name not in rows.schema.names
         return {row["k"]: row["n"] for row in rows.to_pylist()}
 
     def expected(self) -> dict[int, int]:
@@ -286,7 +286,7 @@ def test_state_of_a_ttl_that_is_gone_is_read_and_kept(make: Any) -> None:
     touch(world, Worker(1 << 20), [1, 2], compact=True)
     assert world.stored() == {1: 2, 2: 1}
     (segment,) = world.chain
-    assert UPDATED not in blobs.read(world.objects[segment.name]).schema.names
+    assert UPDATED.name not in blobs.read(world.objects[segment.name]).schema.names
 
 
 def touch(world: World, worker: Worker, keys: list[int], compact: bool | None = False) -> None:

@@ -5,7 +5,7 @@ and on any cut of the key groups, sees the same keys as expired. State that was 
 expired in windows of the time ``u + ttl`` and later: nobody sees it any more, and a base is written
 without it. Until then its rows lie in the chain, so whoever reads that must leave them out, too.
 
-An object keeps the times in the column ``UPDATED``. Rows of one without, written while the
+An object keeps the times in its last column (``blobs.UPDATED``). Rows of one without, written while the
 processor had no ttl, count as updated when the object was written; where no release has written a
 time at all (0) they are kept until they are updated.
 """
@@ -17,11 +17,6 @@ import pyarrow as pa
 
 from millrace.state.keyed import blobs
 from millrace.state.keyed.keybytes import Array
-
-UPDATED = "__updated"
-"""Column of a state object with the time of a row's last update, in milliseconds."""
-
-FIELD = pa.field(UPDATED, pa.int64())
 
 SWEEPS = 8
 """Expired keys are looked for so often while the time of one ttl passes."""
@@ -105,8 +100,31 @@ def is_expired(times: Array, ttl_ms: int, now_ms: int) -> Array:
     return (times > 0) & (now_ms - times >= ttl_ms)
 
 
-def parted(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Array]:
-    """The rows of a state object without their times, and the times (int64)."""
-    if UPDATED not in batch.schema.names:
+def parted(batch: pa.RecordBatch, untimed: pa.Schema | None = None) -> tuple[pa.RecordBatch, Array]:
+    """The rows of a state object without their times, and the times (int64).
+
+    ``untimed`` is its schema without times, where that is known.
+    """
+    schema = bare(batch.schema, untimed)
+    if len(schema) == batch.num_columns:
         return batch, np.full(batch.num_rows, blobs.time_of(batch), np.int64)
-    return batch.drop_columns([UPDATED]), batch.column(UPDATED).to_numpy()
+    rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
+    return rows, batch.columns[-1].to_numpy()
+
+
+def bare(schema: pa.Schema, untimed: pa.Schema | None = None) -> pa.Schema:
+    """The schema of a state object without the times of its rows; ``untimed`` as in ``parted``."""
+    if not len(schema) or not _timed(schema, untimed):
+        return schema
+    return schema.remove(len(schema) - 1)
+
+
+def _timed(schema: pa.Schema, untimed: pa.Schema | None) -> bool:
+    said = blobs.timed(schema)
+    if said is not None:
+        return said
+    # Objects up to format 4 do not say it. One of dicts ends otherwise with its mark of deleted
+    # keys; of totals ``untimed`` tells a column of the user's that has this name.
+    return schema.field(len(schema) - 1) == blobs.UPDATED and (
+        untimed is None or schema.remove_metadata() != untimed
+    )

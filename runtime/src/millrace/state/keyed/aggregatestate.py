@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs, kernels
-from millrace.state.keyed.ages import FIELD, Ages, parted
+from millrace.state.keyed.ages import Ages, parted
 from millrace.state.keyed.aggregates import (
     Accumulator,
     Aggregate,
@@ -195,7 +195,7 @@ class AggregateState:
 
     def apply(self, batch: pa.RecordBatch) -> None:
         """Set keys to the values of a state object's rows; not within an attempt."""
-        batch, times = parted(batch)
+        batch, times = parted(batch, self.partial_schema)
         if batch.schema.remove_metadata() != self.partial_schema:
             raise StateSchemaError(
                 f"stored totals have columns ({_shown(batch.schema)}), the processor now has "
@@ -205,10 +205,11 @@ class AggregateState:
         self._changing = True
         self._table.begin()
         before = self._table.rows
-        found = self._table.find_or_insert([batch.column(f.name) for f in self._keys])
-        for accumulator in self._accumulators:
+        columns = batch.columns
+        found = self._table.find_or_insert(columns[: len(self._keys)])
+        for accumulator, column in zip(self._accumulators, columns[len(self._keys) :], strict=True):
             accumulator.reserve(before, self._table.rows)
-            accumulator.replace(found, batch.column(accumulator.part.name))
+            accumulator.replace(found, column)
         if self._ages is not None:
             self._ages.reserve(before, self._table.rows)
             self._ages.load(found, times)
@@ -276,10 +277,8 @@ class AggregateState:
     def _blob(self, rows: Array) -> Blob:
         order, starts = order_by_group(self._table.hashes(rows), self.key_groups)
         rows = rows[order]
-        batch = self.partials(rows)
-        if self._ages is not None:
-            batch = batch.append_column(FIELD, pa.array(self._ages.of(rows)))
-        return blobs.write_sorted(batch, starts, self.kind, self._time_ms)
+        times = None if self._ages is None else self._ages.of(rows)
+        return blobs.write_sorted(self.partials(rows), starts, self.kind, self._time_ms, times)
 
 
 def order_by_group(hashes: Array, key_groups: int) -> tuple[Array, Array]:

@@ -2,7 +2,8 @@
 where there are many rows, in chunks that can be read one by one (``chunks``).
 
 The schema's metadata holds ``millrace.format``, ``millrace.kind`` (what kind of state wrote it),
-``millrace.key_groups`` (their number K), ``millrace.time`` (that of the window that wrote it) and
+``millrace.key_groups`` (their number K), ``millrace.time`` (that of the window that wrote it),
+``millrace.updated`` ("1": the last column is the time of each row's last update) and
 ``millrace.groups``: "group:rows" for each group that has rows, in their order. The digests over all
 bytes and over the index of the chunks lie outside, in the ``Segment`` that names the object.
 Buffers of larger objects are compressed (zstd): measured, this takes a third of the time that it
@@ -24,12 +25,16 @@ from millrace.state.keyed import chunks
 from millrace.state.keyed.chunks import Chunk, Span, digest_of
 from millrace.state.keyed.keybytes import Array
 
-FORMAT = 4
+FORMAT = 5
 """Version of state objects; a newer one is refused, an older read.
 
-4: it has a time, and its rows may have one each (``ages``). 3: there may be several record
+5: it says whether its rows have times, since a column may have any name. 4: it has a time, and its rows may have one each (``ages``). 3: there may be several record
 batches, with an index behind them. 1 and 2 are one, with none.
 """
+
+UPDATED = pa.field("__updated", pa.int64())
+"""The last column of an object whose rows have times: that of each row's last update, in
+milliseconds. It is known by its place: a user's column may be called the same."""
 
 COMPRESS_FROM_BYTES = 32 << 10
 """Smaller objects are not worth compressing."""
@@ -39,7 +44,7 @@ _PREFIX_BYTES = 8
 
 _FORMAT, _KIND = b"millrace.format", b"millrace.kind"
 _KEY_GROUPS, _GROUPS = b"millrace.key_groups", b"millrace.groups"
-_TIME = b"millrace.time"
+_TIME, _UPDATED = b"millrace.time", b"millrace.updated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,18 @@ def time_of(batch: pa.RecordBatch) -> int:
     return int((batch.schema.metadata or {}).get(_TIME, 0))
 
 
+def timed(schema: pa.Schema) -> bool | None:
+    """Whether the last column of an object has the times of its rows; None: it does not say."""
+    said = (schema.metadata or {}).get(_UPDATED)
+    return None if said is None else bool(said == b"1")
+
+
+def kind_of(schema: pa.Schema) -> str:
+    """What kind of state wrote an object."""
+    found: bytes = (schema.metadata or {}).get(_KIND, b"")
+    return found.decode()
+
+
 def write(
     batch: pa.RecordBatch, groups: Array, key_groups: int, kind: str = "", time_ms: int = 0
 ) -> Blob:
@@ -69,11 +86,17 @@ def write(
     return write_sorted(batch.take(pa.array(order)), starts, kind, time_ms)
 
 
-def write_sorted(batch: pa.RecordBatch, starts: Array, kind: str = "", time_ms: int = 0) -> Blob:
+def write_sorted(
+    batch: pa.RecordBatch,
+    starts: Array,
+    kind: str = "",
+    time_ms: int = 0,
+    updated: Array | None = None,
+) -> Blob:
     """Make a state object of rows sorted by key group.
 
     ``starts`` (int64, K + 1) holds the first row of each group, and the number of rows; ``time_ms``
-    is the time of the window.
+    is the time of the window, ``updated`` (int64) that of each row's last update.
     """
     counts = np.diff(starts)
     present = np.flatnonzero(counts)
@@ -84,9 +107,14 @@ def write_sorted(batch: pa.RecordBatch, starts: Array, kind: str = "", time_ms: 
         _KEY_GROUPS: str(len(counts)),
         _GROUPS: sizes,
         _TIME: str(time_ms),
+        _UPDATED: str(int(updated is not None)),
     }
-    schema = batch.schema.with_metadata(metadata)
-    rows = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    fields, columns = list(batch.schema), list(batch.columns)
+    if updated is not None:
+        fields.append(UPDATED)
+        columns.append(pa.array(updated, pa.int64()))
+    schema = pa.schema(fields, metadata)
+    rows = pa.RecordBatch.from_arrays(columns, schema=schema)
     cut = [0, rows.num_rows] if _has_dictionaries(schema) else chunks.cuts(starts, batch.nbytes)
     stream, ends = _stream(rows, cut)
     mask = sum(1 << int(group) for group in present)
@@ -175,7 +203,7 @@ def _decode(
         batches = [reader.read_next_batch() for _ in spans]
     except (pa.ArrowException, StopIteration, KeyError, ValueError, OSError) as error:
         raise BlobError(f"{len(data)} bytes are no state object: {error!r}") from error
-    found = metadata.get(_KIND, b"").decode()
+    found = kind_of(reader.schema)
     if kind is not None and found != kind:
         raise BlobError(
             f"a state object holds state of kind {found!r}, not {kind!r}: the processor has "

@@ -17,7 +17,7 @@ import pyarrow as pa
 from millrace.errors import MillraceError
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs
-from millrace.state.keyed.ages import FIELD, Ages, parted
+from millrace.state.keyed.ages import Ages, parted
 from millrace.state.keyed.aggregatestate import order_by_group
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array, check_key_type
@@ -28,7 +28,8 @@ from millrace.state.keyed.migrations import NO_MIGRATIONS, Migrations
 Row = dict[str, Any]
 
 DELETED = "__deleted"
-"""Column of a state object that marks a key as deleted."""
+"""The column of a state object, behind those of the user, that marks a key as deleted. It is known
+by its place: one of the user's may be called the same."""
 
 _ROW_BYTES = 300
 
@@ -224,13 +225,13 @@ class DictState:
         batch, times = parted(batch)
         names = list(self.empty)
         if batch.schema.remove_metadata() == self.schema:
-            columns = [batch.column(name).to_pylist() for name in names]
+            columns = [column.to_pylist() for column in batch.columns[len(self._keys) : -1]]
         else:
             columns = self._migrated(batch, names, times)
         self._changing = True
         self._table.begin()
         known = self._table.rows
-        found = self._table.find_or_insert([batch.column(f.name) for f in self._keys]).tolist()
+        found = self._table.find_or_insert(batch.columns[: len(self._keys)]).tolist()
         self._deleted += self._table.rows - known
         self.values += [dict(self.empty) for _ in range(self._table.rows - len(self.values))]
         if self._ages is not None:
@@ -259,7 +260,10 @@ class DictState:
             )
         rows = []
         gone = np.zeros(len(times), bool) if self._ages is None else self._ages.past(times)
-        for at, held in enumerate(batch.select([field.name for field in others]).to_pylist()):
+        old = pa.RecordBatch.from_arrays(
+            batch.columns[len(self._keys) : -1], schema=pa.schema(others)
+        )
+        for at, held in enumerate(old.to_pylist()):
             if gone[at] or not _present(held):
                 rows.append(self.empty)  # user code never sees what has expired
                 continue
@@ -300,9 +304,8 @@ class DictState:
         batch = pa.RecordBatch.from_arrays(
             [*self._table.keys(rows), *columns, deleted], schema=self.schema
         )
-        if self._ages is not None:
-            batch = batch.append_column(FIELD, pa.array(self._ages.of(rows)))
-        return blobs.write_sorted(batch, starts, self.kind, self._time_ms)
+        times = None if self._ages is None else self._ages.of(rows)
+        return blobs.write_sorted(batch, starts, self.kind, self._time_ms, times)
 
     def _column(self, field: pa.Field, rows: Array, held: list[Row]) -> pa.Array:
         try:

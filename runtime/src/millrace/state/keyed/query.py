@@ -17,10 +17,11 @@ from millrace.errors import MillraceError
 from millrace.protocol.types import Segment
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs
-from millrace.state.keyed.ages import FIELD, is_expired, parted
+from millrace.state.keyed.ages import is_expired, parted
 from millrace.state.keyed.aggregates import Aggregate, final
-from millrace.state.keyed.chain import Link, links
-from millrace.state.keyed.dictstate import DELETED
+from millrace.state.keyed.chain import links
+from millrace.state.keyed.dictstate import DictState
+from millrace.state.keyed.keybytes import Array
 from millrace.state.keyed.keys import distinct, hash_keys, key_groups
 from millrace.state.keyed.loading import Extent, Load, read_links
 from millrace.topology.kinds.processor_aggregate import AggregateSettings
@@ -50,18 +51,18 @@ def read_state(
     Raises ``BlobError`` for a damaged object, ``StateSchemaError`` where objects do not fit
     together, and what ``load`` raises.
     """
-    batches = _read(links(chain, groups), load)
-    if not batches:
+    parts = [_stored(batch) for found in read_links(links(chain, groups), load) for batch in found]
+    if not parts:
         return pa.RecordBatch.from_arrays([], names=[])
-    current = _latest(pa.concat_batches(batches), keys)
-    if DELETED in current.schema.names:
-        current = current.filter(pc.invert(current.column(DELETED))).drop_columns([DELETED])
-    current, times = parted(current)
+    rows = pa.concat_batches(_alike([part.rows for part in parts]))
+    latest = _latest(rows, keys)
+    dropped = np.concatenate([part.deleted for part in parts])[latest]
     if lifetime.ttl_ms:
-        expired = is_expired(times, lifetime.ttl_ms, lifetime.now_ms)
-        current = current.filter(pa.array(~expired))
-    names = current.schema.names[:keys]
-    order = pc.sort_indices(current, [(name, "ascending") for name in names])
+        times = np.concatenate([part.times for part in parts])[latest]
+        dropped = dropped | is_expired(times, lifetime.ttl_ms, lifetime.now_ms)
+    current = rows.take(pa.array(latest[~dropped]))
+    columns = {str(at): column for at, column in enumerate(current.columns[:keys])}
+    order = pc.sort_indices(pa.record_batch(columns), [(name, "ascending") for name in columns])
     return current.take(order)
 
 
@@ -125,13 +126,28 @@ def key_types(chain: Sequence[Segment], keys: int, load: Load) -> list[pa.DataTy
     return [field.type for field in batch.schema][:keys]
 
 
-def _read(parts: Sequence[Link], load: Load) -> list[pa.RecordBatch]:
-    """Rows of all objects, with the columns of any: a processor may have had others before."""
-    batches: list[pa.RecordBatch] = []
-    for stored in (batch for found in read_links(parts, load) for batch in found):
-        rows, times = parted(stored)
-        batch = rows.replace_schema_metadata(None).append_column(FIELD, pa.array(times))
-        batches.append(batch)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of an object without its own columns: when each was updated, and whether deleted."""
+
+    rows: pa.RecordBatch
+    times: Array
+    deleted: Array
+
+
+def _stored(batch: pa.RecordBatch) -> _Rows:
+    dicts = blobs.kind_of(batch.schema) == DictState.kind
+    rows, times = parted(batch)
+    rows = rows.replace_schema_metadata(None)
+    if not dicts:
+        return _Rows(rows, times, np.zeros(len(times), bool))
+    mark = rows.columns[-1].to_numpy(zero_copy_only=False)
+    schema = rows.schema.remove(len(rows.schema) - 1)
+    return _Rows(pa.RecordBatch.from_arrays(rows.columns[:-1], schema=schema), times, mark)
+
+
+def _alike(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Batches with the columns of any: a processor may have had others before."""
     if len({batch.schema for batch in batches}) <= 1:
         return batches
     try:
@@ -148,14 +164,14 @@ def _read(parts: Sequence[Link], load: Load) -> list[pa.RecordBatch]:
     return joined
 
 
-def _latest(rows: pa.RecordBatch, keys: int) -> pa.RecordBatch:
-    """Of each key the last row."""
+def _latest(rows: pa.RecordBatch, keys: int) -> Array:
+    """Of each key the place (int64) of its last row."""
     if not rows.num_rows:
-        return rows
+        return np.zeros(0, np.int64)
     codes = distinct(rows.columns[:keys]).codes
     last = np.zeros(int(codes.max()) + 1, np.int64)
     last[codes] = np.arange(len(codes))
-    return rows.take(pa.array(last))
+    return last
 
 
 def _shown(schema: pa.Schema) -> str:
