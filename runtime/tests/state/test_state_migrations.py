@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +13,9 @@ from millrace.protocol.types import Segment
 from millrace.state.errors import StateMigrationError, StateSchemaError
 from millrace.state.keyed import blobs, query
 from millrace.state.keyed.blobs import UPDATED
-from millrace.state.keyed.cache import StateCache, StateKey
+from millrace.state.keyed.cache import SMALL_BYTES, StateCache, StateKey
 from millrace.state.keyed.dictstate import DictState
+from millrace.state.keyed.keys import hash_keys, key_groups
 from millrace.state.keyed.loading import Extent
 from millrace.state.keyed.migrations import Migration, Migrations
 
@@ -150,3 +152,89 @@ def test_state_of_both_forms_is_shown_with_the_columns_of_either() -> None:
         chain, (1 << K) - 1, 1, lambda parts: [p.of(objects[p.segment.name].data) for p in parts]
     )
     assert rows.to_pylist() == [{"k": 1, "n": 5, "last": "x"}, {"k": 2, "n": 3, "last": None}]
+
+
+def shards_of(count: int) -> list[tuple[int, int]]:
+    """Masks of the shards of a task cut in two, each with keys of its own."""
+    groups = key_groups(hash_keys([pa.array(range(count))]), K).tolist()
+    masks = [sum(1 << g for g in range(first, K, 2)) for first in (0, 1)]
+    return [
+        (mask, next(key for key, group in enumerate(groups) if mask >> group & 1)) for mask in masks
+    ]
+
+
+@dataclass
+class Chain:
+    """A chain on state servers, written by processes that begin anew for each window."""
+
+    small_bytes: int = SMALL_BYTES
+    objects: dict[str, bytes] = field(default_factory=dict)
+    segments: tuple[Segment, ...] = ()
+
+    def load(self, parts: Sequence[Extent]) -> list[bytes]:
+        return [part.of(self.objects[part.segment.name]) for part in parts]
+
+    def window(self, make: Callable[[], Any], mask: int, key: int) -> None:
+        """A key of one shard gets a value."""
+        cache = StateCache(small_bytes=self.small_bytes)
+        group = int(key_groups(hash_keys([pa.array([key])]), K)[0])
+        opened = cache.open(
+            StateKey("uid", "counts", mask),
+            self.segments,
+            make,
+            self.load,
+            lambda: 1 << group,
+            1_000,
+        )
+        opened.state.values[int(opened.state.find([pa.array([key])])[0])]["n"] = 7 + len(
+            self.segments
+        )
+        name = str(len(self.segments))
+        segment, data = opened.write(name, 1, compact=False)
+        self.objects[name] = data
+        self.segments = (*self.segments, segment)
+
+
+@pytest.mark.parametrize("small_bytes", [SMALL_BYTES, 0])
+@pytest.mark.parametrize("touched", [0, 1])
+def test_other_columns_stop_whatever_a_window_touches(touched: int, small_bytes: int) -> None:
+    chain = Chain(small_bytes)
+    shards = shards_of(100)
+    chain.window(lambda: DictState(KEYS, OLD, K), *shards[0])
+    with pytest.raises(StateSchemaError, match="@migrates"):
+        chain.window(lambda: DictState(KEYS, NEW, K), *shards[touched])
+    assert len(chain.segments) == 1
+    chain.window(lambda: DictState(KEYS, OLD, K), *shards[1])
+    # With the hook both may be written, and then the code of before does not go on.
+    migrating = lambda: today(lambda held: {"n": held["n"]})  # noqa: E731
+    chain.window(migrating, *shards[touched])
+    for shard in shards:
+        with pytest.raises(StateSchemaError, match="@migrates"):
+            chain.window(lambda: DictState(KEYS, OLD, K), *shard)
+        # Nor the new code once its hook is gone, while there is one object of the old form.
+        with pytest.raises(StateSchemaError, match="@migrates"):
+            chain.window(lambda: DictState(KEYS, NEW, K), *shard)
+
+
+@pytest.mark.parametrize("key_group_count", [K, 4096])
+def test_columns_are_read_from_the_first_bytes_of_an_object_and_once(key_group_count: int) -> None:
+    state = DictState(KEYS, OLD, key_group_count)
+    state.begin(1_000)
+    for row in state.find([pa.array(range(40_000))]).tolist():
+        state.values[row]["n"] = row
+    blob = state.base()
+    held = Segment("old", 1, blob.groups, True, blob.rows, len(blob.data), blob.digest, blob.index)
+    asked: list[Extent] = []
+
+    def load(parts: Sequence[Extent]) -> list[bytes]:
+        asked.extend(parts)
+        return [part.of(blob.data) for part in parts]
+
+    cache = StateCache(small_bytes=0)
+    for mask in (1, 2):
+        key = StateKey("uid", "counts", mask)
+        chain = (replace(held, groups=blob.groups & ~3),)
+        cache.open(key, chain, lambda: DictState(KEYS, OLD, key_group_count), load, lambda: 0)
+    assert sum(part.size or len(blob.data) for part in asked) < 64 << 10
+    assert len({part.start for part in asked}) == 1
+    assert len(asked) == (1 if key_group_count == K else 2)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from millrace.protocol.record import extend
 from millrace.protocol.types import Segment
 from millrace.state.keyed import blobs, query
-from millrace.state.keyed.blobs import UPDATED
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
+from millrace.state.keyed.blobs import UPDATED
 from millrace.state.keyed.cache import StateCache, StateKey
 from millrace.state.keyed.dictstate import DictState
 from millrace.state.keyed.keys import hash_keys, key_groups

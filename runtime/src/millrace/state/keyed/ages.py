@@ -5,9 +5,9 @@ and on any cut of the key groups, sees the same keys as expired. State that was 
 expired in windows of the time ``u + ttl`` and later: nobody sees it any more, and a base is written
 without it. Until then its rows lie in the chain, so whoever reads that must leave them out, too.
 
-An object keeps the times in its last column (``blobs.UPDATED``). Rows of one without, written while the
-processor had no ttl, count as updated when the object was written; where no release has written a
-time at all (0) they are kept until they are updated.
+An object keeps the times in its last column (``blobs.UPDATED``). Rows of one without, written
+while the processor had no ttl, count as updated when the object was written; where no release has
+written a time at all (0) they are kept until they are updated.
 """
 
 from __future__ import annotations

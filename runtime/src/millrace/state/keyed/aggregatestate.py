@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs, kernels
-from millrace.state.keyed.ages import Ages, parted
+from millrace.state.keyed.ages import Ages, bare, parted
 from millrace.state.keyed.aggregates import (
     Accumulator,
     Aggregate,
@@ -193,15 +193,20 @@ class AggregateState:
         """State object of all keys."""
         return self._blob(self.live())
 
-    def apply(self, batch: pa.RecordBatch) -> None:
-        """Set keys to the values of a state object's rows; not within an attempt."""
-        batch, times = parted(batch, self.partial_schema)
-        if batch.schema.remove_metadata() != self.partial_schema:
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raises ``StateSchemaError`` unless rows of an object of this schema can be applied."""
+        stored = bare(schema, self.partial_schema)
+        if stored.remove_metadata() != self.partial_schema:
             raise StateSchemaError(
-                f"stored totals have columns ({_shown(batch.schema)}), the processor now has "
+                f"stored totals have columns ({_shown(stored)}), the processor now has "
                 f"({_shown(self.partial_schema)}): give the processor another name, or start "
                 "over with --fresh"
             )
+
+    def apply(self, batch: pa.RecordBatch) -> None:
+        """Set keys to the values of a state object's rows; not within an attempt."""
+        self.check_columns(batch.schema)
+        batch, times = parted(batch, self.partial_schema)
         self._changing = True
         self._table.begin()
         before = self._table.rows

@@ -28,8 +28,9 @@ from millrace.state.keyed.keybytes import Array
 FORMAT = 5
 """Version of state objects; a newer one is refused, an older read.
 
-5: it says whether its rows have times, since a column may have any name. 4: it has a time, and its rows may have one each (``ages``). 3: there may be several record
-batches, with an index behind them. 1 and 2 are one, with none.
+5: it says whether its rows have times, since a column may have any name. 4: it has a time, and its
+rows may have one each (``ages``). 3: there may be several record batches, with an index behind
+them. 1 and 2 are one, with none.
 """
 
 UPDATED = pa.field("__updated", pa.int64())
@@ -142,8 +143,7 @@ def _stream(rows: pa.RecordBatch, cut: Sequence[int]) -> tuple[memoryview, list[
             writer.write_batch(rows.slice(first, end - first))
             ends.append(sink.tell())
     stream = memoryview(sink.getvalue())
-    schema_end = _PREFIX_BYTES + int.from_bytes(stream[4:_PREFIX_BYTES], "little")
-    return stream, [schema_end, *ends[:-1], len(stream)]
+    return stream, [schema_bytes(stream), *ends[:-1], len(stream)]
 
 
 def read(
@@ -156,6 +156,22 @@ def read(
     """
     batches = read_batches(data, groups, digest, kind)
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def schema_bytes(head: bytes | memoryview) -> int:
+    """How many first bytes of an object hold its schema, as the first few of them say."""
+    return _PREFIX_BYTES + int.from_bytes(head[4:_PREFIX_BYTES], "little")
+
+
+def read_schema(head: bytes, kind: str | None = None) -> pa.Schema:
+    """The schema of an object, from its first ``schema_bytes``. Raises as ``read``."""
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(head))
+        _check_format(schema.metadata or {})
+    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+        raise BlobError(f"{len(head)} bytes begin no state object: {error!r}") from error
+    _check_kind(schema, kind)
+    return schema
 
 
 def read_batches(
@@ -203,12 +219,7 @@ def _decode(
         batches = [reader.read_next_batch() for _ in spans]
     except (pa.ArrowException, StopIteration, KeyError, ValueError, OSError) as error:
         raise BlobError(f"{len(data)} bytes are no state object: {error!r}") from error
-    found = kind_of(reader.schema)
-    if kind is not None and found != kind:
-        raise BlobError(
-            f"a state object holds state of kind {found!r}, not {kind!r}: the processor has "
-            "changed its kind; give it another name, or start over with --fresh"
-        )
+    _check_kind(reader.schema, kind)
     if groups is None:
         return batches
     return [_pick(batch, held, groups) for batch, held in zip(batches, spans, strict=True)]
@@ -221,6 +232,15 @@ def _spans(text: str) -> list[Span]:
 def _has_dictionaries(schema: pa.Schema) -> bool:
     """Whether batches cannot be read one by one, since dictionaries lie between them."""
     return any(pa.types.is_dictionary(field.type) for field in schema)
+
+
+def _check_kind(schema: pa.Schema, kind: str | None) -> None:
+    found = kind_of(schema)
+    if kind is not None and found != kind:
+        raise BlobError(
+            f"a state object holds state of kind {found!r}, not {kind!r}: the processor has "
+            "changed its kind; give it another name, or start over with --fresh"
+        )
 
 
 def _check_format(metadata: dict[bytes, bytes]) -> None:

@@ -16,6 +16,9 @@ an attempt before anything in it can change, so a task that ends anywhere leaves
 A state that is large is loaded by key group, those that a window touches: an entry *holds* a mask
 of groups and is of the chain as far as it matters for them. It is *whole* when that is all of them,
 and only then may it become a base. Groups are added at ``open``, before the attempt begins.
+
+The columns of all objects of the chain are looked at when a process first opens a state of it, of
+other key groups', too: where the code cannot read one of them, nothing may be written beside it.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.chain import Link, links, should_compact
 from millrace.state.keyed.keybytes import Array
 from millrace.state.keyed.keys import mask_of
-from millrace.state.keyed.loading import Load, read_links
+from millrace.state.keyed.loading import Load, read_links, read_schemas
 
 PATIENCE = 2
 """How many times as long a chain may be before a state that is not whole is loaded for a base."""
@@ -58,6 +61,7 @@ class State(Protocol):
     def begin(self, time_ms: int = 0) -> None: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
+    def check_columns(self, schema: pa.Schema) -> None: ...
     def apply(self, batch: pa.RecordBatch) -> None: ...
     def touched(self) -> Array: ...
     def groups(self, rows: Array) -> Array: ...
@@ -158,6 +162,7 @@ class StateCache:
         self._limit_bytes = limit_bytes
         self._small_bytes = small_bytes
         self._entries: dict[StateKey, _Entry] = {}
+        self._fitting: dict[tuple[str, str], frozenset[str]] = {}
 
     def open(
         self,
@@ -172,18 +177,22 @@ class StateCache:
 
         ``make`` gives an empty state, ``load`` reads objects. ``touched`` is asked only where not
         all is there, and what the window does not touch then stays away; None: all is needed.
-        Raises what ``load`` raises, and ``BlobError`` for a damaged object; the state is then
-        left out of the cache.
+        Raises what ``load`` raises, ``StateSchemaError`` where objects of the chain have other
+        columns than the state, and ``BlobError`` for a damaged object; the state is then left out
+        of the cache.
         """
         self._drop_overlapping(key)
         entry = self._entries.pop(key, None)
         wanted = () if entry is None else links(chain, entry.holds)
-        if entry is None or not _settle(entry, wanted):
+        fresh = entry is None or not _settle(entry, wanted)
+        if entry is None or fresh:
             entry, wanted = _Entry(make()), ()
         holds = self._to_hold(entry, key, chain, touched)
         if holds != entry.holds:
             wanted = links(chain, holds)
         missing = _missing(wanted, entry)
+        if fresh:
+            self._check(key, chain, entry.state, missing, load)
         if missing:
             entry.state.begin(time_ms)  # what has expired by then is not looked at
             for batches in read_links(missing, load, entry.state.kind):
@@ -201,6 +210,7 @@ class StateCache:
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
+        self._fitting.clear()
 
     @property
     def size_bytes(self) -> int:
@@ -210,6 +220,26 @@ class StateCache:
         return len(self._entries)
 
     # -- helpers
+
+    def _check(
+        self,
+        key: StateKey,
+        chain: Sequence[Segment],
+        state: State,
+        read: Sequence[Link],
+        load: Load,
+    ) -> None:
+        """Raises ``StateSchemaError`` unless the state can hold the rows of all objects; each is
+        looked at once by a process, those that are ``read`` anyway when that is done."""
+        processor = key.uid, key.processor
+        needed = {link.segment.name: link.segment for link in links(chain, -1)}
+        known = self._fitting.get(processor, frozenset())
+        seen = known | {link.segment.name for link in read}
+        others = [segment for name, segment in needed.items() if name not in seen]
+        for schema in read_schemas(others, load, state.kind):
+            state.check_columns(schema)
+        checked = known.union(segment.name for segment in others)
+        self._fitting[processor] = checked.intersection(needed)
 
     def _to_hold(
         self, entry: _Entry, key: StateKey, chain: Sequence[Segment], touched: Touched | None

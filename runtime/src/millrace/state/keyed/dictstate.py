@@ -17,13 +17,13 @@ import pyarrow as pa
 from millrace.errors import MillraceError
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs
-from millrace.state.keyed.ages import Ages, parted
+from millrace.state.keyed.ages import Ages, bare, parted
 from millrace.state.keyed.aggregatestate import order_by_group
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array, check_key_type
 from millrace.state.keyed.keys import key_groups as group_of
 from millrace.state.keyed.keytable import KeyTable
-from millrace.state.keyed.migrations import NO_MIGRATIONS, Migrations
+from millrace.state.keyed.migrations import NO_MIGRATIONS, Migration, Migrations
 
 Row = dict[str, Any]
 
@@ -220,14 +220,19 @@ class DictState:
         rows = np.array(present, np.int64)
         return self._blob(rows if self._ages is None else rows[~self._ages.expired(rows)])
 
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raises ``StateSchemaError`` unless rows of an object of this schema can be applied."""
+        self._migration(schema)
+
     def apply(self, batch: pa.RecordBatch) -> None:
         """Set keys to the dicts of a state object's rows; not within an attempt."""
+        migration = self._migration(batch.schema)
         batch, times = parted(batch)
         names = list(self.empty)
-        if batch.schema.remove_metadata() == self.schema:
+        if migration is None:
             columns = [column.to_pylist() for column in batch.columns[len(self._keys) : -1]]
         else:
-            columns = self._migrated(batch, names, times)
+            columns = self._migrated(migration, batch, names, times)
         self._changing = True
         self._table.begin()
         known = self._table.rows
@@ -246,22 +251,32 @@ class DictState:
 
     # -- helpers
 
-    def _migrated(self, batch: pa.RecordBatch, names: list[str], times: Array) -> list[list[Any]]:
-        """Columns of today from rows of other columns. Raises ``StateSchemaError``."""
-        fields = list(batch.schema.remove_metadata())
+    def _migration(self, schema: pa.Schema) -> Migration | None:
+        """What rows of an object of this schema need, None: nothing. Raises ``StateSchemaError``
+        where they cannot be read."""
+        stored = bare(schema).remove_metadata()
+        if stored == self.schema:
+            return None
+        fields = list(stored)
         others = fields[len(self._keys) : -1]
         same = fields[: len(self._keys)] == self._keys and fields[-1].name == DELETED
         migration = self._migrations.find(others) if same else None
         if migration is None:
             raise StateSchemaError(
-                f"stored state has columns ({_shown(batch.schema)}), the function now declares "
+                f"stored state has columns ({_shown(stored)}), the function now declares "
                 f"({_shown(self.schema)}): say how to get from one to the other with @migrates, "
                 "give the processor another name, or start over with --fresh"
             )
+        return migration
+
+    def _migrated(
+        self, migration: Migration, batch: pa.RecordBatch, names: list[str], times: Array
+    ) -> list[list[Any]]:
+        """Columns of today from rows of other columns."""
         rows = []
         gone = np.zeros(len(times), bool) if self._ages is None else self._ages.past(times)
         old = pa.RecordBatch.from_arrays(
-            batch.columns[len(self._keys) : -1], schema=pa.schema(others)
+            batch.columns[len(self._keys) : -1], schema=pa.schema(migration.columns)
         )
         for at, held in enumerate(old.to_pylist()):
             if gone[at] or not _present(held):

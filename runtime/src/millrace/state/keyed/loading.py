@@ -23,6 +23,9 @@ WHOLE_BYTES = 64 << 10
 
 _TAIL_BYTES = 16 << 10
 
+_HEAD_BYTES = 4 << 10
+"""What the schema of most objects fits in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Extent:
@@ -59,6 +62,28 @@ def read_links(
         else:
             chosen = index.having(link.groups)
             yield blobs.read_chunks(index.schema, chosen, _cut(parts, held), link.groups, kind)
+
+
+def read_schemas(
+    segments: Sequence[Segment], load: Load, kind: str | None = None
+) -> Iterator[pa.Schema]:
+    """The schema of each object, from its first bytes. Raises as ``read_links``."""
+    sizes = [_HEAD_BYTES] * len(segments)
+    heads: list[bytes] = [b""] * len(segments)
+    short = list(range(len(segments)))
+    while short:
+        asked = [_head(segments[at], sizes[at]) for at in short]
+        for at, head in zip(short, load(asked), strict=True):
+            heads[at] = head
+        needed = {at: blobs.schema_bytes(heads[at]) for at in short}
+        short = [at for at in short if sizes[at] < needed[at]]
+        for at in short:
+            sizes[at] = needed[at]
+    return (blobs.read_schema(head, kind) for head in heads)
+
+
+def _head(segment: Segment, size: int) -> Extent:
+    return Extent(segment, 0, min(size, segment.size_bytes) or size)
 
 
 def _indexes(links: Sequence[Link], load: Load) -> list[ChunkIndex | None]:
