@@ -10,15 +10,21 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 
 from millrace.engine.task import blackbox, deaths
 from millrace.engine.task.blackbox import NOTE_BYTES, Box, Note, Page, Recipient
 from millrace.engine.task.deaths import Death
+from millrace.engine.task.steps.keyed import KeyedInput
+from millrace.functions import StateMigration
 from millrace.protocol.names import read_name
 from millrace.protocol.types import AttemptId, Stamp, TaskId
 from millrace.state.client import StateAddress
+from millrace.state.keyed import blobs
+from millrace.state.keyed.dictstate import DictState
 from millrace.state.servers import StateAccess
 from millrace_e2e import processes
 
@@ -109,6 +115,52 @@ def test_the_cause_of_a_death_is_told(page, end, told):
     assert (to.name, to.servers) == (f"3.9.1.0.1.77/death/{pid}", SERVERS[1:])
     assert to.access() == replace(ACCESS, addresses=SERVERS[1:])
     assert death.run == 1
+
+
+def migrating(hook):
+    """A worker that reads state of other columns, the way that a keyed step does."""
+
+    def end(box):
+        box.end()
+        columns = [[pa.field(name, pa.int64())] for name in ("n", "m")]
+        keys, old, new = (pa.schema(fields) for fields in ([pa.field("k", pa.int64())], *columns))
+        held = DictState(keys, old, 8)
+        held.begin()
+        for row in held.find([pa.array(range(3))]).tolist():
+            held.values[row]["n"] = row
+        known = [StateMigration((("n", "long"),), hook)]
+        component = SimpleNamespace(name="split", state=())
+        given = KeyedInput(SimpleNamespace(box=box), component, None, known)
+        DictState(keys, new, 8, migrations=given.migrations).apply(blobs.read(held.base().data))
+        box.idle()
+
+    return end
+
+
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [
+        (lambda state: loop_for_ever(None), "no progress within tupleTimeout (30 s)"),
+        (lambda state: leave(None), "exit code 7"),
+    ],
+)
+def test_a_migration_that_does_not_return_is_told_and_blames_no_root(page, hook, told):
+    pid, (death, _) = outlive(page, migrating(hook))
+    assert told in deaths.describe(death, 30.0)
+    assert f"process {pid} ended in processor 'split' (" in deaths.describe(death, 30.0)
+    assert not death.blames(ATTEMPT)
+
+
+def test_each_key_of_a_migration_has_its_time():
+    calls = []
+    box = SimpleNamespace(
+        begin=calls.append,
+        progress=lambda: calls.append("next"),
+        end=lambda: calls.append("end"),
+        idle=lambda: None,
+    )
+    migrating(lambda state: calls.append("called"))(box)
+    assert calls == ["end", "split", *["next", "called"] * 3, "end"]
 
 
 @pytest.mark.parametrize("end", [ended_in_order, killed_after_its_task])

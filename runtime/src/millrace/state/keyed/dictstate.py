@@ -278,17 +278,19 @@ class DictState:
         old = pa.RecordBatch.from_arrays(
             batch.columns[len(self._keys) : -1], schema=pa.schema(migration.columns)
         )
-        for at, held in enumerate(old.to_pylist()):
-            if gone[at] or not _present(held):
-                rows.append(self.empty)  # user code never sees what has expired
-                continue
+        with self._migrations.watch() as progress:
+            for at, held in enumerate(old.to_pylist()):
+                if gone[at] or not _present(held):
+                    rows.append(self.empty)  # user code never sees what has expired
+                    continue
 
-            def key(at: int = at) -> str:
-                return ", ".join(
-                    str(column[at].as_py()) for column in batch.columns[: len(self._keys)]
-                )
+                def key(at: int = at) -> str:
+                    return ", ".join(
+                        str(column[at].as_py()) for column in batch.columns[: len(self._keys)]
+                    )
 
-            rows.append(self._migrations.convert(migration, held, names, self.problem_of, key))
+                progress()
+                rows.append(self._migrations.convert(migration, held, names, self.problem_of, key))
         return [[row[name] for row in rows] for name in names]
 
     def _sweep(self, ages: Ages) -> None:

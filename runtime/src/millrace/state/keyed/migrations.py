@@ -7,7 +7,8 @@ on where and how often that happens, and whoever dies meanwhile has changed noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +28,25 @@ class Migration:
     function: Callable[[Row], Mapping[str, Any] | None]
 
 
+Watch = Callable[[], AbstractContextManager[Callable[[], None]]]
+"""Around calls of user code; what it gives is to be called ahead of each."""
+
+
+@contextmanager
+def unwatched() -> Iterator[Callable[[], None]]:
+    """Nobody looks whether the calls return."""
+    yield lambda: None
+
+
 @dataclass(frozen=True, slots=True)
 class Migrations:
-    """All that a processor has. ``errors`` are what user code may raise."""
+    """All that a processor has. ``errors`` are what user code may raise, ``watch`` sees to calls
+    that do not return."""
 
     processor: str = ""
     known: tuple[Migration, ...] = ()
     errors: tuple[type[BaseException], ...] = ()
+    watch: Watch = unwatched
 
     def find(self, columns: Sequence[pa.Field]) -> Migration | None:
         """The one from these columns."""

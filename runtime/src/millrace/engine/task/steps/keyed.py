@@ -6,7 +6,8 @@ too, the tuple's roots fail and the state stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class KeyedInput:
         self._component = component
         self._state = state
         known = tuple(Migration(tuple(arrow_schema(one.state)), one.function) for one in migrations)
-        self._migrations = Migrations(component.name, known, USER_ERRORS)
+        self.migrations = Migrations(component.name, known, USER_ERRORS, self._watched)
 
     def order(self, waiting: list[tuple[Channel, Batch]]) -> Batch | None:
         """All tuples as one batch in root order; ``None`` where there are none."""
@@ -84,6 +85,16 @@ class KeyedInput:
                 found[at] = (state, row)
         return [one for one in found if one is not None]
 
+    @contextmanager
+    def _watched(self) -> Iterator[Callable[[], None]]:
+        """Around migrations: no root is in hand, and each key has ``tupleTimeout``."""
+        box = self._task.box
+        box.begin(self._component.name)
+        try:
+            yield box.progress
+        finally:
+            box.end()
+
     def _open(self, shard: int, keys: Keys) -> DictState:
         component = self._component
         names = zip(component.key, keys.values, strict=True)
@@ -94,7 +105,7 @@ class KeyedInput:
             component,
             shard,
             lambda: DictState(
-                schema, arrow_schema(columns), groups, component.ttl_ms, self._migrations
+                schema, arrow_schema(columns), groups, component.ttl_ms, self.migrations
             ),
             lambda: mask_of(keys.groups),
         )
