@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
 
 from millrace.homes.accepted import Accepted, accepted_from
-from millrace.homes.documents import Proposal
+from millrace.homes.documents import Proposal, Status
 from millrace.homes.pods import Role
 from millrace.protocol.types import Phase, View
 from millrace_operator.api.resources import TopologyStatus
@@ -76,6 +76,9 @@ class Cluster:
     now: datetime = START
     events: list[Announce] = field(default_factory=list)
     created: list[str] = field(default_factory=list)
+    told: Status | None = None
+    heard: Proposal | None = None
+    released: set[str | None] = field(default_factory=set)
     _ids: Any = field(default_factory=lambda: itertools.count(1))
 
     # -- what the operator does
@@ -95,6 +98,7 @@ class Cluster:
             self.proposal,
             window=self.window,
             refusals=dict(self.refusals),
+            told=self.told,
         )
 
     def reconcile(self, crash_after: int | None = None) -> tuple[Action, ...]:
@@ -159,6 +163,8 @@ class Cluster:
         pod = self.pods.get(name)
         if pod is None or pod.uid != uid:
             return
+        if pod.component is Role.STATE_SERVER:
+            self.released.add(pod.run_id)
         if force or pod.node is None or pod.ended:
             del self.pods[name]
         else:
@@ -207,24 +213,35 @@ class Cluster:
         self.spec = {**self.spec, **spec}
         self.generation += 1
 
-    def drive(self) -> None:
-        """The newest driver that lives claims the view, and moves it to what is proposed."""
+    def drive(self, late: bool = False) -> None:
+        """The newest driver that lives claims the view, and moves it to what is proposed; where it
+        is ``late``, to what it heard last time."""
         drivers = [p for p in self.observed().of(Role.DRIVER) if self.lives(p)]
         if not drivers or self.proposal is None:
             return
-        target = self.proposal.members
+        execution = drivers[-1].index
+        anew = self.told is None or self.told.execution != execution
+        if anew or not late or self.heard is None:
+            self.heard = self.proposal
+        target = self.heard.members
         if self.view is None:
-            one = View("uid-1", 1, 1, Phase.OPEN, 1, target, target, 1, ())  # type: ignore[arg-type]
+            one = View("uid-1", 1, 1, Phase.OPEN, execution, target, target, 1, ())  # type: ignore[arg-type]
             self.view, self.window = one, 1
-            return
+        self.view = replace(self.view, execution=execution)  # type: ignore[arg-type]
         self.window = (self.window or 0) + 1
         runs = {p.run_id for p in self.pods.values() if self.lives(p) and not self._cut_off(p)}
         reached = [m for m in self.view.last_open if m.run_id in runs]
-        if reached and all(m.run_id in runs for m in target) and target != self.view.target:
+        changed = target != self.view.target
+        moves = bool(reached) and all(m.run_id in runs for m in target) and changed
+        if moves:
+            lost = [m.name for m in target if m.run_id in self.released]
+            assert not lost, f"{lost} become members, and the operator has deleted them"
             epoch = self.view.epoch + 1
             self.view = replace(
                 self.view, epoch=epoch, open_epoch=epoch, last_open=target, target=target
             )
+        follows = self.heard.number if moves or not changed else None
+        self.told = Status(execution=execution, follows=follows)
 
     def _cut_off(self, pod: Pod) -> bool:
         return pod.node is not None and not self.nodes.get(pod.node, False)

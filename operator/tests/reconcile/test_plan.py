@@ -411,6 +411,63 @@ def test_a_state_server_that_leaves_is_deleted_when_the_view_has_moved():
     assert "delete words-state-2" in done(cluster)
 
 
+def flapping() -> Cluster:
+    """A third server was proposed, and taken back before the driver made it a member."""
+    cluster = settled(stateServers={"replicas": 2, "copies": 1})
+    cluster.edit(stateServers={"replicas": 3, "copies": 1})
+    cluster.reconcile()
+    cluster.progress()
+    cluster.reconcile()
+    assert [m.name for m in cluster.proposal.members] == ["state-0", "state-1", "state-2"]
+    assert [m.name for m in cluster.view.target] == ["state-0", "state-1"]
+    cluster.drive(late=True)
+    cluster.heard = cluster.proposal
+    cluster.edit(stateServers={"replicas": 2, "copies": 1})
+    return cluster
+
+
+def test_a_server_that_the_driver_may_still_make_a_member_is_not_deleted():
+    cluster = flapping()
+    assert done(cluster)[-1] == "propose state-0 state-1 acker-0 acker-1"
+    assert done(cluster) == []
+    seen = cluster.observed()
+    cluster.drive(late=True)
+    assert "state-2" in {m.name for m in cluster.view.target}
+    # What was seen before that says nothing, and neither does the driver of another execution.
+    for told in (None, replace(seen.told, follows=None), replace(seen.told, execution=0)):
+        assert summary(plan(replace(seen, told=told), *_given(cluster)).actions) == []
+    cluster.drive()
+    assert cluster.told.follows == cluster.proposal.number
+    assert "delete words-state-2" in done(cluster)
+
+
+def test_a_server_on_a_lost_node_that_may_become_a_member_is_not_deleted():
+    cluster = flapping()
+    cluster.edit(stateServers={"replicas": 3, "copies": 1})
+    node_of("words-state-2")(cluster)
+    for _ in range(2):
+        assert "force words-state-2" not in done(cluster)
+    cluster.drive()
+    assert "force words-state-2" in done(cluster)
+
+
+def test_without_a_driver_a_server_that_is_too_much_goes():
+    cluster = flapping()
+    cluster.edit(suspend=True)
+    assert "delete words-state-2" not in done(cluster)
+    cluster.progress()
+    assert "words-driver-1" not in cluster.pods
+    assert "delete words-state-2" in done(cluster)
+
+
+def test_a_suspended_driver_on_a_lost_node_stays_until_it_is_known_to_be_dead():
+    cluster = settled()
+    node_of("words-driver-1")(cluster)
+    cluster.edit(suspend=True)
+    assert "delete words-driver-1" in done(cluster)
+    assert "words-driver-1" in cluster.pods
+
+
 def test_an_edit_with_restart_leads_to_a_driver_with_the_new_topology():
     cluster = settled()
     before = cluster.pods["words-driver-1"].fingerprint

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_cluster import Cluster, CrashError, summary
+from memory_cluster import SETTINGS, Cluster, CrashError, summary
 
 from millrace.errors import ExitCode
 from millrace.homes.pods import Role
 from millrace_operator.reconcile import crew
 from millrace_operator.reconcile.actions import Action, Create, DeleteChild, DeletePod
-from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
+from millrace_operator.reconcile.observe import Moment, Observed, Pod, PodPhase
+from millrace_operator.reconcile.plan import plan
 
 KEPT = {"words-secret", "words-view", "words-inbox", "words-journal", "words-accepted"}
 
@@ -136,11 +137,22 @@ def plan_and_crash(cluster: Cluster, number: int) -> None:
         cluster.reconcile(crash_after=number)
 
 
+def plan_beside_the_driver(cluster: Cluster, number: int) -> None:
+    """The driver, which follows what it heard before, acts between two actions of one plan."""
+    made = plan(cluster.observed(), SETTINGS, Moment(cluster.now, "p" * 48, "k" * 48))
+    for at, action in enumerate(made.actions):
+        if at == number % len(made.actions):
+            cluster.drive(late=True)
+        cluster.act(action)
+
+
 EVENTS: dict[str, Callable[[Cluster, int], object]] = {
     "reconcile": lambda c, n: c.reconcile(),
     "crash": plan_and_crash,
     "progress": lambda c, n: c.progress(),
     "drive": lambda c, n: c.drive(),
+    "drive late": lambda c, n: c.drive(late=True),
+    "drive between": plan_beside_the_driver,
     "end": end_pod,
     "evict": evict,
     "delete pod": delete_pod,
@@ -197,9 +209,34 @@ def test_the_judge_sees_a_plan_that_deletes_what_the_view_needs(monkeypatch: pyt
     def careless(observed: Observed, pod: Pod) -> bool:
         return False
 
-    monkeypatch.setattr(crew, "holds_state", careless)
+    monkeypatch.setattr(crew, "may_be_needed", careless)
     cluster = Watched()
     cluster.settle()
     cluster.nodes["node-0"] = cluster.nodes["node-1"] = False
     with pytest.raises(AssertionError, match="is in the view"):
         cluster.reconcile()
+
+
+def test_the_judge_sees_a_plan_that_does_not_wait_for_the_driver(monkeypatch: pytest.MonkeyPatch):
+    def shrink(cluster: Cluster) -> None:
+        cluster.edit(stateServers={"replicas": 2, "copies": 1})
+        made = plan(cluster.observed(), SETTINGS, Moment(cluster.now, "p" * 48, "k" * 48))
+        cluster.drive(late=True)
+        for action in made.actions:
+            cluster.act(action)
+
+    def grown() -> Watched:
+        cluster = Watched()
+        cluster.edit(stateServers={"replicas": 2, "copies": 1})
+        cluster.settle()
+        cluster.edit(stateServers={"replicas": 3, "copies": 1})
+        cluster.reconcile()
+        cluster.progress()
+        cluster.reconcile()
+        cluster.heard = cluster.proposal
+        return cluster
+
+    shrink(grown())
+    monkeypatch.setattr(crew, "may_be_needed", crew.holds_state)
+    with pytest.raises(AssertionError, match="is in the view"):
+        shrink(grown())

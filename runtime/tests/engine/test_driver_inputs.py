@@ -313,9 +313,9 @@ def looked_at(inbox):
 
 def test_a_proposal_is_heard_though_requests_cannot_be_read():
     inbox = Failing("requests")
-    inbox.propose(Proposal((Member("state-0", "run-2"),), ()))
+    inbox.propose(Proposal((Member("state-0", "run-2"),), (), 7))
     reader, posted, away = looked_at(inbox)
-    assert posted.get(timeout=30) == e.MembersSeen((Member("state-0", "run-2"),))
+    assert posted.get(timeout=30) == e.MembersSeen((Member("state-0", "run-2"),), 7)
     assert "requests does not answer" in str(away.get(timeout=30))
     inbox.ask(Request(Ask.STOP))
     inbox.parts.clear()

@@ -72,3 +72,11 @@ def test_a_server_that_refused_a_window_is_full_until_one_is_sealed():
     told.observe(e.RunDied(AttemptId(1, 1, 1), "full", True, full="a"))
     told.write(force=True)
     assert [one.full for one in told._board.status.memory] == [True, False]
+
+
+def test_the_proposal_that_is_followed_is_told_when_it_changes():
+    journal = MemoryJournal()
+    told = Statistics(StatusBoard(journal, SystemClock()), SystemClock())
+    for number in (3, None, 4):
+        told.follows(number)
+        assert told.status.follows == number

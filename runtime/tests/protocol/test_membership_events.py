@@ -9,6 +9,7 @@ from machine_script import Script, member
 
 from millrace.protocol import events as e
 from millrace.protocol.driver import LOOK_AGAIN
+from millrace.protocol.membership import Standing
 from millrace.protocol.types import Sealed, Stamp
 
 RECORD = "record R 1.1.1.5 sealed 3\n"
@@ -425,3 +426,20 @@ def test_a_record_that_is_acknowledged_when_members_have_changed_opens_nothing()
 def test_a_view_is_opened_once_however_often_its_record_is_acknowledged() -> None:
     found = script(CLAIM, STAMPING, "unreachable b1\n-> Notify StateServerAway", TO_A_ALONE)
     assert told(found, e.RecordAck(member("a1"), Stamp(2, 2), 1)) == []
+
+
+def test_a_proposal_is_followed_once_no_change_can_come_of_an_earlier_one() -> None:
+    found = script(CLAIM, STAMPING, COPYING, WRITING)
+    follows = found.machine.membership.followed
+    same = (member("a1"), member("b1"))
+    found.machine.handle(e.MembersSeen(same, 7), found.now_s)
+    assert follows() is None
+    writes = [action for action in found.actions if isinstance(action, e.SendRecord)]
+    for write in writes:
+        assert follows() is None
+        told(found, e.RecordAck(write.member, write.stamp, write.record.tag.seq))
+    assert found.machine.membership.standing is Standing.RECOVERED
+    assert follows() == 7
+    other = (member("a1"), member("c1"))
+    moves = told(found, e.MembersSeen(other, 8))
+    assert follows() == (None if any(isinstance(a, e.CasView) for a in moves) else 8)

@@ -6,11 +6,15 @@ only if its processes are known to be dead. One on a lost node may still run beh
 is left out of the proposal at once, and deleted when the driver has moved the view without it. So
 no pod is ever deleted that holds the only copy of something; where it does, the topology waits for
 its node, or for a user who deletes the pod.
+
+A driver may still follow an older proposal, and make a server a member after the view was read. So
+a server goes only once the last proposal is without it and the driver of the view says that it
+follows this one, or where no driver lives.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millrace.homes.documents import Proposal
 from millrace.homes.pods import Role, state_url
@@ -65,7 +69,7 @@ def plan_servers(
     there = {pod.index for pod in pods}
     actions: list[Action] = []
     for pod in pods:
-        if pod.ended or not holds_state(observed, pod):
+        if pod.ended or not may_be_needed(observed, pod):
             actions += _ended(observed, pod, unwanted=pod.index >= count)
     missing = [index for index in range(count) if index not in there]
     return [*actions, *(Create(state_server_pod(owner, settings, index)) for index in missing)]
@@ -78,6 +82,19 @@ def holds_state(observed: Observed, pod: Pod) -> bool:
         # A driver that was started may be about to write the first view, with any of them.
         return observed.resource.status.driver is not None
     return any(m.name == member_name(pod) for m in (*view.last_open, *view.target))
+
+
+def may_be_needed(observed: Observed, pod: Pod) -> bool:
+    """Whether a server holds state, or may be about to."""
+    told, view, proposed = observed.told, observed.view, observed.proposal
+    names = {m.name for m in proposed.members} if proposed is not None else set()
+    if holds_state(observed, pod) or member_name(pod) in names:
+        return True
+    if view is None or all(driver.ended for driver in observed.of(Role.DRIVER)):
+        return False
+    if told is None or told.execution != view.execution or proposed is None:
+        return True
+    return told.follows != proposed.number
 
 
 def member_name(pod: Pod) -> str:
@@ -104,7 +121,13 @@ def proposal(observed: Observed, count: Sizes) -> Proposal | None:
         return None
     ackers = [p for p in observed.of(Role.ACKER) if p.index < count.ackers]
     alive = tuple(member_name(pod) for pod in ackers if observed.alive(pod) and pod.ready)
-    return Proposal(members, alive)
+    told, before = observed.told, observed.proposal
+    last = before.number if before is not None else 0
+    made = Proposal(members, alive, last)
+    if made == before:
+        return made
+    # No number that a driver may have told of an inbox that is lost.
+    return replace(made, number=1 + max(last, (told.follows or 0) if told is not None else 0))
 
 
 def lost_members(observed: Observed, proposed: Proposal | None, count: Sizes) -> list[Announce]:

@@ -82,10 +82,12 @@ def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan
     status = (before or DriverStatus()).model_copy(update={"number": number})
     current = next((p for p in observed.of(Role.DRIVER) if p.index == number), None)
     older = [p for p in observed.of(Role.DRIVER) if p.index < number]
-    cleaning = [action for pod in older for action in _end(observed, pod)]
     if wanted.topology.spec.suspend:
-        ending = _end(observed, current) if current is not None and not current.ended else []
-        return DriverPlan(before if before is None else status, (), (*cleaning, *ending))
+        # No driver follows that fences them: a pod stays until its node says that it is dead.
+        ending = [pod for pod in (*older, current) if pod is not None and not pod.deleting]
+        ended = [DeletePod(pod.name, pod.uid) for pod in ending if pod in older or not pod.ended]
+        return DriverPlan(before if before is None else status, (), tuple(ended))
+    cleaning = [action for pod in older for action in _end(observed, pod)]
     made = _plan_current(observed, wanted, status, current, now)
     return DriverPlan(
         made.status,

@@ -1,7 +1,8 @@
 """What is seen of one topology and its children, as immutable values.
 
 Whoever observes reads all of it live, from the API server and not from a cache, before ``plan`` is
-asked: a pod that is not in it counts as gone.
+asked: a pod that is not in it counts as gone. Nodes are read after the pods, by the names that
+these say, and the view not before what the driver told.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from millrace.homes.accepted import Accepted
-from millrace.homes.documents import Proposal
+from millrace.homes.documents import Proposal, Status
 from millrace.homes.pods import Role
 from millrace.protocol.types import Member, View
 from millrace_operator.api.resources import TopologyStatus
@@ -99,8 +100,9 @@ class Observed:
     """Everything that a plan is made of.
 
     ``nodes`` says of each node whether it answers. ``view`` is what the store holds, None before
-    the first driver wrote one; ``proposal`` what was last proposed to the driver; ``own_server``
-    the server that the topology names itself. ``window`` is the last sealed one that the driver
+    the first driver wrote one; ``proposal`` what was last proposed to the driver; ``told`` the
+    figures of a driver, which it wrote before that view was read; ``own_server`` the server that
+    the topology names itself. ``window`` is the last sealed one that the driver
     told. ``refusals`` are children that the API server did not take at the last attempt, for a
     quota for example, with what it said. ``resync``: it is time to apply also what is unchanged.
     """
@@ -116,6 +118,7 @@ class Observed:
     window: int | None = None
     refusals: Mapping[str, str] = field(default_factory=dict)
     resync: bool = False
+    told: Status | None = None
 
     def of(self, component: Role) -> tuple[Pod, ...]:
         """The pods of a component, by their number."""

@@ -28,12 +28,14 @@ Index = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """State servers and ackers seen alive: incarnations, and names."""
+    """State servers and ackers seen alive: incarnations, and names. Whoever wants to know that the
+    driver follows this one (``Status.follows``) gives it a ``number`` above that of the last."""
 
     __pydantic_config__ = STRICT
 
     members: tuple[Member, ...]
     ackers: tuple[str, ...]
+    number: Index = 0
 
 
 class Ask(StrEnum):
@@ -118,7 +120,11 @@ class ServerMemory:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A driver's figures; ``None`` is what is not known (yet). ``updated`` is wall-clock time."""
+    """A driver's figures; ``None`` is what is not known (yet). ``updated`` is wall-clock time.
+
+    ``follows``: number of a proposal; whatever view this driver makes from now on comes of that one
+    or a later one. None while that cannot be said.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -142,6 +148,7 @@ class Status:
     timings: tuple[Timing, ...] | None = None
     updated: float | None = None
     memory: tuple[ServerMemory, ...] | None = None
+    follows: int | None = None
 
     @property
     def whole(self) -> bool:

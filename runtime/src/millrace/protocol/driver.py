@@ -194,7 +194,7 @@ class Driver:
         return self.membership.acknowledged(event)
 
     def _proposed(self, event: e.MembersSeen) -> list[e.Action]:
-        return self.membership.propose(event.members)
+        return self.membership.propose(event.members, event.number)
 
     def _sinks_fenced(self, event: e.SinksFenced) -> list[e.Action]:
         if event.execution != self.membership.execution or self._fenced_sinks:

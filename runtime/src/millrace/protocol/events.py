@@ -472,9 +472,11 @@ class PublishFailed:
 
 @dataclass(frozen=True, slots=True)
 class MembersSeen:
-    """The incarnations of state servers seen alive by the operator or supervisor."""
+    """The incarnations of state servers seen alive by the operator or supervisor; ``number`` is
+    that of its proposal, if it has one."""
 
     members: tuple[Member, ...]
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,6 +130,7 @@ class Membership:
         self._lesson: Lesson | None = None
         self._key_groups = key_groups
         self._proposed: tuple[Member, ...] = ()
+        self._number = 0
         self._seq = Seq(0)
         self._answers: dict[Member, Record | None] = {}
         self._lost: set[Member] = set()
@@ -173,6 +174,11 @@ class Membership:
         back = [m for m in self._returned() if m.name == member.name]
         return any(self._answers[m] is not None and self._recent(self._answers[m]) for m in back)
 
+    def followed(self) -> int | None:
+        """Number of the proposal from which, or from a later one, every further change of the view
+        will be made; None while an earlier one may still be carried out."""
+        return self._number if self.standing is Standing.RECOVERED else None
+
     def members_changed(self) -> bool:
         """Whether the view should have other members than it has."""
         return (
@@ -215,8 +221,8 @@ class Membership:
         self.standing = Standing.CLAIMING
         return [e.ReadView()]
 
-    def propose(self, members: tuple[Member, ...]) -> list[e.Action]:
-        self._proposed = members
+    def propose(self, members: tuple[Member, ...], number: int = 0) -> list[e.Action]:
+        self._proposed, self._number = members, number
         if self.standing is Standing.CLAIMING and self._cas is None:
             return [e.ReadView()]
         return self._move_if_changed() or []

@@ -334,6 +334,7 @@ class DriverProcess:
 
     def _settle(self) -> None:
         self._beat()
+        self._statistics.follows(self._machine.membership.followed())
         self._statistics.settle()
 
     def _failed(self, error: MillraceError) -> None:

@@ -112,6 +112,12 @@ class Statistics:
             self.write()
         self._board.settle()
 
+    def follows(self, proposal: int | None) -> None:
+        """Tell the number of the proposal that the driver follows, as soon as that changes."""
+        if proposal != self._board.status.follows:
+            self._board.change(follows=proposal)
+            self._board.tell()
+
     def stopped(self, stop: e.Stop) -> None:
         self._board.change(state=stop.kind.value, window=None, reason=stop.text)
         self.write(force=True)

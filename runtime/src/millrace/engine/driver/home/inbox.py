@@ -86,7 +86,7 @@ class Mailbox:
         self._seen = proposal
         members = tuple(sorted(proposal.members, key=lambda member: member.name))
         if members:
-            yield e.MembersSeen(members)
+            yield e.MembersSeen(members, proposal.number)
         # Behind it: the ackers are told through a server, which may be the one that is gone.
         self._ackers(proposal.ackers)
 
