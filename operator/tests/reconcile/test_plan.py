@@ -411,6 +411,29 @@ def test_a_state_server_that_leaves_is_deleted_when_the_view_has_moved():
     assert "delete words-state-2" in done(cluster)
 
 
+def test_a_server_that_is_to_leave_and_came_back_is_a_member_once_more():
+    """The view waits for what it alone holds, in an incarnation that is no more."""
+    cluster = settled(stateServers={"replicas": 3, "copies": 1})
+    cluster.edit(stateServers={"replicas": 2, "copies": 1})
+    cluster.change("words-state-2", run_id="another")
+    assert done(cluster)[-1] == "propose state-0 state-1 state-2 acker-0 acker-1"
+    assert cluster.proposal.members[2].run_id == "another"
+    assert done(cluster) == []
+    cluster.drive()
+    assert done(cluster) == ["propose state-0 state-1 acker-0 acker-1"]
+    cluster.drive()
+    assert done(cluster) == ["delete words-state-2"]
+
+
+def test_a_server_that_came_back_while_the_others_had_its_state_leaves():
+    cluster = settled(stateServers={"replicas": 3, "copies": 1})
+    cluster.edit(stateServers={"replicas": 2, "copies": 1})
+    cluster.reconcile()
+    cluster.drive()
+    cluster.change("words-state-2", run_id="another")
+    assert done(cluster) == ["delete words-state-2"]
+
+
 def flapping() -> Cluster:
     """A third server was proposed, and taken back before the driver made it a member."""
     cluster = settled(stateServers={"replicas": 2, "copies": 1})

@@ -108,7 +108,11 @@ def proposal(observed: Observed, count: Sizes) -> Proposal | None:
 
     Of nobody nothing follows, and the first view is to begin with all of the servers.
     """
-    servers = [p for p in observed.of(Role.STATE_SERVER) if p.index < count.servers]
+    servers = [
+        pod
+        for pod in observed.of(Role.STATE_SERVER)
+        if pod.index < count.servers or _came_back(observed, pod)
+    ]
     members = tuple(
         Member(member_name(pod), pod.run_id, state_url(pod.address))
         for pod in servers
@@ -128,6 +132,14 @@ def proposal(observed: Observed, count: Sizes) -> Proposal | None:
         return made
     # No number that a driver may have told of an inbox that is lost.
     return replace(made, number=1 + max(last, (told.follows or 0) if told is not None else 0))
+
+
+def _came_back(observed: Observed, pod: Pod) -> bool:
+    """Whether a server that is to leave runs again with its file since the view was opened. It is
+    proposed until it has been a member: what it alone holds can be copied from a member only."""
+    members = observed.view.last_open if observed.view is not None else ()
+    lives = {m.run_id for m in members if m.name == member_name(pod)}
+    return bool(lives) and pod.run_id is not None and pod.run_id not in lives
 
 
 def lost_members(observed: Observed, proposed: Proposal | None, count: Sizes) -> list[Announce]:
