@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from millrace import checked
+from millrace.errors import ExitCode
 from millrace.homes import codec, pods
 from millrace.homes.documents import Ask, Proposal, Request
 from millrace.homes.pods import Role
@@ -232,7 +233,7 @@ def test_a_driver_ends_behind_what_is_sealed_when_its_pod_is_deleted(world: Worl
     world.propose(servers, ackers)
     driver = world.driver(1)
     until(lambda: (world.data / "counts").exists() and world.judge()["equal"], "counts", RUN_S)
-    assert driver.end() == 0
+    assert driver.end() == ExitCode.INTERRUPTED
     assert world.journal.status().state == "asked"
     assert world.judge()["repeated"] == 0
 

@@ -220,6 +220,22 @@ CASES = [
         ["warning DriverGone", "event DriverStarted", "warning OutOfMemory"],
     ),
     Case(
+        "the driver was asked to end, by its kubelet for example: it has not drained",
+        lambda c: c.change(
+            "words-driver-1",
+            phase=PodPhase.FAILED,
+            ready=False,
+            exit_code=int(ExitCode.INTERRUPTED),
+            message="asked: stopped behind window 7",
+        ),
+        [
+            "create ConfigMap words-driver-2",
+            "create Pod words-driver-2",
+            "delete words-driver-1",
+        ],
+        ["warning DriverGone", "event DriverStarted", "warning PodFailed"],
+    ),
+    Case(
         "all is drained",
         lambda c: c.change("words-driver-1", phase=PodPhase.SUCCEEDED, ready=False, exit_code=0),
         [],

@@ -13,17 +13,19 @@ import urllib.request
 import pytest
 
 from millrace.engine.jobs.session import SHIPPED, SessionSettings, session_conf
+from millrace.errors import ExitCode
 from millrace.homes import pods
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
 from millrace.pods import __main__ as entry
 from millrace.pods import executor
-from millrace.pods.driver import readiness
+from millrace.pods.driver import pod_code, readiness
 from millrace.pods.health import Answer, Beat, serve
 from millrace.pods.identity import Identity, PodError, derived, passwords
 from millrace.pods.logs import JsonLines
 from millrace.pods.spark import cluster_conf
 from millrace.pods.termination import LONGEST, tell_end
+from millrace.protocol.events import STOP_CODES, StopKind
 from millrace_e2e.podprocess import PASSWORD, environment, make_secret
 
 IDENTITY = Identity("words", "default", "words-driver-3", "10.1.2.3")
@@ -127,6 +129,19 @@ RUNNING = {"state": "running", "execution": 4, "phase": "open", "spark": "runnin
 )
 def test_a_driver_is_ready_when_windows_can_be_run(changed, text):
     assert readiness(Status(**RUNNING | changed)) == Answer(not changed, text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (StopKind.DRAINED, ExitCode.OK),
+        (StopKind.ASKED, ExitCode.INTERRUPTED),
+        (StopKind.FENCED, ExitCode.FENCED),
+        (StopKind.LOST, ExitCode.STATE_LOST),
+    ],
+)
+def test_a_driver_that_was_asked_to_end_has_not_drained(kind, expected):
+    assert pod_code(STOP_CODES[kind], Status(state=kind.value)) == expected
 
 
 def test_a_log_line_with_an_error_is_one_line():

@@ -25,6 +25,7 @@ from millrace.pods.identity import Identity, passwords, private_files, private_s
 from millrace.pods.logs import start_logs
 from millrace.pods.spark import cluster_conf, new_nonce, share_secrets
 from millrace.pods.termination import tell_end
+from millrace.protocol.events import StopKind
 from millrace.protocol.types import Phase
 from millrace.topology.model import StreamTopology
 
@@ -91,7 +92,13 @@ def _run(options: argparse.Namespace) -> int:
     code = process.run()
     status = process.status
     tell_end(f"{status.state}: {status.reason}" if status.reason else str(status.state))
-    return code
+    return pod_code(code, status)
+
+
+def pod_code(code: int, status: Status) -> int:
+    """The exit code of the pod's container. 0 says that all input is drained: a driver that was
+    asked to end, by whomever, has not done what it was started for, and another one follows."""
+    return ExitCode.INTERRUPTED if status.state == StopKind.ASKED.value else code
 
 
 def _answer(process: DriverProcess, beat: Beat, port: int) -> None:
