@@ -678,6 +678,13 @@ def _given(cluster: Cluster) -> tuple[Any, Any]:
     return SETTINGS, Moment(cluster.now, "p" * 48, "k" * 48)
 
 
+def test_nobody_is_lost_where_nothing_is_known_of_nodes():
+    cluster = settled()
+    cluster.change("words-driver-1", node="node-9")
+    cluster.change("words-acker-0", node="node-9")
+    assert summary(plan(replace(cluster.observed(), nodes=None), *_given(cluster)).actions) == []
+
+
 def test_older_drivers_end():
     cluster = settled()
     vanish("words-driver-1")(cluster)

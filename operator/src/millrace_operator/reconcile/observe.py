@@ -99,7 +99,8 @@ class Child:
 class Observed:
     """Everything that a plan is made of.
 
-    ``nodes`` says of each node whether it answers. ``view`` is what the store holds, None before
+    ``nodes`` says of each node that pods name whether it answers; one that is not in it is gone.
+    None: nothing is known of nodes, and no pod counts as lost. ``view`` is what the store holds, None before
     the first driver wrote one; ``proposal`` what was last proposed to the driver; ``told`` the
     figures of a driver, which it wrote before that view was read; ``own_server`` the server that
     the topology names itself. ``window`` is the last sealed one that the driver
@@ -109,7 +110,7 @@ class Observed:
 
     resource: Resource
     pods: tuple[Pod, ...] = ()
-    nodes: Mapping[str, bool] = field(default_factory=dict)
+    nodes: Mapping[str, bool] | None = None
     children: tuple[Child, ...] = ()
     accepted: Accepted | None = None
     view: View | None = None
@@ -131,7 +132,9 @@ class Observed:
 
     def lost(self, pod: Pod) -> bool:
         """Whether its node does not answer, or is not there any more: it may run or be dead."""
-        return pod.node is not None and not self.nodes.get(pod.node, False)
+        if pod.node is None or self.nodes is None:
+            return False
+        return not self.nodes.get(pod.node, False)
 
     def alive(self, pod: Pod) -> bool:
         """Whether it runs as far as anyone knows and is to go on doing so."""
