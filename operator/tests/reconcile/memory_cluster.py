@@ -104,7 +104,6 @@ class Cluster:
     def reconcile(self, crash_after: int | None = None) -> tuple[Action, ...]:
         """One plan, carried out up to the action at which the operator dies."""
         made = plan(self.observed(), SETTINGS, Moment(self.now, "p" * 48, "k" * 48))
-        self.refusals = {}
         for number, action in enumerate(made.actions):
             if number == crash_after:
                 raise CrashError
@@ -148,6 +147,7 @@ class Cluster:
             if (kind, name) not in self.children:
                 self._put(manifest)
             return
+        self.refusals.pop(name, None)
         if name in self.refused:
             self.refusals[name] = self.refused[name]
             return

@@ -695,6 +695,39 @@ def test_older_drivers_end():
     assert done(cluster) == ["delete words-driver-1"]
 
 
+def test_a_driver_that_is_refused_again_and_again_is_tried_less_and_less_often():
+    cluster = settled()
+    del cluster.pods["words-driver-1"]
+    cluster.refused = {f"words-driver-{number}": "quota" for number in range(2, 99)}
+    waits: list[float] = []
+    for _ in range(40):
+        made = plan(cluster.observed(), *_given(cluster))
+        cluster.reconcile()
+        if made.wait_s is None:
+            continue
+        assert not any(word.startswith("create") for word in summary(made.actions))
+        assert conditions(cluster)["SparkRunning"][1] == "PodRefused"
+        waits.append(made.wait_s)
+        cluster.now += timedelta(seconds=made.wait_s)
+    assert waits[:6] == [0.2, 0.5, 1.0, 2.0, 5.0, 10.0]
+    assert set(waits[6:]) == {10.0}
+    cluster.refused.clear()
+    cluster.settle()
+    assert conditions(cluster)["Ready"][0] == "True"
+
+
+def test_a_driver_that_is_deleted_as_soon_as_it_is_there_is_started_less_and_less_often():
+    cluster = settled()
+    waits = []
+    for _ in range(12):
+        cluster.pods = {n: p for n, p in cluster.pods.items() if "driver" not in n}
+        made = plan(cluster.observed(), *_given(cluster))
+        cluster.reconcile()
+        waits.append(made.wait_s)
+        cluster.now += timedelta(seconds=made.wait_s or 0)
+    assert [wait for wait in waits if wait][:3] == [0.2, 0.5, 1.0]
+
+
 def test_a_quota_is_told_by_its_words():
     cluster = Cluster()
     cluster.refused["words-driver-1"] = 'exceeded quota: pods, "small"'

@@ -90,7 +90,9 @@ class DriverStatus(Part):
     restored_window: Number | None = Field(
         None, description="Sealed window from which that driver went on."
     )
-    failed_pod: str | None = Field(None, description="Uid of the last pod that failed.")
+    failed_pod: str | None = Field(
+        None, description="Uid of the last pod that failed, or the name of one that is gone."
+    )
     exit_code: int | None = Field(
         None, ge=-256, le=255, description="Exit code of the last driver that failed."
     )

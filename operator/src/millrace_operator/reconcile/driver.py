@@ -22,7 +22,7 @@ from typing import assert_never
 from millrace.errors import ExitCode
 from millrace.homes.accepted import Accepted
 from millrace.homes.pods import Role
-from millrace.homes.restarts import FINAL_CODES, Again, GiveUp, Restarts
+from millrace.homes.restarts import DELAYS_S, FINAL_CODES, Again, GiveUp, Restarts
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import DriverStatus
 from millrace_operator.api.settings import OperatorSettings
@@ -103,9 +103,7 @@ def _plan_current(
     observed: Observed, wanted: Wanted, status: DriverStatus, pod: Pod | None, now: datetime
 ) -> DriverPlan:
     if pod is None:
-        refused = wanted.owner.child(f"driver-{status.number}") in observed.refusals
-        # Of one that the API server did not take the refusal is told, not that it is gone.
-        return _start(observed, wanted, status, None, quiet=refused)
+        return _after_absence(observed, wanted, status, now)
     changed = pod.fingerprint != fingerprint(wanted.accepted)
     if pod.deleting or observed.lost(pod):
         return _start(observed, wanted, status, pod)
@@ -124,6 +122,34 @@ def _plan_current(
             return DriverPlan(told, (), ending)
 
 
+def _after_absence(
+    observed: Observed, wanted: Wanted, status: DriverStatus, now: datetime
+) -> DriverPlan:
+    """The newest pod was not taken by the API server, or is gone: a life without progress, unless
+    windows were sealed. The first one is followed at once."""
+    if status.number == 0:
+        return _start(observed, wanted, status, None)
+    name = wanted.owner.child(f"driver-{status.number}")
+    if status.failed_pod != name:
+        progressed = (observed.window or 0) > (status.restored_window or 0)
+        fruitless = 0 if progressed else status.fruitless
+        delay_s = DELAYS_S[min(fruitless, len(DELAYS_S) - 1)]
+        retry_at = rfc3339(now + timedelta(seconds=delay_s))
+        judged = {"failed_pod": name, "fruitless": fruitless + 1, "retry_at": retry_at}
+        status = status.model_copy(update=judged)
+    left_s = _left_s(status, now)
+    if left_s > 0:
+        return DriverPlan(status, wait_s=left_s)
+    # Of one that the API server did not take the refusal is told, not that it is gone.
+    return _start(observed, wanted, status, None, quiet=name in observed.refusals)
+
+
+def _left_s(status: DriverStatus, now: datetime) -> float:
+    if status.retry_at is None:
+        return 0.0
+    return (datetime.fromisoformat(status.retry_at) - now).total_seconds()
+
+
 def _after_failure(
     observed: Observed, wanted: Wanted, status: DriverStatus, pod: Pod, now: datetime
 ) -> DriverPlan:
@@ -138,7 +164,7 @@ def _after_failure(
         )
         said = f": {pod.message}" if pod.message else ""
         return DriverPlan(status, gave_up=Trouble("DriverGaveUp", text + said))
-    left_s = (datetime.fromisoformat(status.retry_at) - now).total_seconds()
+    left_s = _left_s(status, now)
     if left_s > 0:
         return DriverPlan(status, wait_s=left_s)
     return _start(observed, wanted, status, pod)

@@ -100,12 +100,12 @@ class Observed:
     """Everything that a plan is made of.
 
     ``nodes`` says of each node that pods name whether it answers; one that is not in it is gone.
-    None: nothing is known of nodes, and no pod counts as lost. ``view`` is what the store holds, None before
-    the first driver wrote one; ``proposal`` what was last proposed to the driver; ``told`` the
-    figures of a driver, which it wrote before that view was read; ``own_server`` the server that
-    the topology names itself. ``window`` is the last sealed one that the driver
-    told. ``refusals`` are children that the API server did not take at the last attempt, for a
-    quota for example, with what it said. ``resync``: it is time to apply also what is unchanged.
+    None: nothing is known of nodes, and no pod counts as lost. ``view`` is what the store holds,
+    None before the first driver wrote one; ``proposal`` what was last proposed to the driver;
+    ``told`` the figures of a driver, which it wrote before that view was read; ``own_server`` the
+    server that the topology names itself. ``window`` is the last sealed one that the driver told.
+    ``refusals`` are children that the API server did not take when it was last asked for them, for
+    a quota for example, with what it said. ``resync``: it is time to apply also what is unchanged.
     """
 
     resource: Resource
