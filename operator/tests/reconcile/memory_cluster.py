@@ -76,6 +76,8 @@ class Cluster:
     now: datetime = START
     events: list[Announce] = field(default_factory=list)
     created: list[str] = field(default_factory=list)
+    uid: str = "uid-1"
+    earlier: dict[str, Pod | Child] = field(default_factory=dict)
     told: Status | None = None
     heard: Proposal | None = None
     released: set[str | None] = field(default_factory=set)
@@ -86,7 +88,7 @@ class Cluster:
     def observed(self) -> Observed:
         document = {"metadata": {"annotations": self.annotations}, "spec": copy.deepcopy(self.spec)}
         resource = Resource(
-            "words", "default", "uid-1", self.generation, document, self.status, self.deleting
+            "words", "default", self.uid, self.generation, document, self.status, self.deleting
         )
         return Observed(
             resource,
@@ -99,6 +101,7 @@ class Cluster:
             window=self.window,
             refusals=dict(self.refusals),
             told=self.told,
+            strangers=tuple(self.earlier),
         )
 
     def reconcile(self, crash_after: int | None = None) -> tuple[Action, ...]:
@@ -135,6 +138,7 @@ class Cluster:
     def _put(self, manifest: dict[str, Any]) -> None:
         kind, metadata = manifest["kind"], manifest["metadata"]
         key = (kind, metadata["name"])
+        assert " ".join(key) not in self.earlier, f"{key} is adopted"
         uid = self.children[key].uid if key in self.children else self._uid()
         digest = metadata.get("annotations", {}).get(DIGEST, "")
         self.children[key] = Child(kind, metadata["name"], uid, digest)
@@ -143,6 +147,7 @@ class Cluster:
 
     def _create(self, manifest: dict[str, Any]) -> None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
+        assert f"{kind} {name}" not in self.earlier, f"{kind} {name} is taken"
         if kind != "Pod":
             if (kind, name) not in self.children:
                 self._put(manifest)
@@ -209,6 +214,15 @@ class Cluster:
     def change(self, name: str, **what: Any) -> None:
         self.pods[name] = replace(self.pods[name], **what)
 
+    def recreate(self) -> None:
+        """A user deletes the topology and makes it again; what belonged to it is there for now."""
+        left: dict[str, Pod | Child] = {f"Pod {name}": pod for name, pod in self.pods.items()}
+        left |= {f"{kind} {name}": child for (kind, name), child in self.children.items()}
+        pods, children = dict[str, Pod](), dict[tuple[str, str], Child]()
+        self.earlier, self.pods, self.children = left, pods, children
+        self.accepted = self.view = self.proposal = self.told = self.heard = self.window = None
+        self.status, self.uid = TopologyStatus(), "uid-2"
+
     def edit(self, **spec: Any) -> None:
         self.spec = {**self.spec, **spec}
         self.generation += 1
@@ -225,7 +239,7 @@ class Cluster:
             self.heard = self.proposal
         target = self.heard.members
         if self.view is None:
-            one = View("uid-1", 1, 1, Phase.OPEN, execution, target, target, 1, ())  # type: ignore[arg-type]
+            one = View(self.uid, 1, 1, Phase.OPEN, execution, target, target, 1, ())  # type: ignore[arg-type]
             self.view, self.window = one, 1
         self.view = replace(self.view, execution=execution)  # type: ignore[arg-type]
         self.window = (self.window or 0) + 1

@@ -12,7 +12,7 @@ from memory_cluster import SETTINGS, SPEC, Cluster, CrashError, summary
 
 from millrace.errors import ExitCode
 from millrace_operator.api.resources import Phase
-from millrace_operator.reconcile.observe import PAUSED, Moment, PodPhase
+from millrace_operator.reconcile.observe import PAUSED, Child, Moment, PodPhase
 from millrace_operator.reconcile.plan import DIGEST, plan
 from millrace_operator.reconcile.troubles import REASONS
 
@@ -683,6 +683,36 @@ def test_nobody_is_lost_where_nothing_is_known_of_nodes():
     cluster.change("words-driver-1", node="node-9")
     cluster.change("words-acker-0", node="node-9")
     assert summary(plan(replace(cluster.observed(), nodes=None), *_given(cluster)).actions) == []
+
+
+def test_a_topology_that_is_made_again_adopts_nothing_of_the_earlier_one():
+    cluster = settled()
+    cluster.recreate()
+    while cluster.earlier:
+        assert done(cluster) == []
+        assert conditions(cluster)["Ready"] == ("False", "NamesTaken")
+        made = plan(cluster.observed(), *_given(cluster))
+        assert made.wait_s is not None
+        cluster.earlier.popitem()
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+    assert cluster.status.driver.number == 1
+    assert cluster.view.uid == cluster.uid
+
+
+def test_a_secret_that_was_there_before_is_named_and_not_used():
+    cluster = Cluster()
+    cluster.earlier["Secret words-secret"] = Child("Secret", "words-secret", "foreign")
+    assert done(cluster) == []
+    (stalled,) = (c for c in cluster.status.conditions if c.type == "Stalled")
+    assert (stalled.status.value, stalled.reason) == ("True", "NamesTaken")
+    assert "Secret words-secret" in stalled.message
+
+
+def test_a_topology_that_runs_is_not_held_up_by_strangers():
+    cluster = settled()
+    cluster.earlier["Pod words-acker-9"] = cluster.pods["words-acker-0"]
+    assert cluster.reconcile() == ()
 
 
 def test_older_drivers_end():

@@ -106,6 +106,8 @@ class Observed:
     server that the topology names itself. ``window`` is the last sealed one that the driver told.
     ``refusals`` are children that the API server did not take when it was last asked for them, for
     a quota for example, with what it said. ``resync``: it is time to apply also what is unchanged.
+    ``strangers`` ("Pod words-state-0") have a child's name and another owner, an earlier resource
+    of the topology's name for example; they are nowhere else in this.
     """
 
     resource: Resource
@@ -120,6 +122,7 @@ class Observed:
     refusals: Mapping[str, str] = field(default_factory=dict)
     resync: bool = False
     told: Status | None = None
+    strangers: tuple[str, ...] = ()
 
     def of(self, component: Role) -> tuple[Pod, ...]:
         """The pods of a component, by their number."""

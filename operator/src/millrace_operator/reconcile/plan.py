@@ -66,6 +66,10 @@ DIGEST = "millrace.dev/digest"
 """Annotation of an applied child: a digest of what it was applied with."""
 
 
+STRANGERS_S = 2.0
+"""How often what an earlier resource left behind is looked at: nobody tells that it is gone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``actions`` in order. ``wait_s``: look again after so long, even if nothing is seen."""
@@ -83,12 +87,13 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         return Plan(tuple(_told(observed, paused_status(observed, moment.now), [])))
     owner = Owner(resource.name, resource.namespace, resource.uid, settings.version)
     edit = edited(resource, observed.accepted)
-    lost = _lost_store(observed, owner)
+    lost = _lost_store(observed, owner) or _taken_names(observed)
     if edit.accepted is None or edit.topology is None or lost is not None:
         stalled = lost or Trouble("InvalidTopology", edit.text)
         standing = Standing(Sizes(0, 0), 0, resource.status.driver, stalled)
         status = status_of(observed, owner, standing, moment.now)
-        return Plan(tuple(_told(observed, status, [])))
+        again_s = STRANGERS_S if observed.strangers else None
+        return Plan(tuple(_told(observed, status, [])), again_s)
     wanted = Wanted(owner, settings, edit.topology, edit.accepted)
     driver = plan_driver(observed, wanted, moment.now)
     size = sizes(edit.topology)
@@ -138,6 +143,20 @@ def _lost_store(observed: Observed, owner: Owner) -> Trouble | None:
         return None
     text = f"{' and '.join(gone)} is gone, which the state depends on; bring it back from a copy"
     return Trouble("StoreLost", text)
+
+
+def _taken_names(observed: Observed) -> Trouble | None:
+    """Before anything of a topology is made: what has the names of its children and is not its own.
+    It would lend the topology a password that others know, and go when its own owner goes."""
+    if not observed.strangers or newest(observed) > 0:
+        return None
+    few = ", ".join(observed.strangers[:3])
+    more = f" and {len(observed.strangers) - 3} more" if len(observed.strangers) > 3 else ""
+    text = (
+        f"{few}{more} belong to an earlier resource of this name or to something else; nothing is "
+        "made until they are gone: wait, or delete them"
+    )
+    return Trouble("NamesTaken", text)
 
 
 def _stores(observed: Observed, owner: Owner, edit: Edited, moment: Moment) -> Iterator[Action]:
