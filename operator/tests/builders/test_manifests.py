@@ -42,6 +42,9 @@ def topology(**spec: Any) -> StreamTopology:
     )
 
 
+EXECUTING = topology(spark={"executors": {"instances": 2}})
+
+
 def accepted(model: StreamTopology) -> Any:
     return accept(None, model.model_dump(by_alias=True, mode="json", exclude_none=True))
 
@@ -75,7 +78,7 @@ def children() -> list[dict[str, Any]]:
     model = topology(stateServers={"replicas": 3, "copies": 2})
     return [
         *pods(),
-        *access(OWNER),
+        *access(OWNER, EXECUTING),
         *services(OWNER),
         *budgets(OWNER, model, 2),
         *policies(OWNER, "system"),
@@ -177,7 +180,7 @@ def test_nobody_speaks_to_ackers():
 
 
 def test_roles_are_bounded_by_names_where_kubernetes_can():
-    roles = named(access(OWNER), "Role")
+    roles = named(access(OWNER, EXECUTING), "Role")
     (acker,) = roles["words-acker"]["rules"]
     assert (acker["resourceNames"], acker["verbs"]) == (["words-view"], ["get", "watch"])
     driver = roles["words-driver"]["rules"]
@@ -186,14 +189,19 @@ def test_roles_are_bounded_by_names_where_kubernetes_can():
     unbounded = [r["resources"] for r in driver if "resourceNames" not in r]
     assert unbounded == [["pods"]]
     assert not any("create" in r["verbs"] for r in driver if "configmaps" in r["resources"])
-    bindings = named(access(OWNER), "RoleBinding")
+    bindings = named(access(OWNER, EXECUTING), "RoleBinding")
     for name, binding in bindings.items():
         assert binding["roleRef"]["name"] == name
         assert binding["subjects"][0]["name"] == name
-    accounts = set(named(access(OWNER), "ServiceAccount"))
+    accounts = set(named(access(OWNER, EXECUTING), "ServiceAccount"))
     used = {p["spec"].get("serviceAccountName") for p in pods()} - {None}
     assert used == accounts
     assert pods()[0]["spec"]["automountServiceAccountToken"] is False
+
+
+def test_a_driver_without_executors_may_do_nothing_to_pods():
+    driver = named(access(OWNER, topology()), "Role")["words-driver"]["rules"]
+    assert [rule["resources"] for rule in driver] == [["configmaps"]]
 
 
 @pytest.mark.parametrize(
@@ -242,9 +250,9 @@ def test_secrets_are_nowhere_but_in_their_own_object():
         (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == "secret"]
         assert volume["secret"]["secretName"] == names.secret("words")
         assert volume["secret"]["defaultMode"] == 0o440
-        server = pod["metadata"]["labels"][names.ROLE_LABEL] == "state-server"
+        alone = pod["metadata"]["labels"][names.ROLE_LABEL] in ("state-server", "acker")
         keys = [item["key"] for item in volume["secret"].get("items", [])]
-        assert keys == (["password"] if server else [])
+        assert keys == (["password"] if alone else [])
 
 
 def test_what_a_driver_is_told_never_changes_and_is_checked():

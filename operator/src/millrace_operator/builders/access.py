@@ -1,8 +1,9 @@
 """Service accounts of pods, and the least that they may do.
 
 State servers and executors ask nothing of the API server and have no account. The driver makes and
-ends its executors; the view, and what it is told, it reads and replaces by name: the operator has
-made these maps, since creation cannot be bounded by name in Kubernetes.
+ends its executors, where there are to be any: for that it has a right to all pods of the namespace.
+The view, and what it is told, it reads and replaces by name: the operator has made these maps,
+since creation cannot be bounded by name in Kubernetes.
 """
 
 from __future__ import annotations
@@ -10,29 +11,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millrace.homes.pods import view_map
+from millrace.topology.model import StreamTopology
 from millrace_operator.builders.documents import filled_maps
 from millrace_operator.builders.naming import Manifest, Owner
 
 _ROLES = "rbac.authorization.k8s.io"
 
 
-def access(owner: Owner) -> list[Manifest]:
+def access(owner: Owner, topology: StreamTopology) -> list[Manifest]:
     """Accounts, roles and bindings of all components."""
     return [
-        *_account(owner, "driver", _driver_rules(owner)),
+        *_account(owner, "driver", _driver_rules(owner, topology)),
         *_account(
             owner, "acker", [_rule(["configmaps"], ["get", "watch"], [view_map(owner.name)])]
         ),
     ]
 
 
-def _driver_rules(owner: Owner) -> list[Manifest]:
+def _driver_rules(owner: Owner, topology: StreamTopology) -> list[Manifest]:
     own = list(filled_maps(owner))
     lifecycle = ["create", "get", "list", "watch", "patch", "delete", "deletecollection"]
-    return [
-        _rule(["configmaps"], ["get", "watch", "update", "patch"], own),
-        _rule(["pods"], lifecycle),
-    ]
+    rules = [_rule(["configmaps"], ["get", "watch", "update", "patch"], own)]
+    if topology.spec.spark.executors.instances > 0:
+        rules.append(_rule(["pods"], lifecycle))
+    return rules
 
 
 def _account(owner: Owner, component: str, rules: list[Manifest]) -> list[Manifest]:

@@ -43,7 +43,7 @@ def acker_pod(owner: Owner, settings: OperatorSettings, index: int) -> Manifest:
     role = Role.ACKER
     container = _container(owner, settings, role, settings.runtime_image, settings.acker)
     container["ports"] = _ports(health=names.HEALTH_PORT)
-    spec = _spec(owner, settings, role, container)
+    spec = _spec(owner, settings, role, container, [names.PASSWORD_KEY])
     spec["serviceAccountName"] = owner.child("acker")
     spec["topologySpreadConstraints"] = [_spread(owner, role)]
     return owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec})

@@ -187,7 +187,7 @@ def _children(
 ) -> Iterator[Action]:
     """Apply what changed, delete what is not needed any more."""
     manifests = [
-        *access(owner),
+        *access(owner, topology),
         *services(owner),
         *policies(owner, settings.namespace),
         *budgets(owner, topology, size.ackers),
