@@ -61,7 +61,7 @@ def executor(**spec: Any) -> dict[str, Any]:
 def pods() -> list[dict[str, Any]]:
     coded = topology(code={"configMap": "modules"})
     return [
-        state_server_pod(OWNER, SETTINGS, 0),
+        state_server_pod(OWNER, SETTINGS, topology(), 0),
         acker_pod(OWNER, SETTINGS, 1),
         driver_pod(OWNER, SETTINGS, coded, 2, "f"),
     ]
@@ -202,6 +202,24 @@ def test_roles_are_bounded_by_names_where_kubernetes_can():
 def test_a_driver_without_executors_may_do_nothing_to_pods():
     driver = named(access(OWNER, topology()), "Role")["words-driver"]["rules"]
     assert [rule["resources"] for rule in driver] == [["configmaps"]]
+
+
+@pytest.mark.parametrize(
+    ("state", "most", "pod"),
+    [
+        ({}, 768 << 20, "1024Mi"),
+        ({"memory": "4g"}, 4 << 30, "5462Mi"),
+        ({"memory": "64m"}, 64 << 20, "86Mi"),
+    ],
+)
+def test_a_state_server_has_the_memory_that_the_topology_says(state: Any, most: int, pod: str):
+    (container,) = state_server_pod(OWNER, SETTINGS, topology(stateServers=state), 0)["spec"][
+        "containers"
+    ]
+    (limit,) = [v["value"] for v in container["env"] if v["name"] == names.MAX_MEMORY]
+    assert int(limit) == most
+    memory = {container["resources"][kind]["memory"] for kind in ("limits", "requests")}
+    assert memory == {pod}
 
 
 @pytest.mark.parametrize(

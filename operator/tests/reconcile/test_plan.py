@@ -11,7 +11,9 @@ import pytest
 from memory_cluster import SETTINGS, SPEC, Cluster, CrashError, summary
 
 from millrace.errors import ExitCode
+from millrace.homes.pods import MAX_MEMORY
 from millrace_operator.api.resources import Phase
+from millrace_operator.reconcile.actions import Create
 from millrace_operator.reconcile.observe import PAUSED, Child, Moment, PodPhase
 from millrace_operator.reconcile.plan import DIGEST, plan
 from millrace_operator.reconcile.troubles import REASONS
@@ -304,6 +306,12 @@ CASES = [
         ["event EditedInPlace"],
     ),
     Case(
+        "other memory for state servers: for those that are made from now on",
+        lambda c: c.edit(stateServers={"replicas": 3, "copies": 2, "memory": "4g"}),
+        ["apply ConfigMap words-accepted"],
+        ["event EditedInPlace", "warning StateServersKeepMemory"],
+    ),
+    Case(
         "another graph",
         lambda c: c.edit(parallelism=5),
         ["apply ConfigMap words-accepted", "delete words-driver-1"],
@@ -439,6 +447,28 @@ def test_a_server_that_is_to_leave_and_came_back_is_a_member_once_more():
     assert done(cluster) == ["propose state-0 state-1 acker-0 acker-1"]
     cluster.drive()
     assert done(cluster) == ["delete words-state-2"]
+
+
+def test_a_state_server_that_is_deleted_comes_back_with_the_memory_asked_for_now():
+    cluster = settled()
+    cluster.edit(stateServers={"replicas": 3, "copies": 2, "memory": "4g"})
+    cluster.reconcile()
+    del cluster.pods["words-state-1"]
+    (pod,) = [
+        action.manifest
+        for action in cluster.reconcile()
+        if isinstance(action, Create) and action.manifest["kind"] == "Pod"
+    ]
+    limit = pod["spec"]["containers"][0]["resources"]["limits"]["memory"]
+    assert limit == "5462Mi"
+    assert pods_bytes(pod) == 4 << 30
+    cluster.settle()
+    assert conditions(cluster)["Ready"][0] == "True"
+
+
+def pods_bytes(pod: Any) -> int:
+    variables = pod["spec"]["containers"][0]["env"]
+    return next(int(v["value"]) for v in variables if v["name"] == MAX_MEMORY)
 
 
 def test_a_server_that_came_back_while_the_others_had_its_state_leaves():

@@ -7,11 +7,13 @@ with its file a state server goes on as a new incarnation. A driver's pod is one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from millrace.homes import pods as names
 from millrace.homes.pods import Role
 from millrace.topology.model import StreamTopology
+from millrace.topology.scalars import memory_bytes
 from millrace_operator.api.settings import OperatorSettings, Quantity
 from millrace_operator.builders.naming import FINGERPRINT, Manifest, Owner
 
@@ -24,11 +26,13 @@ _DATA_SHARE = 0.75
 """Of a state server's memory; the rest is for the rewriting of its file."""
 
 
-def state_server_pod(owner: Owner, settings: OperatorSettings, index: int) -> Manifest:
+def state_server_pod(
+    owner: Owner, settings: OperatorSettings, topology: StreamTopology, index: int
+) -> Manifest:
     """State server ``index``: its file lives as long as the pod."""
-    role, size = Role.STATE_SERVER, settings.state_server
+    role, most = Role.STATE_SERVER, data_bytes(settings, topology)
+    size = Quantity(settings.state_server.cpu, math.ceil(most / _DATA_SHARE / (1 << 20)))
     container = _container(owner, settings, role, settings.state_image, size)
-    most = int(size.memory_mi * _DATA_SHARE) << 20
     container["env"].append(_variable(names.MAX_MEMORY, str(most)))
     container["ports"] = _ports(state=names.STATE_PORT, health=names.HEALTH_PORT)
     spec = _spec(owner, settings, role, container, [names.PASSWORD_KEY])
@@ -36,6 +40,15 @@ def state_server_pod(owner: Owner, settings: OperatorSettings, index: int) -> Ma
     spec["automountServiceAccountToken"] = False
     spec["topologySpreadConstraints"] = [_spread(owner, role)]
     return owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec})
+
+
+def data_bytes(settings: OperatorSettings, topology: StreamTopology) -> int:
+    """The most that a state server's data may take: what the topology says, or what the operator
+    gives a server without a word."""
+    asked = topology.spec.state_servers.memory
+    if asked is not None:
+        return memory_bytes(asked)
+    return int(settings.state_server.memory_mi * _DATA_SHARE) << 20
 
 
 def acker_pod(owner: Owner, settings: OperatorSettings, index: int) -> Manifest:

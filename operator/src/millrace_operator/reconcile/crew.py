@@ -62,9 +62,10 @@ def plan_ackers(
 
 
 def plan_servers(
-    observed: Observed, owner: Owner, settings: OperatorSettings, count: int
+    observed: Observed, owner: Owner, settings: OperatorSettings, topology: StreamTopology
 ) -> list[Action]:
     """The same for state servers, which the view protects."""
+    count = sizes(topology).servers
     pods = observed.of(Role.STATE_SERVER)
     there = {pod.index for pod in pods}
     actions: list[Action] = []
@@ -72,7 +73,8 @@ def plan_servers(
         if pod.ended or not may_be_needed(observed, pod):
             actions += _ended(observed, pod, unwanted=pod.index >= count)
     missing = [index for index in range(count) if index not in there]
-    return [*actions, *(Create(state_server_pod(owner, settings, index)) for index in missing)]
+    made = (state_server_pod(owner, settings, topology, index) for index in missing)
+    return [*actions, *(Create(pod) for pod in made)]
 
 
 def holds_state(observed: Observed, pod: Pod) -> bool:

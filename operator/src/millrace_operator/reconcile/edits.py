@@ -27,6 +27,7 @@ IN_PLACE = frozenset(
         "spec.ackers.replicas",
         "spec.ackers.min",
         "spec.ackers.max",
+        "spec.stateServers.memory",
         "spec.stateServers.replicas",
         "spec.suspend",
     }

@@ -117,7 +117,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         *_stores(observed, owner, edit, moment),
         *_told(observed, status, events),
         *_children(observed, owner, settings, edit.topology, size),
-        *plan_servers(observed, owner, settings, size.servers),
+        *plan_servers(observed, owner, settings, edit.topology),
         *plan_ackers(observed, owner, settings, size.ackers),
         *driver.actions,
         *([Propose(proposed)] if proposed not in (None, observed.proposal) else []),
@@ -221,13 +221,30 @@ def _stalled(edit: Edited, driver: DriverPlan) -> Trouble | None:
 def _edit_events(observed: Observed, edit: Edited) -> list[Announce]:
     match edit.kind:
         case EditKind.IN_PLACE:
-            return [Announce("EditedInPlace", f"without a restart: {edit.text}")]
+            edited_in_place = Announce("EditedInPlace", f"without a restart: {edit.text}")
+            return [edited_in_place, *_kept_memory(observed, edit)]
         case EditKind.RESTART:
             window = observed.window or 0
             text = f"the driver starts again from sealed window {window}: {edit.text}"
             return [Announce("EditedWithRestart", text)]
         case EditKind.FIRST | EditKind.NONE | EditKind.REFUSED | EditKind.INVALID:
             return []
+
+
+def _kept_memory(observed: Observed, edit: Edited) -> list[Announce]:
+    """A pod's memory cannot be changed: other memory is for servers that are made from now on."""
+    was, now = (
+        one.topology["spec"].get("stateServers", {}).get("memory") if one is not None else None
+        for one in (observed.accepted, edit.accepted)
+    )
+    if was == now or not observed.of(Role.STATE_SERVER):
+        return []
+    text = (
+        "state servers that run keep the memory that they have: with spec.stateServers.copies "
+        "above 1 delete one pod at a time, when all others are ready; with one copy ask for more "
+        "spec.stateServers.replicas"
+    )
+    return [Announce("StateServersKeepMemory", text, warning=True)]
 
 
 def _waiting(observed: Observed, size: Sizes) -> str:
