@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from millrace.checked import with_checksum
 from millrace.errors import NewerFormatError
-from millrace.homes import codec
+from millrace.homes import codec, pods
 from millrace.homes.documents import Ask, Proposal, Request, RunEvent, Status
 from millrace.homes.memory import MemoryHome
 from millrace.homes.stores import HomeAwayError
+from millrace.kube.inboxmap import InboxMap
 from millrace.protocol.types import Member
 from millrace.state import journalfiles
 from millrace.state.inboxfiles import InboxFiles
@@ -117,6 +119,27 @@ def test_what_a_newer_release_says_is_an_error_and_a_request_of_it_stays(tmp_pat
     assert list(inboxes().requests()) == []
     assert "request 1.json is left alone" in caplog.text
     assert (tmp_path / "requests" / "1.json").exists()
+
+
+def test_a_proposal_of_a_newer_operator_leaves_the_one_before_in_force(caplog):
+    first, later = Proposal((MEMBER,), ("acker-0",)), Proposal((MEMBER,), ())
+    data = {}
+    inbox = InboxMap(SimpleNamespace(name="words-inbox"), lambda: data)
+
+    def look(document):
+        data[pods.PROPOSAL] = json.dumps(document)
+        return [inbox.proposal() for _ in range(3)]
+
+    assert look(NEWER) == [None] * 3
+    assert look(codec.encode(first)) == [first] * 3
+    unknown = {**codec.encode(first), "zones": {}}
+    del unknown["checksum"]
+    for newer in (NEWER, with_checksum(unknown)):
+        caplog.clear()
+        assert look(newer) == [first] * 3
+        (warning,) = caplog.records
+        assert "words-inbox is left alone" in warning.getMessage()
+    assert look(codec.encode(later)) == [later] * 3
 
 
 def test_a_field_that_this_release_does_not_know_is_of_a_newer_one():

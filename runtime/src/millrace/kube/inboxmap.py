@@ -28,6 +28,8 @@ Data = Mapping[str, str]
 class InboxMap:
     """See ``homes.stores.Inbox``. Tokens are the keys of requests without their prefix.
 
+    A proposal of a newer release, as an operator makes after its upgrade, changes nothing.
+
     ``look`` gives the data of the ConfigMap; a driver, which looks often, gives one that asks the
     API server only where something may have changed (``kube.watching``).
     """
@@ -59,7 +61,13 @@ class InboxMap:
         try:
             return codec.decode(Proposal, text)
         except NewerFormatError as error:
-            raise NewerFormatError(f"ConfigMap {self._map.name}: {error}") from error
+            # The operator is of a newer release, and this driver goes on until it is replaced.
+            log.warning(
+                "the proposal of ConfigMap %s is left alone, the one before stays in force: %s",
+                self._map.name,
+                error,
+            )
+            return self._read
         except checked.DamagedError as error:
             log.warning(
                 "the proposal of ConfigMap %s is ignored: it cannot be read (%s)",
