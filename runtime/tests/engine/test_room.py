@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millrace.clock import SystemClock
@@ -11,8 +13,10 @@ from millrace.engine.driver.statistics import Statistics
 from millrace.engine.driver.stores import Stores
 from millrace.homes.documents import ServerMemory, Status
 from millrace.homes.memory import MemoryJournal
+from millrace.pods.driver import readiness
 from millrace.protocol import events as e
-from millrace.protocol.types import AttemptId, Phase, View
+from millrace.protocol.record import first_record
+from millrace.protocol.types import AttemptId, Phase, Tag, View
 from millrace.redisserver import MemoryUse
 from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
 
@@ -78,5 +82,21 @@ def test_the_proposal_that_is_followed_is_told_when_it_changes():
     journal = MemoryJournal()
     told = Statistics(StatusBoard(journal, SystemClock()), SystemClock())
     for number in (3, None, 4):
-        told.follows(number)
+        told.membership(None, number)
         assert told.status.follows == number
+
+
+def test_a_view_that_moves_is_told_though_no_record_is_committed():
+    journal = MemoryJournal()
+    told = Statistics(StatusBoard(journal, SystemClock()), SystemClock())
+    view = View("u", 1, 1, Phase.OPEN, 1, (), (), 1, ())
+    record = first_record("u", Tag(1, 1, 1, 1))
+    told.committed(record, view)
+    told._board.change(state="running", spark="running")
+    assert readiness(told.status).good
+    told.membership(replace(view, phase=Phase.MOVING, epoch=2), None)
+    assert (told.status.phase, told.status.epoch) == ("moving", 2)
+    assert not readiness(told.status).good
+    assert "the view is moving" in readiness(told.status).text
+    told.membership(replace(view, epoch=2), 1)
+    assert readiness(told.status).good

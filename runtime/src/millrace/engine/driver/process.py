@@ -334,7 +334,8 @@ class DriverProcess:
 
     def _settle(self) -> None:
         self._beat()
-        self._statistics.follows(self._machine.membership.followed())
+        membership = self._machine.membership
+        self._statistics.membership(membership.view, membership.followed())
         self._statistics.settle()
 
     def _failed(self, error: MillraceError) -> None:

@@ -112,10 +112,13 @@ class Statistics:
             self.write()
         self._board.settle()
 
-    def follows(self, proposal: int | None) -> None:
-        """Tell the number of the proposal that the driver follows, as soon as that changes."""
-        if proposal != self._board.status.follows:
-            self._board.change(follows=proposal)
+    def membership(self, view: View | None, follows: int | None) -> None:
+        """Tell where the view stands, and the number of the proposal that the driver follows, as
+        soon as one of them changes: a view that moves for long comes with no record."""
+        told = self._board.status
+        epoch, phase = (view.epoch, view.phase.value) if view is not None else (None, None)
+        if (epoch, phase, follows) != (told.epoch, told.phase, told.follows):
+            self._board.change(epoch=epoch, phase=phase, follows=follows)
             self._board.tell()
 
     def stopped(self, stop: e.Stop) -> None:
