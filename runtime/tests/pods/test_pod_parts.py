@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -110,6 +111,18 @@ def test_health_says_what_is_true_and_why():
     assert ask("/live")[0] == 200
     assert ask("/broken") == (503, "cannot be said; see the log\n")
     assert ask("/elsewhere") == (404, "ask for /live, /broken\n")
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_health_is_told_at_addresses_of_both_kinds(host):
+    if host == "[::1]" and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    server = serve({"/live": lambda: Answer(True, "well")}, 0)
+    url = f"http://{host}:{server.server_address[1]}/live"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert answer.read() == b"well\n"
     server.shutdown()
     server.server_close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -48,6 +49,18 @@ class Beat:
         return Answer(ago_s <= self._within_s, f"went on {ago_s:.1f} s ago")
 
 
+class _Server(ThreadingHTTPServer):
+    """On a cluster of IPv6 alone a pod has no other address."""
+
+    daemon_threads = True
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+
 def serve(questions: Questions, port: int = pods.HEALTH_PORT) -> ThreadingHTTPServer:
     """Answer on all addresses of the pod until the process ends; the server, for its port."""
 
@@ -80,7 +93,6 @@ def serve(questions: Questions, port: int = pods.HEALTH_PORT) -> ThreadingHTTPSe
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the base's name
             log.debug(format, *args)
 
-    server = ThreadingHTTPServer(("", port), Handler)
-    server.daemon_threads = True
+    server = _Server(("", port), Handler)
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
     return server
