@@ -27,18 +27,14 @@ INPUTS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 
 class Store:
-    """Objects by name, as on a state server; counts what is read, and apart from it of which the
-    first bytes are looked at."""
+    """Objects by name, as on a state server; counts what is read."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.read: list[str] = []
-        self.heads: list[str] = []
 
     def load(self, parts: Sequence[Extent]) -> list[bytes]:
-        for part in parts:
-            head = part.start == 0 and part.size is not None and part.size <= 4096
-            (self.heads if head else self.read).append(part.segment.name)
+        self.read += [part.segment.name for part in parts]
         return [part.of(self.objects[part.segment.name]) for part in parts]
 
 
@@ -329,12 +325,9 @@ def test_only_what_a_window_touches_is_loaded() -> None:
     opened = window.open(chain, 1 << first)
     assert store.read == [f"k{k}" for k in range(40) if group_of(k) == first]
     assert not opened.whole
-    assert sorted([*store.read, *store.heads]) == sorted(f"k{k}" for k in range(40))
     store.read.clear()
-    store.heads.clear()
     window.open(chain, 1 << first)
     assert store.read == []
-    assert store.heads == []
     opened = window.open(chain, 1 << first | 1 << second)
     assert store.read == [f"k{k}" for k in range(40) if group_of(k) == second]
     store.read.clear()

@@ -170,8 +170,10 @@ class Chain:
     small_bytes: int = SMALL_BYTES
     objects: dict[str, bytes] = field(default_factory=dict)
     segments: tuple[Segment, ...] = ()
+    read: list[str] = field(default_factory=list)
 
     def load(self, parts: Sequence[Extent]) -> list[bytes]:
+        self.read += [part.segment.name for part in parts]
         return [part.of(self.objects[part.segment.name]) for part in parts]
 
     def window(self, make: Callable[[], Any], mask: int, key: int) -> None:
@@ -214,6 +216,22 @@ def test_other_columns_stop_whatever_a_window_touches(touched: int, small_bytes:
         # Nor the new code once its hook is gone, while there is one object of the old form.
         with pytest.raises(StateSchemaError, match="@migrates"):
             chain.window(lambda: DictState(KEYS, NEW, K), *shard)
+
+
+def test_of_what_has_the_same_columns_nothing_is_read() -> None:
+    chain = Chain()
+    first, second = shards_of(100)
+    now = lambda: today(lambda held: {"n": held["n"]})  # noqa: E731
+    chain.window(lambda: DictState(KEYS, OLD, K), *first)
+    chain.window(lambda: DictState(KEYS, OLD, K), *second)
+    assert chain.read == []
+    chain.window(now, *second)
+    assert sorted(chain.read) == ["0", "1"]  # the first for its columns alone
+    chain.read.clear()
+    # A chain that an earlier release wrote says nothing of columns, which are then read.
+    chain.segments = tuple(replace(segment, columns="") for segment in chain.segments)
+    chain.window(now, *first)
+    assert sorted(chain.read) == ["0", "2"]  # the last one is a base
 
 
 @pytest.mark.parametrize("key_group_count", [K, 4096])

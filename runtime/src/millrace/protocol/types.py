@@ -191,7 +191,8 @@ class Segment:
     """One state blob in the chains of the key groups in the bit mask ``groups``.
 
     A base holds the whole state of its groups, a delta what ``window`` changed. ``digest`` is over
-    its bytes, ``index`` over what lies at the end of a large one and lets a part of it be read.
+    its bytes, ``index`` over what lies at the end of a large one and lets a part of it be read;
+    ``columns`` is over the names and types of its columns, "" where no release has said it.
     """
 
     name: str
@@ -202,6 +203,7 @@ class Segment:
     size_bytes: int = 0
     digest: str = ""
     index: str = ""
+    columns: str = ""
 
 
 @dataclass(frozen=True, slots=True)

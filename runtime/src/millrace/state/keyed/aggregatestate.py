@@ -59,6 +59,7 @@ class AggregateState:
         self._parts = [partial_columns(aggregate, inputs) for aggregate in aggregates]
         self._accumulators = [accumulator_of(part) for parts in self._parts for part in parts]
         self._table = KeyTable([field.type for field in self._keys])
+        self.columns = blobs.digest_of_columns(self.partial_schema, self.kind)
         self._kept_rows = 0
         self._undo: list[tuple[Array, list[tuple[Array, ...]]]] = []
         self._changing = False

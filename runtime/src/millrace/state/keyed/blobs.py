@@ -37,6 +37,9 @@ UPDATED = pa.field("__updated", pa.int64())
 """The last column of an object whose rows have times: that of each row's last update, in
 milliseconds. It is known by its place: a user's column may be called the same."""
 
+_COLUMNS_DIGITS = 12
+"""Enough to tell apart the few forms that a processor ever had; a record has many of them."""
+
 COMPRESS_FROM_BYTES = 32 << 10
 """Smaller objects are not worth compressing."""
 
@@ -69,6 +72,13 @@ def timed(schema: pa.Schema) -> bool | None:
     """Whether the last column of an object has the times of its rows; None: it does not say."""
     said = (schema.metadata or {}).get(_UPDATED)
     return None if said is None else bool(said == b"1")
+
+
+def digest_of_columns(schema: pa.Schema, kind: str) -> str:
+    """Digest of the names and types of a state's columns, without the times of its rows. Equal ones
+    are read alike; of others only the schemas tell."""
+    written = schema.remove_metadata().serialize().to_pybytes()
+    return digest_of(kind.encode() + b"\0" + written)[:_COLUMNS_DIGITS]
 
 
 def kind_of(schema: pa.Schema) -> str:

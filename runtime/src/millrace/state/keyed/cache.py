@@ -17,8 +17,9 @@ A state that is large is loaded by key group, those that a window touches: an en
 of groups and is of the chain as far as it matters for them. It is *whole* when that is all of them,
 and only then may it become a base. Groups are added at ``open``, before the attempt begins.
 
-The columns of all objects of the chain are looked at when a process first opens a state of it, of
+The columns of all objects of the chain are compared when a process first opens a state of it, of
 other key groups', too: where the code cannot read one of them, nothing may be written beside it.
+Only of those that may have others than today's the schema is read.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class State(Protocol):
     """What the cache needs of a state; see ``AggregateState`` and ``DictState``."""
 
     kind: str
+    columns: str
 
     @property
     def size(self) -> int: ...
@@ -142,8 +144,9 @@ class OpenState(Generic[S]):
             compact, blob = True, self.state.base()
         groups = self.key.groups if compact else blob.groups
         size_bytes = len(blob.data)
+        columns = self.state.columns
         segment = Segment(
-            name, window, groups, compact, blob.rows, size_bytes, blob.digest, blob.index
+            name, window, groups, compact, blob.rows, size_bytes, blob.digest, blob.index, columns
         )
         self._entry.wrote = links((*self._chain, segment), self._entry.holds)
         return segment, blob.data
@@ -235,7 +238,11 @@ class StateCache:
         needed = {link.segment.name: link.segment for link in links(chain, -1)}
         known = self._fitting.get(processor, frozenset())
         seen = known | {link.segment.name for link in read}
-        others = [segment for name, segment in needed.items() if name not in seen]
+        others = [
+            segment
+            for name, segment in needed.items()
+            if name not in seen and segment.columns != state.columns
+        ]
         for schema in read_schemas(others, load, state.kind):
             state.check_columns(schema)
         checked = known.union(segment.name for segment in others)

@@ -80,6 +80,7 @@ class DictState:
         nested = any(pa.types.is_nested(field.type) for field in self._columns)
         self.copy: Callable[[Row], Row] = copy.deepcopy if nested else dict
         self.problem_of: Callable[[Row], str | None] = _checker(self._columns)
+        self.columns = blobs.digest_of_columns(self.schema, self.kind)
         self._table = KeyTable([field.type for field in self._keys])
         self._kept_rows = 0
         self._saved: dict[int, Row] = {}
