@@ -328,6 +328,11 @@ def test_pods_are_as_their_contract_says(pod: dict[str, Any]):
     assert given == wanted
     probes = (container["readinessProbe"], container["livenessProbe"])
     assert [p["httpGet"]["path"] for p in probes] == [names.READY_PATH, names.LIVE_PATH]
+    startup = container.get("startupProbe")
+    assert (startup is not None) == (role is names.Role.DRIVER)
+    if startup is not None:
+        assert startup["httpGet"]["path"] == names.LIVE_PATH
+        assert startup["periodSeconds"] * startup["failureThreshold"] == 300
     folders = {m["mountPath"] for m in container["volumeMounts"]}
     assert {names.SECRET_FOLDER, names.WORK_FOLDER, names.SCRATCH_FOLDER} <= folders
     assert (names.CONFIG_FOLDER in folders) == (role is names.Role.DRIVER)

@@ -78,6 +78,8 @@ def driver_pod(
         _variable(names.IMAGE, image),
         _variable(names.IMAGE_PULL_POLICY, settings.pull_policy),
     ]
+    # User code is imported and sources are opened before it can answer.
+    container["startupProbe"] = _probe(names.LIVE_PATH, 2, 5, 150)
     container["ports"] = _ports(
         spark=names.SPARK_DRIVER_PORT, blocks=names.SPARK_BLOCKS_PORT, health=names.HEALTH_PORT
     )
