@@ -232,3 +232,22 @@ def test_nothing_is_closed_twice(told, tmp_path):
     connectors.close()
     connectors.close()
     assert book(tmp_path) == {"made": ["in", "also"], "closed": ["in", "also"]}
+
+
+@pytest.mark.parametrize("ttl", [{}, {"ttl": "1h"}])
+def test_where_state_expires_a_clock_that_is_behind_is_told(told, password, ended, tmp_path, ttl):
+    document = spec()
+    document["spec"]["processors"] = [
+        {
+            "name": "counts",
+            "inputs": [{"from": "in", "key": ["n"]}],
+            "aggregate": {"columns": [{"name": "c", "function": "count"}]},
+            **ttl,
+        }
+    ]
+    document["spec"]["sinks"][0]["inputs"].append({"from": "counts"})
+    driver = DriverProcess(told(document), password, start=no_spark)
+    assert ended(driver) == ExitCode.OK
+    committed = first_record(driver._told.uid, Tag(1, 1, 1, 1))
+    driver._committed(replace(committed, time_ms=1 << 45))
+    assert ("ClockBehind" in (tmp_path / "events.jsonl").read_text()) == bool(ttl)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.clock import SystemClock
+from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.home.journal import StatusBoard
 from millrace.engine.driver.room import Room
-from millrace.engine.driver.statistics import Statistics
+from millrace.engine.driver.statistics import ClockWatch, Statistics
 from millrace.engine.driver.stores import Stores
 from millrace.homes.documents import ServerMemory, Status
 from millrace.homes.memory import MemoryJournal
@@ -100,3 +100,41 @@ def test_a_view_that_moves_is_told_though_no_record_is_committed():
     assert "the view is moving" in readiness(told.status).text
     told.membership(replace(view, epoch=2), 1)
     assert readiness(told.status).good
+
+
+class Wall(Clock):
+    """The wall clock of a machine, in seconds."""
+
+    def __init__(self) -> None:
+        self.at_s = 1_000_000.0
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+
+def test_a_clock_that_is_behind_the_time_of_windows_is_told_once():
+    wall, told = Wall(), []
+    watch = ClockWatch(wall, told.append)
+    record = replace(first_record("u", Tag(1, 1, 1, 1)), sealed=7, time_ms=1_000_000_000)
+    watch.committed(record)
+    wall.at_s -= 59
+    watch.committed(record)
+    assert told == []
+    wall.at_s -= 3_541  # an hour in all
+    for _ in range(3):
+        watch.committed(record)
+    assert [(one.kind, one.warning) for one in told] == [("ClockBehind", True)]
+    assert "3,600 s behind the time of window 7" in told[0].text
+    wall.at_s += 3_590
+    watch.committed(record)  # nearly there: that is no other time
+    wall.at_s -= 3_590
+    watch.committed(record)
+    assert len(told) == 1
+    wall.at_s += 3_600
+    watch.committed(record)
+    wall.at_s -= 100
+    watch.committed(record)
+    assert len(told) == 2

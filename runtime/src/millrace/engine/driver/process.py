@@ -26,7 +26,7 @@ from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.retired import RetiredSinks
 from millrace.engine.driver.room import Room
 from millrace.engine.driver.snapshots import SnapshotPlan, SnapshotTaker
-from millrace.engine.driver.statistics import Statistics
+from millrace.engine.driver.statistics import ClockWatch, Statistics
 from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.runner import AttemptRunner
@@ -155,6 +155,8 @@ class DriverProcess:
         self._spark: Future[StartedSpark] | None = None
         self._runner: AttemptRunner | None = None
         self._statistics = Statistics(StatusBoard(journal, self._clock, told.uid), self._clock)
+        ttl = any(one.ttl is not None for one in topology.spec.processors)
+        self._clock_watch = ClockWatch(self._clock, self._tell) if ttl else None
 
     @property
     def status(self) -> Status:
@@ -346,6 +348,8 @@ class DriverProcess:
         view = self._machine.membership.view
         assert view is not None
         self._statistics.committed(record, view)
+        if self._clock_watch is not None:
+            self._clock_watch.committed(record)
 
     def _point(self, record: Record) -> str:
         return self._statistics.what_changed(record)

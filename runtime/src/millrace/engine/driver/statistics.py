@@ -18,6 +18,9 @@ RATE_WINDOWS = 20
 
 TIMINGS_KEPT = 50
 
+_BEHIND_S = 60.0
+"""Clocks of machines differ by less, where anybody sees to them."""
+
 
 class Statistics:
     """Numbers for people; everything exact in them is copied from the committed record.
@@ -144,3 +147,25 @@ class Statistics:
             return 0.0
         (first_s, first), (last_s, last) = self._recent[0], self._recent[-1]
         return round((last - first) / max(last_s - first_s, 1e-6), 1)
+
+
+class ClockWatch:
+    """Tells of a clock that was set back, or ahead before: the time of windows stands still then,
+    and nothing expires."""
+
+    def __init__(self, clock: Clock, tell: Callable[[e.Notify], object]) -> None:
+        self._clock = clock
+        self._tell = tell
+        self._behind = False
+
+    def committed(self, record: Record) -> None:
+        """To be called with each committed record."""
+        ahead_s = record.time_ms / 1000 - self._clock.now_s()
+        if ahead_s >= _BEHIND_S and not self._behind:
+            text = (
+                f"the clock of the driver's machine is {ahead_s:,.0f} s behind the time of window "
+                f"{record.sealed}; until it has caught up no state expires"
+            )
+            self._tell(e.Notify("ClockBehind", text, warning=True))
+        # Told again only where it had caught up meanwhile.
+        self._behind = ahead_s > 0 if self._behind else ahead_s >= _BEHIND_S
