@@ -211,7 +211,7 @@ def test_words_are_counted_exactly_while_every_kind_of_pod_is_killed(world: Worl
     until(lambda: world.judge()["equal"], "all words are counted", RUN_S)
 
     token = world.inbox.ask(Request(Ask.STOP))
-    assert driver.wait(WAIT_S) == 0
+    assert driver.wait(WAIT_S) == ExitCode.INTERRUPTED
     assert token not in [asked.token for asked in world.inbox.requests()]
     verdict = world.judge()
     assert (verdict["equal"], verdict["repeated"]) == (True, 0), verdict
