@@ -80,7 +80,7 @@ def test_a_server_that_refused_a_window_is_full_until_one_is_sealed():
 
 def test_the_proposal_that_is_followed_is_told_when_it_changes():
     journal = MemoryJournal()
-    told = Statistics(StatusBoard(journal, SystemClock()), SystemClock())
+    told = Statistics(StatusBoard(journal, SystemClock(), UID), SystemClock())
     for number in (3, None, 4):
         told.membership(None, number)
         assert told.status.follows == number
@@ -88,7 +88,7 @@ def test_the_proposal_that_is_followed_is_told_when_it_changes():
 
 def test_a_view_that_moves_is_told_though_no_record_is_committed():
     journal = MemoryJournal()
-    told = Statistics(StatusBoard(journal, SystemClock()), SystemClock())
+    told = Statistics(StatusBoard(journal, SystemClock(), UID), SystemClock())
     view = View("u", 1, 1, Phase.OPEN, 1, (), (), 1, ())
     record = first_record("u", Tag(1, 1, 1, 1))
     told.committed(record, view)
