@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 
 from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
+from millrace.errors import StateServerError
 from millrace.protocol import events as e
 from millrace.protocol.acklog import SliceOwners
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Phase, Verdict, View
@@ -99,6 +101,29 @@ def test_ackers_that_could_not_be_told_of_are_told_of_with_what_comes_next(serve
     while set(owners_told(redis)[-1]) != {"acker-1"}:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
+
+
+def test_the_only_acker_may_go_while_the_log_is_begun(server, verdicts, monkeypatch):
+    """The window that opens then waits for what comes next, as any would; the driver goes on."""
+    asking, _, _ = verdicts
+    reached = asking._stores.client
+    heard = threading.Thread(target=asking.members, args=((),))
+
+    def client(member):
+        heard.start()
+        while asking._ackers:
+            time.sleep(0.001)
+        return reached(member)
+
+    monkeypatch.setattr(asking._stores, "client", client)
+    asking.open(ATTEMPT, 10)
+    heard.join()
+    monkeypatch.undo()
+    asking.members(("acker-1",))
+    assert set(owners_told(connect(server.address, UID).redis)[-1]) == {"acker-1"}
+    asking.members(())
+    with pytest.raises(StateServerError, match="no acker is alive; windows wait until one is"):
+        asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10)
 
 
 def test_a_question_that_was_refused_is_put_again_until_it_is_answered(server, verdicts):

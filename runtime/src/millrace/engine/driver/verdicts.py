@@ -167,13 +167,13 @@ class Verdicts:
     def _begun(self) -> AckControl:
         """The control stream of this execution on the server that holds the log now."""
         member, execution = self._stores.log_member()
-        if not self._ackers:
+        ackers = self._ackers  # read once: the last one may go at any moment
+        if not ackers:
             raise StateServerError("no acker is alive; windows wait until one is")
         with self._lock:
             if self._control is None or self._where != (member, execution):
                 found = AckLog(self._stores.client(member).redis, self._stores.uid)
                 control = AckControl(found, execution, self._edges(), self._virtual_nodes)
-                ackers = self._ackers
                 control.begin(ackers)
                 self._placed = ackers
                 self._log, self._control, self._where = found, control, (member, execution)
