@@ -10,6 +10,7 @@ import typer
 
 import millrace
 from millrace.cli import (
+    chaos,
     dead_letters,
     describe,
     list_,
@@ -39,6 +40,7 @@ _COMMANDS = (
     dead_letters,
     state,
     snapshot,
+    chaos,
     prepare,
     schema,
 )

@@ -1,0 +1,142 @@
+"""Carries a plan out, and times each recovery."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from millrace.chaos.plan import ChaosError, Strike
+from millrace.chaos.target import Look, Target, Victim
+from millrace.clock import Clock
+
+LOOK_S = 0.1
+"""How often it is looked how the topology stands."""
+
+_REST_S = 3.0
+"""A topology rests that has been seen at rest for so long; sources are looked at meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A strike that was carried out, ``at_s`` seconds after the campaign's beginning.
+
+    ``in_flight``: a window was under way, or input waited for one. ``recovery_s`` is the time to
+    the next sealed window, as far as status tells it; None where none followed.
+    """
+
+    strike: Strike
+    victim: Victim
+    at_s: float
+    sealed: int
+    in_flight: bool
+    recovery_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What happened: kills in their order, strikes that found nothing to kill, and how many windows
+    were sealed when (seconds since the beginning, window)."""
+
+    kills: tuple[Kill, ...]
+    missed: tuple[Strike, ...]
+    sealed: tuple[tuple[float, int], ...]
+    ended: str | None
+
+
+class Campaign:
+    """One plan against one target."""
+
+    def __init__(
+        self,
+        target: Target,
+        clock: Clock,
+        pause: Callable[[float], None],
+        seed: int,
+        tell: Callable[[Kill | Strike], None],
+    ) -> None:
+        self._target = target
+        self._clock = clock
+        self._pause = pause
+        self._chance = random.Random(f"victims {seed}")
+        self._tell = tell
+        self._began_s = clock.monotonic_s()
+        self._kills: list[Kill] = []
+        self._missed: list[Strike] = []
+        self._sealed: list[tuple[float, int]] = []
+
+    def run(self, strikes: Sequence[Strike], settle_s: float) -> Course:
+        """Strike by strike, then wait until all that was fed is shown.
+
+        A run that is drained before the end leaves the other strikes out. Raises ``ChaosError``
+        where the run ends in any other way, or is not at rest within ``settle_s``.
+        """
+        for strike in strikes:
+            look = self._watch_until(self._began_s + strike.at_s)
+            if look.ended is not None:
+                return self._course(look.ended)
+            self._strike(strike, look)
+        return self._course(self._rest(settle_s).ended)
+
+    def _strike(self, strike: Strike, look: Look) -> None:
+        victim = self._target.kill(strike.kind, self._chance)
+        if victim is None:
+            self._missed.append(strike)
+            self._tell(strike)
+            return
+        in_flight = look.busy or look.behind is not False
+        kill = Kill(strike, victim, self._now_s(), look.sealed, in_flight)
+        self._kills.append(kill)
+        self._tell(kill)
+
+    def _watch_until(self, at_s: float) -> Look:
+        while True:
+            look = self._look()
+            if look.ended is not None or self._clock.monotonic_s() >= at_s:
+                return look
+            self._pause(LOOK_S)
+
+    def _rest(self, settle_s: float) -> Look:
+        """The first look of all that find it at rest for a while."""
+        end_s = self._clock.monotonic_s() + settle_s
+        since: tuple[float, int] | None = None
+        while True:
+            look, now_s = self._look(), self._clock.monotonic_s()
+            if look.ended is not None:
+                return look
+            if not look.at_rest or (since is not None and since[1] != look.sealed):
+                since = None
+            elif since is None:
+                since = (now_s, look.sealed)
+            elif now_s - since[0] >= _REST_S:
+                return look
+            if now_s >= end_s:
+                raise ChaosError(
+                    f"the topology does not come to rest within {settle_s:g} s after the last "
+                    f"kill (window {look.sealed} is sealed, {look.published} shown); what its "
+                    "sinks hold is judged at rest: stop feeding it, or give a longer --settle"
+                )
+            self._pause(LOOK_S)
+
+    def _look(self) -> Look:
+        look, now_s = self._target.look(), self._now_s()
+        if look.ended not in (None, "drained"):
+            raise ChaosError(
+                f"the run ended ({look.ended}) after {len(self._kills)} kills: see millrace status"
+            )
+        if not self._sealed or self._sealed[-1][1] < look.sealed:
+            self._sealed.append((now_s, look.sealed))
+            self._kills = [_recovered(kill, look.sealed, now_s) for kill in self._kills]
+        return look
+
+    def _course(self, ended: str | None) -> Course:
+        return Course(tuple(self._kills), tuple(self._missed), tuple(self._sealed), ended)
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_s() - self._began_s
+
+
+def _recovered(kill: Kill, sealed: int, now_s: float) -> Kill:
+    if kill.recovery_s is not None or sealed <= kill.sealed:
+        return kill
+    return replace(kill, recovery_s=round(now_s - kill.at_s, 3))

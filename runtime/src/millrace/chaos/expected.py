@@ -1,0 +1,171 @@
+"""What the sinks of a topology should hold: said by a function of the user's, or by a twin.
+
+The twin is the same topology over the same input, run once more in a folder of its own, to its end
+and without a kill.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millrace.chaos.ledger import Row, read_rows
+from millrace.chaos.plan import ChaosError
+from millrace.topology.kinds.processor_aggregate import AggregateSettings, Emit
+from millrace.topology.kinds.sink_files import FilesSink
+from millrace.topology.model import StreamTopology
+
+Expected = Mapping[str, Iterable[Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A sink whose rows can be read: its folder, and the columns of which each key's last row
+    counts; none where every row counts."""
+
+    name: str
+    folder: Path
+    last: tuple[str, ...] = ()
+
+
+def judged_sinks(
+    topology: StreamTopology, folder: Path, last: Mapping[str, tuple[str, ...]]
+) -> tuple[tuple[Judged, ...], tuple[str, ...]]:
+    """(files sinks, names of the sinks that cannot be read here).
+
+    Behind an aggregate that shows its changes only the last row of each key counts, for where
+    windows end is nobody's promise; ``last`` says so of other sinks. Raises ``ChaosError`` for a
+    name that is no such sink.
+    """
+    found, others = [], []
+    for sink in topology.spec.sinks:
+        settings = sink.settings
+        if isinstance(settings, FilesSink):
+            columns = last.get(sink.name, _totals_by(topology, sink.inputs))
+            found.append(Judged(sink.name, (folder / settings.path).resolve(), columns))
+        else:
+            others.append(sink.name)
+    for name in last:
+        if name not in {one.name for one in found}:
+            raise ChaosError(f"--last {name}: is not a files sink of this topology")
+    if not found:
+        raise ChaosError("no sink of this topology writes files, which are what chaos can read")
+    return tuple(found), tuple(others)
+
+
+def _totals_by(topology: StreamTopology, inputs: Iterable[Any]) -> tuple[str, ...]:
+    """The key of the aggregate that a sink shows the changes of, if that is all it shows."""
+    edges = list(inputs)
+    producers = {one.name: one for one in topology.spec.processors}
+    if len(edges) != 1 or edges[0].columns:
+        return ()
+    producer = producers.get(edges[0].producer)
+    settings = producer.settings if producer is not None else None
+    if not isinstance(settings, AggregateSettings) or settings.emit is not Emit.CHANGES:
+        return ()
+    assert producer is not None
+    return tuple(producer.inputs[0].key)
+
+
+def named_function(text: str, folder: Path) -> Callable[[Path], Expected]:
+    """The function behind ``module:function``, its module looked for beside the topology first.
+
+    Raises ``ChaosError``.
+    """
+    module, _, name = text.partition(":")
+    sys.path.insert(0, str(folder))
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:
+        raise ChaosError(
+            f"--expect {text!r}: cannot be imported from {folder} ({error})"
+        ) from error
+    finally:
+        sys.path.remove(str(folder))
+    if not callable(found):
+        raise ChaosError(f"--expect {text!r}: is not a function")
+    checked: Callable[[Path], Expected] = found
+    return checked
+
+
+def asked(function: Callable[[Path], Expected], folder: Path, sinks: Iterable[Judged]) -> Expected:
+    """What it says for every sink. Raises ``ChaosError`` where it fails or leaves one out."""
+    try:
+        told = {name: list(rows) for name, rows in function(folder).items()}
+    except Exception as error:
+        raise ChaosError(
+            f"--expect: the function failed ({type(error).__name__}: {error})"
+        ) from error
+    missing = [sink.name for sink in sinks if sink.name not in told]
+    if missing:
+        raise ChaosError(f"--expect: the function says nothing of sink {missing[0]!r}")
+    return told
+
+
+def twin_document(document: Mapping[str, Any], folder: Path, shown: Path) -> dict[str, Any]:
+    """The same topology, to be run once to its end: its files sinks write below ``shown``, other
+    sinks too, its sources are read from where they were and not watched, and it keeps its own
+    state."""
+    twin = copy.deepcopy(dict(document))
+    spec = twin["spec"]
+    code = spec.setdefault("code", {})
+    code["path"] = str((folder / (code.get("path") or ".")).resolve())
+    for source in spec["sources"]:
+        if source.get("files"):
+            files = source["files"]
+            files["path"] = str((folder / files["path"]).resolve())
+            files["watch"] = False
+    for sink in spec["sinks"]:
+        kinds = [key for key in sink if key not in ("name", "inputs")]
+        written = sink.get("files") or {}
+        for kind in kinds:
+            del sink[kind]
+        sink["files"] = {**written, "path": str(shown / sink["name"])}
+    for left in ("snapshots", "onStateLoss", "suspend", "restartNonce"):
+        spec.pop(left, None)
+    spec["stateServers"] = {}
+    spec.setdefault("spark", {}).setdefault("driver", {})["standby"] = 0
+    return twin
+
+
+def run_twin(
+    document: Mapping[str, Any],
+    folder: Path,
+    place: Path,
+    sinks: Iterable[Judged],
+    timeout_s: float,
+) -> Expected:
+    """Run the twin below the empty folder ``place`` and read what it shows.
+
+    Raises ``ChaosError`` where it does not end well in time.
+    """
+    shown, file = place / "shown", place / "twin.yaml"
+    file.write_text(json.dumps(twin_document(document, folder, shown)))
+    command = [sys.executable, "-m", "millrace.cli.app", "run", str(file), "--quiet"]
+    log = place / "twin.log"
+    try:
+        with log.open("wb") as said:
+            done = subprocess.run(
+                [*command, "--workdir", str(place / "work")],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                check=False,
+                timeout=timeout_s,
+            )
+    except subprocess.TimeoutExpired:
+        raise ChaosError(
+            f"the twin did not end within {timeout_s:g} s: a source of it may be endless; say what "
+            "is expected with --expect, or give a longer --settle"
+        ) from None
+    if done.returncode:
+        last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+        raise ChaosError(f"the twin ended with exit code {done.returncode}: {last[0][:500]}")
+    return {sink.name: read_rows(shown / sink.name) for sink in sinks}

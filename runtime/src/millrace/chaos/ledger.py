@@ -1,0 +1,130 @@
+"""What the sinks hold beside what they should hold: read from the files, judged as plain rows.
+
+Nothing of the runtime is imported here: it must not share its mistakes.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Row = Mapping[str, Any]
+
+_SHOWN = 5
+
+
+class UnreadableError(Exception):
+    """Rows that cannot be read, or that have no place to be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How many rows of a sink are lost, doubled, or there though nobody expects them (``wrong``).
+
+    ``examples`` are lines for people, a few of each.
+    """
+
+    expected: int
+    seen: int
+    lost: int
+    duplicated: int
+    wrong: int
+    examples: tuple[str, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether the sink holds what it should and nothing else."""
+        return not (self.lost or self.duplicated or self.wrong)
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """The rows of all files of a folder that a plain reader takes for data, in the order of their
+    names, which is that of the windows. Raises ``UnreadableError``."""
+    files = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part[0] in "_." for part in path.relative_to(folder).parts)
+    )
+    try:
+        return [row for path in files for row in _rows_of(path)]
+    except (OSError, ValueError) as error:
+        raise UnreadableError(f"{folder}: cannot be read as rows ({error})") from error
+
+
+def _rows_of(path: Path) -> Iterator[Row]:
+    if path.suffix == ".csv":
+        with path.open(newline="", encoding="utf-8") as file:
+            yield from csv.DictReader(file)
+    elif path.suffix == ".parquet":
+        import pyarrow.parquet as parquet
+
+        yield from parquet.read_table(path).to_pylist()
+    else:
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                yield json.loads(line)
+
+
+def judge(expected: Iterable[Row], seen: Iterable[Row], last: Sequence[str] = ()) -> Verdict:
+    """Compare rows as a bag; with ``last`` only the last row of each key of these columns counts.
+
+    A row that is there more often than expected is a duplicate; one that nobody expects is wrong.
+    With ``last`` a key without a row is lost, and a key with another row is wrong. Raises
+    ``UnreadableError`` for rows without these columns.
+    """
+    wanted, found = list(expected), list(seen)
+    if last:
+        return _judge_last(_latest(wanted, last), _latest(found, last), len(found))
+    return _judge_bag(Counter(map(_text, wanted)), Counter(map(_text, found)))
+
+
+def _judge_bag(wanted: Counter[str], found: Counter[str]) -> Verdict:
+    lost = wanted - found
+    more = found - wanted
+    doubled = {row: count for row, count in more.items() if row in wanted}
+    wrong = {row: count for row, count in more.items() if row not in wanted}
+    return Verdict(
+        wanted.total(),
+        found.total(),
+        lost.total(),
+        sum(doubled.values()),
+        sum(wrong.values()),
+        (*_examples("lost", lost), *_examples("twice", doubled), *_examples("wrong", wrong)),
+    )
+
+
+def _judge_last(wanted: Mapping[str, str], found: Mapping[str, str], seen: int) -> Verdict:
+    lost = {row: 1 for key, row in wanted.items() if key not in found}
+    other = {
+        f"{row}, expected {wanted[key]}" if key in wanted else row: 1
+        for key, row in found.items()
+        if wanted.get(key) != row
+    }
+    examples = (*_examples("lost", lost), *_examples("wrong", other))
+    return Verdict(len(wanted), seen, len(lost), 0, len(other), examples)
+
+
+def _latest(rows: Iterable[Row], columns: Sequence[str]) -> dict[str, str]:
+    latest = {}
+    for row in rows:
+        missing = [name for name in columns if name not in row]
+        if missing:
+            raise UnreadableError(f"a row has no column {missing[0]!r}: {_text(row)[:200]}")
+        latest[_text({name: row[name] for name in columns})] = _text(row)
+    return latest
+
+
+def _text(row: Row) -> str:
+    return json.dumps(row, sort_keys=True, default=str)
+
+
+def _examples(what: str, rows: Mapping[str, int]) -> list[str]:
+    return [
+        f"{what}{f' ({count} times)' if count > 1 else ''}: {row[:200]}"
+        for row, count in sorted(rows.items())[:_SHOWN]
+    ]

@@ -1,0 +1,90 @@
+"""A whole campaign against a run on this machine: kill, wait, expect, judge."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from millrace import checked
+from millrace.chaos import expected, ledger
+from millrace.chaos.campaign import Campaign, Course, Kill
+from millrace.chaos.local import LocalTarget
+from millrace.chaos.plan import ChaosError, Kind, Strike, plan
+from millrace.chaos.report import Report
+from millrace.clock import SystemClock
+from millrace.local.inspect.reading import topology_of
+from millrace.local.workdir import WorkFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked of a campaign. Times are in seconds; ``expect`` is ``module:function``, None
+    for a twin; ``last`` names key columns by sink."""
+
+    kinds: tuple[Kind, ...]
+    every_s: float
+    for_s: float
+    settle_s: float
+    seed: int
+    expect: str | None = None
+    last: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def carry_out(
+    work: WorkFolder,
+    wanted: Wanted,
+    tell: Callable[[Kill | Strike], None],
+    note: Callable[[str], None],
+) -> Report:
+    """Kill what runs in a work folder, wait until it rests, and judge its sinks.
+
+    What can be wrong with the asking is found before anything is killed. Raises ``ChaosError``.
+    """
+    target = LocalTarget(work)
+    strikes = plan(wanted.kinds, wanted.every_s, wanted.for_s, wanted.seed)
+    for kind in wanted.kinds:
+        if kind in target.refused:
+            raise ChaosError(f"--kill {kind}: {target.refused[kind]}")
+    if target.look().ended is not None:
+        raise ChaosError(
+            f"{work.identity.name} does not run: start it with millrace run, in another terminal, "
+            "and let it have enough to do"
+        )
+    folder = Path(work.identity.topology).parent
+    sinks, unread = expected.judged_sinks(topology_of(work), folder, wanted.last)
+    function = None if wanted.expect is None else expected.named_function(wanted.expect, folder)
+    campaign = Campaign(target, SystemClock(), time.sleep, wanted.seed, tell)
+    course = campaign.run(strikes, wanted.settle_s)
+    try:
+        if function is not None:
+            told = expected.asked(function, folder, sinks)
+        else:
+            note("a twin runs over the same input, without kills")
+            told = _twin(work, folder, sinks, wanted.settle_s)
+        seen = {sink.name: ledger.read_rows(sink.folder) for sink in sinks}
+        _same_input(target, course)
+        verdicts = {s.name: ledger.judge(told[s.name], seen[s.name], s.last) for s in sinks}
+    except ledger.UnreadableError as error:
+        raise ChaosError(str(error)) from error
+    return Report(work.identity.name, wanted.seed, course, verdicts, unread)
+
+
+def _twin(
+    work: WorkFolder, folder: Path, sinks: tuple[expected.Judged, ...], timeout_s: float
+) -> expected.Expected:
+    with tempfile.TemporaryDirectory(prefix="millrace-chaos-") as place:
+        document = checked.decode(work.topology.read_bytes())
+        return expected.run_twin(document, folder, Path(place), sinks, timeout_s)
+
+
+def _same_input(target: LocalTarget, course: Course) -> None:
+    """What came while the outcome was worked out is in one of both alone."""
+    look = target.look()
+    if look.sealed != course.sealed[-1][1] or not look.at_rest:
+        raise ChaosError(
+            "input arrived while the outcome was judged: stop feeding the topology until the "
+            "report is there"
+        )

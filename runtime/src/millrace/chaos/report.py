@@ -1,0 +1,108 @@
+"""What a campaign found, as a document and as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from millrace.chaos.campaign import Course, Kill
+from millrace.chaos.ledger import Verdict
+from millrace.chaos.plan import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A campaign and its verdict by sink; ``unread`` are sinks that nobody could judge."""
+
+    topology: str
+    seed: int
+    course: Course
+    sinks: Mapping[str, Verdict]
+    unread: tuple[str, ...]
+
+    @property
+    def failure(self) -> str | None:
+        """Why the campaign is no success; None where every judged row is right."""
+        wrong = [name for name, verdict in self.sinks.items() if not verdict.exact]
+        if wrong:
+            return f"rows are lost, doubled or wrong in {', '.join(wrong)}"
+        if not any(kill.in_flight for kill in self.course.kills):
+            return (
+                "nothing is proven: no kill hit work in flight; feed the topology more, or kill "
+                "more often (--every)"
+            )
+        return None
+
+    def total(self, name: str) -> int:
+        """``lost``, ``duplicated`` or ``wrong`` over all sinks."""
+        return sum(getattr(verdict, name) for verdict in self.sinks.values())
+
+    def document(self) -> dict[str, Any]:
+        """As ``--json`` prints it; ``recovery_s`` is in seconds, null where no window followed."""
+        kills = self.course.kills
+        return {
+            "topology": self.topology,
+            "seed": self.seed,
+            "failure": self.failure,
+            **{name: self.total(name) for name in ("lost", "duplicated", "wrong")},
+            "kills": len(kills),
+            "in_flight": sum(kill.in_flight for kill in kills),
+            "missed": [strike.kind.value for strike in self.course.missed],
+            "ended": self.course.ended,
+            "recovery_s": {kind.value: recoveries(kills, kind) for kind in kinds_of(kills)},
+            "timeline": [_plain(kill) for kill in kills],
+            "sinks": {name: asdict(verdict) for name, verdict in self.sinks.items()},
+            "unread": list(self.unread),
+        }
+
+    def lines(self) -> list[str]:
+        """For people: kills and recoveries by kind, then the sinks."""
+        kills = self.course.kills
+        told = [_of_kind(kills, kind) for kind in kinds_of(kills)]
+        if self.course.missed:
+            told.append(f"{len(self.course.missed)} strikes found nothing of their kind to kill")
+        if self.course.ended is not None:
+            told.append(f"the run ended by itself ({self.course.ended})")
+        for name, v in self.sinks.items():
+            told.append(
+                f"sink {name}: {v.expected:,} rows expected, {v.lost:,} lost, "
+                f"{v.duplicated:,} duplicated, {v.wrong:,} wrong"
+            )
+            told += [f"  {example}" for example in v.examples]
+        told += [f"sink {name}: writes no files, so nobody judged it" for name in self.unread]
+        return told
+
+
+def kinds_of(kills: tuple[Kill, ...]) -> list[Kind]:
+    """The kinds that were killed, by name."""
+    return sorted({kill.strike.kind for kill in kills})
+
+
+def recoveries(kills: tuple[Kill, ...], kind: Kind) -> list[float | None]:
+    """The recovery times of a kind, in the order of the kills."""
+    return [kill.recovery_s for kill in kills if kill.strike.kind is kind]
+
+
+def _of_kind(kills: tuple[Kill, ...], kind: Kind) -> str:
+    times = [time for time in recoveries(kills, kind) if time is not None]
+    count = sum(kill.strike.kind is kind for kill in kills)
+    if not times:
+        return f"{kind}: killed {count} times, no window was sealed behind it"
+    return (
+        f"{kind}: killed {count} times; to the next sealed window "
+        f"{median(times):.1f} s (median), {max(times):.1f} s (longest)"
+    )
+
+
+def _plain(kill: Kill) -> dict[str, Any]:
+    return {
+        "at_s": round(kill.at_s, 3),
+        "kind": kill.strike.kind.value,
+        "name": kill.victim.name,
+        "way": kill.victim.way,
+        "sealed": kill.sealed,
+        "in_flight": kill.in_flight,
+        "recovery_s": kill.recovery_s,
+    }

@@ -1,0 +1,144 @@
+"""``millrace chaos``: kill the processes of a running topology, and prove that nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millrace.cli.folders import NamedTopology, WorkDir, named_folder
+from millrace.cli.options import TopologyOption, one_file
+from millrace.cli.output import print_note, print_plain
+from millrace.topology.duration import Duration
+
+if TYPE_CHECKING:
+    from millrace.chaos.campaign import Kill
+    from millrace.chaos.plan import Strike
+
+Kinds = Annotated[
+    str,
+    typer.Option(
+        "--kill",
+        metavar="KINDS",
+        help="What to kill, with commas between: acker, driver, standby, executor, worker, "
+        "state-server.",
+    ),
+]
+Every = Annotated[str, typer.Option("--every", metavar="TIME", help="Pause between two kills.")]
+For = Annotated[str, typer.Option("--for", metavar="TIME", help="How long to go on killing.")]
+Seed = Annotated[int, typer.Option("--seed", help="The same seed kills the same kinds again.")]
+Expect = Annotated[
+    str | None,
+    typer.Option(
+        "--expect",
+        metavar="MODULE:FUNCTION",
+        help="Given the topology's folder, answers with the rows that each sink should hold, as "
+        "{sink: [row, ...]}. Default: a twin of the topology runs over the same input.",
+        show_default=False,
+    ),
+]
+Last = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--last",
+        metavar="SINK=COLUMN,...",
+        help="Of this sink only the last row of each key counts, as it does behind an aggregate "
+        "that emits changes. May be repeated.",
+        show_default=False,
+    ),
+]
+Settle = Annotated[
+    str,
+    typer.Option(
+        "--settle", metavar="TIME", help="Longest wait until all is shown, and for the twin."
+    ),
+]
+Picture = Annotated[
+    Path | None,
+    typer.Option(
+        "--picture", metavar="FILE", help="Draw the timeline (svg, png, pdf).", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+
+    @app.command()
+    def chaos(
+        file: NamedTopology = None,
+        topology: TopologyOption = None,
+        workdir: WorkDir = None,
+        kill: Kinds = "acker,driver,worker,state-server",
+        every: Every = "10s",
+        for_: For = "1m",
+        seed: Seed = 7,
+        expect: Expect = None,
+        last: Last = None,
+        settle: Settle = "5m",
+        picture: Picture = None,
+        as_json: AsJson = False,
+    ) -> None:
+        """Kill processes of a running topology by a plan, and judge what its sinks hold then.
+
+        Waits until all input is shown, then compares the files of its sinks with what they should
+        hold, which a function of yours says or a run of the same topology without kills. Nothing
+        of Millrace's own counting is asked. Exits with 1 where a row is lost, doubled or wrong, and
+        where no kill hit work in flight.
+        """
+        from millrace.chaos.local_run import Wanted, carry_out
+        from millrace.chaos.picture import draw
+        from millrace.chaos.plan import ChaosError, kinds_in
+        from millrace.local.workdir import find_folder
+
+        wanted = Wanted(
+            kinds_in(kill),
+            every_s=_seconds("every", every),
+            for_s=_seconds("for", for_),
+            settle_s=_seconds("settle", settle),
+            seed=seed,
+            expect=expect,
+            last=_columns(last or []),
+        )
+        folder = find_folder(named_folder(one_file(file, topology), workdir))
+        report = carry_out(folder, wanted, _tell, print_note)
+        if picture is not None:
+            draw(report, picture)
+        if as_json:
+            print_plain(json.dumps(report.document()))
+        else:
+            for line in report.lines():
+                print_plain(line)
+        if report.failure is not None:
+            raise ChaosError(report.failure)
+
+
+def _tell(what: Kill | Strike) -> None:
+    from millrace.chaos.plan import Strike
+
+    if isinstance(what, Strike):
+        print_note(f"{what.number + 1}: no {what.kind} is there to kill")
+        return
+    idle = "" if what.in_flight else ", which had nothing to do"
+    print_note(f"{what.strike.number + 1}: {what.victim.way} for {what.victim.name}{idle}")
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return Duration.parse(text).seconds
+    except ValueError as error:
+        raise typer.BadParameter(f"--{option} {text!r} {error}; write it like 10s or 2m") from None
+
+
+def _columns(texts: list[str]) -> dict[str, tuple[str, ...]]:
+    found = {}
+    for text in texts:
+        name, _, columns = text.partition("=")
+        names = tuple(column.strip() for column in columns.split(",") if column.strip())
+        if not name or not names:
+            raise typer.BadParameter(f"--last {text!r}: write it as SINK=COLUMN,COLUMN")
+        found[name] = names
+    return found

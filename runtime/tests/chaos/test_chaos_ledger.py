@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.chaos.ledger import UnreadableError, judge, read_rows
+
+ROWS = st.lists(st.fixed_dictionaries({"word": st.sampled_from("abc"), "n": st.integers(0, 3)}))
+
+
+@given(ROWS, ROWS)
+def test_rows_are_compared_as_a_bag(expected: list[Any], seen: list[Any]) -> None:
+    verdict = judge(expected, seen)
+    wanted, found = (Counter((r["word"], r["n"]) for r in rows) for rows in (expected, seen))
+    assert verdict.lost == (wanted - found).total()
+    assert verdict.duplicated + verdict.wrong == (found - wanted).total()
+    assert verdict.wrong == sum(n for row, n in found.items() if row not in wanted)
+    assert verdict.exact == (wanted == found)
+    assert (verdict.expected, verdict.seen) == (len(expected), len(seen))
+
+
+@given(ROWS, ROWS)
+def test_of_totals_the_last_row_of_each_key_counts(expected: list[Any], seen: list[Any]) -> None:
+    verdict = judge(expected, seen, ("word",))
+    wanted, found = ({r["word"]: r["n"] for r in rows} for rows in (expected, seen))
+    assert verdict.exact == (wanted == found)
+    assert verdict.lost == len(wanted.keys() - found.keys())
+    assert verdict.wrong == sum(wanted.get(word) != n for word, n in found.items())
+    assert verdict.duplicated == 0
+
+
+def test_examples_name_the_rows() -> None:
+    verdict = judge([{"id": 1}, {"id": 2}], [{"id": 2}, {"id": 2}, {"id": 3}])
+    assert verdict.examples == ('lost: {"id": 1}', 'twice: {"id": 2}', 'wrong: {"id": 3}')
+    totals = judge([{"w": "a", "n": 2}], [{"w": "a", "n": 3}], ["w"])
+    assert totals.examples == ('wrong: {"n": 3, "w": "a"}, expected {"n": 2, "w": "a"}',)
+
+
+def test_files_are_read_by_their_ending_in_the_order_of_their_names(tmp_path: Path) -> None:
+    (tmp_path / "part-2.jsonl").write_text(json.dumps({"n": 2}) + "\n" + json.dumps({"n": 3}))
+    (tmp_path / "part-1.jsonl").write_text(json.dumps({"n": 1}))
+    (tmp_path / "part-3.csv").write_text("n\n4\n")
+    pq.write_table(pa.table({"n": [5]}), tmp_path / "part-4.parquet")
+    hidden = tmp_path / "_millrace"
+    hidden.mkdir()
+    (hidden / "part-5.jsonl").write_text(json.dumps({"n": 6}))
+    assert [row["n"] for row in read_rows(tmp_path)] == [1, 2, 3, "4", 5]
+
+
+def test_rows_that_cannot_be_read_are_no_rows_that_are_missing(tmp_path: Path) -> None:
+    (tmp_path / "part-1.jsonl").write_text('{"n": ')
+    with pytest.raises(UnreadableError, match="cannot be read as rows"):
+        read_rows(tmp_path)
+    with pytest.raises(UnreadableError, match="has no column 'word'"):
+        judge([{"n": 1}], [], ["word"])
