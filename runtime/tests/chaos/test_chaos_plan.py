@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.chaos.plan import ChaosError, Kind, kinds_in, plan
+from millrace.chaos.plan import ChaosError, VictimKind, kinds_in, plan
 
 
 @given(
-    st.lists(st.sampled_from(list(Kind)), min_size=1, unique=True),
+    st.lists(st.sampled_from(list(VictimKind)), min_size=1, unique=True),
     st.floats(0.1, 60),
     st.integers(1, 60),
     st.integers(),
 )
 def test_a_plan_is_of_its_seed_in_order_and_kills_each_kind_as_often(
-    kinds: list[Kind], every_s: float, count: int, seed: int
+    kinds: list[VictimKind], every_s: float, count: int, seed: int
 ) -> None:
     strikes = plan(kinds, every_s, every_s * count, seed)
     assert strikes == plan(kinds, every_s, every_s * count, seed)
@@ -30,17 +30,17 @@ def test_a_plan_is_of_its_seed_in_order_and_kills_each_kind_as_often(
 
 
 def test_another_seed_is_another_plan() -> None:
-    assert len({plan(list(Kind), 1.0, 20.0, seed) for seed in range(5)}) == 5
+    assert len({plan(list(VictimKind), 1.0, 20.0, seed) for seed in range(5)}) == 5
 
 
 def test_what_kills_nothing_or_without_end_is_refused() -> None:
     with pytest.raises(ChaosError, match="--for 5s with --every 10s kills nothing"):
-        plan([Kind.ACKER], 10.0, 5.0, 1)
+        plan([VictimKind.ACKER], 10.0, 5.0, 1)
     with pytest.raises(ChaosError, match="1,000,000 kills; 100,000 are possible"):
-        plan([Kind.ACKER], 0.001, 1000.0, 1)
+        plan([VictimKind.ACKER], 0.001, 1000.0, 1)
 
 
 def test_kinds_are_named_with_commas() -> None:
-    assert kinds_in("driver, acker,driver") == (Kind.DRIVER, Kind.ACKER)
+    assert kinds_in("driver, acker,driver") == (VictimKind.DRIVER, VictimKind.ACKER)
     with pytest.raises(ChaosError, match=r"--kill 'drivre' is not known; use acker, driver"):
         kinds_in("acker,drivre")

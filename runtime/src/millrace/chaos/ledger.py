@@ -23,7 +23,7 @@ class UnreadableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SinkVerdict:
     """How many rows of a sink are lost, doubled, or there though nobody expects them (``wrong``).
 
     ``examples`` are lines for people, a few of each.
@@ -70,7 +70,7 @@ def _rows_of(path: Path) -> Iterator[Row]:
                 yield json.loads(line)
 
 
-def judge(expected: Iterable[Row], seen: Iterable[Row], last: Sequence[str] = ()) -> Verdict:
+def judge(expected: Iterable[Row], seen: Iterable[Row], last: Sequence[str] = ()) -> SinkVerdict:
     """Compare rows as a bag; with ``last`` only the last row of each key of these columns counts.
 
     A row that is there more often than expected is a duplicate; one that nobody expects is wrong.
@@ -83,12 +83,12 @@ def judge(expected: Iterable[Row], seen: Iterable[Row], last: Sequence[str] = ()
     return _judge_bag(Counter(map(_text, wanted)), Counter(map(_text, found)))
 
 
-def _judge_bag(wanted: Counter[str], found: Counter[str]) -> Verdict:
+def _judge_bag(wanted: Counter[str], found: Counter[str]) -> SinkVerdict:
     lost = wanted - found
     more = found - wanted
     doubled = {row: count for row, count in more.items() if row in wanted}
     wrong = {row: count for row, count in more.items() if row not in wanted}
-    return Verdict(
+    return SinkVerdict(
         wanted.total(),
         found.total(),
         lost.total(),
@@ -98,7 +98,7 @@ def _judge_bag(wanted: Counter[str], found: Counter[str]) -> Verdict:
     )
 
 
-def _judge_last(wanted: Mapping[str, str], found: Mapping[str, str], seen: int) -> Verdict:
+def _judge_last(wanted: Mapping[str, str], found: Mapping[str, str], seen: int) -> SinkVerdict:
     lost = {row: 1 for key, row in wanted.items() if key not in found}
     other = {
         f"{row}, expected {wanted[key]}" if key in wanted else row: 1
@@ -106,7 +106,7 @@ def _judge_last(wanted: Mapping[str, str], found: Mapping[str, str], seen: int) 
         if wanted.get(key) != row
     }
     examples = (*_examples("lost", lost), *_examples("wrong", other))
-    return Verdict(len(wanted), seen, len(lost), 0, len(other), examples)
+    return SinkVerdict(len(wanted), seen, len(lost), 0, len(other), examples)
 
 
 def _latest(rows: Iterable[Row], columns: Sequence[str]) -> dict[str, str]:

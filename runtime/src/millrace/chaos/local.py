@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from millrace.chaos.plan import ChaosError, Kind
+from millrace.chaos.plan import ChaosError, VictimKind
 from millrace.chaos.target import Look, Victim
 from millrace.local.inspect.overview import overview
 from millrace.local.inspect.table import process_rows
@@ -14,12 +14,12 @@ from millrace.local.takeover import current_holder
 from millrace.local.workdir import WorkFolder
 
 _ROLES = {
-    Kind.ACKER: "acker",
-    Kind.DRIVER: "driver",
-    Kind.STANDBY: "standby",
-    Kind.EXECUTOR: "executor",
-    Kind.WORKER: "pythonWorker",
-    Kind.STATE_SERVER: "state",
+    VictimKind.ACKER: "acker",
+    VictimKind.DRIVER: "driver",
+    VictimKind.STANDBY: "standby",
+    VictimKind.EXECUTOR: "executor",
+    VictimKind.WORKER: "pythonWorker",
+    VictimKind.STATE_SERVER: "state",
 }
 
 _NO_OPERATOR = (
@@ -31,9 +31,9 @@ _NO_OPERATOR = (
 class LocalTarget:
     """The processes of one work folder's run."""
 
-    refused: Mapping[Kind, str] = {
-        Kind.OPERATOR: _NO_OPERATOR,
-        Kind.NODE: "the run is on this machine alone",
+    refused: Mapping[VictimKind, str] = {
+        VictimKind.OPERATOR: _NO_OPERATOR,
+        VictimKind.NODE: "the run is on this machine alone",
     }
 
     def __init__(self, folder: WorkFolder) -> None:
@@ -54,7 +54,7 @@ class LocalTarget:
             ended=None if alive else overview(self._folder)["state"],
         )
 
-    def kill(self, kind: Kind, chance: random.Random) -> Victim | None:
+    def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
         """SIGKILL for one process of a kind, once it is known to be the one that was listed."""
         rows = process_rows(self._folder)
         found = [row for row in rows if row.role == _ROLES[kind]]

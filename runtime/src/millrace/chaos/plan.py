@@ -20,7 +20,7 @@ class ChaosError(MillraceError):
     """A campaign that cannot be carried out, or whose outcome cannot be judged."""
 
 
-class Kind(StrEnum):
+class VictimKind(StrEnum):
     """What can be killed."""
 
     ACKER = "acker"
@@ -39,10 +39,12 @@ class Strike:
 
     number: int
     at_s: float
-    kind: Kind
+    kind: VictimKind
 
 
-def plan(kinds: Sequence[Kind], every_s: float, for_s: float, seed: int) -> tuple[Strike, ...]:
+def plan(
+    kinds: Sequence[VictimKind], every_s: float, for_s: float, seed: int
+) -> tuple[Strike, ...]:
     """Strikes in the order of their times, each kind as often as any other, but for one.
 
     The same arguments give the same plan. Raises ``ChaosError`` for a plan without a strike, or
@@ -67,13 +69,13 @@ def plan(kinds: Sequence[Kind], every_s: float, for_s: float, seed: int) -> tupl
     return tuple(strikes)
 
 
-def kinds_in(text: str) -> tuple[Kind, ...]:
+def kinds_in(text: str) -> tuple[VictimKind, ...]:
     """The kinds in ``acker,driver``. Raises ``ChaosError`` for one that is not known."""
     found = []
     for name in (part.strip() for part in text.split(",")):
         try:
-            found.append(Kind(name))
+            found.append(VictimKind(name))
         except ValueError:
-            known = ", ".join(Kind)
+            known = ", ".join(VictimKind)
             raise ChaosError(f"--kill {name!r} is not known; use {known}") from None
     return tuple(dict.fromkeys(found))

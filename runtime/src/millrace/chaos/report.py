@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from millrace.chaos.campaign import Course, Kill
-from millrace.chaos.ledger import Verdict
-from millrace.chaos.plan import Kind
+from millrace.chaos.ledger import SinkVerdict
+from millrace.chaos.plan import VictimKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Report:
     topology: str
     seed: int
     course: Course
-    sinks: Mapping[str, Verdict]
+    sinks: Mapping[str, SinkVerdict]
     unread: tuple[str, ...]
 
     @property
@@ -75,17 +75,17 @@ class Report:
         return told
 
 
-def kinds_of(kills: tuple[Kill, ...]) -> list[Kind]:
+def kinds_of(kills: tuple[Kill, ...]) -> list[VictimKind]:
     """The kinds that were killed, by name."""
     return sorted({kill.strike.kind for kill in kills})
 
 
-def recoveries(kills: tuple[Kill, ...], kind: Kind) -> list[float | None]:
+def recoveries(kills: tuple[Kill, ...], kind: VictimKind) -> list[float | None]:
     """The recovery times of a kind, in the order of the kills."""
     return [kill.recovery_s for kill in kills if kill.strike.kind is kind]
 
 
-def _of_kind(kills: tuple[Kill, ...], kind: Kind) -> str:
+def _of_kind(kills: tuple[Kill, ...], kind: VictimKind) -> str:
     times = [time for time in recoveries(kills, kind) if time is not None]
     count = sum(kill.strike.kind is kind for kill in kills)
     if not times:

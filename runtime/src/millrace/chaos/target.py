@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from millrace.chaos.plan import Kind
+from millrace.chaos.plan import VictimKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Victim:
 class Target(Protocol):
     """A topology that runs somewhere."""
 
-    refused: Mapping[Kind, str]
+    refused: Mapping[VictimKind, str]
     """Kinds that cannot be killed here, with the reason."""
 
     def look(self) -> Look:
         """How it stands. Raises ``MillraceError`` where that cannot be seen."""
         ...
 
-    def kill(self, kind: Kind, chance: random.Random) -> Victim | None:
+    def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
         """Kill one of a kind; None where there is none at the moment."""
         ...
