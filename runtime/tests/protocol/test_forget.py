@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from millrace.protocol.events import Forget
-from millrace.protocol.types import AttemptId, Stamp
+from millrace.protocol.record import first_record
+from millrace.protocol.types import AttemptId, DeadSegment, Sealed, Segment, Staged, Stamp, Tag
+from millrace.protocol.windows.forgetting import Held
 
 SWEEP = Forget(
     Stamp(3, 5),
@@ -41,3 +45,25 @@ def test_without_a_sweep_only_what_is_named_goes() -> None:
     some = Forget(Stamp(3, 5), 7, ("4.6.1.0.0.0/state/old",), ())
     assert some.covers("4.6.1.0.0.0/state/old")
     assert not some.covers("4.6.1.0.0.0/state/other")
+
+
+def test_what_a_snapshot_copies_stays_until_it_is_copied() -> None:
+    """State and dead letters; output that is shown meanwhile goes."""
+    held = Held()
+    record = replace(
+        first_record("u", Tag(1, 1, 1, 1)),
+        sealed=2,
+        chains={"p": (Segment("chain", 2, 1, True),)},
+        dead=(DeadSegment("letters", 2, 1),),
+        unpublished=(Sealed(2, "d", (Staged("out", "staged", "d", 1, 1, stored=True),)),),
+    )
+    names = ("chain", "letters", "other", "staged")
+    assert held.spared(Forget(Stamp(1, 1), 3, ("earlier",), ())).names == ("earlier",)
+    held.hold(record)
+    found = held.spared(Forget(Stamp(1, 1), 3, names, (), keep=frozenset(("new",))))
+    assert found.names == ("other", "staged")
+    assert found.keep == {"new", "chain", "letters"}
+    assert held.spared(Forget(Stamp(1, 1), 4, ("next",), ())).names == ("next",)
+    held.release()
+    assert held.spared(Forget(Stamp(1, 1), 5, ("last",), ())).names == ("chain", "last", "letters")
+    assert held.spared(Forget(Stamp(1, 1), 6, (), ())).names == ()

@@ -15,6 +15,7 @@ from millrace.protocol.types import (
     FailedRoot,
     Intent,
     Mark,
+    Phase,
     Record,
     Replay,
     RootRange,
@@ -22,6 +23,7 @@ from millrace.protocol.types import (
     Staged,
     Tag,
     Totals,
+    View,
 )
 from millrace.protocol.windows.waiting import Waiting
 
@@ -317,3 +319,11 @@ def test_a_replay_keeps_the_window_that_read_it_first() -> None:
     again, dead = r.set_aside(first, failed, r.Backoff(9, 1.0), lambda piece, n: n)
     assert dead == ()
     assert [one.window for one in again] == [4, 2]
+
+
+def test_a_restore_begins_above_all_that_there_was() -> None:
+    """Of the snapshot and of the view, whichever is further, number by number."""
+    view = View("u", 3, 9, Phase.OPEN, 4, (), (), 8, ())
+    assert r.next_timeline(Tag(2, 7, 5, 40), view) == Tag(4, 8, 10, 1)
+    assert r.next_timeline(Tag(5, 2, 11, 1), view) == Tag(6, 5, 12, 1)
+    assert r.next_timeline(Tag(1, 2, 3, 4), None) == Tag(2, 3, 4, 1)

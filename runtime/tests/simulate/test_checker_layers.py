@@ -16,15 +16,18 @@ from millrace.simulate.checkers.bound import Bound, limit
 from millrace.simulate.checkers.contents import Contents
 from millrace.simulate.checkers.ledger import Ledger
 from millrace.simulate.checkers.places import Places
+from millrace.simulate.checkers.restores import Restores
 from millrace.simulate.checkers.shown import ShownWindows
 from millrace.simulate.checkers.stamps import Stamps
 from millrace.simulate.checkers.unreadable import Unreadable
 from millrace.simulate.checkers.verdicts import VerdictTruth
 from millrace.simulate.history import (
     Commit,
+    DriverGone,
     History,
     RecordWritten,
     ServerStamped,
+    StateGone,
     ViewChanged,
     ViolationError,
 )
@@ -35,9 +38,10 @@ from millrace.simulate.simulation import Simulation
 BLINDFOLDS = {
     Acts: ("_acted",),
     Bound: ("_committed", "_acted"),
-    Contents: ("_committed",),
-    Places: ("_committed",),
-    ShownWindows: ("_shown", "_confirm", "_committed", "finish"),
+    Contents: ("_committed", "_restored"),
+    Places: ("_committed", "_restored"),
+    Restores: ("_taken", "_restored"),
+    ShownWindows: ("_shown", "_confirm", "_committed", "_kept", "_restored", "finish"),
     Stamps: ("_stamped", "_changed", "_claimed", "_viewed"),
     Unreadable: ("_committed",),
     VerdictTruth: ("_answered",),
@@ -81,6 +85,30 @@ def test_promises_alone_see_lost_roots(monkeypatch: pytest.MonkeyPatch, bug: str
     blind(monkeypatch, *BLINDFOLDS)
     seen = ("ExactlyOnce", "AtLeastOnce", "end")
     assert any(violation.startswith(seen) for violation in violations_among_few(bug))
+
+
+@pytest.mark.parametrize("bug", ["restore_forgets_replays", "restore_forgets_window"])
+def test_promises_alone_see_what_a_restore_forgets(
+    monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    blind(monkeypatch, *BLINDFOLDS)
+    seen = ("ExactlyOnce", "AtLeastOnce", "AtMostOnce")
+    assert any(violation.startswith(seen) for violation in violations(bug))
+
+
+def test_a_record_that_was_never_committed_is_not_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is wrong with it: the others only count what they know of."""
+    blind(monkeypatch, Places)
+    found = violations("restore_forgets_replays")
+    assert any(violation.startswith("restore: ") for violation in found)
+
+
+def test_a_driver_that_says_that_nothing_is_left_is_not_believed() -> None:
+    simulation = Simulation(0, options=replace(draw(0), lost_s=5.0))
+    with pytest.raises(ViolationError, match="lost: driver 1 says so, and nothing was"):
+        simulation.history.add(DriverGone(1, "lost"))
+    simulation.history.add(StateGone(("s0",)))
+    simulation.history.add(DriverGone(1, "lost"))
 
 
 @pytest.mark.parametrize("bug", ["id_without_edge", "unseeded_roots"])

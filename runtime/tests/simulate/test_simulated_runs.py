@@ -10,9 +10,10 @@ import sys
 import pytest
 
 from millrace.protocol.types import Guarantee, Member, Phase, View
-from millrace.simulate.history import History
+from millrace.simulate.history import History, Restored
 from millrace.simulate.options import draw
 from millrace.simulate.parts.cluster import ViewStore
+from millrace.simulate.simulation import Simulation
 
 RUNS = 1000
 
@@ -73,3 +74,18 @@ def test_a_change_of_the_view_that_was_on_its_way_never_reaches_a_copy() -> None
     assert store.cas(0, view, earlier) is None
     assert store.read() == (0, None)
     assert store.cas(0, view, store.life) == 1
+
+
+def test_some_runs_lose_all_copies_and_restore_a_snapshot() -> None:
+    """With one server and with several, and again behind a restore."""
+    found: dict[tuple[int, int], int] = {}
+    for seed in (seed for seed in range(80) if draw(seed).lost_s is not None):
+        restores: list[Restored] = []
+        simulation = Simulation(seed)
+        simulation.history.listen(Restored, restores.append)
+        assert simulation.run().violation is None, seed
+        timelines = [entry.record.tag.timeline for entry in restores]
+        assert timelines == sorted(set(timelines))
+        for number, _ in enumerate(timelines):
+            found[min(2, simulation.options.servers), min(number, 1)] = seed
+    assert set(found) == {(1, 0), (1, 1), (2, 0), (2, 1)}

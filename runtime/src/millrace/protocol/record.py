@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from millrace.ids import NO_WINDOW, WindowNumber
+from millrace.ids import NO_WINDOW, Epoch, Execution, Seq, Timeline, WindowNumber
 from millrace.protocol.cohorts import judge
 from millrace.protocol.types import (
     DeadSegment,
@@ -29,6 +29,7 @@ from millrace.protocol.types import (
     Staged,
     Tag,
     Totals,
+    View,
 )
 
 Locate = Callable[[RootRange, int], Json]
@@ -163,6 +164,17 @@ def mark_published(record: Record, window: WindowNumber) -> Record:
         return record
     left = tuple(s for s in record.unpublished if s.window > window)
     return replace(record, published=window, unpublished=left)
+
+
+def next_timeline(old: Tag, view: View | None) -> Tag:
+    """The tag of a restore's first record, of a snapshot whose record has the tag ``old``: above
+    all that there was of either (rules 17 and 25)."""
+    return Tag(
+        Timeline(1 + max(old.timeline, view.timeline if view else 0)),
+        Execution(1 + max(old.execution, view.execution if view else 0)),
+        Epoch(1 + max(old.epoch, view.epoch if view else 0)),
+        Seq(1),
+    )
 
 
 def replayable(record: Record, source: str, window: WindowNumber) -> bool:

@@ -142,6 +142,29 @@ class ServerGone:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """A snapshot counts from now on: of this record, with these objects."""
+
+    record: Record
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class StateGone:
+    """These servers have lost what they held, all copies of something among it."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A restore has opened a view of a new timeline, with this record as its first."""
+
+    record: Record
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """A record has become final (rule 3); ``view`` is the open view that it is committed under."""
 
@@ -209,6 +232,14 @@ class Shown:
     digest: str
     rows: Rows
     execution: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retracted:
+    """A sink shows nothing any more of what came behind a window."""
+
+    sink: str
+    window: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from millrace.simulate.parts.driver import DriverProcess
 from millrace.simulate.parts.engine import Attempt
 from millrace.simulate.parts.flow import Ids
 from millrace.simulate.parts.plainfold import PlainMessage
+from millrace.simulate.parts.restoring import Restore
 from millrace.simulate.parts.server import ServerModel
 from millrace.simulate.parts.sinks import FilesSink, Sink, TransactionSink
 from millrace.simulate.world import Clock, World
@@ -31,4 +32,5 @@ class Machines:
     attempt: type[Attempt] = Attempt
     clock: Callable[[World], Clock] = World.monotonic_clock
     process: type[DriverProcess] = DriverProcess
+    restore: type[Restore] = Restore
     sinks: tuple[type[Sink], ...] = (FilesSink, TransactionSink)

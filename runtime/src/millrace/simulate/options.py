@@ -97,7 +97,8 @@ class Options:
     At ``older_s`` a copy of everything is taken, to be put back later (``older``). More than
     ``dead_percent`` of the judged roots dead stop the run, until its user allows more. ``holes`` is
     the share of offsets that carry no record. With ``standby`` a second driver is kept ready, with
-    ``learners`` servers learn before they join."""
+    ``learners`` servers learn before they join. ``snapshot_s`` is the mean time between two
+    snapshots; from ``lost_s`` on, once there is one, all copies of some state are lost together."""
 
     seed: int
     guarantee: Guarantee
@@ -132,6 +133,8 @@ class Options:
     holes: float = 0.0
     standby: bool = False
     learners: bool = False
+    snapshot_s: float = 0.0
+    lost_s: float | None = None
 
 
 _GUARANTEES = (
@@ -183,7 +186,25 @@ def draw(seed: int) -> Options:
     )
     options = replace(options, dead_percent=_dead_percent(options), holes=_holes(seed))
     options = _with_standby(_with_servers(options))
-    return replace(options, chaos=replace(options.chaos, power_s=_power(options)))
+    options = replace(options, chaos=replace(options.chaos, power_s=_power(options)))
+    return _with_losses(options)
+
+
+def _with_losses(options: Options) -> Options:
+    """Some of the runs lose all copies of some state, and restore a snapshot."""
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"lost/{options.seed}")
+    others = options.edit_s is not None or options.older_s is not None or options.poison_only
+    if others or rng.random() < 0.6:
+        return options
+    return replace(
+        options,
+        chaos=replace(options.chaos, stale_s=0.0),
+        requests=False,
+        dead_percent=None,
+        snapshot_s=rng.uniform(0.5, 3.0),
+        lost_s=options.storm_s * rng.uniform(0.1, 0.7),
+    )
 
 
 def _power(options: Options) -> float:

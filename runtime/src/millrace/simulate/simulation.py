@@ -27,7 +27,9 @@ from millrace.simulate.parts.engine import Plant
 from millrace.simulate.parts.flow import OUT_SINK, SIDE_SINK, Flow
 from millrace.simulate.parts.nemesis import Nemesis, Targets
 from millrace.simulate.parts.older import OlderCopy
+from millrace.simulate.parts.restoring import Ground, Restorer, restorer
 from millrace.simulate.parts.sinks import Sink
+from millrace.simulate.parts.snapshots import Shelf
 from millrace.simulate.parts.supervisor import Supervisor
 from millrace.simulate.parts.workload import Workload, locate
 from millrace.simulate.world import World
@@ -80,6 +82,7 @@ class Simulation:
         )
         self.log = AckLog(self.history)
         self.sinks = self._sinks(rng)
+        self.shelf = Shelf(self.history)
         flow = Flow(self.options, self.workload, self.machines.ids())
         self._plant = Plant(
             self.world,
@@ -96,7 +99,12 @@ class Simulation:
             for n in range(self.options.ackers)
         ]
         self.supervisor = Supervisor(
-            self.world, self.cluster, self.ackers, self._make_driver, self.options.standby
+            self.world,
+            self.cluster,
+            self.ackers,
+            self._make_driver,
+            self.options.standby,
+            self._restorer() if self.options.lost_s is not None else None,
         )
         self.checkers = Checkers(
             self.history,
@@ -119,6 +127,7 @@ class Simulation:
                 self.supervisor,
                 self.workload,
                 lambda: self.checkers.ledger.record,
+                self.shelf,
             ),
         )
 
@@ -210,6 +219,7 @@ class Simulation:
             copies=options.copies,
             key_groups=options.key_groups,
             learners=options.learners,
+            restores=options.lost_s is not None,
             max_unpublished=options.max_unpublished,
             emits_final=options.emits_final,
             callbacks=options.callbacks,
@@ -224,8 +234,13 @@ class Simulation:
             self.supervisor.alive_ackers,
             gone,
             self.machines.clock,
+            self.shelf,
         )
         return self.machines.process(around, machine, number)
+
+    def _restorer(self) -> Restorer:
+        ground = Ground(self.options, self.cluster, self.store, self.sinks, self.shelf)
+        return restorer(self.world, self.history, ground, self.machines.restore)
 
     def _dead_limit(self) -> DeadLimit:
         """What the user allows: all, once the run has stopped for it often enough."""

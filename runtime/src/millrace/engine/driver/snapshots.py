@@ -21,7 +21,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from millrace.clock import Clock
 from millrace.errors import MillraceError, StateServerError, error_text
 from millrace.homes.stores import HomeAwayError, PendingRequest
 from millrace.protocol import events as e
-from millrace.protocol.record import mark_published, needed_objects
 from millrace.protocol.types import Components, Record
+from millrace.protocol.windows.forgetting import Held
 from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import open_place
 from millrace.snapshots.reading import delete, entries
@@ -90,8 +90,7 @@ class SnapshotTaker:
         self._clock = clock
         self._changed = threading.Condition()
         self._record: Record | None = None
-        self._held: frozenset[str] = frozenset()
-        self._spared: set[str] = set()
+        self._held = Held()
         self._stopped = False
         self._jobs: deque[PendingRequest | None] = deque()
         self._known: set[str] = set()
@@ -110,13 +109,7 @@ class SnapshotTaker:
     def spared(self, forget: e.Forget) -> e.Forget:
         """What may be deleted now: not what is being copied, but what was and is needed no more."""
         with self._changed:
-            names = set(forget.names)
-            self._spared |= names & self._held
-            if not self._held:
-                names |= self._spared
-                self._spared.clear()
-            keep = None if forget.keep is None else forget.keep | self._held
-            return replace(forget, names=tuple(sorted(names - self._held)), keep=keep)
+            return self._held.spared(forget)
 
     def asked(self, asked: PendingRequest) -> None:
         """Take a snapshot for a request, unless that is known already."""
@@ -240,7 +233,7 @@ class SnapshotTaker:
         with self._changed:
             record = self._record
             assert record is not None
-            self._held = needed_objects(mark_published(record, record.sealed))
+            self._held.hold(record)
             return record
 
     def _fits(self) -> bool:
@@ -249,7 +242,7 @@ class SnapshotTaker:
 
     def _release(self) -> None:
         with self._changed:
-            self._held = frozenset()
+            self._held.release()
 
     def _pause(self) -> None:
         with self._changed:

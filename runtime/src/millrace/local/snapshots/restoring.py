@@ -40,7 +40,7 @@ from millrace.clock import Clock
 from millrace.errors import SinkError, SnapshotError, StateServerError
 from millrace.homes.accepted import Accepted, accept
 from millrace.homes.documents import Status
-from millrace.ids import Epoch, Execution, Seq, Timeline, WindowNumber
+from millrace.ids import Timeline, WindowNumber
 from millrace.local.accepted import write_accepted
 from millrace.local.files import write_json
 from millrace.local.launch import state_servers
@@ -50,7 +50,7 @@ from millrace.local.snapshots.unfinished import mark, marked, unmark
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder, open_folder, unusable
 from millrace.protocol.codec import encode_record
-from millrace.protocol.record import object_groups
+from millrace.protocol.record import next_timeline, object_groups
 from millrace.protocol.server import NotOwner, Ok, Stamped
 from millrace.protocol.types import Phase, Record, Stamp, Tag, View
 from millrace.ring import owners
@@ -204,11 +204,10 @@ class _Restore:
                 self._check_line(view.timeline)
             mark(self._folder.path, self._manifest, own=own, lost=self._lost, last=last)
             crash.reached("restore.marked")
-            old = self._manifest.decoded.tag
-            execution = 1 + max(old.execution, view.execution if view else 0)
+            tag = next_timeline(self._manifest.decoded.tag, view)
             if own:
-                self._retract(sinks, execution)
-        opened = self._new_timeline(version, view, Execution(execution), last)
+                self._retract(sinks, tag.execution)
+        opened = self._new_timeline(version, tag, last)
         crash.reached("restore.opened")
         self._delete_left(opened)
         unmark(self._folder.path)
@@ -322,10 +321,8 @@ class _Restore:
                 sink.retract(self._manifest.window)
         crash.reached("restore.retracted")
 
-    def _new_timeline(
-        self, version: int, view: View | None, execution: Execution, last: int | None
-    ) -> View:
-        topology, old = self._topology, self._manifest.decoded.tag
+    def _new_timeline(self, version: int, tag: Tag, last: int | None) -> View:
+        topology = self._topology
         accepted = self._accepted()
         write_accepted(self._folder.accepted, accepted)
         write_json(self._folder.topology, checked.with_checksum(dict(accepted.topology)))
@@ -338,24 +335,22 @@ class _Restore:
                 stack.callback(clients[address.name].close)
             members = tuple(one.address.member() for one in clients.values())
             copies = topology.spec.state_servers.copies
-            epoch = Epoch(1 + max(old.epoch, view.epoch if view else 0))
-            timeline = Timeline(1 + max(old.timeline, view.timeline if view else 0))
             creating = View(
                 self._uid,
-                timeline,
-                epoch,
+                tag.timeline,
+                tag.epoch,
                 Phase.CREATING,
-                execution,
+                tag.execution,
                 members,
                 members,
-                epoch,
+                tag.epoch,
                 owners(topology.spec.key_groups, list(clients), copies),
             )
-            timelines.note(self._folder.path, self._fork(timeline, last))
+            timelines.note(self._folder.path, self._fork(tag.timeline, last))
             crash.reached("restore.noted")
             version = self._swapped(version, creating)
             crash.reached("restore.claimed")
-            record = self._write(clients, creating)
+            record = self._write(clients, creating, tag)
             opened = replace(creating, phase=Phase.OPEN)
             self._swapped(version, opened)
         self._tell_status(record, opened)
@@ -398,7 +393,7 @@ class _Restore:
             )
         return swapped
 
-    def _write(self, clients: dict[str, StateClient], view: View) -> Record:
+    def _write(self, clients: dict[str, StateClient], view: View, tag: Tag) -> Record:
         """Everything on its owners, then the record on every member (rule 18)."""
         stamp = view.stamp()
         for client in clients.values():
@@ -419,7 +414,6 @@ class _Restore:
                 reply = clients[owner].put(stamp, [(part.name, data)])
                 _accepted_by(clients[owner], reply)
         crash.reached("restore.put")
-        tag = Tag(view.timeline, view.execution, view.epoch, Seq(1))
         restored = replace(record, uid=self._uid, tag=tag)
         for client in clients.values():
             _accepted_by(client, client.write_record(stamp, tag, encode_record(restored)))

@@ -8,6 +8,8 @@ every ended attempt asks for, and every so many windows one more: a sweep that d
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from millrace.protocol import events as e
 from millrace.protocol import record as records
 from millrace.protocol.types import AttemptId, Record, Stamp
@@ -48,3 +50,32 @@ class Forgetting:
         keep = needed if self._sweep else None
         self._sweep = False
         return [e.Forget(stamp, now.sealed, names, attempts, keep)]
+
+
+class Held:
+    """What a snapshot copies is spared for as long, whatever windows supersede meanwhile.
+
+    *Dies here*: what was spared is found by the next driver's sweep.
+    """
+
+    def __init__(self) -> None:
+        self._names: frozenset[str] = frozenset()
+        self._spared: set[str] = set()
+
+    def hold(self, record: Record) -> None:
+        """The objects of a committed record stay from now on, its staged outputs do not."""
+        shown = records.mark_published(record, record.sealed)
+        self._names = records.needed_objects(shown)
+
+    def release(self) -> None:
+        self._names = frozenset()
+
+    def spared(self, forget: e.Forget) -> e.Forget:
+        """What may be deleted now: not what is held, but what was and is needed no more."""
+        names = set(forget.names)
+        self._spared |= names & self._names
+        if not self._names:
+            names |= self._spared
+            self._spared.clear()
+        keep = None if forget.keep is None else forget.keep | self._names
+        return replace(forget, names=tuple(sorted(names - self._names)), keep=keep)

@@ -13,6 +13,7 @@ from millrace.protocol.membership import Membership, Owners
 from millrace.protocol.record import Locate
 from millrace.protocol.windows.machine import Windows
 from millrace.simulate.bugs import membership as m
+from millrace.simulate.bugs import restores as r
 from millrace.simulate.bugs import servers as sv
 from millrace.simulate.bugs import windows as w
 from millrace.simulate.bugs import work as k
@@ -130,6 +131,14 @@ BUGS: dict[str, Bug] = {
         ),
         Bug("claims_while_waiting", "standby", lambda: Machines(process=k.ClaimsWhileWaiting)),
         Bug("never_takes_over", "standby", lambda: Machines(process=k.NeverTakesOver)),
+        Bug("restore_forgets_replays", "restore", lambda: Machines(restore=r.ForgetsReplays)),
+        Bug("restore_forgets_window", "restore", lambda: Machines(restore=r.ForgetsOpenWindow)),
+        Bug("restores_what_was_left", "restore", lambda: Machines(restore=r.RestoresWhatWasLeft)),
+        Bug("restores_unfenced", "rule 25", lambda: Machines(restore=r.RestoresUnfenced)),
+        Bug("restore_keeps_timeline", "rule 17", lambda: Machines(restore=r.KeepsTimeline)),
+        Bug("snapshot_tears", "snapshot", lambda: Machines(process=r.SnapshotTears)),
+        Bug("snapshot_before_shown", "snapshot", lambda: Machines(process=r.SnapshotBeforeShown)),
+        Bug("scale_loses_last", "rule 15", lambda: Machines(process=r.ScaleLosesLast)),
         Bug("answers_unasked", "machine", lambda: Machines(attempt=k.AnswersUnasked)),
         Bug("short_read_is_hole", "I3", lambda: Machines(attempt=k.ShortReadIsHole)),
         Bug("seal_before_objects", "rule 18", lambda: Machines(attempt=k.SealBeforeObjects)),

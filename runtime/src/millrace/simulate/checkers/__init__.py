@@ -20,6 +20,7 @@ from millrace.simulate.checkers.ledger import Ledger
 from millrace.simulate.checkers.pauses import Pauses
 from millrace.simulate.checkers.places import Places
 from millrace.simulate.checkers.promises import Promises
+from millrace.simulate.checkers.restores import Restores
 from millrace.simulate.checkers.shown import ShownWindows
 from millrace.simulate.checkers.stamps import Stamps
 from millrace.simulate.checkers.standby import StandsByIdle
@@ -61,6 +62,7 @@ class Checkers:
         self.pauses = Pauses(history, now_s)
         self.times = Times(history)
         self.standby = StandsByIdle(history)
+        self.restores = Restores(history, options)
         if options.poison_only:
             self.bound = Bound(history, workload)
 

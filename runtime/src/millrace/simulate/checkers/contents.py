@@ -25,7 +25,9 @@ class Contents:
         self._workload = workload
         self._all = (1 << options.key_groups) - 1
         self._states: dict[str, State] = {}
+        self._sealed: dict[int, dict[str, State]] = {}
         history.listen(h.Commit, self._committed)
+        history.listen(h.Restored, self._restored)
 
     def _committed(self, entry: h.Commit) -> None:
         before, after = entry.before, entry.after
@@ -37,8 +39,19 @@ class Contents:
         shown = self._shown(after)
         aside = self._set_aside(before, after)
         self._state(after, shown.get(OUT_SINK, []), aside)
+        self._sealed[after.sealed] = dict(self._states)
         self._roots(before, after, shown, aside)
         self._callbacks(before, after, aside)
+
+    def _restored(self, entry: h.Restored) -> None:
+        """State is what it was behind the snapshot's window, as it was sealed last."""
+        window, chains = entry.record.sealed, entry.record.chains
+        known = self._sealed.get(window, {})
+        for processor in self._stateful():
+            state = materialise(chains.get(processor, ()), self._all, self._history.contents)
+            if state != known.get(processor, {}):
+                raise h.ViolationError("I2", f"{processor} is not restored as of window {window}")
+        self._states = dict(known)
 
     def _after_edit(self, before: Record, after: Record) -> Mapping[str, tuple[Segment, ...]]:
         """The chains of the record before, without those whose processor an edit replaced."""

@@ -9,23 +9,32 @@ from millrace.simulate.parts.cluster import Cluster, owners_of
 
 
 class Durability:
-    """Asked at every commit and every deletion."""
+    """Asked at every commit, restore and deletion."""
 
     def __init__(self, history: h.History, cluster: Cluster, ledger: Ledger) -> None:
         self._cluster = cluster
         self._ledger = ledger
         self._needed: dict[str, int] = {}
         self._view: View | None = None
-        history.listen(h.Commit, self._committed)
+        self._timeline = 1
+        history.listen(h.ViewChanged, self._viewed)
+        history.listen(h.Commit, lambda entry: self._committed(entry.after, entry.view))
+        history.listen(h.Restored, lambda entry: self._committed(entry.record, entry.view))
         history.listen(h.ObjectsDeleted, self._deleted)
 
-    def _committed(self, entry: h.Commit) -> None:
-        needed = named(entry.after)
-        same_place = self._view == entry.view
+    def _viewed(self, entry: h.ViewChanged) -> None:
+        """With the claim of another timeline what was committed before is given up."""
+        if entry.view.timeline > self._timeline:
+            self._timeline = entry.view.timeline
+            self._needed = {}
+
+    def _committed(self, record: Record, view: View) -> None:
+        needed = named(record)
+        same_place = self._view == view
         for name, groups in needed.items():
             if not same_place or self._needed.get(name) != groups:
-                self._on_owners(name, groups, entry.view)
-        self._needed, self._view = needed, entry.view
+                self._on_owners(name, groups, view)
+        self._needed, self._view = needed, view
 
     def _on_owners(self, name: str, groups: int, view: View) -> None:
         members = {m.name: m for m in view.target}

@@ -22,7 +22,8 @@ class _Writing:
 class Ledger:
     """``record`` is the last committed one; tells ``Commit`` for each.
 
-    ``sealed`` holds every window that was ever committed as sealed.
+    ``sealed`` holds every window that was ever committed as sealed, but for those that a restore
+    gave up, which are in ``given_up``. Tells ``Restored`` where one has opened another timeline.
     """
 
     def __init__(self, history: h.History) -> None:
@@ -30,6 +31,7 @@ class Ledger:
         self.record: Record | None = None
         self.view: View | None = None
         self.sealed: dict[int, Sealed] = {}
+        self.given_up: list[Sealed] = []
         self.tags: set[Tag] = set()
         self.seals = 0
         self._views: dict[Stamp, View] = {}
@@ -50,7 +52,19 @@ class Ledger:
         ]
         if not held:
             raise h.ViolationError("rule 16", f"view {view.epoch} opened before its write-back")
-        self._commit(max(held, key=lambda w: w.record.tag).record, view)
+        record = max(held, key=lambda w: w.record.tag).record
+        if self.record is not None and record.tag.timeline > self.record.tag.timeline:
+            self._restore(record, view)
+        else:
+            self._commit(record, view)
+
+    def _restore(self, record: Record, view: View) -> None:
+        self.tags.add(record.tag)
+        self.record = record
+        self.view = view
+        self.given_up += [one for window, one in self.sealed.items() if window > record.sealed]
+        self.sealed = {w: one for w, one in self.sealed.items() if w <= record.sealed}
+        self._history.add(h.Restored(record, view))
 
     def _written(self, entry: h.RecordWritten) -> None:
         tag = entry.record.tag

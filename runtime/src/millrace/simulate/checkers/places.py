@@ -37,6 +37,7 @@ class Places:
         self.gone = 0
         history.listen(h.Commit, self._committed)
         history.listen(h.LettersTaken, self._taken)
+        history.listen(h.Restored, self._restored)
 
     def _taken(self, entry: h.LettersTaken) -> None:
         self._asked |= {root_of(letter) for letter in entry.letters}
@@ -66,6 +67,13 @@ class Places:
         self._trees.update(trees)
         self._before = {root: after.get(root, GONE) for root in self._workload.roots}
         self._totals(entry.after)
+
+    def _restored(self, entry: h.Restored) -> None:
+        """Every root is where it was when the snapshot was taken."""
+        after = self._places(entry.record)
+        self._before = {root: after.get(root, GONE) for root in self._workload.roots}
+        self._trees = _trees(entry.record)
+        self._totals(entry.record)
 
     def _places(self, record: Record) -> dict[Root, object]:
         found: dict[Root, object] = {}

@@ -18,16 +18,26 @@ class Promises:
         self._options = options
         self._workload = workload
         self._rows: dict[str, dict[Root, list[h.Row]]] = {sink: {} for sink in sinks}
+        self._windows: dict[str, dict[int, list[h.Row]]] = {sink: {} for sink in sinks}
         self._dropped: set[Root] = set()
         self._hit: set[Root] = set()
         history.listen(h.Hit, lambda entry: self._hit.update(entry.roots))
         history.listen(h.Shown, self._shown)
+        history.listen(h.Retracted, self._retracted)
         history.listen(h.LettersTaken, self._taken)
 
     def _shown(self, entry: h.Shown) -> None:
-        found = self._rows[entry.sink]
-        for row in entry.rows:
-            found.setdefault(row.root, []).append(row)
+        self._windows[entry.sink].setdefault(entry.sealed.window, []).extend(entry.rows)
+
+    def _retracted(self, entry: h.Retracted) -> None:
+        shown = self._windows[entry.sink]
+        self._windows[entry.sink] = {w: rows for w, rows in shown.items() if w <= entry.window}
+
+    def _count(self) -> None:
+        for sink, windows in self._windows.items():
+            found = self._rows[sink]
+            for row in (row for rows in windows.values() for row in rows):
+                found.setdefault(row.root, []).append(row)
 
     def _taken(self, entry: h.LettersTaken) -> None:
         if not entry.request.replays:
@@ -40,6 +50,7 @@ class Promises:
             raise h.ViolationError("end", f"drained with something left: {record}")
         if self._options.emits_final and not record.finished:
             raise h.ViolationError("end", "drained without a final window")
+        self._count()
         dead = self._dead(record)
         if self._options.guarantee is Guarantee.AT_MOST_ONCE:
             self._at_most_once(record)

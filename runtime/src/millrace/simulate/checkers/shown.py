@@ -19,6 +19,10 @@ class ShownWindows:
         history.listen(h.Shown, self._shown)
         history.listen(h.SinkConfirmed, self._confirm)
         history.listen(h.Commit, self._committed)
+        self._taking_back = False
+        history.listen(h.SnapshotTaken, self._kept)
+        history.listen(h.Retracted, self._retracted)
+        history.listen(h.Restored, self._restored)
 
     def _wanted(self, sink: str, window: int) -> list[str]:
         sealed = self._ledger.sealed.get(window)
@@ -43,6 +47,37 @@ class ShownWindows:
                 "I7", f"{entry.sink} shows {entry.name}, not named by the record"
             )
         shown.append(entry.name)
+
+    def _kept(self, entry: h.SnapshotTaken) -> None:
+        """Whoever restores it shows nothing. One of a timeline that was left is of no use."""
+        now, record = self._ledger.record, entry.record
+        if self._taking_back or now is None or record.tag.timeline != now.tag.timeline:
+            return
+        for sink in self._sinks:
+            for window in range(1, record.sealed + 1):
+                if (sink, window) not in self._confirmed:
+                    text = f"{record.tag} is kept, and {sink} does not show window {window}"
+                    raise h.ViolationError("snapshot", text)
+
+    def _retracted(self, entry: h.Retracted) -> None:
+        self._taking_back = True
+        sink, window = entry.sink, entry.window
+        self._parts = {k: v for k, v in self._parts.items() if k[0] != sink or k[1] <= window}
+        self._confirmed = {k for k in self._confirmed if k[0] != sink or k[1] <= window}
+
+    def _restored(self, entry: h.Restored) -> None:
+        """Every sink is fenced by then, and shows exactly what the record knows."""
+        self._taking_back = False
+        tag, sealed = entry.record.tag, entry.record.sealed
+        for sink in self._sinks:
+            if not any(one == sink and by >= tag.execution for one, by in self._fences):
+                raise h.ViolationError("rule 25", f"{sink} still serves executions before {tag}")
+            behind = [w for one, w in self._parts if one == sink and w > sealed]
+            if behind:
+                raise h.ViolationError("rule 25", f"{sink} shows windows {behind} behind {tag}")
+            for window in range(1, sealed + 1):
+                if (sink, window) not in self._confirmed:
+                    raise h.ViolationError("rule 25", f"{sink} lacks window {window} of {tag}")
 
     def _confirm(self, entry: h.SinkConfirmed) -> None:
         shown = self._parts.get((entry.sink, entry.window), [])

@@ -17,6 +17,7 @@ class Times:
     def __init__(self, history: h.History) -> None:
         self._latest_ms = 0
         history.listen(h.Commit, self._committed)
+        history.listen(h.Restored, self._restored)
 
     def _committed(self, entry: h.Commit) -> None:
         open_before = self._times(entry.before) if entry.before is not None else {}
@@ -27,6 +28,9 @@ class Times:
                 )
             if tree not in open_before:
                 self._opened(tree, time_ms)
+
+    def _restored(self, entry: h.Restored) -> None:
+        self._latest_ms = entry.record.time_ms
 
     def _opened(self, tree: object, time_ms: int) -> None:
         if time_ms < self._latest_ms:

@@ -90,6 +90,7 @@ class Cluster:
         self.vault = Vault(codec)
         self._slots = {name: self._slot(make, name) for name in names}
         self.wanted = set(self._slots)
+        self.losses = 0
 
     def _slot(self, make: Callable[[str, str], ServerModel], name: str) -> _Slot:
         model = make(name, self._run_id())
@@ -144,6 +145,23 @@ class Cluster:
         slot.alive = False
         slot.stopped_until_s = 0.0
         self._history.add(h.ServerGone(Member(name, slot.model.run_id)))
+
+    def lose(self, names: Iterable[str]) -> None:
+        """These servers die, if they were up, and their files are gone. Whoever was parted from
+        others, or hung, is so no more."""
+        for slot in self._slots.values():
+            slot.cut_until_s = dict.fromkeys(Side, 0.0)
+            slot.stopped_until_s = 0.0
+        for name in names:
+            if self._slots[name].alive:
+                self.kill(name)
+            self._slots[name].model.restart_empty(self._run_id())
+            self._slots[name].old = self._slots[name].model.file()
+        self.losses += 1
+
+    def reachable(self) -> tuple[Member, ...]:
+        """Incarnations that are up, wanted and answer at once."""
+        return tuple(member for member in self.alive() if self._up(member) is not None)
 
     def start(self, name: str, keeps_file: bool, kept: int | None) -> None:
         """``kept`` writes since the last fsync are in the file (None: all of them)."""
@@ -294,7 +312,7 @@ class Cluster:
     def get(
         self,
         member: Member,
-        stamp: Stamp,
+        stamp: Stamp | None,
         names: tuple[str, ...],
         side: Side = Side.DRIVER,
     ) -> s.GetReply | None:

@@ -47,7 +47,13 @@ class Copying:
             return e.Unreachable(silent, stamp)
         if self.action.learning:
             return None
-        return e.CopyFailed(stamp, f"{name} is on none of the members it can be copied from")
+        text = f"{name} is on none of the members it can be copied from"
+        return e.CopyFailed(stamp, text, lost=not self._unheard())
+
+    def _unheard(self) -> set[str]:
+        """Those that may have held it and are asked no more, since they did not answer."""
+        heard = {m.name for m in (*self.action.sources, *self.action.view.target)}
+        return {m.name for m in self.action.view.last_open} - heard
 
 
 def refused(member: Member, stamp: Stamp, reply: s.NotOwner) -> e.Refused:

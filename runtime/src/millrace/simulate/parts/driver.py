@@ -17,7 +17,7 @@ from millrace.protocol import server as s
 from millrace.protocol.driver import Driver
 from millrace.protocol.membership import Standing
 from millrace.protocol.record import behind
-from millrace.protocol.types import AttemptId, Member, Stamp
+from millrace.protocol.types import AttemptId, Member, Stamp, View
 from millrace.simulate import history as h
 from millrace.simulate.parts.acklog import Verdicts
 from millrace.simulate.parts.cluster import ViewStore, owners_of
@@ -25,6 +25,7 @@ from millrace.simulate.parts.copying import Copying, refused
 from millrace.simulate.parts.engine import Attempt, Plant
 from millrace.simulate.parts.flow import edges
 from millrace.simulate.parts.sinks import SinkRefusalError
+from millrace.simulate.parts.snapshots import Shelf, Taker
 from millrace.simulate.parts.workload import Workload, cut
 from millrace.simulate.world import Clock, World
 
@@ -39,10 +40,13 @@ class Surroundings:
     ackers: Callable[[], tuple[str, ...]]
     gone: Callable[[DriverProcess, str], None]
     clock: Callable[[World], Clock]
+    shelf: Shelf
 
 
 class DriverProcess:
     """``number`` counts the lives; the execution is claimed by the machine itself."""
+
+    taker = Taker
 
     def __init__(self, around: Surroundings, machine: Driver, number: int) -> None:
         self.number = number
@@ -72,6 +76,20 @@ class DriverProcess:
             self._plant.options.chaos.verdict_short,
         )
         self._claimed = Execution(0)
+        self._taker = self.make_taker()
+
+    def make_taker(self) -> Taker | None:
+        every_s = self._plant.options.snapshot_s
+        if not every_s:
+            return None
+        cluster, shelf = self._plant.cluster, self._around.shelf
+        return self.taker(self._world, cluster, shelf, every_s, self._view_now, self._runs)
+
+    def _view_now(self) -> View | None:
+        return self.machine.membership.view
+
+    def _runs(self) -> bool | None:
+        return not self.frozen if self.alive else None
 
     # -- life and death
 
@@ -91,6 +109,8 @@ class DriverProcess:
         self.started = True
         self.awake_since_s = self._world.now_s
         self._plant.history.add(h.DriverStarted(self.number))
+        if self._taker is not None:
+            self._taker.start()
         self._carry_out(self.machine.start(self._clock()))
 
     def post(self, event: e.Event) -> None:
@@ -108,6 +128,11 @@ class DriverProcess:
         self.frozen = True
         self._plant.history.add(h.DriverGone(self.number, "frozen"))
         self._world.after(seconds, self._wake_up)
+
+    @property
+    def claims(self) -> bool:
+        """Whether it has, or may still come by, an execution above all others."""
+        return self.machine.membership.standing in (Standing.IDLE, Standing.CLAIMING)
 
     def acker_change(self) -> None:
         """The ackers alive have changed."""
@@ -176,7 +201,10 @@ class DriverProcess:
                 self._wake(action)
             case e.Stop():
                 self._stop(action)
-            case e.Notify() | e.Committed():
+            case e.Committed():
+                if self._taker is not None:
+                    self._taker.committed(action.record)
+            case e.Notify():
                 pass  # the checkers see them in the history
             case _:
                 assert_never(action)
@@ -283,8 +311,10 @@ class DriverProcess:
         return lambda: self.post(e.Unreachable(member, stamp))
 
     def _copy_objects(self, action: e.CopyObjects) -> None:
-        copying = Copying(self._plant.cluster, action)
-        self._world.soon(self._copy_some, copying)
+        self._world.soon(self._copy_some, self.make_copying(action))
+
+    def make_copying(self, action: e.CopyObjects) -> Copying:
+        return Copying(self._plant.cluster, action)
 
     def _copy_some(self, copying: Copying) -> None:
         """Copy until a random pause; the process may be gone by then."""
@@ -428,6 +458,8 @@ class DriverProcess:
     def _forget(self, action: e.Forget) -> None:
         view = self.machine.membership.view
         assert view is not None
+        if self._taker is not None:
+            action = self._taker.spared(action)
         for member in view.target:
             self._world.send(self._forget_on, member, action)
         self._world.send(self._discard, action)

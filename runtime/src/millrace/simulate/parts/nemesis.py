@@ -17,6 +17,7 @@ from millrace.simulate.options import Options
 from millrace.simulate.parts.acklog import AckerProcess, AckLog
 from millrace.simulate.parts.cluster import BOTH, FOR_GOOD_S, Cluster, Side, ViewStore
 from millrace.simulate.parts.server import ServerFile
+from millrace.simulate.parts.snapshots import Shelf
 from millrace.simulate.parts.supervisor import Supervisor
 from millrace.simulate.parts.workload import Workload, root_of
 from millrace.simulate.world import World
@@ -42,6 +43,7 @@ class Targets:
     supervisor: Supervisor
     workload: Workload
     committed: Callable[[], Record | None]
+    shelf: Shelf
 
 
 class Nemesis:
@@ -56,6 +58,7 @@ class Nemesis:
         self._stale_file = False
         self._empties = targets.options.seed % 2 == 1
         self._asked = 0
+        self._gone: int | None = None
 
     def start(self) -> None:
         chaos = self._to.options.chaos
@@ -81,6 +84,8 @@ class Nemesis:
                 self._again(mean_s, blow)
         if chaos.half_seal:
             self._history.listen(h.RecordWritten, self._half_sealed)
+        if self._to.options.lost_s is not None:
+            self._world.after(self._to.options.lost_s, self._lose)
         if self._to.options.edit_s is not None:
             self._world.after(self._to.options.edit_s, self._to.supervisor.edit)
 
@@ -144,6 +149,41 @@ class Nemesis:
             self._stale_file = False
         cluster.start_on(name, file)
         self._to.supervisor.look()
+
+    # -- all copies
+
+    def _lose(self) -> None:
+        """All copies of something go together: of all that there is, or of what only as many
+        servers hold as there are copies. Later it may happen again."""
+        cluster, view, rng = self._to.cluster, self._to.store.view, self._world.rng
+        if not self._world.stormy:
+            return
+        if view is None or self._lost or not self._to.shelf.of(view.timeline):
+            self._world.after(0.3, self._lose)
+            return
+        names, copies = cluster.names, self._to.options.copies
+        if len(names) > copies and rng.random() < 0.5:
+            names = sorted(rng.sample(names, rng.randint(copies, len(names) - 1)))
+        self.crashes += 1
+        self._gone = view.timeline
+        cluster.wanted |= {member.name for member in view.last_open}
+        cluster.lose(names)
+        self._history.add(h.StateGone(tuple(names)))
+        for name in cluster.down():
+            self._world.after(rng.expovariate(1 / RESTART_S), self._restart, name, True, None)
+        self._to.supervisor.look()
+        if rng.random() < 0.5:
+            self._world.after(rng.uniform(2.0, 8.0), self._lose)
+
+    @property
+    def _lost(self) -> bool:
+        """Whether what is lost is not restored yet; it may turn out that it was not needed."""
+        view = self._to.store.view
+        return self._gone is not None and (
+            self._to.supervisor.restoring is not None
+            or view is None
+            or not set(view.last_open) <= set(self._to.cluster.alive())
+        )
 
     def _expendable(self, member: Member) -> bool:
         """Whether R-1 losses among the last open members are not used up yet."""
@@ -229,16 +269,20 @@ class Nemesis:
             cluster.kill(name)
             delay_s = rng.expovariate(1 / RESTART_S)
             if rng.random() < 0.3:
-                self._world.after(delay_s, self._restart_on, name, old)
+                self._world.after(delay_s, self._restart_on, name, old, cluster.losses)
             else:
                 self._world.after(delay_s, self._restart, name, rng.random() < 0.5, None)
         if self.crashes > before:
             self._to.supervisor.look()
 
-    def _restart_on(self, name: str, file: ServerFile) -> None:
-        if name in self._to.cluster.down():
-            self._to.cluster.start_on(name, file)
+    def _restart_on(self, name: str, file: ServerFile, losses: int) -> None:
+        """On an older file, unless all files are lost since: that one alone would be believed."""
+        cluster = self._to.cluster
+        if name in cluster.down() and losses == cluster.losses:
+            cluster.start_on(name, file)
             self._to.supervisor.look()
+        else:
+            self._restart(name, True, None)
 
     def _half_sealed(self, entry: h.RecordWritten) -> None:
         """The first server that takes a seal dies with the driver, before any other has it. It
@@ -291,7 +335,7 @@ class Nemesis:
         # One that is down may have the only file that is left.
         up = name not in self._to.cluster.down()
         bearable = up and self._to.options.copies > 1 and all(map(self._expendable, lives))
-        if lives and bearable and self._world.rng.random() < FOR_GOOD:
+        if lives and bearable and not self._lost and self._world.rng.random() < FOR_GOOD:
             return FOR_GOOD_S
         return self._till_calm(8.0)
 

@@ -34,7 +34,10 @@ class _Manifest:
 
 
 class Sink:
-    """What all sinks of the simulation share; nothing here is lost in a crash."""
+    """What all sinks of the simulation share; nothing here is lost in a crash. ``atomic``: its
+    fence is looked at in the very step that shows something."""
+
+    atomic = False
 
     def __init__(self, name: str, history: h.History) -> None:
         self.name = name
@@ -65,6 +68,11 @@ class Sink:
         """Drop staged leftovers."""
         for name in [name for name in self.staged if covers(name)]:
             del self.staged[name]
+
+    def retract(self, window: WindowNumber) -> None:
+        """Show nothing any more of what came behind a window; doing it again is nothing."""
+        self.high_water = min(self.high_water, window)
+        self.history.add(h.Retracted(self.name, window))
 
     def check(self, execution: int) -> None:
         if execution < self.fenced:
@@ -98,6 +106,11 @@ class FilesSink(Sink):
             return None
         return Mark(self.name, WindowNumber(window), self._manifests[window].digest)
 
+    def retract(self, window: WindowNumber) -> None:
+        self._manifests = {w: one for w, one in self._manifests.items() if w <= window}
+        self._final = {key: one for key, one in self._final.items() if key[0] <= window}
+        super().retract(window)
+
     def publish(self, sealed: Sealed, mine: Sequence[Staged], execution: int) -> Iterator[None]:
         self.check(execution)
         if sealed.window <= self.high_water:
@@ -118,6 +131,8 @@ class FilesSink(Sink):
 class TransactionSink(Sink):
     """A database: rows and the window's marker change together."""
 
+    atomic = True
+
     def __init__(self, name: str, history: h.History) -> None:
         super().__init__(name, history)
         self._digests: dict[int, str] = {}
@@ -125,6 +140,10 @@ class TransactionSink(Sink):
     def mark(self) -> Mark | None:
         window = max(self._digests, default=0)
         return Mark(self.name, WindowNumber(window), self._digests[window]) if window else None
+
+    def retract(self, window: WindowNumber) -> None:
+        self._digests = {w: one for w, one in self._digests.items() if w <= window}
+        super().retract(window)
 
     def publish(self, sealed: Sealed, mine: Sequence[Staged], execution: int) -> Iterator[None]:
         yield

@@ -8,6 +8,7 @@ from millrace.protocol import events as e
 from millrace.simulate.parts.acklog import AckerProcess
 from millrace.simulate.parts.cluster import Cluster
 from millrace.simulate.parts.driver import DriverProcess
+from millrace.simulate.parts.restoring import Restore, Restorer
 from millrace.simulate.world import World
 
 PROPOSE_S = 1.5
@@ -31,6 +32,7 @@ class Supervisor:
         ackers: list[AckerProcess],
         make: MakeDriver,
         standby: bool = False,
+        restorer: Restorer | None = None,
     ) -> None:
         self._world = world
         self._cluster = cluster
@@ -45,6 +47,8 @@ class Supervisor:
         self.failures: list[str] = []
         self.crashes = 0
         self._starting = False
+        self._restorer = restorer
+        self.restoring: Restore | None = None
         self.watcher: Callable[[DriverProcess, str], None] | None = None
         """Who starts drivers instead, for a while."""
         self.edits = 0
@@ -63,7 +67,7 @@ class Supervisor:
 
     def start_driver(self) -> None:
         self._starting = False
-        if self.drained:
+        if self.drained or self.restoring is not None:
             return
         driver = self._new()
         self.drivers.append(driver)
@@ -81,20 +85,41 @@ class Supervisor:
             self.standby.kill()
         self.start_driver()
 
+    # -- restoring
+
+    def _restore(self) -> None:
+        """All copies of some state are gone. Drivers are ended before windows are taken back; one
+        that lives on has an execution below the restore's, and no sink takes anything of it."""
+        assert self._restorer is not None
+        self.restoring = self._restorer(self._restored)
+        for driver in [one for one in (*self.drivers, self.standby) if one is not None]:
+            stays = self.restoring.fences and not driver.claims and self._world.rng.random() < 0.5
+            if driver.alive and not stays:
+                driver.kill()
+        self.restoring.begin()
+
+    def _restored(self) -> None:
+        assert self.restoring is not None
+        self.crashes += self.restoring.crashes
+        self.restoring = None
+        self.start_driver()
+
     # -- standing by
 
     def _stand_by_later(self) -> None:
         self._world.after(self._world.rng.expovariate(1 / READY_S), self._stand_by)
 
     def _stand_by(self) -> None:
-        if not self.drained and self.standby is None:
+        if self.restoring is not None:
+            self._stand_by_later()
+        elif not self.drained and self.standby is None:
             self.standby = self._new()
             self.standby.stand_by()
 
     def _promote(self) -> None:
         """The one that stands by takes over, if it is still there."""
         driver, self.standby = self.standby, None
-        if driver is None or self.drained:
+        if driver is None or self.drained or self.restoring is not None:
             self.start_driver()
             return
         self._starting = False
@@ -142,6 +167,11 @@ class Supervisor:
             if how != "frozen":  # which nobody sees
                 self.standby = None
                 self._stand_by_later()
+            return
+        if self.restoring is not None:
+            return
+        if how == "lost" and self._restorer is not None and driver is self.drivers[-1]:
+            self._restore()
             return
         if how == "drained":
             self.drained = True
