@@ -15,13 +15,13 @@ import pytest
 
 from millrace.engine.jobs.session import SHIPPED, SessionSettings, session_conf
 from millrace.errors import ExitCode
+from millrace.health import Answer, Beat, serve
 from millrace.homes import pods
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
 from millrace.pods import __main__ as entry
 from millrace.pods import executor
 from millrace.pods.driver import pod_code, readiness
-from millrace.pods.health import Answer, Beat, serve
 from millrace.pods.identity import Identity, PodError, derived, passwords
 from millrace.pods.logs import JsonLines
 from millrace.pods.spark import cluster_conf

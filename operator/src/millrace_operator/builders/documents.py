@@ -15,6 +15,9 @@ from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.naming import Manifest, Owner
 from millrace_operator.builders.pods import executor_pod
 
+ACCEPTED = "accepted"
+"""What the name of its config map ends with."""
+
 ACCEPTED_KEY = "accepted.json"
 FORMAT = 1
 """Of the accepted topology."""
@@ -39,7 +42,7 @@ def filled_maps(owner: Owner) -> tuple[str, ...]:
 
 def accepted_name(owner: Owner) -> str:
     """The config map of the accepted topology."""
-    return owner.child("accepted")
+    return owner.child(ACCEPTED)
 
 
 def accepted_map(owner: Owner, accepted: Accepted) -> Manifest:

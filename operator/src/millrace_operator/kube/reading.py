@@ -9,10 +9,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from millrace import checked
+from millrace.errors import NewerFormatError
 from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted, accepted_from
-from millrace.homes.documents import Proposal
+from millrace.homes.documents import Proposal, Status
 from millrace.homes.pods import Role
 from millrace.protocol.codec import decode_view
 from millrace.protocol.types import View
@@ -149,6 +150,15 @@ def view_of(found: Object | None) -> View | None:
     ``NewerFormatError``: nothing may be deleted on the ground of a view that cannot be read."""
     text = _data(found, names.VIEW)
     return None if text is None else decode_view(text.encode())
+
+
+def window_of(found: Object | None) -> int | None:
+    """The last sealed window that the driver told; it is for people, and for judging a failure."""
+    text = _data(found, names.STATUS)
+    try:
+        return None if text is None else codec.decode(Status, text).sealed
+    except (checked.DamagedError, NewerFormatError):
+        return None
 
 
 def _data(found: Object | None, key: str) -> str | None:

@@ -32,6 +32,9 @@ _WAITED_FOR = (401, 403, 408, 429)
 """Refusals below 500 that pass: an API server that starts knows neither tokens nor rights yet, and
 rights are given while a pod runs."""
 
+_PASSING = (401, 408, 429)
+"""Of these, the ones that say nothing about what was asked for."""
+
 
 class ApiRefusedError(MillraceError):
     """The API server refuses what is asked of it, and goes on to until somebody changes that."""
@@ -64,6 +67,25 @@ class Api:
     ) -> dict[str, Any]:
         """The JSON object of an answer. Raises ``HomeAwayError``, ``ApiException``."""
         response = self._send(method, path, body, kind, query, self._answer_s)
+        return self._document(method, path, response)
+
+    def answer(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        kind: str = _JSON,
+        query: Mapping[str, str] | None = None,
+    ) -> tuple[int, dict[str, Any]]:
+        """Status and JSON object of an answer, also of one that refuses. Raises ``HomeAwayError``
+        where none comes, or one that says no more than that it is to be tried again."""
+        response = self._sent(method, path, body, kind, query, self._answer_s)
+        if response.status >= 500 or response.status in _PASSING:
+            raise self._away(method, path, f"{response.status} {_message(response.read())}")
+        return int(response.status), self._document(method, path, response)
+
+    def _document(self, method: str, path: str, response: Any) -> dict[str, Any]:
         try:
             found = json.loads(response.read())
         except (ValueError, urllib3.exceptions.HTTPError, OSError) as error:
@@ -99,6 +121,23 @@ class Api:
         query: Mapping[str, str] | None,
         timeout: float | tuple[float, float],
     ) -> Any:
+        response = self._sent(method, path, body, kind, query, timeout)
+        if 200 <= response.status < 300:
+            return response
+        text = response.read()
+        if response.status >= 500 or response.status in _WAITED_FOR:
+            raise self._away(method, path, f"{response.status} {_message(text)}")
+        raise ApiException(status=response.status, reason=_message(text))
+
+    def _sent(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        kind: str,
+        query: Mapping[str, str] | None,
+        timeout: float | tuple[float, float],
+    ) -> Any:
         client = self._client
         headers = {"Accept": _JSON, "Content-Type": kind}
         try:
@@ -110,17 +149,11 @@ class Api:
                 body=body,
                 auth_settings=["BearerToken"],
             )
-            response = cast("Any", client.rest_client).request(
+            return cast("Any", client.rest_client).request(
                 method, url, headers=headers, body=sent, _request_timeout=timeout
             )
         except (urllib3.exceptions.HTTPError, ApiException, OSError) as error:
             raise self._away(method, path, error) from error
-        if 200 <= response.status < 300:
-            return response
-        text = response.read()
-        if response.status >= 500 or response.status in _WAITED_FOR:
-            raise self._away(method, path, f"{response.status} {_message(text)}")
-        raise ApiException(status=response.status, reason=_message(text))
 
     def _away(self, method: str, path: str, error: object) -> HomeAwayError:
         host = self._client.configuration.host

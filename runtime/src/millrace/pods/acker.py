@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from millrace.errors import ExitCode, MillraceError
+from millrace.health import Answer, Beat, serve
 from millrace.homes import pods
 from millrace.homes.pods import Role
 from millrace.kube.configmaps import ConfigMap, Held, own_api
 from millrace.kube.viewmap import decode
 from millrace.kube.watching import WatchedMap
 from millrace.local.acker import LocalAcker
-from millrace.pods.health import Answer, Beat, serve
 from millrace.pods.identity import (
     Identity,
     passwords,

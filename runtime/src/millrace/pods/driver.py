@@ -17,10 +17,10 @@ from pathlib import Path
 from millrace.engine.driver.process import DriverProcess, read_settings
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.errors import ExitCode, MillraceError, error_text
+from millrace.health import Answer, Beat, serve
 from millrace.homes import pods
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
-from millrace.pods.health import Answer, Beat, serve
 from millrace.pods.identity import Identity, passwords, private_files, private_scratch
 from millrace.pods.logs import start_logs
 from millrace.pods.spark import cluster_conf, new_nonce, share_secrets

@@ -20,9 +20,9 @@ from typing import Any, cast
 import redis
 
 from millrace.errors import ExitCode, MillraceError
+from millrace.health import Answer, serve
 from millrace.homes import pods
 from millrace.homes.pods import Role
-from millrace.pods.health import Answer, serve
 from millrace.pods.identity import Identity, PodError, passwords
 from millrace.pods.logs import start_logs
 from millrace.pods.termination import tell_end

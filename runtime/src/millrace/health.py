@@ -1,4 +1,4 @@
-"""What the kubelet and the operator ask a pod: answers by HTTP, each made when it is asked for."""
+"""What a kubelet, and the operator, ask a pod: answers by HTTP, each made when it is asked for."""
 
 from __future__ import annotations
 

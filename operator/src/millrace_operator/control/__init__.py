@@ -1,0 +1,1 @@
+"""What turns without end: the queue of topologies, those who work it off, and how they are."""

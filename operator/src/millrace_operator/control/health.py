@@ -1,0 +1,64 @@
+"""Whether the operator is well: what its probes are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from millrace.health import Answer
+from millrace.homes import pods
+from millrace_operator.control.workers import Queue, Workers
+from millrace_operator.kube.lease import Lease
+
+LIVE_S = 180.0
+"""All topologies are asked for every 30 s: so long without a turn is no load, but a hang."""
+
+READY_S = 90.0
+STANDS_BY_S = 30.0
+
+
+class Health:
+    """``watching`` says whether kopf's watches run. Without a Lease this operator always leads."""
+
+    def __init__(
+        self,
+        lease: Lease | None,
+        queue: Queue,
+        workers: Workers,
+        watching: Callable[[], bool],
+    ) -> None:
+        self._lease = lease
+        self._queue = queue
+        self._workers = workers
+        self._watching = watching
+
+    def questions(self) -> Mapping[str, Callable[[], Answer]]:
+        return {pods.LIVE_PATH: self.live, pods.READY_PATH: self.ready}
+
+    def live(self) -> Answer:
+        """Good while reconciliation turns. An API server that is away is no reason to be started
+        again: a turn that fails is a turn."""
+        if not self._leads():
+            return Answer(True, "stands by")
+        looked_s, longest_s = self._workers.looked_ago_s(), self._queue.longest_s()
+        if looked_s > LIVE_S:
+            return Answer(False, f"all topologies were looked at {looked_s:.0f} s ago")
+        if longest_s > LIVE_S:
+            return Answer(False, f"a topology waits for {longest_s:.0f} s")
+        return Answer(True, f"all topologies were looked at {looked_s:.0f} s ago")
+
+    def ready(self) -> Answer:
+        """Good while topologies are seen to, or would be as soon as another operator ends."""
+        if self._lease is not None and not self._leads():
+            ago_s = self._lease.answered_ago_s()
+            if ago_s > STANDS_BY_S:
+                return Answer(False, "the API server does not say who leads")
+            return Answer(True, "stands by for another operator")
+        ago_s = self._workers.listed_ago_s()
+        if ago_s > READY_S:
+            return Answer(False, "topologies cannot be listed; are the definitions installed?")
+        if not self._watching():
+            return Answer(False, "the watches have not begun")
+        return Answer(True, f"topologies were listed {ago_s:.0f} s ago")
+
+    def _leads(self) -> bool:
+        return self._lease is None or self._lease.leads()

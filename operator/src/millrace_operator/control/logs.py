@@ -1,0 +1,54 @@
+"""Logs of the operator: one line of JSON each, with the key of the topology that it is about."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+
+from millrace.repeats import quiet_repeats
+
+_about: ContextVar[str] = ContextVar("about", default="")
+
+
+@contextmanager
+def about(key: object) -> Iterator[None]:
+    """Lines of this thread are about a topology until this ends."""
+    token = _about.set(str(key))
+    try:
+        yield
+    finally:
+        _about.reset(token)
+
+
+class JsonLines(logging.Formatter):
+    """``time`` (UTC), ``level``, ``logger``, ``message``, ``topology`` as ``namespace/name`` where
+    a line is about one, and a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if _about.get():
+            line["topology"] = _about.get()
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def start_logs(level: str, text: bool) -> None:
+    """Log to standard error from now on, as JSON or, for people, as text."""
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(plain if text else JsonLines())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    # It says of each object that it was seen.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    quiet_repeats()

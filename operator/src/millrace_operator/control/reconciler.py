@@ -1,0 +1,98 @@
+"""One turn for one topology: observe, plan, act."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from millrace.clock import Clock
+from millrace.errors import MillraceError
+from millrace.topology.model import KIND
+from millrace_operator.api.settings import OperatorSettings
+from millrace_operator.kube import kinds, reading
+from millrace_operator.kube.acting import Acting
+from millrace_operator.kube.events import announce
+from millrace_operator.kube.incarnations import Incarnations
+from millrace_operator.kube.objects import Objects
+from millrace_operator.kube.observing import Key, Turn, observe
+from millrace_operator.reconcile.actions import Announce, Propose
+from millrace_operator.reconcile.observe import Moment
+from millrace_operator.reconcile.plan import plan
+
+RESYNC_S = 600.0
+"""After so long children are applied though they look unchanged: somebody may have edited them."""
+
+PROPOSED_S = 5.0
+"""So long after a proposal its driver is taken to have read it, or to read the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a turn. ``again_s``: look again then, whatever is heard; ``refused``: some of
+    it is to be tried again, after a growing pause."""
+
+    again_s: float | None = None
+    refused: bool = False
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Kept from one turn to the next; nothing that must not be lost."""
+
+    uid: str = ""
+    applied_s: float = float("-inf")
+    refusals: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Reconciler:
+    """Turns for all topologies; safe for several threads, of which one at a time has a key.
+    ``secret`` makes texts that nobody can guess, of 32 to 128 letters and digits."""
+
+    objects: Objects
+    incarnations: Incarnations
+    settings: OperatorSettings
+    clock: Clock
+    secret: Callable[[], str]
+    leading: Callable[[], bool]
+    _memories: dict[Key, _Memory] = field(default_factory=dict)
+
+    def turn(self, key: Key) -> Result:
+        """Bring one topology closer to what it is to be. Raises ``MillraceError``."""
+        memory = self._memories.setdefault(key, _Memory())
+        start_s = self.clock.monotonic_s()
+        now = datetime.fromtimestamp(self.clock.now_s(), UTC)
+        resync = start_s - memory.applied_s >= RESYNC_S
+        seen = observe(
+            self.objects, self.incarnations, key, Turn(now, dict(memory.refusals), resync)
+        )
+        if seen is None:
+            self._forget(key)
+            return Result()
+        memory.uid = seen.observed.resource.uid
+        made = plan(seen.observed, self.settings, Moment(now, self.secret(), self.secret()))
+        acting = Acting(self.objects, seen, now, self.leading)
+        acting.carry_out(made.actions)
+        memory.refusals = acting.refusals
+        if resync:
+            memory.applied_s = start_s
+        again_s = made.wait_s
+        if any(isinstance(action, Propose) for action in made.actions):
+            again_s = min(PROPOSED_S, math.inf if again_s is None else again_s)
+        return Result(again_s, bool(acting.refusals))
+
+    def tell(self, key: Key, error: MillraceError) -> None:
+        """Tell the topology's user why a turn fails until somebody acts. Raises as ``Objects``."""
+        found = self.objects.get(kinds.one(KIND, key.namespace, key.name))
+        if found is None:
+            return
+        now = datetime.fromtimestamp(self.clock.now_s(), UTC)
+        told = Announce("ReconcileFailed", str(error), warning=True)
+        announce(self.objects, reading.resource_of(found), told, now)
+
+    def _forget(self, key: Key) -> None:
+        memory = self._memories.pop(key, None)
+        if memory is not None:
+            self.incarnations.forget(memory.uid)

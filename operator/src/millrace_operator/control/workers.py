@@ -1,0 +1,144 @@
+"""Those who work the queue off, and the look at all topologies that watches cannot take away.
+
+A watch may be silent without anybody noticing. So every ``LOOK_S`` all topologies are listed and
+looked at, by the same threads and through the same queue: as long as that goes on, reconciliation
+turns, and what a watch hears only makes it faster.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final
+
+from millrace.clock import Clock
+from millrace.errors import MillraceError
+from millrace.homes.stores import HomeAwayError
+from millrace_operator.control.logs import about
+from millrace_operator.control.queue import WorkQueue
+from millrace_operator.control.reconciler import Reconciler
+from millrace_operator.kube.acting import NotLeadingError
+from millrace_operator.kube.objects import Objects, StaleError
+from millrace_operator.kube.observing import Key, topologies
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 30.0
+WORKERS = 4
+_END_S = 20.0
+
+
+class Everything(Enum):
+    """The key under which all topologies are looked at."""
+
+    ALL = "all topologies"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+ALL: Final = Everything.ALL
+Work = Key | Everything
+Queue = WorkQueue[Work]
+
+
+class Workers:
+    """``start`` and ``stop`` from one thread; the rest from any."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        reconciler: Reconciler,
+        objects: Objects,
+        namespaces: Sequence[str],
+        clock: Clock,
+    ) -> None:
+        self._queue = queue
+        self._reconciler = reconciler
+        self._objects = objects
+        self._namespaces = tuple(namespaces)
+        self._clock = clock
+        self._threads: list[threading.Thread] = []
+        self._looked_s = float("-inf")
+        self._listed_s = float("-inf")
+
+    def start(self, count: int = WORKERS) -> None:
+        self._looked_s = self._clock.monotonic_s()
+        self._queue.add(ALL)
+        for number in range(count):
+            thread = threading.Thread(target=self._work, name=f"worker-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> bool:
+        """Let work under way come to its end; whether it did in time."""
+        self._queue.close()
+        end_s = self._clock.monotonic_s() + _END_S
+        for thread in self._threads:
+            thread.join(max(0.0, end_s - self._clock.monotonic_s()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def looked_ago_s(self) -> float:
+        """Seconds since all topologies were asked for last, with whatever answer."""
+        return self._clock.monotonic_s() - self._looked_s
+
+    def listed_ago_s(self) -> float:
+        """Seconds since they were all listed last."""
+        return self._clock.monotonic_s() - self._listed_s
+
+    def _work(self) -> None:
+        while (key := self._queue.take()) is not None:
+            with about(key):
+                self.turn(key)
+
+    def turn(self, key: Work) -> None:
+        """One turn for a key that was taken; whatever happens, it is given back."""
+        failed = True
+        try:
+            if isinstance(key, Everything):
+                self._look()
+                failed = False
+            else:
+                failed = self._reconcile(key)
+        except NotLeadingError:
+            failed = False
+        except StaleError as error:
+            log.info("%s: %s; looked at again", key, error)
+        except HomeAwayError as error:
+            log.warning("%s: %s", key, error)
+        except MillraceError as error:
+            log.error("%s: %s", key, error)
+            self._tell(key, error)
+        except Exception:
+            # The boundary of a thread: other topologies do not wait for what is wrong with one.
+            log.exception("%s", key)
+        finally:
+            if failed:
+                self._queue.failed(key)
+            else:
+                self._queue.done(key)
+
+    def _look(self) -> None:
+        self._looked_s = self._clock.monotonic_s()
+        # Asked for before the list, so that one which fails does not end it.
+        self._queue.add(ALL, LOOK_S)
+        for key in topologies(self._objects, self._namespaces):
+            self._queue.add(key)
+        self._listed_s = self._clock.monotonic_s()
+
+    def _reconcile(self, key: Key) -> bool:
+        """Whether something of it is to be tried again."""
+        result = self._reconciler.turn(key)
+        if result.again_s is not None:
+            self._queue.add(key, result.again_s)
+        return result.refused
+
+    def _tell(self, key: Work, error: MillraceError) -> None:
+        if isinstance(key, Everything):
+            return
+        try:
+            self._reconciler.tell(key, error)
+        except MillraceError as other:
+            log.warning("%s: %s", key, other)

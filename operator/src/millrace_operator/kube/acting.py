@@ -1,0 +1,143 @@
+"""What a plan asks for, done to the API server, one action after the other.
+
+Every write stands under a condition that fails if the plan was made of something that is not true
+any more: the status under the topology's version, so that a number of a driver is written by one
+operator alone; deletions under uid and version; creations under a name. ``StaleError`` then ends
+the plan, and the next one is made of what is there. A child that the API server does not take is
+noted: a pod does not hold up the others, anything else ends the plan, since what follows needs it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import assert_never
+
+from millrace.errors import MillraceError
+from millrace.homes import codec
+from millrace.homes import pods as names
+from millrace.homes.documents import Proposal
+from millrace.topology.model import API_VERSION, KIND
+from millrace_operator.api.resources import TopologyStatus
+from millrace_operator.kube import kinds
+from millrace_operator.kube.events import announce
+from millrace_operator.kube.objects import Object, Objects, RefusedError, StaleError, owner_uid
+from millrace_operator.kube.observing import Seen
+from millrace_operator.reconcile.actions import (
+    Action,
+    Announce,
+    Apply,
+    Create,
+    DeleteChild,
+    DeletePod,
+    Propose,
+    WriteStatus,
+)
+
+_DRIVEN_OUT = "is there already, and belongs to something else; delete or rename that"
+
+
+class NotLeadingError(MillraceError):
+    """Another operator may act by now."""
+
+
+@dataclass(slots=True)
+class Acting:
+    """Carries out the plan made of ``seen``. ``leading`` is asked before each action; ``refusals``
+    collects pods that were not taken, with what the API server said."""
+
+    objects: Objects
+    seen: Seen
+    now: datetime
+    leading: Callable[[], bool] = lambda: True
+    refusals: dict[str, str] = field(default_factory=dict)
+
+    def carry_out(self, actions: Sequence[Action]) -> None:
+        """All of them, up to the first that fails. Raises as ``Objects``."""
+        for action in actions:
+            if not self.leading():
+                raise NotLeadingError("this operator leads no more")
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Announce():
+                announce(self.objects, self.seen.observed.resource, action, self.now)
+            case WriteStatus(status):
+                self._write_status(status)
+            case Apply(manifest):
+                self._apply(manifest)
+            case Create(manifest):
+                self._create(manifest)
+            case DeletePod(name, uid, force):
+                version = self.seen.pod_versions.get(uid)
+                self._delete("Pod", name, uid, version, 0 if force else None)
+            case DeleteChild(kind, name, uid):
+                self._delete(kind, name, uid)
+            case Propose(proposal):
+                self._propose(proposal)
+            case other:
+                assert_never(other)
+
+    def _write_status(self, status: TopologyStatus) -> None:
+        resource = self.seen.observed.resource
+        told = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": resource.name,
+                "namespace": resource.namespace,
+                "uid": resource.uid,
+                "resourceVersion": self.seen.version,
+            },
+            "status": status.model_dump(by_alias=True, mode="json", exclude_none=True),
+        }
+        self.objects.apply(told, "/status")
+
+    def _apply(self, manifest: Object) -> None:
+        metadata = manifest["metadata"]
+        there = self.objects.get(
+            kinds.one(manifest["kind"], metadata["namespace"], metadata["name"])
+        )
+        if there is None:
+            self.objects.apply(manifest)
+            return
+        self._check_own(manifest, there)
+        # Another that takes its place meanwhile has another uid.
+        held = {**metadata, "uid": there["metadata"]["uid"]}
+        self.objects.apply({**manifest, "metadata": held})
+
+    def _create(self, manifest: Object) -> None:
+        metadata = manifest["metadata"]
+        try:
+            if self.objects.create(manifest):
+                return
+            path = kinds.one(manifest["kind"], metadata["namespace"], metadata["name"])
+            there = self.objects.get(path)
+            if there is None:
+                raise StaleError(f"{manifest['kind']} {metadata['name']}: was there, and is gone")
+            self._check_own(manifest, there)
+        except RefusedError as error:
+            if manifest["kind"] != "Pod":
+                raise
+            self.refusals[metadata["name"]] = error.message
+
+    def _check_own(self, manifest: Object, there: Object) -> None:
+        if owner_uid(there) != self.seen.observed.resource.uid:
+            name = manifest["metadata"]["name"]
+            raise RefusedError(f"{manifest['kind']} {name}", 409, _DRIVEN_OUT)
+
+    def _delete(
+        self, kind: str, name: str, uid: str, version: str | None = None, grace_s: int | None = None
+    ) -> None:
+        namespace = self.seen.observed.resource.namespace
+        self.objects.delete(kinds.one(kind, namespace, name), uid, version, grace_s)
+
+    def _propose(self, proposal: Proposal) -> None:
+        """The key alone: requests that lie beside it are others'."""
+        resource = self.seen.observed.resource
+        path = kinds.one("ConfigMap", resource.namespace, names.inbox_map(resource.name))
+        text = json.dumps(codec.encode(proposal))
+        self.objects.merge(path, {"data": {names.PROPOSAL: text}})

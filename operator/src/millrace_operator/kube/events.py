@@ -1,0 +1,75 @@
+"""Events of a topology: what is said again is counted, not written once more.
+
+The name of an event is made of what it says, so that an operator that is started again, or one that
+died between an event and the status, finds what was said before.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from hashlib import blake2b
+
+from millrace.topology.model import API_VERSION, KIND
+from millrace_operator.builders.naming import MANAGER, Manifest
+from millrace_operator.kube import kinds
+from millrace_operator.kube.objects import Object, Objects, RefusedError
+from millrace_operator.reconcile.actions import Announce
+from millrace_operator.reconcile.driver import rfc3339
+from millrace_operator.reconcile.observe import Resource
+
+log = logging.getLogger(__name__)
+
+_LONGEST = 1024
+"""Characters of a message that the API server takes."""
+
+
+def announce(objects: Objects, of: Resource, what: Announce, now: datetime) -> None:
+    """Say it. An event that is refused holds nothing up: the log has it too. Raises
+    ``HomeAwayError``, and ``StaleError`` where another says the same just now."""
+    level = logging.WARNING if what.warning else logging.INFO
+    log.log(level, "%s/%s: %s: %s", of.namespace, of.name, what.reason, what.message)
+    made = event(of, what, now)
+    path = kinds.one("Event", of.namespace, made["metadata"]["name"])
+    try:
+        there = objects.get(path)
+        if there is None:
+            objects.create(made)
+        else:
+            objects.merge(path, again(there, now))
+    except RefusedError as error:
+        log.warning("%s", error)
+
+
+def event(of: Resource, what: Announce, now: datetime) -> Manifest:
+    """Said for the first time."""
+    text = "\n".join([of.uid, what.reason, what.message])
+    digest = blake2b(text.encode(), digest_size=8).hexdigest()
+    moment = rfc3339(now.replace(microsecond=0))
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{of.name}.{digest}", "namespace": of.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "name": of.name,
+            "namespace": of.namespace,
+            "uid": of.uid,
+        },
+        "type": "Warning" if what.warning else "Normal",
+        "reason": what.reason,
+        "message": what.message[:_LONGEST],
+        "source": {"component": MANAGER},
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }
+
+
+def again(there: Object, now: datetime) -> Manifest:
+    """What changes of an event that is said once more."""
+    version = there["metadata"]["resourceVersion"]
+    count = int(there.get("count") or 1) + 1
+    moment = rfc3339(now.replace(microsecond=0))
+    return {"metadata": {"resourceVersion": version}, "count": count, "lastTimestamp": moment}

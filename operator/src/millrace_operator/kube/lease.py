@@ -1,0 +1,168 @@
+"""One operator acts at a time: whoever holds a Lease of the API server.
+
+The holder renews the Lease; others take it over when it has not changed for its whole duration by
+their own monotonic clock, so that no two clocks are compared. Every write stands under the Lease's
+``resourceVersion``. The holder itself counts from before it asked, and gives up earlier than others
+may take over. If in spite of that two operators act for a moment, the conditions of
+``kube.acting`` keep them from doing the same twice.
+
+An operator that dies as holder is followed after the duration; one that ends gives the Lease back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from millrace.clock import Clock, SystemClock
+from millrace.errors import MillraceError
+from millrace.homes.stores import HomeAwayError
+from millrace_operator.kube import kinds
+from millrace_operator.kube.objects import Object, Objects, StaleError
+
+log = logging.getLogger(__name__)
+
+DURATION_S = 15
+RENEW_WITHIN_S = 10.0
+"""A holder that has not renewed for so long stops."""
+
+TURN_S = 2.0
+
+
+class Move(StrEnum):
+    """What follows from the Lease as it was read."""
+
+    CREATE = "Create"
+    RENEW = "Renew"
+    TAKE = "Take"
+    WAIT = "Wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A version of the Lease, and since when it is the same, by the monotonic clock."""
+
+    version: str
+    since_s: float
+
+
+def move(found: Object | None, me: str, watched: Watched, now_s: float) -> Move:
+    """Pure. ``watched`` is about the same version as ``found``."""
+    if found is None:
+        return Move.CREATE
+    spec = found.get("spec") or {}
+    holder = spec.get("holderIdentity")
+    if holder == me:
+        return Move.RENEW
+    if not holder:
+        return Move.TAKE
+    lasting_s = spec.get("leaseDurationSeconds") or DURATION_S
+    return Move.TAKE if now_s - watched.since_s > lasting_s else Move.WAIT
+
+
+class Lease:
+    """``turn`` from one thread; ``leads`` from any."""
+
+    def __init__(
+        self, objects: Objects, namespace: str, name: str, me: str, clock: Clock | None = None
+    ) -> None:
+        self._objects = objects
+        self._namespace = namespace
+        self._name = name
+        self._me = me
+        self._clock = clock or SystemClock()
+        self._watched = Watched("", 0.0)
+        self._renewed_s: float | None = None
+        self._answered_s = float("-inf")
+
+    def leads(self) -> bool:
+        """Whether nobody else can hold the Lease now."""
+        renewed_s = self._renewed_s
+        return renewed_s is not None and self._clock.monotonic_s() - renewed_s < RENEW_WITHIN_S
+
+    def answered_ago_s(self) -> float:
+        """Seconds since the API server answered last."""
+        return self._clock.monotonic_s() - self._answered_s
+
+    def turn(self) -> None:
+        """Take or renew the Lease if it is time. Raises as ``Objects``."""
+        start_s = self._clock.monotonic_s()
+        path = kinds.one("Lease", self._namespace, self._name)
+        found = self._objects.get(path)
+        self._answered_s = self._clock.monotonic_s()
+        version = "" if found is None else found["metadata"]["resourceVersion"]
+        if version != self._watched.version:
+            self._watched = Watched(version, self._answered_s)
+        next_move = move(found, self._me, self._watched, self._answered_s)
+        if next_move is Move.WAIT:
+            self._renewed_s = None
+            return
+        wanted = self._wanted(found, next_move)
+        if found is None:
+            if not self._objects.create(wanted):
+                raise StaleError("another operator made the Lease")
+        else:
+            self._objects.replace(wanted)
+        self._renewed_s = start_s
+
+    def give_back(self) -> None:
+        """Let another one take over at once. Raises as ``Objects``."""
+        held, self._renewed_s = self._renewed_s, None
+        if held is None:
+            return
+        found = self._objects.get(kinds.one("Lease", self._namespace, self._name))
+        if found is None or found["spec"].get("holderIdentity") != self._me:
+            return
+        spec = {**found["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        self._objects.replace(_manifest(found["metadata"], spec))
+
+    def _wanted(self, found: Object | None, next_move: Move) -> dict[str, Any]:
+        now = datetime.fromtimestamp(self._clock.now_s(), UTC)
+        moment = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        before = (found or {}).get("spec") or {}
+        spec = {
+            "acquireTime": moment,
+            "leaseTransitions": int(before.get("leaseTransitions") or 0) + 1,
+        }
+        if next_move is Move.RENEW:
+            spec = {name: before.get(name) for name in spec}
+        metadata = {"name": self._name, "namespace": self._namespace}
+        told = {"holderIdentity": self._me, "leaseDurationSeconds": DURATION_S}
+        return _manifest(
+            metadata if found is None else found["metadata"],
+            {**spec, **told, "renewTime": moment},
+        )
+
+
+def _manifest(metadata: Object, spec: Object) -> dict[str, Any]:
+    kept = ("name", "namespace", "uid", "resourceVersion", "labels", "annotations")
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {name: metadata[name] for name in kept if name in metadata},
+        "spec": dict(spec),
+    }
+
+
+def keep(lease: Lease, stopped: threading.Event, changed: Callable[[bool], None]) -> None:
+    """Turn until ``stopped``, in a thread; ``changed`` hears each time that leading begins or ends.
+
+    While the API server is away a leader goes on leading until its time is over.
+    """
+    led = False
+    while not stopped.is_set():
+        try:
+            lease.turn()
+        except (HomeAwayError, StaleError) as error:
+            log.info("the Lease waits: %s", error)
+        except MillraceError as error:
+            log.warning("the Lease cannot be had: %s", error)
+        if lease.leads() != led:
+            led = not led
+            changed(led)
+        stopped.wait(TURN_S)

@@ -1,0 +1,141 @@
+"""Objects of one API server, as JSON: read, created, applied, deleted.
+
+Nothing is tried again here. What an answer means is said by the error, and the plan that comes next
+is made of what is there then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from millrace.errors import MillraceError
+from millrace.kube.configmaps import Api
+from millrace_operator.builders.naming import MANAGER
+from millrace_operator.kube import kinds
+
+Object = Mapping[str, Any]
+
+_APPLY = "application/apply-patch+yaml"
+_MERGE = "application/merge-patch+json"
+_AT_ONCE = "500"
+"""Objects in one answer of a list."""
+
+
+class RefusedError(MillraceError):
+    """The API server does not take what it is given. ``status`` is that of HTTP."""
+
+    def __init__(self, what: str, status: int, message: str) -> None:
+        super().__init__(f"{what}: the API server refuses it ({status}: {message})")
+        self.status = status
+        self.message = message
+
+
+class StaleError(MillraceError):
+    """What was read is not true any more; a plan made of it ends."""
+
+
+class Objects:
+    """Safe for several threads. Every method raises ``HomeAwayError`` where no answer comes, and
+    ``RefusedError``; who changes something under a condition that does not hold any more gets
+    ``StaleError``."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def get(self, path: str) -> Object | None:
+        """One object; None where there is none."""
+        status, found = self._api.answer("GET", path)
+        if status == HTTPStatus.NOT_FOUND:
+            return None
+        return _taken(path, status, found)
+
+    def list(self, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
+        """All objects of a kind, as they are now, by labels."""
+        path = kinds.collection(kind, namespace)
+        query = {"limit": _AT_ONCE}
+        if selector:
+            query["labelSelector"] = selector
+        items: list[Object] = []
+        while True:
+            status, found = self._api.answer("GET", path, query=query)
+            if status == HTTPStatus.GONE:
+                raise StaleError(f"{path}: changed faster than it could be read")
+            page = _taken(path, status, found)
+            # Those in a list do not say what they are.
+            items += ({**item, "kind": kind} for item in page["items"])
+            more = page["metadata"].get("continue")
+            if not more:
+                return items
+            query = {**query, "continue": more}
+
+    def create(self, manifest: Object) -> bool:
+        """Whether it was made; False where one of that name is there."""
+        metadata = manifest["metadata"]
+        path = kinds.collection(manifest["kind"], metadata["namespace"])
+        query = {"fieldManager": MANAGER}
+        status, found = self._api.answer("POST", path, manifest, query=query)
+        if status == HTTPStatus.CONFLICT:
+            return False
+        _taken(f"{manifest['kind']} {metadata['name']}", status, found)
+        return True
+
+    def apply(self, manifest: Object, subresource: str = "") -> Object:
+        """Server-side apply. Fields of others are taken over, so that whoever calls this knows that
+        the object is the operator's; a ``uid`` or ``resourceVersion`` in it is a condition."""
+        metadata = manifest["metadata"]
+        path = kinds.one(manifest["kind"], metadata["namespace"], metadata["name"]) + subresource
+        query = {"fieldManager": MANAGER, "force": "true"}
+        status, found = self._api.answer("PATCH", path, manifest, kind=_APPLY, query=query)
+        return _changed(f"{manifest['kind']} {metadata['name']}", status, found)
+
+    def replace(self, manifest: Object) -> Object:
+        """Replace an object as a whole, under its ``resourceVersion``."""
+        metadata = manifest["metadata"]
+        path = kinds.one(manifest["kind"], metadata["namespace"], metadata["name"])
+        query = {"fieldManager": MANAGER}
+        status, found = self._api.answer("PUT", path, manifest, query=query)
+        return _changed(f"{manifest['kind']} {metadata['name']}", status, found)
+
+    def merge(self, path: str, body: object) -> None:
+        """Set fields of an object that is there, and leave the others alone."""
+        query = {"fieldManager": MANAGER}
+        status, found = self._api.answer("PATCH", path, body, kind=_MERGE, query=query)
+        _changed(path, status, found)
+
+    def delete(
+        self, path: str, uid: str, version: str | None = None, grace_s: int | None = None
+    ) -> None:
+        """Delete the very object of that uid, if it still is what it was at ``version``. One that
+        is not there any more, or another in its place, is left alone."""
+        conditions = {"uid": uid} if version is None else {"uid": uid, "resourceVersion": version}
+        options: dict[str, Any] = {"preconditions": conditions, "propagationPolicy": "Background"}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        status, found = self._api.answer("DELETE", path, options)
+        if status == HTTPStatus.NOT_FOUND:
+            return
+        if status == HTTPStatus.CONFLICT:
+            there = self.get(path)
+            if there is None or there["metadata"]["uid"] != uid:
+                return
+        _changed(path, status, found)
+
+
+def owner_uid(found: Object) -> str | None:
+    """The uid of the controller that an object belongs to."""
+    owners = found["metadata"].get("ownerReferences") or []
+    return next((owner["uid"] for owner in owners if owner.get("controller")), None)
+
+
+def _changed(what: str, status: int, found: Object) -> Object:
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+        raise StaleError(f"{what}: {found.get('message', status)}")
+    return _taken(what, status, found)
+
+
+def _taken(what: str, status: int, found: Object) -> Object:
+    if 200 <= status < 300:
+        return found
+    raise RefusedError(what, status, str(found.get("message", "no reason given")))

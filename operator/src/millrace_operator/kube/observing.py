@@ -1,0 +1,131 @@
+"""Everything that a plan for one topology is made of, read live from the API server.
+
+The view is read last: a state server's pod is deleted on the ground of what stands there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from millrace.homes import pods as names
+from millrace.homes.pods import ROLE_LABEL, TOPOLOGY_LABEL, Role
+from millrace.topology.model import KIND
+from millrace_operator.builders.documents import ACCEPTED
+from millrace_operator.kube import kinds, reading
+from millrace_operator.kube.incarnations import Incarnations
+from millrace_operator.kube.objects import Object, Objects, owner_uid
+from millrace_operator.reconcile.observe import Observed, Pod
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """Which topology is spoken of."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was observed, and at which versions: of the topology, and of pods by their uid."""
+
+    observed: Observed
+    version: str
+    pod_versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What is known beside what the API server says: the time, what it refused at the last attempt,
+    and whether it is time to apply also what is unchanged."""
+
+    now: datetime
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    resync: bool = False
+
+
+def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) -> Seen | None:
+    """What is there of a topology now; None where it is gone.
+
+    Raises as ``Objects``, and ``ProtocolError`` or ``NewerFormatError`` for a view that cannot be
+    read: then nothing may be done.
+    """
+    found = objects.get(kinds.one(KIND, key.namespace, key.name))
+    if found is None:
+        return None
+    resource = reading.resource_of(found)
+    selector = f"{TOPOLOGY_LABEL}={key.name}"
+    pods = _pods(objects.list("Pod", key.namespace, selector), resource.uid)
+    nodes = _nodes(objects, pods)
+    run_ids = incarnations.of(resource.uid, _servers(pods, nodes))
+    children = _children(objects, key, selector, resource.uid)
+    maps = {child["metadata"]["name"]: child for child in children if child["kind"] == "ConfigMap"}
+    observed = Observed(
+        resource,
+        tuple(_read(pods, turn.now, run_ids)),
+        nodes,
+        tuple(reading.child_of(child) for child in children),
+        reading.accepted_of(maps.get(f"{key.name}-{ACCEPTED}")),
+        reading.view_of(maps.get(names.view_map(key.name))),
+        reading.proposal_of(maps.get(names.inbox_map(key.name))),
+        window=reading.window_of(maps.get(names.journal_map(key.name))),
+        refusals=turn.refusals,
+        resync=turn.resync,
+    )
+    versions = {pod["metadata"]["uid"]: pod["metadata"]["resourceVersion"] for pod in pods}
+    return Seen(observed, found["metadata"]["resourceVersion"], versions)
+
+
+def topologies(objects: Objects, namespaces: Sequence[str]) -> list[Key]:
+    """All topologies of some namespaces, or of all where none is named. Raises as ``Objects``."""
+    found = [one for space in namespaces or (None,) for one in objects.list(KIND, space)]
+    return [Key(one["metadata"]["namespace"], one["metadata"]["name"]) for one in found]
+
+
+def _pods(found: Sequence[Object], uid: str) -> list[Object]:
+    """Those of this very topology: executors belong to its drivers, the others to itself. What an
+    earlier one of the same name left behind is about to be collected."""
+    own = [pod for pod in found if owner_uid(pod) == uid]
+    drivers = {pod["metadata"]["uid"] for pod in own if _role(pod) == Role.DRIVER}
+    return [*own, *(pod for pod in found if _role(pod) == Role.EXECUTOR and _of(pod) & drivers)]
+
+
+def _role(pod: Object) -> str | None:
+    label: str | None = (pod["metadata"].get("labels") or {}).get(ROLE_LABEL)
+    return label
+
+
+def _of(pod: Object) -> set[str]:
+    return {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or []}
+
+
+def _nodes(objects: Objects, pods: Sequence[Object]) -> dict[str, bool]:
+    """Whether the nodes of pods answer; those that are gone are left out."""
+    named = {pod.get("spec", {}).get("nodeName") for pod in pods} - {None}
+    found = {name: objects.get(kinds.node(name)) for name in sorted(named)}
+    return {name: reading.node_answers(node) for name, node in found.items() if node is not None}
+
+
+def _servers(pods: Sequence[Object], nodes: Mapping[str, bool]) -> list[Object]:
+    servers = (pod for pod in pods if _role(pod) == Role.STATE_SERVER)
+    return [pod for pod in servers if nodes.get(pod.get("spec", {}).get("nodeName", ""), False)]
+
+
+def _children(objects: Objects, key: Key, selector: str, uid: str) -> list[Object]:
+    """All children but the pods; of the secret only that it is there."""
+    path = kinds.one("Secret", key.namespace, names.secret(key.name))
+    secret = objects.get(path)
+    found: list[Object] = [] if secret is None else [{**secret, "kind": "Secret", "data": {}}]
+    for kind in kinds.LISTED:
+        found += objects.list(kind, key.namespace, selector)
+    return [one for one in found if owner_uid(one) == uid]
+
+
+def _read(pods: Sequence[Object], now: datetime, run_ids: Mapping[str, str]) -> list[Pod]:
+    read = (reading.pod_of(pod, now, run_ids.get(pod["metadata"]["uid"])) for pod in pods)
+    return [pod for pod in read if pod is not None]

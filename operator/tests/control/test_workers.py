@@ -1,0 +1,255 @@
+"""Those who work the queue off, and what the probes are told of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from millrace.errors import MillraceError
+from millrace.homes.stores import HomeAwayError
+from millrace_operator.control.health import LIVE_S, READY_S, Health
+from millrace_operator.control.logs import JsonLines, about
+from millrace_operator.control.queue import WorkQueue
+from millrace_operator.control.reconciler import Result
+from millrace_operator.control.workers import ALL, LOOK_S, Queue, Workers
+from millrace_operator.kube.acting import NotLeadingError
+from millrace_operator.kube.objects import RefusedError, StaleError
+from millrace_operator.kube.observing import Key
+
+WORDS = Key("jobs", "words")
+
+
+@dataclass
+class HandClock:
+    time_s: float = 1000.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def monotonic_s(self) -> float:
+        return self.time_s
+
+
+@dataclass
+class Turns:
+    """A reconciler whose turns end as a test says."""
+
+    end: Callable[[], Result] = Result
+    turned: list[Key] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    def turn(self, key: Key) -> Result:
+        self.turned.append(key)
+        return self.end()
+
+    def tell(self, key: Key, error: MillraceError) -> None:
+        self.told.append(str(error))
+
+
+@dataclass
+class Listed:
+    """Topologies as the API server lists them."""
+
+    names: list[str] = field(default_factory=list)
+    away: bool = False
+
+    def list(self, kind: str, namespace: str | None) -> list[object]:
+        if self.away:
+            raise HomeAwayError("no answer")
+        return [{"metadata": {"namespace": "jobs", "name": name}} for name in self.names]
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.queue: Queue = WorkQueue(self.clock)
+        self.turns, self.listed = Turns(), Listed()
+        self.workers = Workers(self.queue, self.turns, self.listed, (), self.clock)  # type: ignore[arg-type]
+        self.health = Health(None, self.queue, self.workers, lambda: True)
+
+    def turn(self) -> object:
+        """What is due, in this thread."""
+        key = self.queue.take()
+        assert key is not None
+        self.workers.turn(key)
+        return key
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def raising(error: Exception) -> Callable[[], Result]:
+    def end() -> Result:
+        raise error
+
+    return end
+
+
+def test_all_topologies_are_looked_at_without_any_watch(world: World):
+    world.listed.names = ["a", "b"]
+    world.queue.add(ALL)
+    for _ in range(3):
+        assert world.turn() is ALL
+        assert {world.turn(), world.turn()} == {Key("jobs", "a"), Key("jobs", "b")}
+        assert world.queue.longest_s() == 0
+        world.clock.time_s += LOOK_S
+    assert len(world.turns.turned) == 6
+
+
+def test_the_look_goes_on_when_the_api_server_was_away(world: World):
+    world.listed.away = True
+    world.queue.add(ALL)
+    for _ in range(5):
+        assert world.turn() is ALL
+        world.clock.time_s += LOOK_S
+    world.listed.away = False
+    world.listed.names = ["a"]
+    assert world.turn() is ALL
+    assert world.turn() == Key("jobs", "a")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (StaleError("another version"), False),
+        (HomeAwayError("no answer"), False),
+        (RefusedError("Pod words", 403, "quota"), True),
+        (MillraceError("a view that is none"), True),
+        (ValueError("a mistake of ours"), False),
+    ],
+)
+def test_a_turn_that_fails_comes_again_after_a_pause(world: World, error: Exception, told: bool):
+    world.turns.end = raising(error)
+    world.queue.add(WORDS)
+    for pause_s in (0.5, 1.0, 2.0):
+        assert world.turn() == WORDS
+        world.queue.add(Key("jobs", "other"), pause_s - 0.01)
+        world.clock.time_s += pause_s
+        assert world.turn() == Key("jobs", "other")
+    assert (len(world.turns.told) > 0) is told
+
+
+def test_a_turn_that_was_refused_something_comes_again_too(world: World):
+    world.turns.end = lambda: Result(refused=True)
+    world.queue.add(WORDS)
+    world.turn()
+    world.clock.time_s += 0.5
+    assert world.turn() == WORDS
+
+
+def test_a_turn_says_when_it_wants_another(world: World):
+    world.turns.end = lambda: Result(again_s=7.0)
+    world.queue.add(WORDS)
+    world.turn()
+    world.queue.add(Key("jobs", "other"), 6.9)
+    world.clock.time_s += 7
+    assert [world.turn(), world.turn()] == [Key("jobs", "other"), WORDS]
+
+
+def test_who_leads_no_more_does_not_try_again(world: World):
+    world.turns.end = raising(NotLeadingError())
+    world.queue.add(WORDS)
+    world.turn()
+    world.clock.time_s += 3600
+    world.queue.close()
+    assert world.queue.take() is None
+    assert world.queue.longest_s() == 0
+
+
+def test_work_under_way_comes_to_its_end(world: World):
+    began, may_end = threading.Event(), threading.Event()
+
+    def end() -> Result:
+        began.set()
+        may_end.wait(60)
+        return Result()
+
+    world.turns.end = end
+    world.listed.names = ["a", "b"]
+    world.workers.start(1)
+    assert began.wait(60)
+    threading.Timer(0.05, may_end.set).start()
+    world.workers._clock = HandClock()  # the end is waited for by a clock that stands still
+    assert world.workers.stop()
+    assert len(world.turns.turned) == 1
+
+
+def test_an_operator_whose_reconciliation_hangs_is_not_live(world: World):
+    world.workers.start(0)
+    world.turn()
+    assert world.health.live().good
+    world.queue.add(WORDS)
+    world.queue.take()
+    world.clock.time_s += LIVE_S + 1
+    world.turn()
+    assert not world.health.live().good
+    world.queue.done(WORDS)
+    assert world.health.live().good
+
+
+def test_an_operator_that_does_not_look_is_not_live(world: World):
+    world.workers.start(0)
+    world.turn()
+    world.clock.time_s += LIVE_S + 1
+    assert not world.health.live().good
+
+
+def test_an_api_server_that_is_away_makes_it_not_ready_but_leaves_it_live(world: World):
+    world.workers.start(0)
+    world.turn()
+    assert world.health.ready().good
+    world.listed.away = True
+    for _ in range(8):
+        world.clock.time_s += LOOK_S
+        world.turn()
+    assert world.clock.time_s > READY_S
+    assert not world.health.ready().good
+    assert world.health.live().good
+
+
+def test_it_is_not_ready_before_topologies_were_listed_and_watches_begun(world: World):
+    assert not world.health.ready().good
+    begun = False
+    health = Health(None, world.queue, world.workers, lambda: begun)
+    world.queue.add(ALL)
+    world.turn()
+    assert not health.ready().good
+    begun = True
+    assert health.ready().good
+
+
+@dataclass
+class Waiting:
+    """A Lease that another operator holds."""
+
+    answered_s: float = 1.0
+
+    def leads(self) -> bool:
+        return False
+
+    def answered_ago_s(self) -> float:
+        return self.answered_s
+
+
+def test_one_that_stands_by_is_live_and_ready(world: World):
+    lease = Waiting()
+    health = Health(lease, world.queue, world.workers, lambda: False)  # type: ignore[arg-type]
+    world.clock.time_s += LIVE_S + 1
+    assert (health.live().good, health.ready().good) == (True, True)
+    lease.answered_s = 60.0
+    assert not health.ready().good
+
+
+def test_a_line_of_the_log_says_which_topology_it_is_about():
+    record = logging.LogRecord("x", logging.INFO, "f", 1, "hello %s", ("you",), None)
+    with about(WORDS):
+        line = json.loads(JsonLines().format(record))
+    assert (line["message"], line["topology"], line["level"]) == ("hello you", "jobs/words", "INFO")
+    assert "topology" not in json.loads(JsonLines().format(record))

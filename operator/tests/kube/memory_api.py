@@ -1,0 +1,161 @@
+"""An API server in memory, as far as the operator speaks to it: the edge of HTTP, and no further.
+
+What it does of versions, conditions and server-side apply is held against a real API server by the
+tests of the cluster.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millrace.homes.stores import HomeAwayError
+
+Json = dict[str, Any]
+
+
+@dataclass
+class MemoryApi:
+    """``objects`` by path. ``refused`` are answers for creations, by the name of the object;
+    ``away`` is whether no answer comes. ``calls`` is what was asked."""
+
+    objects: dict[str, Json] = field(default_factory=dict)
+    refused: dict[str, tuple[int, str]] = field(default_factory=dict)
+    away: bool = False
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    page: int = 500
+    _numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    def answer(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        kind: str = "",
+        query: Mapping[str, str] | None = None,
+    ) -> tuple[int, Json]:
+        self.calls.append((method, path))
+        if self.away:
+            raise HomeAwayError(f"{method} {path}: no answer")
+        body, query = copy.deepcopy(body), query or {}
+        match method:
+            case "GET" if path in self.objects:
+                return 200, copy.deepcopy(self.objects[path])
+            case "GET" if _is_collection(path):
+                return 200, self._list(path, query)
+            case "POST":
+                return self._create(path, body)
+            case "PATCH" if "apply" in kind:
+                return self._apply(path, body)
+            case "PATCH":
+                return self._change(path, body, body)
+            case "PUT":
+                held = {"metadata": {"resourceVersion": body["metadata"]["resourceVersion"]}}
+                return self._change(path, held, body, whole=True)
+            case "DELETE":
+                return self._delete(path, body)
+        return _no(404, "not found")
+
+    def writes(self) -> list[str]:
+        return [f"{method} {path}" for method, path in self.calls if method != "GET"]
+
+    def put(self, path: str, found: Json) -> Json:
+        """An object that somebody else makes or changes."""
+        metadata = found.setdefault("metadata", {})
+        metadata.setdefault("uid", f"u{next(self._numbers)}")
+        metadata["resourceVersion"] = str(next(self._numbers))
+        self.objects[path] = found
+        return found
+
+    def _list(self, path: str, query: Mapping[str, str]) -> Json:
+        spaced, _, plural = path.rpartition("/")
+        wanted = dict(w.split("=") for w in query.get("labelSelector", "").split(",") if w)
+        found = []
+        for place, one in sorted(self.objects.items()):
+            folder = place.rpartition("/")[0]
+            apart = folder.startswith(f"{spaced}/namespaces/") and folder.endswith(f"/{plural}")
+            labels = one["metadata"].get("labels") or {}
+            if (folder == path or apart) and wanted.items() <= labels.items():
+                found.append({k: v for k, v in copy.deepcopy(one).items() if k != "kind"})
+        start = int(query.get("continue", "0"))
+        more = start + self.page
+        told = {"continue": str(more)} if more < len(found) else {}
+        return {"metadata": told, "items": found[start:more]}
+
+    def _create(self, path: str, body: Json) -> tuple[int, Json]:
+        name = body["metadata"]["name"]
+        if name in self.refused:
+            return _no(*self.refused[name])
+        if f"{path}/{name}" in self.objects:
+            return _no(409, "already exists")
+        return 201, copy.deepcopy(self.put(f"{path}/{name}", body))
+
+    def _apply(self, path: str, body: Json) -> tuple[int, Json]:
+        place, _, sub = path.partition("/status")
+        if place not in self.objects:
+            if path.endswith("/status") or "uid" in body["metadata"]:
+                return _no(409, "it is not there")
+            folder = place.rpartition("/")[0]
+            return self._create(folder, body)
+        del sub
+        return self._change(place, body, body, applied=True)
+
+    def _change(
+        self, path: str, held: Json, body: Json, whole: bool = False, applied: bool = False
+    ) -> tuple[int, Json]:
+        found = self.objects.get(path)
+        if found is None:
+            return _no(404, "not found")
+        for name in ("uid", "resourceVersion"):
+            wanted = held.get("metadata", {}).pop(name, None)
+            if wanted is not None and wanted != found["metadata"][name]:
+                return _no(409, f"its {name} is another")
+        before = copy.deepcopy(found)
+        if whole:
+            found["spec"] = body["spec"]
+        elif applied and "status" in body:
+            found["status"] = body["status"]
+        else:
+            _merge(found, body)
+        if found != before:
+            self.put(path, found)
+        return 200, copy.deepcopy(found)
+
+    def _delete(self, path: str, body: Json) -> tuple[int, Json]:
+        found = self.objects.get(path)
+        if found is None:
+            return _no(404, "not found")
+        for name, wanted in body["preconditions"].items():
+            if found["metadata"][name] != wanted:
+                return _no(409, f"its {name} is another")
+        bound = found.get("spec", {}).get("nodeName")
+        if bound and path.rpartition("/")[0].endswith("/pods") and "gracePeriodSeconds" not in body:
+            found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            self.put(path, found)
+        else:
+            del self.objects[path]
+        return 200, {}
+
+
+def _is_collection(path: str) -> bool:
+    parts = path.strip("/").split("/")
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    return rest[0] != "nodes" and len(rest) in (1, 3)
+
+
+def _merge(found: Json, body: Json) -> None:
+    for name, value in body.items():
+        if isinstance(value, dict) and isinstance(found.get(name), dict):
+            _merge(found[name], value)
+        elif value is None:
+            found.pop(name, None)
+        else:
+            found[name] = value
+
+
+def _no(status: int, message: str) -> tuple[int, Json]:
+    return status, {"kind": "Status", "message": message}

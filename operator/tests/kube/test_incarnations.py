@@ -1,0 +1,93 @@
+"""What a state server's pod is asked, and what of its answer is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from memory_world import running
+
+from millrace.health import Answer, serve
+from millrace_operator.kube.incarnations import Incarnations, ask_pod, said
+
+PATH = "/incarnation"
+
+
+@contextmanager
+def answering(answer: Answer) -> Iterator[int]:
+    """The pod's own server of answers, on a port of its own."""
+    server = serve({PATH: lambda: answer}, 0)
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_pod_says_its_incarnation():
+    document = {"name": "words-state-0", "runId": "r1", "url": "redis://10.0.0.1:6379"}
+    with answering(Answer(True, document=document)) as port:
+        assert ask_pod("127.0.0.1", "words-state-0", port) == "r1"
+        assert ask_pod("127.0.0.1", "words-state-1", port) is None
+    assert ask_pod("127.0.0.1", "words-state-0", port) is None
+
+
+def test_a_pod_that_has_none_yet():
+    with answering(Answer(False, "there is none yet")) as port:
+        assert ask_pod("127.0.0.1", "words-state-0", port) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"[]", b"7", b"{}", b'{"name": "a"}', b'{"name": "a", "runId": 7}', b"\xff"],
+)
+def test_what_is_no_answer_is_none(text: bytes):
+    assert said("a", text) is None
+
+
+def pod(name: str, container: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": f"u-{name}"}, "status": running(container)}
+
+
+def test_each_life_of_a_container_is_asked_until_it_answers():
+    asked: list[str] = []
+    answers = {"a": "r-a", "b": None}
+
+    def ask(address: str, name: str) -> str | None:
+        asked.append(name)
+        return answers[name]
+
+    known = Incarnations(ask)
+    assert known.of("t", [pod("a", "1"), pod("b", "1")]) == {"u-a": "r-a"}
+    assert known.of("t", [pod("a", "1"), pod("b", "1")]) == {"u-a": "r-a"}
+    assert sorted(asked) == ["a", "b", "b"]
+    answers["a"] = "r-a2"
+    assert known.of("t", [pod("a", "2")]) == {"u-a": "r-a2"}
+
+
+def test_a_pod_that_is_not_ready_says_nothing_and_is_asked_again_later():
+    asked: list[str] = []
+
+    def ask(address: str, name: str) -> str | None:
+        asked.append(name)
+        return "r"
+
+    known, not_ready = Incarnations(ask), pod("a", "1")
+    not_ready["status"] = running("1", "False")
+    assert known.of("t", [not_ready]) == {}
+    assert known.of("t", [{"metadata": {"name": "a", "uid": "u-a"}}]) == {}
+    assert asked == []
+
+
+def test_what_is_forgotten_is_asked_again():
+    asked: list[str] = []
+
+    def ask(address: str, name: str) -> str | None:
+        asked.append(name)
+        return "r"
+
+    known = Incarnations(ask)
+    known.of("t", [pod("a", "1")])
+    known.forget("t")
+    known.of("t", [pod("a", "1")])
+    assert asked == ["a", "a"]

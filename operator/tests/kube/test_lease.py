@@ -1,0 +1,156 @@
+"""Who leads: one at a time, and another one soon after."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from memory_api import MemoryApi
+
+from millrace.homes.stores import HomeAwayError
+from millrace_operator.kube.lease import (
+    DURATION_S,
+    RENEW_WITHIN_S,
+    Lease,
+    Move,
+    Watched,
+    keep,
+    move,
+)
+from millrace_operator.kube.objects import Objects, StaleError
+
+PATH = "/apis/coordination.k8s.io/v1/namespaces/system/leases/op"
+
+
+@dataclass
+class HandClock:
+    time_s: float = 1000.0
+
+    def now_s(self) -> float:
+        return 1.7e9 + self.time_s
+
+    def monotonic_s(self) -> float:
+        return self.time_s
+
+
+def held(holder: str, lasting_s: int = 15) -> dict[str, Any]:
+    return {"spec": {"holderIdentity": holder, "leaseDurationSeconds": lasting_s}}
+
+
+@pytest.mark.parametrize(
+    ("found", "waited_s", "wanted"),
+    [
+        (None, 0.0, Move.CREATE),
+        (held("me"), 0.0, Move.RENEW),
+        (held("me"), 99.0, Move.RENEW),
+        (held("other"), 14.0, Move.WAIT),
+        (held("other"), 15.5, Move.TAKE),
+        (held("other", 60), 15.5, Move.WAIT),
+        (held(""), 0.0, Move.TAKE),
+        ({}, 0.0, Move.TAKE),
+    ],
+)
+def test_what_follows_from_a_lease(found: Any, waited_s: float, wanted: Move):
+    assert move(found, "me", Watched("1", 100.0), 100.0 + waited_s) is wanted
+
+
+@pytest.fixture
+def api() -> MemoryApi:
+    return MemoryApi()
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+def lease(api: MemoryApi, clock: HandClock, me: str) -> Lease:
+    return Lease(Objects(api), "system", "op", me, clock)  # type: ignore[arg-type]
+
+
+def test_the_second_follows_when_the_first_is_silent(api: MemoryApi, clock: HandClock):
+    one, two = lease(api, clock, "one"), lease(api, clock, "two")
+    one.turn()
+    assert one.leads()
+    for _ in range(20):
+        clock.time_s += 2
+        one.turn()
+        two.turn()
+        assert (one.leads(), two.leads()) == (True, False)
+    led = []
+    for _ in range(20):
+        clock.time_s += 1
+        two.turn()
+        assert not (one.leads() and two.leads())
+        led.append(two.leads())
+    assert led.index(True) <= DURATION_S
+    one.turn()
+    assert not one.leads()
+    assert api.objects[PATH]["spec"]["leaseTransitions"] == 2
+
+
+def test_a_leader_that_cannot_renew_stops_before_another_may_begin(
+    api: MemoryApi, clock: HandClock
+):
+    one = lease(api, clock, "one")
+    one.turn()
+    api.away = True
+    with pytest.raises(HomeAwayError):
+        one.turn()
+    clock.time_s += RENEW_WITHIN_S - 1
+    assert one.leads()
+    clock.time_s += 1
+    assert not one.leads()
+    assert RENEW_WITHIN_S + 5 <= DURATION_S
+
+
+def test_of_two_that_take_it_at_once_one_has_it(api: MemoryApi, clock: HandClock):
+    one, two = lease(api, clock, "one"), lease(api, clock, "two")
+    before = api.answer
+
+    def late(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        if method == "POST":
+            api.answer = before  # type: ignore[method-assign]
+            two.turn()
+        return before(method, path, body, **more)
+
+    api.answer = late  # type: ignore[method-assign]
+    with pytest.raises(StaleError):
+        one.turn()
+    assert (one.leads(), two.leads()) == (False, True)
+
+
+def test_one_that_ends_lets_another_follow_at_once(api: MemoryApi, clock: HandClock):
+    one, two = lease(api, clock, "one"), lease(api, clock, "two")
+    one.turn()
+    two.turn()
+    one.give_back()
+    assert not one.leads()
+    two.turn()
+    assert two.leads()
+
+
+def test_one_that_ends_takes_nothing_from_another(api: MemoryApi, clock: HandClock):
+    one, two = lease(api, clock, "one"), lease(api, clock, "two")
+    one.turn()
+    two.turn()
+    clock.time_s += DURATION_S + 1
+    two.turn()
+    one.give_back()
+    assert api.objects[PATH]["spec"]["holderIdentity"] == "two"
+
+
+def test_beginning_and_end_are_told(api: MemoryApi, clock: HandClock):
+    one, stopped, told = lease(api, clock, "one"), threading.Event(), []
+
+    def changed(leads: bool) -> None:
+        told.append(leads)
+        api.away = True
+        clock.time_s += RENEW_WITHIN_S
+        if not leads:
+            stopped.set()
+
+    keep(one, stopped, changed)
+    assert told == [True, False]

@@ -1,0 +1,163 @@
+"""Objects of the API server, as plans see them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from memory_world import KEY, World
+
+from millrace import checked
+from millrace.errors import MillraceError, NewerFormatError
+from millrace.homes import codec
+from millrace.homes.documents import Status
+from millrace.homes.pods import Role
+from millrace_operator.kube import reading
+from millrace_operator.reconcile.observe import PodPhase
+
+NOW = datetime(2026, 2, 1, 0, 1, tzinfo=UTC)
+
+
+def pod(name: str = "words-driver-3", role: str = "driver", **status: Any) -> dict[str, Any]:
+    metadata = {"name": name, "uid": "u1", "labels": {"app.kubernetes.io/component": role}}
+    return {"metadata": metadata, "spec": {}, "status": status}
+
+
+def container(last: dict[str, Any] | None = None, **state: Any) -> dict[str, Any]:
+    return {"containerStatuses": [{"state": state, "lastState": last or {}}]}
+
+
+def test_a_pod_that_nobody_looked_at_yet():
+    found = pod()
+    del found["status"]
+    read = reading.pod_of(found, NOW)
+    assert read is not None
+    assert (read.component, read.index, read.phase) == (Role.DRIVER, 3, PodPhase.PENDING)
+    assert (read.ready, read.node, read.reason, read.lived_s) == (False, None, "", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "role"), [("words-driver-x", "driver"), ("words-web-1", "web"), ("words", "acker")]
+)
+def test_a_pod_that_is_none_of_ours(name: str, role: str):
+    assert reading.pod_of(pod(name, role), NOW) is None
+
+
+def test_an_executor_has_whatever_name_spark_gives_it():
+    read = reading.pod_of(pod("words-driver-3-exec-a", "executor"), NOW)
+    assert read is not None
+    assert read.component is Role.EXECUTOR
+
+
+STARTED = "2026-02-01T00:00:30Z"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "code"),
+    [
+        (container(waiting={"reason": "ContainerCreating"}), "", None),
+        (
+            container(waiting={"reason": "ImagePullBackOff", "message": "m"}),
+            "ImagePullBackOff",
+            None,
+        ),
+        (
+            container({"terminated": {"reason": "Error"}}, waiting={"reason": "CrashLoopBackOff"}),
+            "CrashLoopBackOff",
+            None,
+        ),
+        (
+            container(
+                {"terminated": {"reason": "OOMKilled"}}, waiting={"reason": "CrashLoopBackOff"}
+            ),
+            "OOMKilled",
+            None,
+        ),
+        (container(terminated={"reason": "Error", "exitCode": 12}), "Error", 12),
+        ({"reason": "Evicted", "message": "memory"}, "Evicted", None),
+        (
+            {"reason": "Evicted", **container(terminated={"reason": "Error", "exitCode": 137})},
+            "Evicted",
+            137,
+        ),
+        (
+            {
+                "conditions": [
+                    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+                ]
+            },
+            "Unschedulable",
+            None,
+        ),
+        ({"conditions": None, "containerStatuses": None}, "", None),
+    ],
+)
+def test_why_a_pod_waits_or_ended(status: dict[str, Any], reason: str, code: int | None):
+    read = reading.pod_of(pod(**status), NOW)
+    assert read is not None
+    assert (read.reason, read.exit_code) == (reason, code)
+
+
+def test_how_long_a_pod_lived():
+    runs = reading.pod_of(pod(**container(running={"startedAt": STARTED})), NOW)
+    over = {"startedAt": STARTED, "finishedAt": "2026-02-01T00:00:41Z", "exitCode": 1}
+    ended = reading.pod_of(pod(**container(terminated=over)), NOW)
+    assert runs is not None
+    assert ended is not None
+    assert (runs.lived_s, ended.lived_s) == (30.0, 11.0)
+
+
+@pytest.mark.parametrize(
+    ("ready", "answers"), [("True", True), ("False", True), ("Unknown", False)]
+)
+def test_a_node_that_fell_silent_does_not_answer(ready: str, answers: bool):
+    conditions = [{"type": "Ready", "status": ready}]
+    assert reading.node_answers({"status": {"conditions": conditions}}) is answers
+    assert reading.node_answers({})
+
+
+def test_a_status_that_no_release_wrote_counts_as_none():
+    world = World()
+    world.resource["status"] = {"driver": {"number": "many"}}
+    assert reading.resource_of(world.resource).status.driver is None
+
+
+def test_what_was_written_is_read_as_it_was():
+    world = World()
+    operator = world.settle()
+    operator.turn(KEY)
+    maps = {p.rpartition("/")[2]: o for p, o in world.api.objects.items() if "/configmaps/" in p}
+    accepted = reading.accepted_of(maps["words-accepted"])
+    assert accepted is not None
+    assert accepted.topology["metadata"]["name"] == "words"
+    view, proposal = reading.view_of(maps["words-view"]), reading.proposal_of(maps["words-inbox"])
+    assert view is not None
+    assert proposal is not None
+    assert view.target == proposal.members
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}'])
+def test_what_is_damaged_is_no_accepted_topology_and_no_proposal(text: str):
+    assert reading.accepted_of({"data": {"accepted.json": text}}) is None
+    assert reading.proposal_of({"data": {"proposal": text}}) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}"])
+def test_a_view_that_is_none_is_no_missing_view(text: str):
+    with pytest.raises(MillraceError):
+        reading.view_of({"data": {"view": text}})
+    assert reading.view_of(None) is None
+    assert reading.view_of({}) is None
+
+
+def test_the_window_is_what_the_driver_told():
+    told = json.dumps(codec.encode(Status(sealed=7)))
+    assert reading.window_of({"data": {"status": told}}) == 7
+    newer = json.dumps(checked.with_checksum({"format": codec.FORMAT + 1}))
+    for text in ("", "{", newer):
+        assert reading.window_of({"data": {"status": text}}) is None
+    assert reading.window_of(None) is None
+    with pytest.raises(NewerFormatError):
+        codec.decode(Status, newer)

@@ -1,0 +1,344 @@
+"""Turns of the operator on an API server in memory: seen, planned, done, and again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from memory_api import MemoryApi
+from memory_world import CORE, KEY, TOPOLOGY, World, running
+
+from millrace.errors import MillraceError
+from millrace.homes.stores import HomeAwayError
+from millrace_operator.control.reconciler import PROPOSED_S, RESYNC_S, Result
+from millrace_operator.kube.acting import NotLeadingError
+from millrace_operator.kube.incarnations import Incarnations
+from millrace_operator.kube.objects import Objects, RefusedError, StaleError
+from millrace_operator.kube.observing import Key, Turn, observe, topologies
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_topology_comes_up_and_is_then_left_alone(world: World):
+    world.settle()
+    assert world.names("pods") == [
+        *("words-acker-0", "words-acker-1", "words-driver-1"),
+        *("words-state-0", "words-state-1", "words-state-2"),
+    ]
+    assert world.condition("Ready") == ("True", "AllReady")
+    assert world.resource["status"]["phase"] == "Running"
+    members = {m.name: m.run_id for m in world.proposal().members}
+    assert members == {f"state-{n}": f"run-words-state-{n}-0" for n in range(3)}
+    assert world.proposal().ackers == ("acker-0", "acker-1")
+    world.api.calls.clear()
+    world.settle()
+    assert world.api.writes() == []
+
+
+def test_a_topology_that_is_gone_is_forgotten_and_one_that_goes_is_left_alone(world: World):
+    operator = world.settle()
+    world.resource["metadata"]["deletionTimestamp"] = "2026-02-01T00:00:00Z"
+    world.api.calls.clear()
+    assert operator.turn(KEY) == Result()
+    del world.api.objects[TOPOLOGY]
+    assert operator.turn(KEY) == Result()
+    assert world.api.writes() == []
+
+
+def test_a_server_is_asked_once_for_each_life_of_its_container(world: World):
+    world.settle()
+    operator = world.settle()
+    world.asked.clear()
+    operator.turn(KEY)
+    assert world.asked == []
+    world.lives["words-state-1"] = 1
+    found = world.pod("words-state-1")
+    found["status"] = running("words-state-1-1")
+    world.api.put(f"{CORE}/pods/words-state-1", found)
+    operator.turn(KEY)
+    assert world.asked == ["words-state-1"]
+    assert {m.run_id for m in world.proposal().members} >= {"run-words-state-1-1"}
+    assert "StateServerLost" in world.reasons()
+
+
+def test_a_server_that_is_not_ready_or_on_a_silent_node_is_not_asked(world: World):
+    world.settle()
+    found = world.pod("words-state-0")
+    found["status"] = running("words-state-0-1", "False")
+    silent = str(world.pod("words-state-1")["spec"]["nodeName"])
+    for name in ("words-state-1", "words-state-2"):
+        world.pod(name)["spec"]["nodeName"] = silent
+    world.node(silent, "Unknown")
+    world.asked.clear()
+    world.operator().turn(KEY)
+    assert world.asked == []
+
+
+def test_a_status_is_written_on_the_ground_of_what_was_read(world: World):
+    operator, before = world.operator(), world.api.answer
+
+    def edited(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        if path == f"{TOPOLOGY}/status":
+            world.api.answer = before  # type: ignore[method-assign]
+            world.edit(parallelism=3)
+        return before(method, path, body, **more)
+
+    world.api.answer = edited  # type: ignore[method-assign]
+    with pytest.raises(StaleError):
+        operator.turn(KEY)
+    assert world.names("pods") == []
+    assert "status" not in world.resource
+
+
+def test_of_two_operators_at_once_one_starts_the_driver(world: World):
+    """The Lease keeps them apart; if it does not, the status does."""
+    one, two, before = world.operator(), world.operator(), world.api.answer
+
+    def both(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        if path == f"{TOPOLOGY}/status":
+            world.api.answer = before  # type: ignore[method-assign]
+            two.turn(KEY)
+        return before(method, path, body, **more)
+
+    world.api.answer = both  # type: ignore[method-assign]
+    with pytest.raises(StaleError):
+        one.turn(KEY)
+    world.settle()
+    assert [name for name in world.names("pods") if "driver" in name] == ["words-driver-1"]
+
+
+def test_who_leads_no_more_does_nothing_more(world: World):
+    left = iter([True] * 5)
+    operator = world.operator(lambda: next(left, False))
+    with pytest.raises(NotLeadingError):
+        operator.turn(KEY)
+    assert len(world.api.writes()) == 5
+
+
+class Dying:
+    """An API server that an operator does not outlive: the answer to one write never comes."""
+
+    def __init__(self, api: MemoryApi, writes: int) -> None:
+        self._answer = api.answer
+        self._left = writes
+
+    def __call__(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
+        answer = self._answer(method, path, body, **more)
+        self._left -= method != "GET"
+        if self._left < 0:
+            raise HomeAwayError("the operator died")
+        return answer
+
+
+def test_whatever_write_an_operator_dies_behind_another_goes_on():
+    """Behind each write of the first turn, a new operator begins."""
+    writes, whole = 0, False
+    while not whole:
+        world = World()
+        before = world.api.answer
+        world.api.answer = Dying(world.api, writes)  # type: ignore[method-assign]
+        try:
+            world.operator().turn(KEY)
+            whole = True
+        except HomeAwayError:
+            writes += 1
+        world.api.answer = before  # type: ignore[method-assign]
+        world.settle()
+        assert len([name for name in world.names("pods") if "driver" in name]) == 1
+        assert world.condition("Ready") == ("True", "AllReady")
+    assert writes > 25
+
+
+def test_a_pod_that_is_refused_holds_up_no_other_and_is_told(world: World):
+    world.api.refused["words-state-1"] = (403, "exceeded quota: pods=5")
+    operator = world.operator()
+    assert operator.turn(KEY).refused
+    assert "words-state-2" in world.names("pods")
+    assert operator.turn(KEY).refused
+    assert world.condition("StateAvailable") == ("False", "PodRefused")
+    assert "PodRefused" in world.reasons()
+    world.api.refused.clear()
+    assert not operator.turn(KEY).refused
+    world.settle(operator)
+    assert world.condition("StateAvailable")[0] == "True"
+
+
+def test_what_others_need_first_ends_the_plan_when_it_is_refused(world: World):
+    world.api.refused["words-view"] = (403, "exceeded quota: configmaps=1")
+    operator = world.operator()
+    with pytest.raises(RefusedError, match=r"ConfigMap words-view.*exceeded quota"):
+        operator.turn(KEY)
+    assert world.names("pods") == []
+    operator.tell(KEY, MillraceError("ConfigMap words-view: exceeded quota"))
+    operator.tell(KEY, MillraceError("ConfigMap words-view: exceeded quota"))
+    events = [o for p, o in world.api.objects.items() if "/events/" in p]
+    assert [(e["reason"], e["count"], e["type"]) for e in events] == [
+        ("ReconcileFailed", 2, "Warning")
+    ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{CORE}/configmaps/words-view",
+        f"{CORE}/services/words-state",
+        f"{CORE}/secrets/words-secret",
+    ],
+)
+def test_what_belongs_to_others_is_neither_adopted_nor_changed(world: World, path: str):
+    name = path.rpartition("/")[2]
+    labels = {"millrace.dev/topology": "words"}
+    mine = {"metadata": {"name": name, "namespace": "jobs", "labels": labels}, "data": {"a": "b"}}
+    before = dict(world.api.put(path, mine))
+    with pytest.raises(RefusedError, match=f"{name}.*belongs to something else"):
+        world.operator().turn(KEY)
+    assert world.api.objects[path] == before
+
+
+def test_what_an_earlier_topology_of_the_name_left_behind_is_none_of_this_one(world: World):
+    world.settle()
+    del world.api.objects[TOPOLOGY]
+    world.topology("t2")
+    with pytest.raises(RefusedError, match="belongs to something else"):
+        world.operator().turn(KEY)
+    assert "status" not in world.resource
+    for path in list(world.api.objects):
+        # What the API server's collector does.
+        if path != TOPOLOGY and "/nodes/" not in path:
+            del world.api.objects[path]
+    world.settle()
+    assert world.condition("Ready")[0] == "True"
+
+
+def test_executors_are_those_of_the_own_drivers(world: World):
+    world.settle()
+    labels = {"millrace.dev/topology": "words", "app.kubernetes.io/component": "executor"}
+    owners = {"own": world.pod("words-driver-1")["metadata"]["uid"], "strange": "u0"}
+    for name, uid in owners.items():
+        metadata = {"name": name, "namespace": "jobs", "labels": labels}
+        metadata["ownerReferences"] = [{"kind": "Pod", "name": "d", "uid": uid}]
+        found = {"metadata": metadata, "spec": {"nodeName": "node-0"}, "status": running(name)}
+        world.api.put(f"{CORE}/pods/{name}", found)
+    world.operator().turn(KEY)
+    assert world.resource["status"]["executors"]["ready"] == 1
+
+
+def test_a_deletion_is_of_the_very_pod_that_was_seen(world: World):
+    operator, before = world.settle(), world.api.answer
+    world.edit(ackers={"replicas": 1})
+
+    def changed(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        if method == "DELETE" and path.endswith("words-acker-1"):
+            world.api.answer = before  # type: ignore[method-assign]
+            world.api.put(path, world.pod("words-acker-1"))
+        return before(method, path, body, **more)
+
+    world.api.answer = changed  # type: ignore[method-assign]
+    with pytest.raises(StaleError):
+        operator.turn(KEY)
+    assert "deletionTimestamp" not in world.pod("words-acker-1")["metadata"]
+    operator.turn(KEY)
+    assert "deletionTimestamp" in world.pod("words-acker-1")["metadata"]
+
+
+def test_another_pod_in_the_place_of_one_to_delete_is_left_alone(world: World):
+    objects = Objects(world.api)  # type: ignore[arg-type]
+    world.settle()
+    objects.delete(f"{CORE}/pods/words-acker-1", "another", "7")
+    objects.delete(f"{CORE}/pods/words-acker-9", "gone", "7")
+    assert "words-acker-1" in world.names("pods")
+
+
+def test_pods_of_a_node_that_is_gone_are_deleted_without_it(world: World):
+    operator = world.settle()
+    lost = str(world.pod("words-driver-1")["spec"]["nodeName"])
+    del world.api.objects[f"/api/v1/nodes/{lost}"]
+    for name in world.names("pods"):
+        if name != "words-driver-1":
+            world.pod(name)["spec"]["nodeName"] = f"node-{(int(lost[-1]) + 1) % 3}"
+    operator.turn(KEY)
+    assert [n for n in world.names("pods") if "driver" in n] == ["words-driver-2"]
+    assert world.resource["status"]["driver"]["number"] == 2
+    assert "DriverGone" in world.reasons()
+
+
+def test_requests_beside_the_proposal_are_left_as_they_are(world: World):
+    operator = world.settle()
+    inbox = world.api.objects[f"{CORE}/configmaps/words-inbox"]
+    inbox["data"]["request.1"] = "mine"
+    world.edit(ackers={"replicas": 1})
+    operator.turn(KEY)
+    assert world.proposal().ackers == ("acker-0",)
+    data = world.api.objects[f"{CORE}/configmaps/words-inbox"]["data"]
+    assert data["request.1"] == "mine"
+
+
+def test_nothing_is_done_on_the_ground_of_a_view_that_cannot_be_read(world: World):
+    operator = world.settle()
+    world.api.objects[f"{CORE}/configmaps/words-view"]["data"]["view"] = "{"
+    world.edit(stateServers={"replicas": 2, "copies": 2})
+    world.api.calls.clear()
+    with pytest.raises(MillraceError):
+        operator.turn(KEY)
+    assert world.api.writes() == []
+
+
+def test_children_that_somebody_edited_are_put_right_in_time(world: World):
+    operator = world.settle()
+    service = world.api.objects[f"{CORE}/services/words-state"]
+    service["spec"]["clusterIP"] = "10.1.2.3"
+    operator.turn(KEY)
+    assert service["spec"]["clusterIP"] == "10.1.2.3"
+    world.clock.time_s += RESYNC_S
+    operator.turn(KEY)
+    assert world.api.objects[f"{CORE}/services/words-state"]["spec"]["clusterIP"] == "None"
+
+
+def test_a_child_that_is_gone_is_made_again(world: World):
+    operator = world.settle()
+    del world.api.objects[f"{CORE}/services/words-state"]
+    operator.turn(KEY)
+    assert "words-state" in world.names("services")
+
+
+def test_lists_are_read_to_their_end(world: World):
+    for number in range(7):
+        name = f"t{number}"
+        path = TOPOLOGY.replace("words", name).replace("jobs", f"space{number % 2}")
+        metadata = {"name": name, "namespace": f"space{number % 2}"}
+        world.api.put(path, {"metadata": metadata, "spec": {}})
+    world.api.page = 3
+    objects = Objects(world.api)  # type: ignore[arg-type]
+    assert len(topologies(objects, ())) == 8
+    assert sorted(topologies(objects, ["space1", "jobs"])) == [
+        Key("jobs", "words"),
+        *(Key("space1", f"t{n}") for n in (1, 3, 5)),
+    ]
+
+
+def test_the_password_is_not_kept_in_what_is_observed(world: World):
+    world.settle()
+    objects = Objects(world.api)  # type: ignore[arg-type]
+    seen = observe(objects, Incarnations(world.ask), KEY, Turn(datetime.now(UTC)))
+    assert "s" * 48 not in repr(seen)
+
+
+def test_a_surplus_server_is_deleted_only_a_while_after_it_was_proposed(world: World):
+    """A driver that read the proposal before may be about to take it into the view."""
+    operator = world.settle()
+    world.edit(stateServers={"replicas": 4, "copies": 2})
+    operator.turn(KEY)
+    world.kubelets()
+    operator.turn(KEY)
+    assert len(world.proposal().members) == 4
+    world.edit(stateServers={"replicas": 3, "copies": 2})
+    result = operator.turn(KEY)
+    assert len(world.proposal().members) == 3
+    assert "deletionTimestamp" not in world.pod("words-state-3")["metadata"]
+    assert result.again_s == PROPOSED_S
+    operator.turn(KEY)
+    assert "deletionTimestamp" in world.pod("words-state-3")["metadata"]
