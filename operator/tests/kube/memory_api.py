@@ -110,10 +110,10 @@ class MemoryApi:
         found = self.objects.get(path)
         if found is None:
             return _no(404, "not found")
-        for name in ("uid", "resourceVersion"):
+        for name, status in (("resourceVersion", 409), ("uid", 422)):
             wanted = held.get("metadata", {}).pop(name, None)
             if wanted is not None and wanted != found["metadata"][name]:
-                return _no(409, f"its {name} is another")
+                return _no(status, f"its {name} is another")
         before = copy.deepcopy(found)
         if whole:
             found["spec"] = body["spec"]

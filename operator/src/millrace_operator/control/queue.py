@@ -62,7 +62,7 @@ class WorkQueue(Generic[K]):
         with self._changed:
             count = self._failures.get(key, 0)
             self._failures[key] = count + 1
-            pause_s = min(FIRST_PAUSE_S * 2 ** min(count, 30), LONGEST_PAUSE_S)
+            pause_s = min(FIRST_PAUSE_S * 2.0 ** min(count, 30), LONGEST_PAUSE_S)
             due_s = self._clock.monotonic_s() + pause_s
             self._due[key] = min(due_s, self._due.get(key, due_s))
             self._release(key)

@@ -105,9 +105,9 @@ class Acting:
             self.objects.apply(manifest)
             return
         self._check_own(manifest, there)
-        # Another that takes its place meanwhile has another uid.
-        held = {**metadata, "uid": there["metadata"]["uid"]}
-        self.objects.apply({**manifest, "metadata": held})
+        # Another may take its place meanwhile.
+        held = {name: there["metadata"][name] for name in ("uid", "resourceVersion")}
+        self.objects.apply({**manifest, "metadata": {**metadata, **held}})
 
     def _create(self, manifest: Object) -> None:
         metadata = manifest["metadata"]
