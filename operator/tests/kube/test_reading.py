@@ -12,7 +12,7 @@ from memory_world import KEY, World
 from millrace import checked
 from millrace.errors import MillraceError, NewerFormatError
 from millrace.homes import codec
-from millrace.homes.documents import Status
+from millrace.homes.documents import RunEvent, Status
 from millrace.homes.pods import Role
 from millrace_operator.kube import reading
 from millrace_operator.reconcile.observe import PodPhase
@@ -150,6 +150,16 @@ def test_a_view_that_is_none_is_no_missing_view(text: str):
         reading.view_of({"data": {"view": text}})
     assert reading.view_of(None) is None
     assert reading.view_of({}) is None
+
+
+def test_what_the_driver_told_is_read_line_by_line():
+    line = codec.encode_line(RunEvent(1.0, "Started", "go", 3))
+    newer = json.dumps({**json.loads(line), "format": codec.FORMAT + 1})
+    text = f"a-1 {line}a-2 {{\na-3 {newer}\n\na-4 {line}"
+    told = reading.told_of({"data": {"events": text}})
+    assert list(told) == ["a-1", "a-4"]
+    assert told["a-1"] == RunEvent(1.0, "Started", "go", 3)
+    assert reading.told_of(None) == {}
 
 
 def test_the_window_is_what_the_driver_told():

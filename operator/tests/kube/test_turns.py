@@ -10,8 +10,10 @@ from memory_api import MemoryApi
 from memory_world import CORE, KEY, TOPOLOGY, World, running
 
 from millrace.errors import MillraceError
+from millrace.homes import codec
+from millrace.homes.documents import RunEvent
 from millrace.homes.stores import HomeAwayError
-from millrace_operator.control.reconciler import PROPOSED_S, RESYNC_S, Result
+from millrace_operator.control.reconciler import MOST_TOLD, PROPOSED_S, RESYNC_S, Result
 from millrace_operator.kube.acting import NotLeadingError
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import Objects, RefusedError, StaleError
@@ -325,6 +327,40 @@ def test_the_password_is_not_kept_in_what_is_observed(world: World):
     objects = Objects(world.api)  # type: ignore[arg-type]
     seen = observe(objects, Incarnations(world.ask), KEY, Turn(datetime.now(UTC)))
     assert "s" * 48 not in repr(seen)
+
+
+def tell(world: World, *told: tuple[str, RunEvent]) -> None:
+    """The journal as a driver keeps it."""
+    lines = "".join(f"{name} {codec.encode_line(event)}" for name, event in told)
+    world.api.objects[f"{CORE}/configmaps/words-journal"]["data"] = {"events": lines}
+
+
+def test_what_the_driver_tells_becomes_events_of_the_topology_once(world: World):
+    operator, now_s = world.settle(), world.clock.now_s()
+    old = RunEvent(now_s - 7200, "Restarted", "long ago")
+    lost = RunEvent(now_s - 5, "MemberLost", "state-1 is gone", 7, warning=True)
+    tell(world, ("a-1", old), ("a-2", lost))
+    for made in (operator, operator, world.operator()):
+        made.turn(KEY)
+    events = {
+        p.rpartition("/")[2]: o for p, o in world.api.objects.items() if "/events/words.a-" in p
+    }
+    assert list(events) == ["words.a-2"]
+    event = events["words.a-2"]
+    assert (event["reason"], event["type"]) == ("MemberLost", "Warning")
+    assert event["message"] == "state-1 is gone"
+    assert event["count"] == 1
+    assert event["involvedObject"]["name"] == "words"
+
+
+def test_of_very_many_events_the_newest_are_passed_on(world: World):
+    operator, now_s = world.settle(), world.clock.now_s()
+    told = [(f"a-{n:03}", RunEvent(now_s, "Replayed", f"root {n}")) for n in range(200)]
+    tell(world, *told)
+    operator.turn(KEY)
+    passed = [p for p in world.api.objects if "/events/words.a-" in p]
+    assert len(passed) == MOST_TOLD
+    assert f"{CORE}/events/words.a-199" in passed
 
 
 def test_a_surplus_server_is_deleted_only_a_while_after_it_was_proposed(world: World):

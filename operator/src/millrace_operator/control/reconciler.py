@@ -13,10 +13,10 @@ from millrace.topology.model import KIND
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.kube import kinds, reading
 from millrace_operator.kube.acting import Acting
-from millrace_operator.kube.events import announce
+from millrace_operator.kube.events import announce, relay
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import Objects
-from millrace_operator.kube.observing import Key, Turn, observe
+from millrace_operator.kube.observing import Key, Seen, Turn, observe
 from millrace_operator.reconcile.actions import Announce, Propose
 from millrace_operator.reconcile.observe import Moment
 from millrace_operator.reconcile.plan import plan
@@ -26,6 +26,12 @@ RESYNC_S = 600.0
 
 PROPOSED_S = 5.0
 """So long after a proposal its driver is taken to have read it, or to read the next one."""
+
+TOLD_S = 3600.0
+"""The API server forgets events after an hour."""
+
+MOST_TOLD = 50
+"""Events of the driver that one turn passes on; of more the newest, all of them are in its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class _Memory:
     uid: str = ""
     applied_s: float = float("-inf")
     refusals: dict[str, str] = field(default_factory=dict)
+    relayed: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -72,6 +79,7 @@ class Reconciler:
             self._forget(key)
             return Result()
         memory.uid = seen.observed.resource.uid
+        self._relay(seen, memory, now)
         made = plan(seen.observed, self.settings, Moment(now, self.secret(), self.secret()))
         acting = Acting(self.objects, seen, now, self.leading)
         acting.carry_out(made.actions)
@@ -91,6 +99,16 @@ class Reconciler:
         now = datetime.fromtimestamp(self.clock.now_s(), UTC)
         told = Announce("ReconcileFailed", str(error), warning=True)
         announce(self.objects, reading.resource_of(found), told, now)
+
+    def _relay(self, seen: Seen, memory: _Memory, now: datetime) -> None:
+        """Events of the driver become those of the topology, each once. A new operator does not
+        know which were: those of the last hour are sent again, under the names that they have."""
+        since_s = self.clock.now_s() - TOLD_S
+        new = [n for n, e in seen.told.items() if n not in memory.relayed and e.time > since_s]
+        for name in new[-MOST_TOLD:]:
+            if self.leading():
+                relay(self.objects, seen.observed.resource, name, seen.told[name], now)
+        memory.relayed = frozenset(seen.told)
 
     def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)

@@ -7,9 +7,10 @@ died between an event and the status, finds what was said before.
 from __future__ import annotations
 
 import logging
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import blake2b
 
+from millrace.homes.documents import RunEvent
 from millrace.topology.model import API_VERSION, KIND
 from millrace_operator.builders.naming import MANAGER, Manifest
 from millrace_operator.kube import kinds
@@ -37,6 +38,17 @@ def announce(objects: Objects, of: Resource, what: Announce, now: datetime) -> N
             objects.create(made)
         else:
             objects.merge(path, again(there, now))
+    except RefusedError as error:
+        log.warning("%s", error)
+
+
+def relay(objects: Objects, of: Resource, name: str, told: RunEvent, now: datetime) -> None:
+    """Say once what a driver told under that name. Raises ``HomeAwayError``."""
+    made = event(of, Announce(told.kind, told.text or told.kind, told.warning), now)
+    moment = rfc3339(datetime.fromtimestamp(int(told.time), UTC))
+    made["metadata"]["name"] = f"{of.name}.{name}"
+    try:
+        objects.create({**made, "firstTimestamp": moment, "lastTimestamp": moment})
     except RefusedError as error:
         log.warning("%s", error)
 

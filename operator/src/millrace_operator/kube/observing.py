@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from millrace.homes import pods as names
+from millrace.homes.documents import RunEvent
 from millrace.homes.pods import ROLE_LABEL, TOPOLOGY_LABEL, Role
 from millrace.topology.model import KIND
 from millrace_operator.builders.documents import ACCEPTED
@@ -32,11 +33,13 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was observed, and at which versions: of the topology, and of pods by their uid."""
+    """What was observed, and at which versions: of the topology, and of pods by their uid; and what
+    the driver told, by the names of these events."""
 
     observed: Observed
     version: str
     pod_versions: Mapping[str, str] = field(default_factory=dict)
+    told: Mapping[str, RunEvent] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
         resync=turn.resync,
     )
     versions = {pod["metadata"]["uid"]: pod["metadata"]["resourceVersion"] for pod in pods}
-    return Seen(observed, found["metadata"]["resourceVersion"], versions)
+    told = reading.told_of(maps.get(names.journal_map(key.name)))
+    return Seen(observed, found["metadata"]["resourceVersion"], versions, told)
 
 
 def topologies(objects: Objects, namespaces: Sequence[str]) -> list[Key]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ from millrace.errors import NewerFormatError
 from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted, accepted_from
-from millrace.homes.documents import Proposal, Status
+from millrace.homes.documents import Proposal, RunEvent, Status
 from millrace.homes.pods import Role
 from millrace.protocol.codec import decode_view
 from millrace.protocol.types import View
@@ -159,6 +160,17 @@ def window_of(found: Object | None) -> int | None:
         return None if text is None else codec.decode(Status, text).sealed
     except (checked.DamagedError, NewerFormatError):
         return None
+
+
+def told_of(found: Object | None) -> dict[str, RunEvent]:
+    """Events that the driver told, by their names, older ones first. What cannot be read, or by a
+    newer release alone, is left out: nothing follows from it."""
+    told = {}
+    for line in (_data(found, names.EVENTS) or "").splitlines():
+        name, _, text = line.partition(" ")
+        with suppress(checked.DamagedError, NewerFormatError):
+            told[name] = codec.decode_line(RunEvent, text.encode())
+    return told
 
 
 def _data(found: Object | None, key: str) -> str | None:
