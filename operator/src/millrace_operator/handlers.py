@@ -24,8 +24,9 @@ from millrace_operator.reconcile.observe import PAUSED
 
 Object = Mapping[str, Any]
 
-SERVER_S = 240.0
-"""The API server ends a watch after so long, and the next one begins where it ended."""
+SERVER_S = 240
+"""The API server ends a watch after so long, and the next one begins where it ended. It is sent as
+it stands here, and the API server reads whole numbers only."""
 
 SILENCE_S = 70.0
 """Kubernetes marks a watch once a minute; one that brings not even that is dead."""
