@@ -223,14 +223,15 @@ class Cluster:
     def _move(self, proposal: Proposal) -> None:
         store = ViewMap(self._map(pods.view_map("words")))
         version, view = store.read()
+        journal = JournalMap(self._map(pods.journal_map("words")), at_once=True)
         if view is not None and view.target == proposal.members:
+            journal.tell(Status(execution=1, sealed=version + 6, follows=proposal.number))
             return
         target, epoch = proposal.members, version + 1
         uid = self.topology()["metadata"]["uid"]
         moved = View(uid, 1, epoch, Phase.OPEN, 1, target, target, epoch, ())  # type: ignore[arg-type]
         assert store.cas(version, moved) is not None
-        journal = JournalMap(self._map(pods.journal_map("words")), at_once=True)
-        journal.tell(Status(sealed=version + 7))
+        journal.tell(Status(execution=1, sealed=version + 7, follows=proposal.number))
 
     def reach(self, true: Callable[[], bool], what: str) -> None:
         """Play until something is so."""

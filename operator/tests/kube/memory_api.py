@@ -19,8 +19,8 @@ Json = dict[str, Any]
 
 @dataclass
 class MemoryApi:
-    """``objects`` by path. ``refused`` are answers for creations, by the name of the object;
-    ``away`` is whether no answer comes. ``calls`` is what was asked."""
+    """``objects`` by path. ``refused`` are answers for creations, by the object's name, or by kind
+    and name (``pods/x``); ``away`` is whether no answer comes. ``calls`` is what was asked."""
 
     objects: dict[str, Json] = field(default_factory=dict)
     refused: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -88,8 +88,10 @@ class MemoryApi:
 
     def _create(self, path: str, body: Json) -> tuple[int, Json]:
         name = body["metadata"]["name"]
-        if name in self.refused:
-            return _no(*self.refused[name])
+        place = f"{path.rpartition('/')[2]}/{name}"
+        for refused in (name, place):
+            if refused in self.refused:
+                return _no(*self.refused[refused])
         if f"{path}/{name}" in self.objects:
             return _no(409, "already exists")
         return 201, copy.deepcopy(self.put(f"{path}/{name}", body))

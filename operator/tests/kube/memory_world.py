@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from memory_api import Json, MemoryApi
 
 from millrace.homes import codec
-from millrace.homes.documents import Proposal
+from millrace.homes.documents import Proposal, Status
 from millrace.protocol.codec import decode_view, encode_view
 from millrace.protocol.types import Phase, View
 from millrace_operator.api.settings import OperatorSettings
@@ -123,18 +124,27 @@ class World:
                 self.api.put(path, found)
 
     def driver(self) -> None:
-        """It moves the view to what is proposed."""
+        """It moves the view to what is proposed, and tells what it follows."""
         place = f"{CORE}/configmaps/words-view"
         found = self.api.objects[place]
         target = self.proposal().members
         if "data" in found:
             view = decode_view(found["data"]["view"].encode())
             if view.target == target:
+                self.tell(view)
                 return
             view = replace(view, epoch=view.epoch + 1, last_open=target, target=target)  # type: ignore[arg-type]
         else:
             view = View("t1", 1, 1, Phase.OPEN, 1, target, target, 1, ())  # type: ignore[arg-type]
         found["data"] = {"version": str(view.epoch), "view": encode_view(view).decode()}
+        self.api.put(place, found)
+        self.tell(view)
+
+    def tell(self, view: View) -> None:
+        place = f"{CORE}/configmaps/words-journal"
+        told = Status(execution=view.execution, follows=self.proposal().number)
+        found = self.api.objects[place]
+        found["data"] = {"status": json.dumps(codec.encode(told))}
         self.api.put(place, found)
 
     def settle(self, operator: Reconciler | None = None) -> Reconciler:

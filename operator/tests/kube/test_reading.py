@@ -162,12 +162,13 @@ def test_what_the_driver_told_is_read_line_by_line():
     assert reading.told_of(None) == {}
 
 
-def test_the_window_is_what_the_driver_told():
-    told = json.dumps(codec.encode(Status(sealed=7)))
-    assert reading.window_of({"data": {"status": told}}) == 7
+def test_of_figures_that_cannot_be_read_nothing_is_known():
+    figures = Status(sealed=7, follows=3)
+    told = json.dumps(codec.encode(figures))
+    assert reading.status_of({"data": {"status": told}}) == figures
     newer = json.dumps(checked.with_checksum({"format": codec.FORMAT + 1}))
     for text in ("", "{", newer):
-        assert reading.window_of({"data": {"status": text}}) is None
-    assert reading.window_of(None) is None
+        assert reading.status_of({"data": {"status": text}}) is None
+    assert reading.status_of(None) is None
     with pytest.raises(NewerFormatError):
         codec.decode(Status, newer)

@@ -12,6 +12,7 @@ from millrace.topology.model import API_VERSION, KIND
 Manifest = dict[str, Any]
 
 MANAGER = "millrace-operator"
+MANAGED_BY = "app.kubernetes.io/managed-by"
 FINGERPRINT = "millrace.dev/fingerprint"
 """Annotation of a driver pod: what it was started with."""
 
@@ -41,7 +42,7 @@ class Owner:
             "app.kubernetes.io/version": self.version,
             ROLE_LABEL: str(component),
             "app.kubernetes.io/part-of": "millrace",
-            "app.kubernetes.io/managed-by": MANAGER,
+            MANAGED_BY: MANAGER,
             TOPOLOGY_LABEL: self.name,
         }
 

@@ -25,7 +25,7 @@ RESYNC_S = 600.0
 """After so long children are applied though they look unchanged: somebody may have edited them."""
 
 PROPOSED_S = 5.0
-"""So long after a proposal its driver is taken to have read it, or to read the next one."""
+"""So long after a proposal it is seen whether the driver follows it: no watch tells of that."""
 
 TOLD_S = 3600.0
 """The API server forgets events after an hour."""
@@ -82,8 +82,10 @@ class Reconciler:
         self._relay(seen, memory, now)
         made = plan(seen.observed, self.settings, Moment(now, self.secret(), self.secret()))
         acting = Acting(self.objects, seen, now, self.leading)
-        acting.carry_out(made.actions)
-        memory.refusals = acting.refusals
+        try:
+            acting.carry_out(made.actions)
+        finally:
+            memory.refusals = _refused(seen, memory, acting)
         if resync:
             memory.applied_s = start_s
         again_s = made.wait_s
@@ -114,3 +116,12 @@ class Reconciler:
         memory = self._memories.pop(key, None)
         if memory is not None:
             self.incarnations.forget(memory.uid)
+
+
+def _refused(seen: Seen, memory: _Memory, acting: Acting) -> dict[str, str]:
+    """Pods that were refused when they were asked for last. Ackers and state servers are asked for
+    at each turn; a driver, of which the status has the name, only when its pause is over."""
+    driver = seen.observed.resource.status.driver
+    waits = {driver.pod} if driver is not None else set()
+    kept = {n: t for n, t in memory.refusals.items() if n in waits and n not in acting.created}
+    return kept | acting.refusals

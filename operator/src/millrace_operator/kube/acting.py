@@ -46,13 +46,14 @@ class NotLeadingError(MillraceError):
 @dataclass(slots=True)
 class Acting:
     """Carries out the plan made of ``seen``. ``leading`` is asked before each action; ``refusals``
-    collects pods that were not taken, with what the API server said."""
+    collects pods that were not taken, with what the API server said, and ``created`` the others."""
 
     objects: Objects
     seen: Seen
     now: datetime
     leading: Callable[[], bool] = lambda: True
     refusals: dict[str, str] = field(default_factory=dict)
+    created: set[str] = field(default_factory=set)
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """All of them, up to the first that fails. Raises as ``Objects``."""
@@ -113,6 +114,7 @@ class Acting:
         metadata = manifest["metadata"]
         try:
             if self.objects.create(manifest):
+                self.created.add(metadata["name"])
                 return
             path = kinds.one(manifest["kind"], metadata["namespace"], metadata["name"])
             there = self.objects.get(path)

@@ -1,23 +1,29 @@
 """Everything that a plan for one topology is made of, read live from the API server.
 
-The view is read last: a state server's pod is deleted on the ground of what stands there.
+The view is read last: a state server's pod is deleted on the ground of what stands there. What the
+driver told comes in the same answer as the view, as both were at one moment.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 
 from millrace.homes import pods as names
 from millrace.homes.documents import RunEvent
 from millrace.homes.pods import ROLE_LABEL, TOPOLOGY_LABEL, Role
 from millrace.topology.model import KIND
 from millrace_operator.builders.documents import ACCEPTED
+from millrace_operator.builders.naming import MANAGED_BY, MANAGER
 from millrace_operator.kube import kinds, reading
 from millrace_operator.kube.incarnations import Incarnations
-from millrace_operator.kube.objects import Object, Objects, owner_uid
+from millrace_operator.kube.objects import Object, Objects, RefusedError, owner_uid
 from millrace_operator.reconcile.observe import Observed, Pod
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,11 +69,15 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
         return None
     resource = reading.resource_of(found)
     selector = f"{TOPOLOGY_LABEL}={key.name}"
-    pods = _pods(objects.list("Pod", key.namespace, selector), resource.uid)
+    labelled = objects.list("Pod", key.namespace, selector)
+    pods = _pods(labelled, resource.uid)
     nodes = _nodes(objects, pods)
     run_ids = incarnations.of(resource.uid, _servers(pods, nodes))
-    children = _children(objects, key, selector, resource.uid)
+    found_children = _children(objects, key, selector)
+    children = [child for child in found_children if owner_uid(child) == resource.uid]
     maps = {child["metadata"]["name"]: child for child in children if child["kind"] == "ConfigMap"}
+    journal = maps.get(names.journal_map(key.name))
+    told = reading.status_of(journal)
     observed = Observed(
         resource,
         tuple(_read(pods, turn.now, run_ids)),
@@ -76,13 +86,15 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
         reading.accepted_of(maps.get(f"{key.name}-{ACCEPTED}")),
         reading.view_of(maps.get(names.view_map(key.name))),
         reading.proposal_of(maps.get(names.inbox_map(key.name))),
-        window=reading.window_of(maps.get(names.journal_map(key.name))),
+        window=None if told is None else told.sealed,
         refusals=turn.refusals,
         resync=turn.resync,
+        told=told,
+        strangers=_strangers([*labelled, *found_children], resource.uid),
     )
     versions = {pod["metadata"]["uid"]: pod["metadata"]["resourceVersion"] for pod in pods}
-    told = reading.told_of(maps.get(names.journal_map(key.name)))
-    return Seen(observed, found["metadata"]["resourceVersion"], versions, told)
+    version = found["metadata"]["resourceVersion"]
+    return Seen(observed, version, versions, reading.told_of(journal))
 
 
 def topologies(objects: Objects, namespaces: Sequence[str]) -> list[Key]:
@@ -99,8 +111,12 @@ def _pods(found: Sequence[Object], uid: str) -> list[Object]:
     return [*own, *(pod for pod in found if _role(pod) == Role.EXECUTOR and _of(pod) & drivers)]
 
 
-def _role(pod: Object) -> str | None:
-    label: str | None = (pod["metadata"].get("labels") or {}).get(ROLE_LABEL)
+def _role(found: Object) -> str | None:
+    return _label(found, ROLE_LABEL)
+
+
+def _label(found: Object, name: str) -> str | None:
+    label: str | None = (found["metadata"].get("labels") or {}).get(name)
     return label
 
 
@@ -108,26 +124,43 @@ def _of(pod: Object) -> set[str]:
     return {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or []}
 
 
-def _nodes(objects: Objects, pods: Sequence[Object]) -> dict[str, bool]:
-    """Whether the nodes of pods answer; those that are gone are left out."""
+def _nodes(objects: Objects, pods: Sequence[Object]) -> dict[str, bool] | None:
+    """Whether the nodes of pods answer; those that are gone are left out. None for an operator that
+    may not ask for nodes."""
     named = {pod.get("spec", {}).get("nodeName") for pod in pods} - {None}
-    found = {name: objects.get(kinds.node(name)) for name in sorted(named)}
+    try:
+        found = {name: objects.get(kinds.node(name)) for name in sorted(named)}
+    except RefusedError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        log.warning("no pod counts as lost: %s", error)
+        return None
     return {name: reading.node_answers(node) for name, node in found.items() if node is not None}
 
 
-def _servers(pods: Sequence[Object], nodes: Mapping[str, bool]) -> list[Object]:
-    servers = (pod for pod in pods if _role(pod) == Role.STATE_SERVER)
+def _servers(pods: Sequence[Object], nodes: Mapping[str, bool] | None) -> list[Object]:
+    servers = [pod for pod in pods if _role(pod) == Role.STATE_SERVER]
+    if nodes is None:
+        return servers
     return [pod for pod in servers if nodes.get(pod.get("spec", {}).get("nodeName", ""), False)]
 
 
-def _children(objects: Objects, key: Key, selector: str, uid: str) -> list[Object]:
-    """All children but the pods; of the secret only that it is there."""
+def _strangers(found: Sequence[Object], uid: str) -> tuple[str, ...]:
+    """What an operator made for another resource of this name; executors have names of their own.
+    What has such a name and was made by nobody of ours is found out when it is in the way."""
+    others = (one for one in found if owner_uid(one) != uid and _role(one) != Role.EXECUTOR)
+    made = (one for one in others if one["kind"] == "Secret" or _label(one, MANAGED_BY) == MANAGER)
+    return tuple(f"{one['kind']} {one['metadata']['name']}" for one in made)
+
+
+def _children(objects: Objects, key: Key, selector: str) -> list[Object]:
+    """What may be children, but for pods; of the secret only that it is there."""
     path = kinds.one("Secret", key.namespace, names.secret(key.name))
     secret = objects.get(path)
     found: list[Object] = [] if secret is None else [{**secret, "kind": "Secret", "data": {}}]
     for kind in kinds.LISTED:
         found += objects.list(kind, key.namespace, selector)
-    return [one for one in found if owner_uid(one) == uid]
+    return found
 
 
 def _read(pods: Sequence[Object], now: datetime, run_ids: Mapping[str, str]) -> list[Pod]:

@@ -153,11 +153,11 @@ def view_of(found: Object | None) -> View | None:
     return None if text is None else decode_view(text.encode())
 
 
-def window_of(found: Object | None) -> int | None:
-    """The last sealed window that the driver told; it is for people, and for judging a failure."""
+def status_of(found: Object | None) -> Status | None:
+    """The figures of a driver in its config map; None for what cannot be read: nothing follows."""
     text = _data(found, names.STATUS)
     try:
-        return None if text is None else codec.decode(Status, text).sealed
+        return None if text is None else codec.decode(Status, text)
     except (checked.DamagedError, NewerFormatError):
         return None
 
