@@ -87,7 +87,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         return Plan(tuple(_told(observed, paused_status(observed, moment.now), [])))
     owner = Owner(resource.name, resource.namespace, resource.uid, settings.version)
     edit = edited(resource, observed.accepted)
-    lost = _lost_store(observed, owner) or _taken_names(observed)
+    lost = _lost_store(observed, owner) or _taken_names(observed) or _unknown_server(observed, edit)
     if edit.accepted is None or edit.topology is None or lost is not None:
         stalled = lost or Trouble("InvalidTopology", edit.text)
         standing = Standing(Sizes(0, 0), 0, resource.status.driver, stalled)
@@ -157,6 +157,19 @@ def _taken_names(observed: Observed) -> Trouble | None:
         "made until they are gone: wait, or delete them"
     )
     return Trouble("NamesTaken", text)
+
+
+def _unknown_server(observed: Observed, edit: Edited) -> Trouble | None:
+    """No driver begins without members, and nobody has said which life that server is in."""
+    if edit.topology is None or edit.topology.spec.state_servers.url is None:
+        return None
+    if observed.own_server is not None:
+        return None
+    text = (
+        "spec.stateServers.url: a server of your own cannot be used on a cluster yet; leave the "
+        "field out, and the operator runs state servers"
+    )
+    return Trouble("OwnStateServer", text)
 
 
 def _stores(observed: Observed, owner: Owner, edit: Edited, moment: Moment) -> Iterator[Action]:
