@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from millrace.guard import die_with
+from millrace_e2e.cluster.layout import cache_folder
 
 START_S = 120.0
 _POLL_S = 0.05
@@ -33,8 +34,9 @@ def find_apiserver() -> Path | None:
     named = shutil.which("kube-apiserver")
     if named:
         return Path(named)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "millrace"
-    found = [path for path in cache.glob("**/kube-apiserver") if os.access(path, os.X_OK)]
+    # Beside the programs images are built, whose folders come and go.
+    programs = (cache_folder() / "bin").glob("*/kube-apiserver")
+    found = [path for path in programs if os.access(path, os.X_OK)]
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
