@@ -12,6 +12,7 @@ import pytest
 
 from millrace.checked import with_checksum
 from millrace.engine.driver.connectors import Connectors
+from millrace.engine.driver.performer import RealPerformer
 from millrace.engine.driver.process import DriverProcess, read_topology
 from millrace.engine.driver.stores import Stores
 from millrace.errors import ExitCode, NewerFormatError, SinkError, SourceError
@@ -156,6 +157,23 @@ def test_a_driver_that_is_asked_to_stop_closes_everything(told, password, ended,
     driver = DriverProcess(told(spec()), password, start=no_spark)
     assert ended(driver) == ExitCode.OK
     assert book(tmp_path) == {"made": ALL, "closed": ALL}
+
+
+def test_why_it_stopped_is_told_before_anything_is_closed(
+    told, password, ended, tmp_path, monkeypatch
+):
+    """Closing may outlast what is left to a process that was told to end."""
+    seen = []
+
+    def close(performer):
+        seen.append(json.loads((tmp_path / "status.json").read_text())["state"])
+        closing(performer)
+
+    closing = RealPerformer.close
+    monkeypatch.setattr(RealPerformer, "close", close)
+    driver = DriverProcess(told(spec()), password, start=no_spark)
+    assert ended(driver) == ExitCode.OK
+    assert seen == ["asked"]
 
 
 def test_one_that_cannot_be_closed_keeps_no_other_open(told, password, ended, tmp_path):

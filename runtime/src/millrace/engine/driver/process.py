@@ -186,13 +186,14 @@ class DriverProcess:
         performer = self._performer()
         try:
             stop = self._loop.run(performer, self._observe)
+            # Told before anything is closed, which may take longer than a pod has to end.
+            self._statistics.stopped(stop)
         except MillraceError as error:
             self._events.add(e.Notify("DriverStopped", str(error), warning=True))
             raise
         finally:
             performer.close()
             starter.shutdown(wait=False, cancel_futures=True)
-        self._statistics.stopped(stop)
         return self._code(stop)
 
     def _prepare(self, sink: Sink) -> None:
