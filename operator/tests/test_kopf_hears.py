@@ -162,7 +162,10 @@ def run(wanted: set[Any], namespaces: tuple[str, ...]) -> set[Any]:
 def test_what_kopf_hears_becomes_work_and_nothing_is_written(
     server: Server, namespaces: tuple[str, ...]
 ):
-    wanted = {Key("jobs", "words"), ALL}
+    # Only its watch tells of this pod, so that kopf is not stopped before there is one.
+    labels = {**LABELS, "millrace.dev/topology": "lines"}
+    server.changes["pods"] = ("ADDED", found("lines-acker-0", metadata={"labels": labels}))
+    wanted = {Key("jobs", "words"), Key("jobs", "lines"), ALL}
     assert run(wanted, namespaces) == wanted
     assert {method for method, _, _ in server.asked} == {"GET"}
     watches = [(path, query) for _, path, query in server.asked if "watch" in query]
