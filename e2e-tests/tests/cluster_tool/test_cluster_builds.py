@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millrace_e2e.cluster import binaries
-from millrace_e2e.cluster.binaries import BUILDS, HELM, KUBERNETES, MODULES, Build
+from millrace_e2e.cluster.binaries import BUILDS, CHART_TOOLS, KUBERNETES, MODULES, Build
 from millrace_e2e.cluster.errors import ClusterError
 
 GO_MOD = (MODULES / "kubernetes" / "go.mod").read_text()
@@ -42,7 +42,7 @@ def test_programs_of_a_cluster() -> None:
         "dns",
         "pause",
     }
-    assert HELM.programs == ("helm",)
+    assert [one for build in CHART_TOOLS for one in build.programs] == ["helm", "kubeconform"]
 
 
 def test_the_release_that_is_stamped_is_the_one_that_is_built() -> None:
@@ -51,7 +51,7 @@ def test_the_release_that_is_stamped_is_the_one_that_is_built() -> None:
     assert staging == {KUBERNETES.replace("v1.", "v0.")}
 
 
-@pytest.mark.parametrize("build", [*BUILDS, HELM], ids=lambda build: build.name)
+@pytest.mark.parametrize("build", [*BUILDS, *CHART_TOOLS], ids=lambda build: build.name)
 def test_modules_of_every_build_have_sums(build: Build) -> None:
     folder = MODULES / build.name
     assert (folder / "go.mod").is_file()

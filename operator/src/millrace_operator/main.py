@@ -42,6 +42,7 @@ from millrace_operator.control.logs import start_logs
 from millrace_operator.control.queue import WorkQueue
 from millrace_operator.control.reconciler import Reconciler
 from millrace_operator.control.workers import Queue, Workers
+from millrace_operator.kube.account import mounted_account
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.lease import Lease, keep
 from millrace_operator.kube.objects import Objects
@@ -71,7 +72,8 @@ class Operator:
         objects = Objects(api)
         self._queue: Queue = WorkQueue(clock)
         me = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        self._lease = Lease(objects, options.settings.namespace, LEASE, me, clock)
+        space = options.settings.namespace
+        self._lease = Lease(objects, space, LEASE, me, clock, mounted_account(space))
         reconciler = Reconciler(
             objects,
             Incarnations(),

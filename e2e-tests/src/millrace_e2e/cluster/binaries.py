@@ -81,10 +81,13 @@ BUILDS = (
 )
 """What a cluster takes."""
 
-HELM = Build("helm", ("helm.sh/helm/v3/cmd/helm",), "-s -w")
+CHART_TOOLS = (
+    Build("helm", ("helm.sh/helm/v3/cmd/helm",), "-s -w"),
+    Build("kubeconform", ("github.com/yannh/kubeconform/cmd/kubeconform",), "-s -w"),
+)
 """What tests of charts take."""
 
-SETS = {build.name: build for build in (*BUILDS, HELM)}
+SETS = {build.name: build for build in (*BUILDS, *CHART_TOOLS)}
 
 
 def ready(build: Build) -> Path | None:

@@ -66,12 +66,19 @@ def move(found: Object | None, me: str, watched: Watched, now_s: float) -> Move:
 
 
 class Lease:
-    """``turn`` from one thread; ``leads`` from any."""
+    """``turn`` from one thread; ``leads`` from any. A Lease that is made goes with its ``owner``."""
 
     def __init__(
-        self, objects: Objects, namespace: str, name: str, me: str, clock: Clock | None = None
+        self,
+        objects: Objects,
+        namespace: str,
+        name: str,
+        me: str,
+        clock: Clock | None = None,
+        owner: Object | None = None,
     ) -> None:
         self._objects = objects
+        self._owner = owner
         self._namespace = namespace
         self._name = name
         self._me = me
@@ -131,7 +138,9 @@ class Lease:
         }
         if next_move is Move.RENEW:
             spec = {name: before.get(name) for name in spec}
-        metadata = {"name": self._name, "namespace": self._namespace}
+        metadata: dict[str, Any] = {"name": self._name, "namespace": self._namespace}
+        if self._owner is not None:
+            metadata["ownerReferences"] = [dict(self._owner)]
         told = {"holderIdentity": self._me, "leaseDurationSeconds": DURATION_S}
         return _manifest(
             metadata if found is None else found["metadata"],
@@ -140,7 +149,10 @@ class Lease:
 
 
 def _manifest(metadata: Object, spec: Object) -> dict[str, Any]:
-    kept = ("name", "namespace", "uid", "resourceVersion", "labels", "annotations")
+    kept = (
+        *("name", "namespace", "uid", "resourceVersion"),
+        *("labels", "annotations", "ownerReferences"),
+    )
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",

@@ -1,0 +1,72 @@
+{{- define "millrace.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "millrace.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "millrace.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "millrace.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Of what is in no namespace, so that releases in several namespaces do not meet. */}}
+{{- define "millrace.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "millrace.fullname" .) -}}
+{{- end -}}
+
+{{- define "millrace.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "millrace.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "millrace.selector" -}}
+app.kubernetes.io/name: {{ include "millrace.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "millrace.labels" -}}
+{{ include "millrace.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: millrace
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* An image by its digest where there is one, else by its tag, else by the release of the chart. */}}
+{{- define "millrace.image" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .image.repository (default .chart.AppVersion .image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the topology of the test is made: a namespace that the operator sees to. */}}
+{{- define "millrace.trialNamespace" -}}
+{{- if .Values.watchNamespaces -}}
+{{- first .Values.watchNamespaces -}}
+{{- else -}}
+{{- .Release.Namespace -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "millrace.subject" -}}
+- kind: ServiceAccount
+  name: {{ include "millrace.serviceAccount" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end -}}
+
+{{/* What the operator may do with the topologies of a namespace. */}}
+{{- define "millrace.topologyRights" -}}
+{{- $rights := .Files.Get "files/rights.yaml" | fromYaml -}}
+{{ toYaml $rights.topologies }}
+{{- if .Values.rbac.ownerReferences }}
+{{ toYaml $rights.ownerReferences }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,108 @@
+"""The chart's test: a topology that asks for no pod is made, seen to and deleted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from memory_api import Json, MemoryApi
+from memory_world import CORE, World
+
+from millrace.homes.stores import HomeAwayError
+from millrace.topology.load import parse
+from millrace_operator import trial
+from millrace_operator.kube.objects import Objects, RefusedError
+from millrace_operator.kube.observing import Key
+
+PATH = "/apis/millrace.dev/v1alpha1/namespaces/jobs/streamtopologies/trial-1"
+
+
+class Generations(MemoryApi):
+    """An API server that numbers what is made."""
+
+    def put(self, path: str, found: Json) -> Json:
+        found.setdefault("metadata", {}).setdefault("generation", 1)
+        return super().put(path, found)
+
+
+@pytest.fixture
+def world() -> World:
+    return World(Generations())
+
+
+def attempt(world: World, pause: Any) -> None:
+    objects = Objects(world.api)  # type: ignore[arg-type]
+    trial.attempt(objects, "jobs", "trial-1", 60.0, world.clock, pause)
+
+
+def test_the_topology_is_valid_and_small():
+    parse(json.dumps(trial.manifest("jobs", "trial-1")))
+
+
+def test_an_operator_settles_it_without_a_pod_and_it_is_deleted(world: World):
+    operator, turns = world.operator(), []
+
+    def pause(seconds: float) -> None:
+        world.clock.time_s += seconds
+        operator.turn(Key("jobs", "trial-1"))
+        turns.append(world.api.objects[PATH].get("status", {}).get("phase"))
+
+    attempt(world, pause)
+    assert turns[-1] == "Suspended"
+    assert PATH not in world.api.objects
+    assert f"{CORE}/secrets/trial-1-secret" in world.api.objects
+    assert world.names("pods") == []
+
+
+def test_without_an_operator_it_fails_and_is_deleted(world: World):
+    def pause(seconds: float) -> None:
+        world.clock.time_s += seconds
+
+    with pytest.raises(trial.UnsettledError, match="60 s .*does an operator run"):
+        attempt(world, pause)
+    assert PATH not in world.api.objects
+
+
+def test_what_the_operator_tells_is_passed_on(world: World):
+    def pause(seconds: float) -> None:
+        world.clock.time_s += seconds
+        world.api.objects[PATH]["status"] = {"message": "no rights"}
+
+    with pytest.raises(trial.UnsettledError, match="no rights"):
+        attempt(world, pause)
+
+
+def test_of_an_older_generation_nothing_is_settled():
+    ready = {"type": "Ready", "status": "True", "observedGeneration": 1}
+    told = {"metadata": {"generation": 2}, "status": {"conditions": [ready]}}
+    assert not trial.settled(told)
+    ready["observedGeneration"] = 2
+    assert trial.settled(told)
+    ready["status"] = "False"
+    assert not trial.settled(told)
+
+
+def test_it_waits_for_an_api_server_that_is_away_for_a_moment(world: World):
+    operator, asked = world.operator(), []
+    answer = world.api.answer
+
+    def now_and_then(method: str, path: str, *more: Any, **named: Any) -> Any:
+        asked.append(path)
+        if (method, path) == ("GET", PATH) and asked.count(PATH) == 1:
+            raise HomeAwayError("no answer")
+        return answer(method, path, *more, **named)
+
+    world.api.answer = now_and_then  # type: ignore[method-assign]
+    attempt(world, lambda seconds: operator.turn(Key("jobs", "trial-1")))
+    assert PATH not in world.api.objects
+
+
+def test_who_may_not_make_topologies_is_told(world: World):
+    world.api.refused["trial-1"] = (403, "forbidden")
+    with pytest.raises(RefusedError, match="403"):
+        attempt(world, lambda seconds: None)
+    del world.api.refused["trial-1"]
+    world.api.put(PATH, {"metadata": {}})
+    with pytest.raises(trial.UnsettledError, match="already"):
+        attempt(world, lambda seconds: None)

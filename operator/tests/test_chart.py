@@ -1,0 +1,159 @@
+"""The chart says what is said elsewhere: rights, definitions, releases, values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+import millrace_operator
+from millrace.homes import pods
+from millrace_operator.main import main
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "millrace"
+VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+RIGHTS = yaml.safe_load((CHART / "files" / "rights.yaml").read_text())
+ASKED_FOR = "in the whole cluster", "in its own namespace"
+
+Rights = set[tuple[str, str]]
+
+
+def told(where: str | None) -> Rights:
+    """What docs/operator.md asks for: the place is said in its last column, or none is."""
+    text = (ROOT / "docs" / "operator.md").read_text().partition("## Rights")[2]
+    rows = re.findall(r"^\| `([a-z/]+)` \| ([a-z, ]+) \|(.*)\|$", text, re.MULTILINE)
+    assert len(rows) > 10
+    places = {note.strip() if note.strip() in ASKED_FOR else None for _, _, note in rows}
+    assert where in places
+    return {
+        (resource, verb)
+        for resource, verbs, note in rows
+        if (note.strip() if note.strip() in ASKED_FOR else None) == where
+        for verb in verbs.split(", ")
+    }
+
+
+def given(rules: list[Mapping[str, Any]]) -> Rights:
+    return {(what, verb) for rule in rules for what in rule["resources"] for verb in rule["verbs"]}
+
+
+@pytest.mark.parametrize(
+    ("part", "where"), [("topologies", None), ("cluster", ASKED_FOR[0]), ("own", ASKED_FOR[1])]
+)
+def test_the_chart_gives_the_rights_that_are_told(part: str, where: str | None):
+    assert given(RIGHTS[part]) == told(where)
+
+
+def test_the_right_that_only_some_clusters_ask_for_is_told():
+    assert given(RIGHTS["ownerReferences"]) == {("streamtopologies/finalizers", "update")}
+    text = " ".join((ROOT / "docs" / "operator.md").read_text().split())
+    assert "`update` of `streamtopologies/finalizers`" in text
+    assert set(RIGHTS) == {"topologies", "cluster", "own", "ownerReferences"}
+
+
+def test_no_rule_gives_all():
+    for rules in RIGHTS.values():
+        for rule in rules:
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+
+
+def test_the_definitions_are_the_same_files():
+    names = sorted(path.name for path in (ROOT / "crds").glob("*.yaml"))
+    assert names == sorted(path.name for path in (CHART / "crds").iterdir())
+    for name in names:
+        assert (CHART / "crds" / name).read_bytes() == (ROOT / "crds" / name).read_bytes()
+
+
+def test_the_chart_is_of_the_operators_release():
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == str(chart["appVersion"]) == millrace_operator.__version__
+
+
+# -- values
+
+
+def fields(schema: Mapping[str, Any], value: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Path, default and schema of every value; probes are one value each."""
+    for name, one in schema["properties"].items():
+        if name == "global":
+            continue
+        place = f"{path}{name}"
+        if "properties" in one and not name.endswith("Probe"):
+            yield from fields(one, value[name], f"{place}.")
+        else:
+            yield place, value[name], one
+
+
+def paths(value: Mapping[str, Any], known: set[str], path: str = "") -> Iterator[str]:
+    for name, one in value.items():
+        place = f"{path}{name}"
+        if place in known or not isinstance(one, dict):
+            yield place
+        else:
+            yield from paths(one, known, f"{place}.")
+
+
+def test_every_value_is_in_the_schema_and_fits():
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    jsonschema.validate(VALUES, SCHEMA)
+    known = {place for place, _, _ in fields(SCHEMA, VALUES)}
+    assert sorted(paths(VALUES, known)) == sorted(known)
+
+
+def test_objects_of_the_schema_take_no_unknown_values():
+    def closed(schema: Mapping[str, Any]) -> Iterator[bool]:
+        for one in schema.get("properties", {}).values():
+            if "properties" in one:
+                yield one["additionalProperties"] is False
+                yield from closed(one)
+
+    assert SCHEMA["additionalProperties"] is False
+    assert all(closed(SCHEMA))
+
+
+def test_the_table_of_values_is_that_of_the_schema():
+    rows = []
+    for place, default, schema in fields(SCHEMA, VALUES):
+        shown = json.dumps(default)
+        short = f"`{shown}`" if len(shown) < 40 else "see `values.yaml`"
+        rows.append(f"| `{place}` | {short} | {schema['description']} |")
+    text = (ROOT / "docs" / "install.md").read_text().partition("## Values")[2]
+    assert re.findall(r"^\| `.*$", text, re.MULTILINE) == rows
+
+
+def test_no_template_reads_a_value_that_is_not_there():
+    known = {place for place, _, _ in fields(SCHEMA, VALUES)}
+    read = set()
+    for file in sorted((CHART / "templates").rglob("*.*")):
+        read |= set(re.findall(r"\.Values\.([A-Za-z.]+[A-Za-z])", file.read_text()))
+    inner = {place.rsplit(".", count)[0] for place in known for count in range(4)}
+    assert sorted(read - inner - known) == []
+    used = {place for place in known if any(f"{place}.".startswith(f"{one}.") for one in read)}
+    assert sorted(known - used) == []
+
+
+def test_names_and_numbers_are_those_of_the_pods():
+    text = (CHART / "templates" / "deployment.yaml").read_text()
+    assert f"containerPort: {pods.HEALTH_PORT}\n" in text
+    assert f"name: {pods.POD_NAMESPACE}\n" in text
+    for path in (pods.LIVE_PATH, pods.READY_PATH):
+        assert f"path: {path}\n" in text
+    assert VALUES["podSecurityContext"]["runAsUser"] == pods.USER_ID
+
+
+def test_the_operator_knows_all_options_that_it_is_given(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    text = (CHART / "templates" / "deployment.yaml").read_text()
+    options = set(re.findall(r"^ +- (--[a-z-]+)", text, re.MULTILINE))
+    assert options
+    assert options <= known
