@@ -17,7 +17,8 @@ import yaml
 from millrace.errors import ExitCode, MillraceError
 from millrace_operator.api.definitions import definitions
 
-_HEAD = "# Made by `make crds` from the models; not to be edited by hand.\n"
+# Helm shows the files of a chart one behind the other, with nothing between them.
+_HEAD = "---\n# Made by `make crds` from the models; not to be edited by hand.\n"
 
 
 def rendered() -> dict[str, str]:

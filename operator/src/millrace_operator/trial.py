@@ -1,8 +1,8 @@
 """``python -m millrace_operator.trial``: whether an operator sees to a namespace.
 
-What the chart's test runs: it makes a topology there that is suspended and has a state server of its
-own, so that no pod starts, waits until the operator has made its children and says that it is
-settled, and deletes it. Needs the rights to create, get and delete topologies, and no others.
+What the chart's test runs: it makes a topology there that is suspended and names a state server, so
+that no pod starts, waits until the operator has made its children and says that it is settled, and
+deletes it. Needs the rights to create, get and delete topologies, and no others.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def _found(objects: Objects, path: str) -> Found:
         return Found(False, str(error))
     if there is None:
         raise UnsettledError(f"{path} was deleted by somebody else")
-    return Found(settled(there), there.get("status", {}).get("message") or "its status says nothing")
+    return Found(
+        settled(there), there.get("status", {}).get("message") or "its status says nothing"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -59,7 +59,7 @@ def test_without_an_operator_it_fails_and_is_deleted(world: World):
     def pause(seconds: float) -> None:
         world.clock.time_s += seconds
 
-    with pytest.raises(trial.UnsettledError, match="60 s .*does an operator run"):
+    with pytest.raises(trial.UnsettledError, match=r"60 s .*does an operator run"):
         attempt(world, pause)
     assert PATH not in world.api.objects
 

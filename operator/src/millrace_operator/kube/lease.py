@@ -66,7 +66,8 @@ def move(found: Object | None, me: str, watched: Watched, now_s: float) -> Move:
 
 
 class Lease:
-    """``turn`` from one thread; ``leads`` from any. A Lease that is made goes with its ``owner``."""
+    """``turn`` from one thread; ``leads`` from any. A Lease goes with the ``owner`` it was made
+    with."""
 
     def __init__(
         self,
