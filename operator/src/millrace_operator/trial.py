@@ -1,8 +1,8 @@
 """``python -m millrace_operator.trial``: whether an operator sees to a namespace.
 
-What the chart's test runs: it makes a topology there that is suspended and names a state server, so
-that no pod starts, waits until the operator has made its children and says that it is settled, and
-deletes it. Needs the rights to create, get and delete topologies, and no others.
+What the chart's test runs: it makes a suspended topology there, waits until the operator has
+made what such a topology has, down to the pod of its one state server, and deletes it. Whether that
+pod runs is not waited for. Needs the rights to create, get and delete topologies and to get pods.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from millrace.clock import Clock, SystemClock
 from millrace.errors import ExitCode, MillraceError
+from millrace.homes.pods import Role, pod_name
 from millrace.homes.stores import HomeAwayError
 from millrace.kube.configmaps import own_api
 from millrace.topology.model import API_VERSION, KIND
@@ -31,7 +32,7 @@ class UnsettledError(MillraceError):
 
 
 def manifest(namespace: str, name: str) -> dict[str, Any]:
-    """A topology that asks for no pod."""
+    """A topology that asks for one small pod."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -39,19 +40,23 @@ def manifest(namespace: str, name: str) -> dict[str, Any]:
         "spec": {
             "suspend": True,
             "guarantee": "AtLeastOnce",
-            "stateServers": {"url": "redis://nobody.invalid:6379"},
+            "ackers": {"replicas": 1},
+            "stateServers": {"replicas": 1, "copies": 1, "memory": "64m"},
             "sources": [{"name": "numbers", "generator": {"count": 1}}],
             "sinks": [{"name": "shown", "inputs": [{"from": "numbers"}], "console": {}}],
         },
     }
 
 
-def settled(found: Mapping[str, Any]) -> bool:
-    """Whether the operator has brought it to where it is to be."""
+def stalls(found: Mapping[str, Any]) -> bool | None:
+    """Whether the operator says that it cannot go on; None while it has not said anything of the
+    topology as it is."""
     conditions = found.get("status", {}).get("conditions", [])
-    ready = [one for one in conditions if one["type"] == "Ready"]
     generation = found["metadata"]["generation"]
-    return any(c["status"] == "True" and c["observedGeneration"] == generation for c in ready)
+    told = [one for one in conditions if one["type"] == "Stalled"]
+    return next(
+        (c["status"] == "True" for c in told if c["observedGeneration"] == generation), None
+    )
 
 
 def attempt(
@@ -68,10 +73,10 @@ def attempt(
         raise UnsettledError(f"{path} is there already; try again")
     end_s = clock.monotonic_s() + patience_s
     try:
-        while not (found := _found(objects, path)).settled:
+        while not (found := _found(objects, namespace, name)).settled:
             if clock.monotonic_s() > end_s:
                 raise UnsettledError(
-                    f"{path} is not settled after {patience_s:.0f} s ({found.message}); does an "
+                    f"{path} has no pod after {patience_s:.0f} s ({found.message}); does an "
                     "operator run, and does it see to this namespace?"
                 )
             pause(_POLL_S)
@@ -89,16 +94,17 @@ class Found:
     message: str
 
 
-def _found(objects: Objects, path: str) -> Found:
+def _found(objects: Objects, namespace: str, name: str) -> Found:
+    path = kinds.one(KIND, namespace, name)
     try:
         there = objects.get(path)
+        pod = objects.get(kinds.one("Pod", namespace, pod_name(name, Role.STATE_SERVER, 0)))
     except HomeAwayError as error:
         return Found(False, str(error))
     if there is None:
         raise UnsettledError(f"{path} was deleted by somebody else")
-    return Found(
-        settled(there), there.get("status", {}).get("message") or "its status says nothing"
-    )
+    message = there.get("status", {}).get("message") or "its status says nothing"
+    return Found(pod is not None and stalls(there) is False, message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The chart's test: a topology that asks for no pod is made, seen to and deleted."""
+"""The chart's test: a topology that asks for one pod is made, seen to and deleted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_topology_is_valid_and_small():
     parse(json.dumps(trial.manifest("jobs", "trial-1")))
 
 
-def test_an_operator_settles_it_without_a_pod_and_it_is_deleted(world: World):
+def test_an_operator_makes_all_down_to_its_pod_and_it_is_deleted(world: World):
     operator, turns = world.operator(), []
 
     def pause(seconds: float) -> None:
@@ -52,7 +52,20 @@ def test_an_operator_settles_it_without_a_pod_and_it_is_deleted(world: World):
     assert turns[-1] == "Suspended"
     assert PATH not in world.api.objects
     assert f"{CORE}/secrets/trial-1-secret" in world.api.objects
-    assert world.names("pods") == []
+    assert world.names("pods") == ["trial-1-state-0"]
+
+
+def test_a_pod_that_is_refused_is_told(world: World):
+    operator = world.operator()
+    world.api.refused["trial-1-state-0"] = (403, "exceeded quota")
+
+    def pause(seconds: float) -> None:
+        world.clock.time_s += seconds
+        operator.turn(Key("jobs", "trial-1"))
+
+    with pytest.raises(trial.UnsettledError, match="exceeded quota"):
+        attempt(world, pause)
+    assert PATH not in world.api.objects
 
 
 def test_without_an_operator_it_fails_and_is_deleted(world: World):
@@ -73,14 +86,15 @@ def test_what_the_operator_tells_is_passed_on(world: World):
         attempt(world, pause)
 
 
-def test_of_an_older_generation_nothing_is_settled():
-    ready = {"type": "Ready", "status": "True", "observedGeneration": 1}
-    told = {"metadata": {"generation": 2}, "status": {"conditions": [ready]}}
-    assert not trial.settled(told)
-    ready["observedGeneration"] = 2
-    assert trial.settled(told)
-    ready["status"] = "False"
-    assert not trial.settled(told)
+def test_of_an_older_generation_nothing_is_known():
+    stalled = {"type": "Stalled", "status": "False", "observedGeneration": 1}
+    told = {"metadata": {"generation": 2}, "status": {"conditions": [stalled]}}
+    assert trial.stalls(told) is None
+    assert trial.stalls({"metadata": {"generation": 2}}) is None
+    stalled["observedGeneration"] = 2
+    assert trial.stalls(told) is False
+    stalled["status"] = "True"
+    assert trial.stalls(told) is True
 
 
 def test_it_waits_for_an_api_server_that_is_away_for_a_moment(world: World):
