@@ -424,7 +424,7 @@ def test_the_account_may_not_do_more(shell: Shell, unchanged: None):
         (("create", "pods", "-n", "more-jobs"), "no"),
         (("create", "pods", "-n", SYSTEM), "no"),
         (("list", "secrets", "-n", "jobs"), "no"),
-        (("create", "pods/exec", "-n", "jobs"), "no"),
+        (("create", "pods", "--subresource=exec", "-n", "jobs"), "no"),
         (("delete", "streamtopologies", "-n", "jobs"), "no"),
         (("patch", "nodes"), "no"),
         (("create", "clusterroles"), "no"),
