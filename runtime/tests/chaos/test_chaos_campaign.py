@@ -3,14 +3,21 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
 from millrace.chaos.campaign import Campaign, Course
-from millrace.chaos.ledger import judge
+from millrace.chaos.ledger import SinkVerdict, judge
+from millrace.chaos.local import look_of
+from millrace.chaos.picture import check
 from millrace.chaos.plan import ChaosError, VictimKind, plan
 from millrace.chaos.report import Report
 from millrace.chaos.target import Look, Victim
+from millrace.homes.documents import RunningWindow, Status
+from millrace.topology.parts import Guarantee
+
+EXACT = Guarantee.EXACTLY_ONCE
 
 
 @dataclass
@@ -49,7 +56,8 @@ def working(until_s: float, a_window_s: float = 4.0) -> Callable[[float], Look]:
 
     def look(now: float) -> Look:
         sealed = int(min(now, until_s) / a_window_s)
-        return Look(sealed, sealed, busy=now < until_s, behind=now < until_s)
+        busy = now < until_s
+        return Look(sealed, sealed, working=busy, idle=not busy, told_s=now)
 
     return look
 
@@ -57,14 +65,24 @@ def working(until_s: float, a_window_s: float = 4.0) -> Callable[[float], Look]:
 def test_each_kill_is_timed_to_the_next_sealed_window() -> None:
     script = Script(working(until_s=60.0))
     course = script.run([VictimKind.ACKER, VictimKind.DRIVER], settle_s=60.0)
+    assert course.sealed[-1][1] == 15
+    assert course.last.ended is None
     assert [kill.strike.kind for kill in course.kills] == script.killed
     assert len(course.kills) == 3
     for kill in course.kills:
         assert kill.in_flight
         assert kill.sealed == int(kill.at_s / 4.0)
         assert kill.recovery_s == pytest.approx(4.0 * (kill.sealed + 1) - kill.at_s, abs=0.21)
-    assert course.sealed[-1][1] == 15
-    assert course.ended is None
+
+
+def test_a_window_that_was_sealed_before_the_kill_is_no_recovery() -> None:
+    """Figures are old when they are read: those of before the kill say nothing of what follows."""
+    young = working(until_s=40.0)
+    late = Script(lambda now: young(max(0.0, now - 1.0)))
+    for kill in late.run([VictimKind.ACKER], settle_s=60.0).kills:
+        assert kill.sealed == int(kill.at_s / 4.0)
+        assert kill.recovery_s is not None
+        assert kill.recovery_s > 4.0 * (kill.sealed + 1) - kill.at_s
 
 
 def test_a_kill_that_hits_nothing_proves_nothing() -> None:
@@ -72,7 +90,7 @@ def test_a_kill_that_hits_nothing_proves_nothing() -> None:
     assert [kill.in_flight for kill in course.kills] == [False] * 3
     assert [kill.recovery_s for kill in course.kills] == [None] * 3
     fine = {"rows": judge([], [])}
-    report = Report("t", 1, course, fine, ())
+    report = Report("t", EXACT, 1, course, fine, ())
     assert report.failure is not None
     assert "no kill hit work in flight" in report.failure
 
@@ -89,7 +107,7 @@ def test_a_run_that_is_drained_ends_the_campaign_and_another_end_is_an_error() -
         return replace(look, ended="drained" if now > 12.0 else None)
 
     course = Script(drained).run([VictimKind.ACKER])
-    assert course.ended == "drained"
+    assert course.last.ended == "drained"
     assert len(course.kills) == 1
     with pytest.raises(ChaosError, match=r"the run ended \(failed\)"):
         Script(lambda now: replace(drained(now), ended="failed" if now > 12.0 else None)).run(
@@ -102,9 +120,9 @@ def test_one_that_never_rests_is_not_judged() -> None:
         Script(working(until_s=1000.0)).run([VictimKind.ACKER])
 
 
-def test_a_topology_of_which_the_lag_is_unknown_does_not_rest() -> None:
+def test_a_topology_of_which_nobody_can_tell_does_not_rest() -> None:
     def unknown(now: float) -> Look:
-        return replace(working(until_s=10.0)(now), behind=None)
+        return replace(working(until_s=10.0)(now), idle=False)
 
     with pytest.raises(ChaosError, match="does not come to rest"):
         Script(unknown).run([VictimKind.ACKER])
@@ -113,8 +131,8 @@ def test_a_topology_of_which_the_lag_is_unknown_does_not_rest() -> None:
 def test_a_report_says_what_is_wrong_in_numbers_and_in_words() -> None:
     course = Script(working(until_s=40.0)).run([VictimKind.ACKER, VictimKind.DRIVER])
     good, bad = judge([{"n": 1}], [{"n": 1}]), judge([{"n": 1}, {"n": 2}], [{"n": 1}, {"n": 1}])
-    assert Report("t", 1, course, {"a": good}, ()).failure is None
-    report = Report("t", 1, course, {"a": good, "b": bad}, ("other",))
+    assert Report("t", EXACT, 1, course, {"a": good}, ()).failure is None
+    report = Report("t", EXACT, 1, course, {"a": good, "b": bad}, ("other",))
     assert report.failure == "rows are lost, doubled or wrong in b"
     document = report.document()
     assert {name: document[name] for name in ("lost", "duplicated", "wrong", "kills")} == {
@@ -124,6 +142,56 @@ def test_a_report_says_what_is_wrong_in_numbers_and_in_words() -> None:
         "kills": 3,
     }
     assert set(document["recovery_s"]) == {kill.strike.kind.value for kill in course.kills}
+
+    def failure(guarantee: Guarantee, verdict: SinkVerdict) -> str | None:
+        return Report("t", guarantee, 1, course, {"b": verdict}, ()).failure
+
+    twice = judge([{"n": 1}], [{"n": 1}, {"n": 1}])
+    missing = judge([{"n": 1}], [])
+    assert failure(Guarantee.AT_LEAST_ONCE, twice) is None
+    assert failure(Guarantee.AT_LEAST_ONCE, missing) == "rows are lost in b"
+    assert failure(Guarantee.AT_MOST_ONCE, missing) is None
+    assert failure(Guarantee.AT_MOST_ONCE, twice) == "rows are doubled in b"
     lines = report.lines()
     assert "sink b: 2 rows expected, 1 lost, 1 duplicated, 0 wrong" in lines
     assert "sink other: writes no files, so nobody judged it" in lines
+
+
+RUNNING = Status(
+    pid=1, state="running", spark="running", sealed=3, published=3, lag_records=0, pending_replays=0
+)
+BUSY = RunningWindow(4, 1, 10, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("figures", "lives", "working", "rests"),
+    [
+        (RUNNING, True, False, True),
+        (replace(RUNNING, published=2), True, False, False),
+        (replace(RUNNING, lag_records=1), True, True, False),
+        (replace(RUNNING, lag_records=None), True, False, False),
+        (replace(RUNNING, pending_replays=1), True, True, False),
+        (replace(RUNNING, window=BUSY), True, True, False),
+        (replace(RUNNING, state="starting"), True, False, False),
+        (replace(RUNNING, spark="starting"), True, False, False),
+        (replace(RUNNING, window=BUSY), False, False, False),
+        (RUNNING, False, False, False),
+    ],
+)
+def test_what_a_drivers_figures_say(
+    figures: Status, lives: bool, working: bool, rests: bool
+) -> None:
+    look = look_of(figures, lives, None)
+    assert (look.working, look.at_rest) == (working, rests)
+    assert look_of(figures, lives, "drained").at_rest
+    assert not look_of(figures, lives, "failed").at_rest
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_killed(
+    tmp_path: Path,
+) -> None:
+    check(tmp_path / "timeline.svg")
+    with pytest.raises(ChaosError, match=r"give it an ending of \.svg, \.png, \.pdf"):
+        check(tmp_path / "timeline.nonsense")
+    with pytest.raises(ChaosError, match="cannot be written there"):
+        check(tmp_path / "nowhere" / "timeline.svg")

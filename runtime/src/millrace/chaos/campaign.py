@@ -21,27 +21,30 @@ _REST_S = 3.0
 class Kill:
     """A strike that was carried out, ``at_s`` seconds after the campaign's beginning.
 
-    ``in_flight``: a window was under way, or input waited for one. ``recovery_s`` is the time to
-    the next sealed window, as far as status tells it; None where none followed.
+    ``in_flight``: a window was under way, or records waited for one. ``sealed`` is the last window
+    in the first figures that are younger than the kill, None before there are any, and
+    ``recovery_s`` the time to a later one; None where none followed, and for a kill that hit
+    nothing: what follows that says when somebody fed the topology.
     """
 
     strike: Strike
     victim: Victim
     at_s: float
-    sealed: int
+    told_s: float
     in_flight: bool
+    sealed: int | None = None
     recovery_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What happened: kills in their order, strikes that found nothing to kill, and how many windows
-    were sealed when (seconds since the beginning, window)."""
+    """What happened: kills in their order, strikes that found nothing to kill, which window was
+    sealed when (seconds since the beginning, window), and the last look."""
 
     kills: tuple[Kill, ...]
     missed: tuple[Strike, ...]
     sealed: tuple[tuple[float, int], ...]
-    ended: str | None
+    last: Look
 
 
 class Campaign:
@@ -74,18 +77,18 @@ class Campaign:
         for strike in strikes:
             look = self._watch_until(self._began_s + strike.at_s)
             if look.ended is not None:
-                return self._course(look.ended)
+                return self._course(look)
             self._strike(strike, look)
-        return self._course(self._rest(settle_s).ended)
+        return self._course(self._rest(settle_s))
 
     def _strike(self, strike: Strike, look: Look) -> None:
+        at_s, told_s = self._now_s(), self._clock.now_s()
         victim = self._target.kill(strike.kind, self._chance)
         if victim is None:
             self._missed.append(strike)
             self._tell(strike)
             return
-        in_flight = look.busy or look.behind is not False
-        kill = Kill(strike, victim, self._now_s(), look.sealed, in_flight)
+        kill = Kill(strike, victim, at_s, told_s, look.working)
         self._kills.append(kill)
         self._tell(kill)
 
@@ -126,17 +129,22 @@ class Campaign:
             )
         if not self._sealed or self._sealed[-1][1] < look.sealed:
             self._sealed.append((now_s, look.sealed))
-            self._kills = [_recovered(kill, look.sealed, now_s) for kill in self._kills]
+        self._kills = [_followed(kill, look, now_s) for kill in self._kills]
         return look
 
-    def _course(self, ended: str | None) -> Course:
-        return Course(tuple(self._kills), tuple(self._missed), tuple(self._sealed), ended)
+    def _course(self, last: Look) -> Course:
+        return Course(tuple(self._kills), tuple(self._missed), tuple(self._sealed), last)
 
     def _now_s(self) -> float:
         return self._clock.monotonic_s() - self._began_s
 
 
-def _recovered(kill: Kill, sealed: int, now_s: float) -> Kill:
-    if kill.recovery_s is not None or sealed <= kill.sealed:
+def _followed(kill: Kill, look: Look, now_s: float) -> Kill:
+    """A kill behind which this was seen."""
+    if kill.recovery_s is not None or not kill.in_flight or look.told_s < kill.told_s:
         return kill
-    return replace(kill, recovery_s=round(now_s - kill.at_s, 3))
+    if kill.sealed is None:
+        return replace(kill, sealed=look.sealed)
+    if look.sealed > kill.sealed:
+        return replace(kill, recovery_s=round(now_s - kill.at_s, 3))
+    return kill

@@ -18,6 +18,7 @@ from typing import Any
 
 from millrace.chaos.ledger import Row, read_rows
 from millrace.chaos.plan import ChaosError
+from millrace.local.workdir import find_folder
 from millrace.topology.kinds.processor_aggregate import AggregateSettings, Emit
 from millrace.topology.kinds.sink_files import FilesSink
 from millrace.topology.model import StreamTopology
@@ -141,8 +142,8 @@ def run_twin(
     place: Path,
     sinks: Iterable[Judged],
     timeout_s: float,
-) -> Expected:
-    """Run the twin below the empty folder ``place`` and read what it shows.
+) -> tuple[Expected, int]:
+    """Run the twin below the empty folder ``place``; what it shows, and how many roots it read.
 
     Raises ``ChaosError`` where it does not end well in time.
     """
@@ -168,4 +169,6 @@ def run_twin(
     if done.returncode:
         last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["nothing"]
         raise ChaosError(f"the twin ended with exit code {done.returncode}: {last[0][:500]}")
-    return {sink.name: read_rows(shown / sink.name) for sink in sinks}
+    figures = find_folder(place / "work").journal.status()
+    roots = figures.totals.roots if figures.totals is not None else 0
+    return {sink.name: read_rows(shown / sink.name) for sink in sinks}, roots

@@ -54,7 +54,8 @@ def carry_out(
             "and let it have enough to do"
         )
     folder = Path(work.identity.topology).parent
-    sinks, unread = expected.judged_sinks(topology_of(work), folder, wanted.last)
+    topology = topology_of(work)
+    sinks, unread = expected.judged_sinks(topology, folder, wanted.last)
     function = None if wanted.expect is None else expected.named_function(wanted.expect, folder)
     campaign = Campaign(target, SystemClock(), time.sleep, wanted.seed, tell)
     course = campaign.run(strikes, wanted.settle_s)
@@ -63,21 +64,35 @@ def carry_out(
             told = expected.asked(function, folder, sinks)
         else:
             note("a twin runs over the same input, without kills")
-            told = _twin(work, folder, sinks, wanted.settle_s)
+            told = _twin(work, folder, sinks, wanted.settle_s, course.last.roots)
         seen = {sink.name: ledger.read_rows(sink.folder) for sink in sinks}
         _same_input(target, course)
         verdicts = {s.name: ledger.judge(told[s.name], seen[s.name], s.last) for s in sinks}
     except ledger.UnreadableError as error:
         raise ChaosError(str(error)) from error
-    return Report(work.identity.name, wanted.seed, course, verdicts, unread)
+    return Report(
+        work.identity.name, topology.spec.guarantee, wanted.seed, course, verdicts, unread
+    )
 
 
 def _twin(
-    work: WorkFolder, folder: Path, sinks: tuple[expected.Judged, ...], timeout_s: float
+    work: WorkFolder,
+    folder: Path,
+    sinks: tuple[expected.Judged, ...],
+    timeout_s: float,
+    roots: int,
 ) -> expected.Expected:
+    """Raises ``ChaosError`` where the twin read other input than the run did."""
     with tempfile.TemporaryDirectory(prefix="millrace-chaos-") as place:
         document = checked.decode(work.topology.read_bytes())
-        return expected.run_twin(document, folder, Path(place), sinks, timeout_s)
+        told, read = expected.run_twin(document, folder, Path(place), sinks, timeout_s)
+    if read != roots:
+        raise ChaosError(
+            f"the twin read {read:,} records where the run has read {roots:,}, so it cannot say "
+            "what is right: input was removed or changed since, a last line has no end yet, or "
+            "the run began with a snapshot; say what is expected with --expect"
+        )
+    return told
 
 
 def _same_input(target: LocalTarget, course: Course) -> None:

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from pathlib import Path
 
 from millrace.chaos.plan import ChaosError
 from millrace.chaos.report import Report, kinds_of
 
+KINDS = (".svg", ".png", ".pdf")
 
-def draw(report: Report, path: Path) -> None:
-    """Write a picture; its kind is that of the name's ending (svg, png, pdf).
 
-    Raises ``ChaosError`` without matplotlib, for another ending, and where it cannot be written.
+def check(path: Path) -> None:
+    """Whether a picture can be drawn there, as far as can be known before a campaign.
+
+    Raises ``ChaosError`` without matplotlib, for another ending, and without the folder.
     """
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
+    if importlib.util.find_spec("matplotlib") is None:
         raise ChaosError(
             "--picture needs matplotlib: pip install 'millrace[chaos]', or leave it out"
-        ) from None
+        )
+    if path.suffix not in KINDS:
+        raise ChaosError(f"--picture {path}: give it an ending of {', '.join(KINDS)}")
+    if not os.access(path.parent, os.W_OK) or path.is_dir():
+        raise ChaosError(f"--picture {path}: cannot be written there; name another file")
+
+
+def draw(report: Report, path: Path) -> None:
+    """Write a picture; its kind is that of the name's ending. Raises ``ChaosError``."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     course = report.course
     kinds = kinds_of(course.kills)
     figure, (above, below) = pyplot.subplots(

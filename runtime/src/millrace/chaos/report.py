@@ -10,13 +10,25 @@ from typing import Any
 from millrace.chaos.campaign import Course, Kill
 from millrace.chaos.ledger import SinkVerdict
 from millrace.chaos.plan import VictimKind
+from millrace.topology.parts import Guarantee
+
+_FAILURES = {
+    Guarantee.EXACTLY_ONCE: "rows are lost, doubled or wrong",
+    Guarantee.AT_LEAST_ONCE: "rows are lost",
+    Guarantee.AT_MOST_ONCE: "rows are doubled",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A campaign and its verdict by sink; ``unread`` are sinks that nobody could judge."""
+    """A campaign and its verdict by sink; ``unread`` are sinks that nobody could judge.
+
+    Which of what is not right is a failure follows from ``guarantee``: under AtLeastOnce no row
+    may be lost, under AtMostOnce none may be doubled, under ExactlyOnce all has to be right.
+    """
 
     topology: str
+    guarantee: Guarantee
     seed: int
     course: Course
     sinks: Mapping[str, SinkVerdict]
@@ -25,15 +37,21 @@ class Report:
     @property
     def failure(self) -> str | None:
         """Why the campaign is no success; None where every judged row is right."""
-        wrong = [name for name, verdict in self.sinks.items() if not verdict.exact]
+        wrong = [name for name, verdict in self.sinks.items() if self._fails(verdict)]
         if wrong:
-            return f"rows are lost, doubled or wrong in {', '.join(wrong)}"
+            return f"{_FAILURES[self.guarantee]} in {', '.join(wrong)}"
         if not any(kill.in_flight for kill in self.course.kills):
             return (
                 "nothing is proven: no kill hit work in flight; feed the topology more, or kill "
                 "more often (--every)"
             )
         return None
+
+    def _fails(self, verdict: SinkVerdict) -> bool:
+        if self.guarantee is Guarantee.EXACTLY_ONCE:
+            return not verdict.exact
+        least = self.guarantee is Guarantee.AT_LEAST_ONCE
+        return bool(verdict.lost if least else verdict.duplicated)
 
     def total(self, name: str) -> int:
         """``lost``, ``duplicated`` or ``wrong`` over all sinks."""
@@ -44,13 +62,15 @@ class Report:
         kills = self.course.kills
         return {
             "topology": self.topology,
+            "guarantee": self.guarantee.value,
             "seed": self.seed,
             "failure": self.failure,
             **{name: self.total(name) for name in ("lost", "duplicated", "wrong")},
             "kills": len(kills),
             "in_flight": sum(kill.in_flight for kill in kills),
             "missed": [strike.kind.value for strike in self.course.missed],
-            "ended": self.course.ended,
+            "dead_letters": self.course.last.dead_letters,
+            "ended": self.course.last.ended,
             "recovery_s": {kind.value: recoveries(kills, kind) for kind in kinds_of(kills)},
             "timeline": [_plain(kill) for kill in kills],
             "sinks": {name: asdict(verdict) for name, verdict in self.sinks.items()},
@@ -63,8 +83,13 @@ class Report:
         told = [_of_kind(kills, kind) for kind in kinds_of(kills)]
         if self.course.missed:
             told.append(f"{len(self.course.missed)} strikes found nothing of their kind to kill")
-        if self.course.ended is not None:
-            told.append(f"the run ended by itself ({self.course.ended})")
+        if self.course.last.ended is not None:
+            told.append(f"the run ended by itself ({self.course.last.ended})")
+        if self.course.last.dead_letters:
+            told.append(
+                f"{self.course.last.dead_letters:,} roots are dead letters: their rows are lost "
+                "where they are expected"
+            )
         for name, v in self.sinks.items():
             told.append(
                 f"sink {name}: {v.expected:,} rows expected, {v.lost:,} lost, "

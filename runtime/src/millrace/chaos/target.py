@@ -12,25 +12,30 @@ from millrace.chaos.plan import VictimKind
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A topology at one moment.
+    """A topology at one moment, as its driver tells it.
 
-    ``sealed`` and ``published`` are the last window that is, 0 before the first. ``busy`` says
-    that a window is under way, ``behind`` that input is known which no sealed window has; None
-    where nobody can tell. ``ended`` is how a run that is over ended: drained, failed and so on.
+    ``sealed`` and ``published`` are the last window that is, 0 before the first. ``working``: a
+    driver that lives has a window under way, or knows of records that wait for one. ``idle``: one
+    that lives has nothing to do, and nothing waits, neither records nor replays. Between the two
+    nobody can tell, as while a driver starts. ``told_s`` is the wall-clock time of these figures.
+    ``ended`` is how a run that is over ended: drained, failed and so on.
     """
 
     sealed: int
     published: int
-    busy: bool
-    behind: bool | None
-    execution: int | None = None
+    working: bool
+    idle: bool
+    told_s: float = 0.0
+    roots: int = 0
+    dead_letters: int = 0
     ended: str | None = None
 
     @property
     def at_rest(self) -> bool:
         """Whether all that was fed is shown."""
-        done = self.sealed == self.published and not self.busy and self.behind is False
-        return self.ended == "drained" or (self.ended is None and done)
+        if self.ended is not None:
+            return self.ended == "drained"
+        return self.idle and self.sealed == self.published
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,12 +85,12 @@ def register(app: typer.Typer) -> None:
         """Kill processes of a running topology by a plan, and judge what its sinks hold then.
 
         Waits until all input is shown, then compares the files of its sinks with what they should
-        hold, which a function of yours says or a run of the same topology without kills. Nothing
-        of Millrace's own counting is asked. Exits with 1 where a row is lost, doubled or wrong, and
-        where no kill hit work in flight.
+        hold, which a function of yours says or a run of the same topology without kills. Exits with
+        1 where a row is lost, doubled or wrong, as far as the guarantee forbids it, and where no
+        kill hit work in flight.
         """
         from millrace.chaos.local_run import Wanted, carry_out
-        from millrace.chaos.picture import draw
+        from millrace.chaos.picture import check, draw
         from millrace.chaos.plan import ChaosError, kinds_in
         from millrace.local.workdir import find_folder
 
@@ -104,14 +104,16 @@ def register(app: typer.Typer) -> None:
             last=_columns(last or []),
         )
         folder = find_folder(named_folder(one_file(file, topology), workdir))
-        report = carry_out(folder, wanted, _tell, print_note)
         if picture is not None:
-            draw(report, picture)
+            check(picture)
+        report = carry_out(folder, wanted, _tell, print_note)
         if as_json:
             print_plain(json.dumps(report.document()))
         else:
             for line in report.lines():
                 print_plain(line)
+        if picture is not None:
+            draw(report, picture)
         if report.failure is not None:
             raise ChaosError(report.failure)
 
