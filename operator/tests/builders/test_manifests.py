@@ -222,6 +222,17 @@ def test_a_state_server_has_the_memory_that_the_topology_says(state: Any, most: 
     assert memory == {pod}
 
 
+def test_a_state_server_stays_where_its_node_is_silent_for_a_while():
+    """Kubernetes deletes pods of such a node after minutes, and with them the state on it."""
+    spec = state_server_pod(OWNER, SETTINGS, topology(), 0)["spec"]
+    for_ever = [one for one in spec["tolerations"] if "tolerationSeconds" not in one]
+    assert {(one["key"], one["operator"], one["effect"]) for one in for_ever} == {
+        ("node.kubernetes.io/not-ready", "Exists", "NoExecute"),
+        ("node.kubernetes.io/unreachable", "Exists", "NoExecute"),
+    }
+    assert "tolerations" not in driver_pod(OWNER, SETTINGS, topology(), 1, "f")["spec"]
+
+
 @pytest.mark.parametrize(
     ("state", "ackers", "least"),
     [

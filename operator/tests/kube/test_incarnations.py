@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -35,6 +38,27 @@ def test_a_pod_says_its_incarnation():
 def test_a_pod_that_has_none_yet():
     with answering(Answer(False, "there is none yet")) as port:
         assert ask_pod("127.0.0.1", "words-state-0", port) is None
+
+
+def test_an_answer_that_comes_byte_by_byte_is_given_up():
+    """Whoever runs a pod could hold up the operator for everybody."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            one, _ = listening.accept()
+            with one, suppress(OSError):
+                while not ended.wait(0.05):
+                    one.sendall(b"H")
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        began_s = time.monotonic()
+        assert ask_pod("127.0.0.1", "words-state-0", listening.getsockname()[1]) is None
+        waited_s = time.monotonic() - began_s
+        ended.set()
+        dripping.join()
+    assert waited_s < 20
 
 
 @pytest.mark.parametrize(

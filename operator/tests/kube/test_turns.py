@@ -183,6 +183,20 @@ def test_what_others_need_first_ends_the_plan_when_it_is_refused(world: World):
     ]
 
 
+def test_a_budget_that_is_refused_holds_up_no_pod(world: World):
+    """Policies of many clusters take none that allows no disruption."""
+    world.api.refused["poddisruptionbudgets/words-state"] = (403, "allow one disruption")
+    operator = world.operator()
+    for _ in range(6):
+        with pytest.raises(RefusedError, match=r"words-state.*allow one disruption"):
+            operator.turn(KEY)
+        world.kubelets()
+    del world.api.objects[f"{CORE}/pods/words-driver-1"]
+    with pytest.raises(RefusedError, match="allow one disruption"):
+        operator.turn(KEY)
+    assert "words-driver-2" in world.names("pods")
+
+
 @pytest.mark.parametrize("path", [f"{CORE}/configmaps/words-view", f"{CORE}/services/words-state"])
 def test_what_belongs_to_others_is_neither_adopted_nor_changed(world: World, path: str):
     name = path.rpartition("/")[2]

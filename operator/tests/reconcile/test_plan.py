@@ -756,6 +756,24 @@ def test_a_topology_with_a_server_of_its_own_says_that_it_cannot_run_here():
     assert cluster.pods == {}
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("onStateLoss", "Restore"), ("snapshots", {"every": "1m"})]
+)
+def test_what_no_cluster_does_yet_is_refused_and_stops_nothing_that_runs(field: str, value: object):
+    cluster = Cluster()
+    cluster.spec[field] = value
+    cluster.reconcile()
+    conditions = {c.type: (c.status.value, c.reason) for c in cluster.status.conditions}
+    assert conditions["Stalled"] == ("True", "InvalidTopology")
+    assert f"spec.{field}" in (cluster.status.message or "")
+    assert cluster.pods == {}
+    running = settled()
+    running.spec[field] = value
+    vanish("words-driver-1")(running)
+    running.reconcile()
+    assert "words-driver-2" in running.pods
+
+
 def test_older_drivers_end():
     cluster = settled()
     vanish("words-driver-1")(cluster)

@@ -37,6 +37,11 @@ def state_server_pod(
     container["ports"] = _ports(state=names.STATE_PORT, health=names.HEALTH_PORT)
     spec = _spec(owner, settings, role, container, [names.PASSWORD_KEY])
     spec["subdomain"] = owner.child("state")
+    # A node that comes back after minutes still has its state.
+    spec["tolerations"] = [
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute"}
+        for key in ("not-ready", "unreachable")
+    ]
     spec["automountServiceAccountToken"] = False
     spec["topologySpreadConstraints"] = [_spread(owner, role)]
     return owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec})

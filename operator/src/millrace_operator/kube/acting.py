@@ -4,7 +4,8 @@ Every write stands under a condition that fails if the plan was made of somethin
 any more: the status under the topology's version, so that a number of a driver is written by one
 operator alone; deletions under uid and version; creations under a name. ``StaleError`` then ends
 the plan, and the next one is made of what is there. A child that the API server does not take is
-noted: a pod does not hold up the others, anything else ends the plan, since what follows needs it.
+noted: a pod does not hold up the others, and a disruption budget, or a change of what stands there
+already, is raised behind the last action; anything else ends the plan, since what follows needs it.
 """
 
 from __future__ import annotations
@@ -54,13 +55,17 @@ class Acting:
     leading: Callable[[], bool] = lambda: True
     refusals: dict[str, str] = field(default_factory=dict)
     created: set[str] = field(default_factory=set)
+    _late: RefusedError | None = None
 
     def carry_out(self, actions: Sequence[Action]) -> None:
-        """All of them, up to the first that fails. Raises as ``Objects``."""
+        """All of them, up to the first that fails. Raises as ``Objects``, what nothing else needs
+        at the end."""
         for action in actions:
             if not self.leading():
                 raise NotLeadingError("this operator leads no more")
             self._act(action)
+        if self._late is not None:
+            raise self._late
 
     def _act(self, action: Action) -> None:
         match action:
@@ -102,13 +107,18 @@ class Acting:
         there = self.objects.get(
             kinds.one(manifest["kind"], metadata["namespace"], metadata["name"])
         )
-        if there is None:
+        if there is not None:
+            self._check_own(manifest, there)
+            # Another may take its place meanwhile.
+            held = {name: there["metadata"][name] for name in ("uid", "resourceVersion")}
+            manifest = {**manifest, "metadata": {**metadata, **held}}
+        try:
             self.objects.apply(manifest)
-            return
-        self._check_own(manifest, there)
-        # Another may take its place meanwhile.
-        held = {name: there["metadata"][name] for name in ("uid", "resourceVersion")}
-        self.objects.apply({**manifest, "metadata": {**metadata, **held}})
+        except RefusedError as error:
+            # Pods that die meanwhile are to be replaced all the same.
+            if there is None and manifest["kind"] != "PodDisruptionBudget":
+                raise
+            self._late = self._late or error
 
     def _create(self, manifest: Object) -> None:
         metadata = manifest["metadata"]

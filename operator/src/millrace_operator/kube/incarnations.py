@@ -9,8 +9,11 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from millrace.homes import pods as names
@@ -29,6 +32,9 @@ _AT_ONCE = 8
 def ask_pod(address: str, name: str, port: int = names.HEALTH_PORT) -> str | None:
     """What the pod says at ``/incarnation``. Nothing follows from whatever is no such answer."""
     connection = http.client.HTTPConnection(address, port, timeout=_ANSWER_S)
+    late = threading.Timer(_ANSWER_S, lambda: _hang_up(connection))
+    late.daemon = True
+    late.start()
     try:
         connection.request("GET", names.INCARNATION_PATH)
         response = connection.getresponse()
@@ -37,8 +43,16 @@ def ask_pod(address: str, name: str, port: int = names.HEALTH_PORT) -> str | Non
         log.info("pod %s does not say its incarnation: %s", name, error)
         return None
     finally:
+        late.cancel()
         connection.close()
     return said(name, text) if response.status == http.HTTPStatus.OK else None
+
+
+def _hang_up(connection: http.client.HTTPConnection) -> None:
+    """End an answer that comes byte by byte, of which each is in time."""
+    # One that is closed by now, or was never open, has no socket to end.
+    with suppress(AttributeError, OSError):
+        connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def said(name: str, text: bytes) -> str | None:
