@@ -85,9 +85,9 @@ def feeding(texts: Path) -> Iterator[threading.Event]:
     enough = threading.Event()
 
     def feed() -> None:
-        number = 0
+        number = len(list(texts.iterdir()))
         while not enough.wait(0.3):
-            lines = (f"l{number}-{i} w{i % 7} w{i % 11}\n" for i in range(60))
+            lines = (f"l{number}-{i} w{i % 7} v{i % 11}\n" for i in range(60))
             draft = texts.parent / "draft"
             draft.write_text("".join(lines))
             draft.rename(texts / f"{number:06d}.txt")
