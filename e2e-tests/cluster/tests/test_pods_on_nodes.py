@@ -25,6 +25,7 @@ from millrace.homes.documents import Proposal, Status
 from millrace.homes.pods import Role
 from millrace.protocol.types import Member
 from millrace_e2e.podmanifests import Manifest, Pods
+from millrace_e2e.topologies import word_count
 from millrace_e2e.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -192,22 +193,7 @@ def topology(records: int, watch: bool, servers: int) -> dict[str, Any]:
                 "executors": {"instances": 2, "cores": 1, "memory": "1g"},
                 "conf": {"spark.kubernetes.executor.request.cores": "100m"},
             },
-            "sources": [{"name": "lines", "files": {"path": "texts", "watch": watch}}],
-            "processors": [
-                {"name": "split", "inputs": [{"from": "lines"}], "function": "wordcount:split"},
-                {
-                    "name": "counts",
-                    "inputs": [{"from": "split", "key": ["word"]}],
-                    "aggregate": {"columns": [{"name": "n", "function": "count"}]},
-                },
-            ],
-            "sinks": [
-                {
-                    "name": "totals",
-                    "inputs": [{"from": "counts"}],
-                    "files": {"path": "counts", "format": "jsonLines"},
-                }
-            ],
+            **word_count({"watch": watch}),
         },
     }
 

@@ -42,6 +42,7 @@ from millrace_e2e.podprocess import (
     free_port,
     make_secret,
 )
+from millrace_e2e.topologies import word_count
 from millrace_e2e.waiting import until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "wordcount"
@@ -94,26 +95,7 @@ class World:
                 "code": {"path": str(EXAMPLE)},
                 "stateServers": {"replicas": 2, "copies": 2},
                 **more,
-                "sources": [{"name": "lines", "files": {"path": "texts", **spec}}],
-                "processors": [
-                    {
-                        "name": "split",
-                        "inputs": [{"from": "lines"}],
-                        "function": "wordcount:split",
-                    },
-                    {
-                        "name": "counts",
-                        "inputs": [{"from": "split", "key": ["word"]}],
-                        "aggregate": {"columns": [{"name": "n", "function": "count"}]},
-                    },
-                ],
-                "sinks": [
-                    {
-                        "name": "totals",
-                        "inputs": [{"from": "counts"}],
-                        "files": {"path": "counts", "format": "jsonLines"},
-                    }
-                ],
+                **word_count(spec),
             },
         }
         (folder / pods.TOPOLOGY_KEY).write_text(json.dumps(checked.with_checksum(document)))

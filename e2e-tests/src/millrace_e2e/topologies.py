@@ -197,3 +197,22 @@ def remembered(of_a_window: int, watch: bool = False, **spec: Any) -> dict[str, 
             **spec,
         },
     }
+
+
+def word_count(source: Mapping[str, Any]) -> dict[str, Any]:
+    """The example's sources, processors and sinks; ``source`` is what its files source has beside
+    its path."""
+    aggregate = {"columns": [{"name": "n", "function": "count"}]}
+    written = {"path": "counts", "format": "jsonLines"}
+    return {
+        "sources": [{"name": "lines", "files": {"path": "texts", **source}}],
+        "processors": [
+            {"name": "split", "inputs": [{"from": "lines"}], "function": "wordcount:split"},
+            {
+                "name": "counts",
+                "inputs": [{"from": "split", "key": ["word"]}],
+                "aggregate": aggregate,
+            },
+        ],
+        "sinks": [{"name": "totals", "inputs": [{"from": "counts"}], "files": written}],
+    }

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 
 import pytest
+from hand_clock import HandClock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_operator.control.queue import FIRST_PAUSE_S, LONGEST_PAUSE_S, WorkQueue
-
-
-@dataclass
-class HandClock:
-    """A clock that stands still until it is turned."""
-
-    time_s: float = 1000.0
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def monotonic_s(self) -> float:
-        return self.time_s
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from hand_clock import HandClock
 
 from millrace.errors import MillraceError
 from millrace.homes.stores import HomeAwayError
@@ -22,17 +23,6 @@ from millrace_operator.kube.objects import RefusedError, StaleError
 from millrace_operator.kube.observing import Key
 
 WORDS = Key("jobs", "words")
-
-
-@dataclass
-class HandClock:
-    time_s: float = 1000.0
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def monotonic_s(self) -> float:
-        return self.time_s
 
 
 @dataclass

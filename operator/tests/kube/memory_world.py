@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hand_clock import HandClock
 from memory_api import Json, MemoryApi
 
 from millrace.homes import codec
@@ -31,17 +32,7 @@ SPEC: Json = {
 }
 TOPOLOGY = "/apis/millrace.dev/v1alpha1/namespaces/jobs/streamtopologies/words"
 CORE = "/api/v1/namespaces/jobs"
-
-
-@dataclass
-class HandClock:
-    time_s: float = 1_770_000_000.0
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def monotonic_s(self) -> float:
-        return self.time_s
+NOW_S = 1_770_000_000.0
 
 
 @dataclass
@@ -49,7 +40,7 @@ class World:
     """``asked`` are the pods that were asked for their incarnation, in order."""
 
     api: MemoryApi = field(default_factory=MemoryApi)
-    clock: HandClock = field(default_factory=HandClock)
+    clock: HandClock = field(default_factory=lambda: HandClock(NOW_S))
     asked: list[str] = field(default_factory=list)
     lives: dict[str, int] = field(default_factory=dict)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hand_clock import HandClock
 from memory_api import MemoryApi
-from memory_world import HandClock
+from memory_world import NOW_S
 
 from millrace_operator.kube.account import account_of, mounted_account
 from millrace_operator.kube.lease import DURATION_S, Lease
@@ -54,7 +55,7 @@ def test_a_kubeconfig_is_of_somebody_else(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_lease_keeps_the_owner_that_it_was_made_with():
-    api, clock = MemoryApi(), HandClock()
+    api, clock = MemoryApi(), HandClock(NOW_S)
     written: list[Any] = []
     answer = api.answer
 

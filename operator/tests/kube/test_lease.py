@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hand_clock import HandClock
 from memory_api import MemoryApi
 
 from millrace.homes.stores import HomeAwayError
@@ -22,17 +22,6 @@ from millrace_operator.kube.lease import (
 from millrace_operator.kube.objects import Objects, StaleError
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/system/leases/op"
-
-
-@dataclass
-class HandClock:
-    time_s: float = 1000.0
-
-    def now_s(self) -> float:
-        return 1.7e9 + self.time_s
-
-    def monotonic_s(self) -> float:
-        return self.time_s
 
 
 def held(holder: str, lasting_s: int = 15) -> dict[str, Any]:
@@ -63,7 +52,7 @@ def api() -> MemoryApi:
 
 @pytest.fixture
 def clock() -> HandClock:
-    return HandClock()
+    return HandClock(epoch_s=1.7e9)
 
 
 def lease(api: MemoryApi, clock: HandClock, me: str) -> Lease:

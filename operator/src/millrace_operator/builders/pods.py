@@ -17,7 +17,6 @@ from millrace.topology.scalars import memory_bytes
 from millrace_operator.api.settings import OperatorSettings, Quantity
 from millrace_operator.builders.naming import FINGERPRINT, Manifest, Owner
 
-_MEBIBYTES = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 _LEAST_OVERHEAD_MI = 384
 _OVERHEAD = 0.4
 """Of the heap: Python beside the JVM, as Spark reckons on Kubernetes."""
@@ -232,5 +231,5 @@ def _spread(owner: Owner, role: Role) -> Manifest:
 
 def _pod_memory_mi(heap: str) -> int:
     """Memory of the whole pod for a heap as Spark writes it (``1g``)."""
-    heap_mi = int(heap[:-1]) * _MEBIBYTES[heap[-1]]
+    heap_mi = memory_bytes(heap) / (1 << 20)
     return round(heap_mi + max(_LEAST_OVERHEAD_MI, heap_mi * _OVERHEAD))

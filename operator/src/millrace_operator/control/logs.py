@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
 
+from millrace import jsonlogs
 from millrace.repeats import quiet_repeats
 
 _about: ContextVar[str] = ContextVar("about", default="")
@@ -25,22 +24,11 @@ def about(key: object) -> Iterator[None]:
         _about.reset(token)
 
 
-class JsonLines(logging.Formatter):
-    """``time`` (UTC), ``level``, ``logger``, ``message``, ``topology`` as ``namespace/name`` where
-    a line is about one, and a traceback."""
+class JsonLines(jsonlogs.JsonLines):
+    """Lines with ``topology`` as ``namespace/name`` where they are about one."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if _about.get():
-            line["topology"] = _about.get()
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+    def about(self) -> Mapping[str, str]:
+        return {"topology": _about.get()} if _about.get() else {}
 
 
 def start_logs(level: str, text: bool) -> None:

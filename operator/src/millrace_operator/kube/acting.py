@@ -55,7 +55,7 @@ class Acting:
     leading: Callable[[], bool] = lambda: True
     refusals: dict[str, str] = field(default_factory=dict)
     created: set[str] = field(default_factory=set)
-    _late: RefusedError | None = None
+    _late: RefusedError | None = field(default=None, init=False)
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """All of them, up to the first that fails. Raises as ``Objects``, what nothing else needs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +15,7 @@ from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted, accepted_from
 from millrace.homes.documents import Proposal, RunEvent, Status
 from millrace.homes.pods import Role
+from millrace.kube.journalmap import events_in
 from millrace.protocol.codec import decode_view
 from millrace.protocol.types import View
 from millrace_operator.api.resources import TopologyStatus
@@ -163,14 +163,8 @@ def status_of(found: Object | None) -> Status | None:
 
 
 def told_of(found: Object | None) -> dict[str, RunEvent]:
-    """Events that the driver told, by their names, older ones first. What cannot be read, or by a
-    newer release alone, is left out: nothing follows from it."""
-    told = {}
-    for line in (_data(found, names.EVENTS) or "").splitlines():
-        name, _, text = line.partition(" ")
-        with suppress(checked.DamagedError, NewerFormatError):
-            told[name] = codec.decode_line(RunEvent, text.encode())
-    return told
+    """Events that the driver told, by their names, older ones first."""
+    return events_in((found or {}).get("data") or {})
 
 
 def _data(found: Object | None, key: str) -> str | None:

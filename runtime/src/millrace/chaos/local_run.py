@@ -98,7 +98,7 @@ def _twin(
 def _same_input(target: LocalTarget, course: Course) -> None:
     """What came while the outcome was worked out is in one of both alone."""
     look = target.look()
-    if look.sealed != course.sealed[-1][1] or not look.at_rest:
+    if look.sealed != course.last.sealed or not look.at_rest:
         raise ChaosError(
             "input arrived while the outcome was judged: stop feeding the topology until the "
             "report is there"

@@ -14,7 +14,7 @@ import logging
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from millrace import checked
@@ -174,19 +174,14 @@ class MapFollower:
 
     def new(self) -> Sequence[RunEvent]:
         """As ``Follower.new``; what cannot be read now comes with a later call."""
-        found = []
         try:
             lines = self._read()
         except HomeAwayError as error:
             log.warning("%s", error)
             return []
-        for line in lines:
-            # What cannot be read, or only by a newer release, is not told: nothing follows from it.
-            with suppress(checked.DamagedError, NewerFormatError):
-                found.append(codec.decode_line(RunEvent, line.encode()))
-        return found
+        return list(_readable(lines).values())
 
-    def _read(self) -> list[str]:
+    def _read(self) -> list[tuple[str, str]]:
         """Lines behind the last one that was read; all of them where that one is gone."""
         held = self._map.read()
         told = _split("" if held is None else held.data.get(pods.EVENTS, ""))
@@ -194,7 +189,21 @@ class MapFollower:
         start = names.index(self._last) + 1 if self._last in names else 0
         if names:
             self._last = names[-1]
-        return [line for _, line in told[start:]]
+        return told[start:]
+
+
+def events_in(data: Mapping[str, str]) -> dict[str, RunEvent]:
+    """The events in a journal's data by their names, older ones first."""
+    return _readable(_split(data.get(pods.EVENTS, "")))
+
+
+def _readable(lines: Iterable[tuple[str, str]]) -> dict[str, RunEvent]:
+    """What cannot be read, or only by a newer release, is left out: nothing follows from it."""
+    found = {}
+    for name, line in lines:
+        with suppress(checked.DamagedError, NewerFormatError):
+            found[name] = codec.decode_line(RunEvent, line.encode())
+    return found
 
 
 def _joined(before: str, events: Iterable[tuple[str, str]]) -> str:

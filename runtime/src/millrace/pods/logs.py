@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
-from datetime import UTC, datetime
+from collections.abc import Mapping
 
+from millrace import jsonlogs
 from millrace.homes import pods
 from millrace.homes.pods import Role
 from millrace.pods.identity import Identity
 from millrace.repeats import quiet_repeats
 
 
-class JsonLines(logging.Formatter):
-    """``time`` (UTC), ``level``, ``logger``, ``message``, what the pod is, and a traceback."""
+class JsonLines(jsonlogs.JsonLines):
+    """Lines that say which pod they are of."""
 
     def __init__(self, role: Role, identity: Identity) -> None:
         super().__init__()
@@ -26,17 +26,8 @@ class JsonLines(logging.Formatter):
             "role": role.value,
         }
 
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-            **self._of,
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+    def about(self) -> Mapping[str, str]:
+        return self._of
 
 
 def start_logs(role: Role, identity: Identity) -> None:
