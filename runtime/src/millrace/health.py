@@ -1,4 +1,4 @@
-"""What a kubelet, and the operator, ask a pod: answers by HTTP, each made when it is asked for."""
+"""What a kubelet, the operator and Prometheus ask a pod: answers by HTTP, each made when asked."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from millrace.homes import pods
 log = logging.getLogger(__name__)
 
 _ASKING_S = 5.0
+_TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``text`` is one line that says why; ``document`` is sent in its place as JSON."""
+    """``text`` is one line that says why, or all that was asked for, of the type ``content_type``;
+    ``document`` is sent in its place as JSON."""
 
     good: bool
     text: str = ""
     document: Mapping[str, str] | None = None
+    content_type: str = _TEXT
 
 
 Questions = Mapping[str, Callable[[], Answer]]
@@ -80,12 +83,13 @@ def serve(questions: Questions, port: int = pods.HEALTH_PORT) -> ThreadingHTTPSe
                 answer = Answer(False, "cannot be said; see the log")
             status = HTTPStatus.OK if answer.good else HTTPStatus.SERVICE_UNAVAILABLE
             document = answer.document
-            self._send(status, answer.text if document is None else json.dumps(dict(document)))
+            text = answer.text if document is None else json.dumps(dict(document))
+            self._send(status, text, answer.content_type)
 
-        def _send(self, status: HTTPStatus, text: str) -> None:
-            body = (text + "\n").encode()
+        def _send(self, status: HTTPStatus, text: str, content_type: str = _TEXT) -> None:
+            body = (text.removesuffix("\n") + "\n").encode()
             self.send_response(status)
-            self.send_header("Content-Type", "text/plain; charset=utf-8")
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -63,7 +63,7 @@ def test_executors_and_the_user():
     for port in (pods.SPARK_DRIVER_PORT, pods.SPARK_BLOCKS_PORT):
         assert str(port) in rows["ports"][0].split(", ")
     assert str(pods.STATE_PORT) in rows["ports"][2]
-    for path in (pods.LIVE_PATH, pods.READY_PATH, pods.INCARNATION_PATH):
+    for path in (pods.LIVE_PATH, pods.READY_PATH, pods.INCARNATION_PATH, pods.METRICS_PATH):
         assert path in table("Health")
     for key in (pods.TOPOLOGY_KEY, pods.DRIVER_KEY, pods.EXECUTOR_KEY):
         assert f"- `{key}`:" in TEXT

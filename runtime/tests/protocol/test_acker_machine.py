@@ -451,6 +451,21 @@ def test_an_acker_without_a_share_answers_nothing() -> None:
     settle(random.Random(0), one)
     assert log.answers == []
     assert one.machine.owned(TRACKING_PARTITIONS) == frozenset()
+    assert one.machine.slices_owned == 0
+
+
+def test_how_many_slices_an_acker_owns_is_of_attempts_that_open_now() -> None:
+    machine = acker.AckerMachine[PlainMessage]("a", PlainFold)
+    assert machine.slices_owned == 0
+    owners = SliceOwners.of(2, ["a"])
+    machine.control(owners)
+    opened = history(1, 300).opened()
+    machine.control(opened)
+    assert machine.slices_owned == TRACKING_PARTITIONS
+    three = SliceOwners.of(2, ["a", "b", "c"], {opened.id: opened.slices}, owners)
+    assert three.others
+    machine.control(three)
+    assert machine.slices_owned == three.slices // 3
 
 
 def test_who_takes_over_after_the_close_answers_for_all() -> None:

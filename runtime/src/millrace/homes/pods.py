@@ -71,6 +71,7 @@ SPARK_BLOCKS_PORT = 7079
 READY_PATH = "/ready"
 LIVE_PATH = "/live"
 INCARNATION_PATH = "/incarnation"
+METRICS_PATH = "/metrics"
 
 USER_ID = 65532
 """User and group of every container, and the ``fsGroup`` of every pod."""

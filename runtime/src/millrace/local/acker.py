@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.errors import ExitCode, MillraceError
@@ -31,7 +31,7 @@ from millrace.repeats import quiet_repeats
 from millrace.state.viewfile import WatchedView
 from millrace.tracking.fold import ArrayFold
 from millrace.tracking.log import AckLog
-from millrace.tracking.message import AckMessage
+from millrace.tracking.message import AckMessage, Seeds
 from millrace.tracking.process import Acker
 
 log = logging.getLogger("millrace.acker")
@@ -50,10 +50,15 @@ _NOWHERE = "redis://127.0.0.1:1"
 
 @dataclass(slots=True)
 class Figures:
-    """Judged slices added up: their roots, and the bytes of their arrays."""
+    """Judged slices added up: their roots, and the bytes of their arrays. Messages that were
+    folded, with the check values in them, and how often the log was read from its beginning."""
 
     roots: int = 0
     bytes: int = 0
+    slices: int = 0
+    messages: int = 0
+    entries: int = 0
+    readings: int = 0
 
 
 class MeasuredFold(ArrayFold):
@@ -64,8 +69,16 @@ class MeasuredFold(ArrayFold):
         self._judged_roots = roots_of(opened.id.window, partition, opened.roots, opened.slices)
         self._figures = figures
 
+    def apply(self, message: AckMessage) -> None:
+        super().apply(message)
+        self._figures.messages += 1
+        self._figures.entries += sum(
+            net.count if isinstance(net, Seeds) else len(net.values) for net in message.nets
+        )
+
     def seed(self, marker: CloseMarker) -> None:
         super().seed(marker)
+        self._figures.slices += 1
         self._figures.roots += self._judged_roots
         self._figures.bytes += self.size_bytes
 
@@ -83,7 +96,7 @@ class LocalAcker(Acker):
         open_log: Callable[[str], AckLog],
         path: Path,
     ) -> None:
-        self._figures = Figures()
+        self.figures = Figures()
         self._path = path
         self._written = (0, float("-inf"))
         self._where = where
@@ -93,8 +106,9 @@ class LocalAcker(Acker):
 
     def restart(self) -> None:
         super().restart()
+        self.figures.readings += 1
         self.machine = AckerMachine[AckMessage](
-            self.name, lambda opened, partition: MeasuredFold(opened, partition, self._figures)
+            self.name, lambda opened, partition: MeasuredFold(opened, partition, self.figures)
         )
 
     def step(self, block_s: float = _LOOK_S) -> bool:
@@ -106,10 +120,11 @@ class LocalAcker(Acker):
             self._move(at)
         found = super().step(block_s)
         roots, written_s = self._written
-        if self._figures.roots != roots and time.monotonic() - written_s >= _WRITE_EVERY_S:
-            self._written = (self._figures.roots, time.monotonic())
+        told = self.figures
+        if told.roots != roots and time.monotonic() - written_s >= _WRITE_EVERY_S:
+            self._written = (told.roots, time.monotonic())
             with suppress(OSError):
-                write_json(self._path, asdict(self._figures), durable=False)
+                write_json(self._path, {"roots": told.roots, "bytes": told.bytes}, durable=False)
         return found
 
     def _move(self, at: Member) -> None:

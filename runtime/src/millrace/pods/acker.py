@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from millrace.errors import ExitCode, MillraceError
@@ -22,6 +22,8 @@ from millrace.kube.configmaps import ConfigMap, Held, own_api
 from millrace.kube.viewmap import decode
 from millrace.kube.watching import WatchedMap
 from millrace.local.acker import LocalAcker
+from millrace.metrics import catalogue
+from millrace.metrics.tally import Sample
 from millrace.pods.identity import (
     Identity,
     passwords,
@@ -30,6 +32,7 @@ from millrace.pods.identity import (
     required,
 )
 from millrace.pods.logs import start_logs
+from millrace.pods.metrics import told
 from millrace.pods.termination import tell_end
 from millrace.protocol.types import Member, View
 from millrace.redisserver import open_client
@@ -65,7 +68,7 @@ class Whereabouts:
 
 
 class PodAcker(LocalAcker):
-    """An acker that knows whether it reads the log."""
+    """An acker that knows whether it reads the log, and tells its figures."""
 
     reads = False
 
@@ -77,6 +80,19 @@ class PodAcker(LocalAcker):
         found = super().step(*block_s)
         self.reads = True
         return found
+
+    def samples(self) -> Iterator[Sample]:
+        """All of ``catalogue.ACKER``, from any thread."""
+        figures, machine = self.figures, self.machine
+        yield Sample(catalogue.ACKER_READING, float(self.reads))
+        yield Sample(catalogue.ACKER_ROOTS, figures.roots)
+        yield Sample(catalogue.ACKER_SLICES, figures.slices)
+        yield Sample(catalogue.ACKER_BYTES, figures.bytes)
+        yield Sample(catalogue.ACKER_MESSAGES, figures.messages)
+        yield Sample(catalogue.ACKER_ENTRIES, figures.entries)
+        yield Sample(catalogue.ACKER_READINGS, figures.readings)
+        yield Sample(catalogue.ACKER_OWNED, machine.slices_owned)
+        yield Sample(catalogue.ACKER_OPEN, len(machine.attempts))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,7 +129,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             text = "reads" if acker.reads else "does not read"
             return Answer(acker.reads, f"{text} the log on {where.view.log_member.name}")
 
-        serve({pods.LIVE_PATH: beat.answer, pods.READY_PATH: ready}, options.health_port)
+        asked = {
+            pods.LIVE_PATH: beat.answer,
+            pods.READY_PATH: ready,
+            pods.METRICS_PATH: told(catalogue.ACKER, acker.samples),
+        }
+        serve(asked, options.health_port)
         log.info("serving topology %s", uid)
         acker.run()
     except MillraceError as error:

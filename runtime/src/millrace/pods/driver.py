@@ -21,8 +21,10 @@ from millrace.health import Answer, Beat, serve
 from millrace.homes import pods
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
+from millrace.metrics import catalogue
 from millrace.pods.identity import Identity, passwords, private_files, private_scratch
 from millrace.pods.logs import start_logs
+from millrace.pods.metrics import told
 from millrace.pods.spark import cluster_conf, new_nonce, share_secrets
 from millrace.pods.termination import tell_end
 from millrace.protocol.events import StopKind
@@ -88,7 +90,9 @@ def _run(options: argparse.Namespace) -> int:
 
     beat = Beat(LIVE_S)
     process = DriverProcess(settings, passwords(options.secret)[0], start=start, beat=beat)
-    _answer(process, beat, options.health_port)
+    serve(questions(process, beat), options.health_port)
+    signal.signal(signal.SIGTERM, lambda *_: process.ask_to_stop())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = process.run()
     status = process.status
     tell_end(f"{status.state}: {status.reason}" if status.reason else str(status.state))
@@ -101,15 +105,13 @@ def pod_code(code: int, status: Status) -> int:
     return ExitCode.INTERRUPTED if status.state == StopKind.ASKED.value else code
 
 
-def _answer(process: DriverProcess, beat: Beat, port: int) -> None:
-    """Answer the kubelet, and end as it asks."""
-    questions: dict[str, Callable[[], Answer]] = {
+def questions(process: DriverProcess, beat: Beat) -> dict[str, Callable[[], Answer]]:
+    """What a driver's pod is asked."""
+    return {
         pods.LIVE_PATH: beat.answer,
         pods.READY_PATH: lambda: readiness(process.status),
+        pods.METRICS_PATH: told(catalogue.DRIVER, process.samples),
     }
-    serve(questions, port)
-    signal.signal(signal.SIGTERM, lambda *_: process.ask_to_stop())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

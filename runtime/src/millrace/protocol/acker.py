@@ -144,6 +144,11 @@ class AckerMachine(Generic[M]):
         """Tracking partitions of this acker, of attempts with so many slices."""
         return self._owned.get(slices, frozenset())
 
+    @property
+    def slices_owned(self) -> int:
+        """Tracking partitions of this acker, of an attempt that opens now."""
+        return len(next(iter(self._owned.values()), ()))
+
     def reading(self, attempt: AttemptId, partition: int) -> Reading | None:
         """State of a slice; ``None`` where it is not held, or answered."""
         held = self._attempts.get(attempt)

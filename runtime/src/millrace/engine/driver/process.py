@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from millrace.engine.task.state import Services
 from millrace.errors import ExitCode, MillraceError, NewerFormatError, SinkError, WorkFolderError
 from millrace.homes.documents import Status
 from millrace.homes.settings import DriverSettings, decode_settings
+from millrace.metrics.tally import Sample
 from millrace.protocol import events as e
 from millrace.protocol.cohorts import DeadLimit
 from millrace.protocol.driver import Driver
@@ -162,6 +163,10 @@ class DriverProcess:
     def status(self) -> Status:
         """The figures as they are now."""
         return self._statistics.status
+
+    def samples(self) -> Iterator[Sample]:
+        """The figures as Prometheus wants them, from any thread."""
+        return self._statistics.samples()
 
     def ask_to_stop(self) -> None:
         self._stop_asked.set()

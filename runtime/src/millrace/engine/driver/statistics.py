@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from millrace.clock import Clock
+from millrace.engine.driver.figures import DriverFigures
 from millrace.engine.driver.home.journal import StatusBoard
 from millrace.homes.documents import RunningWindow, ServerMemory, Status, Timing
+from millrace.metrics.tally import Sample
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptPlan, Json, Record, View
 
@@ -36,7 +38,9 @@ class Statistics:
         self.memory: Callable[[], tuple[ServerMemory, ...]] = tuple
         self._board = board
         self._clock = clock
+        self._figures = DriverFigures(clock)
         self._record: Record | None = None
+        self._view: View | None = None
         self._recent: deque[tuple[float, int]] = deque(maxlen=RATE_WINDOWS)
         self._opened: dict[int, float] = {}
         self._full: set[str] = set()
@@ -48,6 +52,10 @@ class Statistics:
     def status(self) -> Status:
         """The figures as they are now."""
         return self._board.status
+
+    def samples(self) -> Iterator[Sample]:
+        """The same for Prometheus, and what is counted beside them."""
+        return self._figures.samples(self.status)
 
     def what_changed(self, record: Record) -> str:
         """Name of the crash point that a committed record stands for."""
@@ -70,6 +78,7 @@ class Statistics:
             self._full.clear()
         for intent in record.intents:
             self._opened.setdefault(intent.window, now)
+        self._figures.committed(self._record, record, self._opened)
         self._record = record
         dead = sum(s.count - len(s.removed) for s in record.dead)
         self._board.change(
@@ -96,6 +105,7 @@ class Statistics:
         self.write(force=plan.intent.roots > 1000)
 
     def observe(self, event: e.Event) -> None:
+        self._figures.observe(event)
         if isinstance(event, e.RunDone | e.RunDied):
             self._board.change(window=None)
         if isinstance(event, e.RunDied | e.CopyFailed) and event.full:
@@ -114,10 +124,12 @@ class Statistics:
         if now != (told.lag_records, told.spark, told.memory):
             self.write()
         self._board.settle()
+        self._figures.looked(self.status, self._view)
 
     def membership(self, view: View | None, follows: int | None) -> None:
         """Tell where the view stands, and the number of the proposal that the driver follows, as
         soon as one of them changes: a view that moves for long comes with no record."""
+        self._view = view
         told = self._board.status
         epoch, phase = (view.epoch, view.phase.value) if view is not None else (None, None)
         if (epoch, phase, follows) != (told.epoch, told.phase, told.follows):
@@ -138,6 +150,7 @@ class Statistics:
         now = self._clock.monotonic_s()
         opened = self._opened.pop(window, None)
         if opened is not None:
+            self._figures.published(now - opened)
             self._timings.append(Timing(window, round(now - opened, 6)))
             self._board.change(timings=tuple(self._timings))
         self._opened = {w: at for w, at in self._opened.items() if w > window}

@@ -1,0 +1,1 @@
+"""What processes tell Prometheus: its names, its counters, its text."""
