@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families as parse
 
+from millrace.metrics import catalogue
 from millrace_operator.main import main
 
 NEEDED = ["--runtime-image", "runtime:1", "--state-image", "state:1"]
@@ -70,6 +72,12 @@ def test_it_waits_for_the_api_server_and_ends_when_it_is_told(tmp_path: Path, mo
                 assert process.poll() is None, process.communicate()
             assert asked(port, "/live")[0] == 200
             assert asked(port, "/ready")[0] == 503
+            status, metrics = asked(port, "/metrics")
+            assert status == 200
+            told = {family.name: family for family in parse(metrics)}
+            for metric in (*catalogue.OPERATOR, *catalogue.PROCESS):
+                assert told.pop(metric.name.removesuffix("_total")).type == metric.type
+            assert told == {}
             process.send_signal(signal.SIGTERM)
             _, log = process.communicate(timeout=WAIT_S)
         finally:
@@ -94,3 +102,10 @@ def test_a_kubeconfig_that_is_none_is_one_clear_error(tmp_path: Path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "name a context that it has" in done.stderr.splitlines()[-1]
+
+
+def test_narrowing_what_is_closed_is_an_error(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main([*NEEDED, "--own-namespace", "system", "--metrics-from", "monitoring"])
+    assert ended.value.code == 2
+    assert "--metrics-from narrows --metrics" in capsys.readouterr().err

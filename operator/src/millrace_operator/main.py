@@ -39,6 +39,7 @@ from millrace_operator import handlers
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.control.health import Health
 from millrace_operator.control.logs import start_logs
+from millrace_operator.control.metrics import Metrics
 from millrace_operator.control.queue import WorkQueue
 from millrace_operator.control.reconciler import Reconciler
 from millrace_operator.control.workers import Queue, Workers
@@ -83,6 +84,8 @@ class Operator:
             self._leads,
         )
         self._workers = Workers(self._queue, reconciler, objects, options.namespaces, clock)
+        turns, standings = self._workers.turns, self._workers.standings
+        self._metrics = Metrics(turns, standings, self._queue, self._leads)
         self._stopped = threading.Event()
         self._ended = threading.Event()
         self._watching = threading.Event()
@@ -93,7 +96,8 @@ class Operator:
         """The exit code."""
         lease = self._lease if self._options.elects else None
         health = Health(lease, self._queue, self._workers, self._watching.is_set)
-        server = serve(health.questions(), self._options.health_port)
+        questions = {**health.questions(), pods.METRICS_PATH: self._metrics.answer}
+        server = serve(questions, self._options.health_port)
         self._heed_signals()
         if self._options.elects:
             self._keeper.start()
@@ -206,12 +210,21 @@ def _options(arguments: Sequence[str] | None) -> Options:
         action="store_true",
         help="only where no second operator can run, not even while one is replaced",
     )
-    told("--health-port", type=int, default=pods.HEALTH_PORT, help="of /live and /ready")
+    told("--health-port", type=int, default=pods.HEALTH_PORT, help="of /live, /ready, /metrics")
+    told("--metrics", action="store_true", help="let /metrics of topologies' pods be asked for")
+    told(
+        "--metrics-from",
+        action="append",
+        default=[],
+        help="by pods of this namespace alone; repeatable. Default: all namespaces",
+    )
     told("--log-level", default=os.environ.get(pods.LOG_LEVEL, "INFO").upper(), choices=_LEVELS)
     told("--log-text", action="store_true", help="lines for people rather than JSON")
     read = parser.parse_args(arguments)
     if not read.own_namespace:
         parser.error(f"say the operator's namespace by --own-namespace or {pods.POD_NAMESPACE}")
+    if read.metrics_from and not read.metrics:
+        parser.error("--metrics-from narrows --metrics; give both, or none")
     start_logs(read.log_level, read.log_text)
     settings = OperatorSettings(
         read.runtime_image,
@@ -220,6 +233,7 @@ def _options(arguments: Sequence[str] | None) -> Options:
         millrace_operator.__version__,
         read.pull_policy,
         tuple(read.pull_secret),
+        tuple(read.metrics_from) if read.metrics else None,
     )
     return Options(settings, tuple(read.namespace), read.health_port, not read.no_leader_election)
 

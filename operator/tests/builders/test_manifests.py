@@ -179,6 +179,26 @@ def test_nobody_speaks_to_ackers():
     assert (acker["policyTypes"], acker["ingress"]) == (["Ingress"], [])
 
 
+@pytest.mark.parametrize("spaces", [(), ("monitoring", "more")])
+def test_metrics_are_asked_for_from_where_the_operator_was_told(spaces: tuple[str, ...]):
+    before = named(policies(OWNER, "system"), "NetworkPolicy")
+    after = named(policies(OWNER, "system", spaces), "NetworkPolicy")
+    port = [{"protocol": "TCP", "port": names.HEALTH_PORT}]
+    for name in ("words-driver", "words-acker"):
+        *others, asking = after[name]["spec"]["ingress"]
+        assert others == before[name]["spec"]["ingress"]
+        labels = [one["namespaceSelector"].get("matchLabels", {}) for one in asking["from"]]
+        wanted = [{"kubernetes.io/metadata.name": space} for space in spaces]
+        assert (labels, asking["ports"]) == (wanted or [{}], port)
+    for name in ("words-state", "words-executor"):
+        assert after[name] == before[name]
+    # The port that is opened is the one that PodMonitors name.
+    for pod in pods():
+        if pod["metadata"]["labels"][names.ROLE_LABEL] in ("driver", "acker"):
+            ports = pod["spec"]["containers"][0]["ports"]
+            assert {"name": "health", "containerPort": names.HEALTH_PORT} in ports
+
+
 def test_roles_are_bounded_by_names_where_kubernetes_can():
     roles = named(access(OWNER, EXECUTING), "Role")
     (acker,) = roles["words-acker"]["rules"]

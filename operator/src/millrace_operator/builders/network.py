@@ -41,19 +41,22 @@ def budgets(owner: Owner, topology: StreamTopology, ackers: int) -> list[Manifes
     return made
 
 
-def policies(owner: Owner, operator_namespace: str) -> list[Manifest]:
+def policies(
+    owner: Owner, operator_namespace: str, metrics_from: Sequence[str] | None = None
+) -> list[Manifest]:
     """Who may begin to speak to whom; answers, what pods ask of others, and the probes of their own
-    nodes are not held up."""
+    nodes are not held up. ``metrics_from`` as in ``OperatorSettings``."""
     crew = [_peer(owner, one) for one in ("driver", "executor", "acker")]
-    operator = {"namespaceSelector": {"matchLabels": {_NAMESPACE: operator_namespace}}}
+    operator = _space(operator_namespace)
+    metrics = _asking(metrics_from)
     executor = [_peer(owner, "executor")]
     driver_ports = [SPARK_DRIVER_PORT, SPARK_BLOCKS_PORT]
     return [
         _policy(
             owner, "state", "state-server", [(crew, [STATE_PORT]), ([operator], [HEALTH_PORT])]
         ),
-        _policy(owner, "driver", "driver", [(executor, driver_ports)]),
-        _policy(owner, "acker", "acker", []),
+        _policy(owner, "driver", "driver", [(executor, driver_ports), *metrics]),
+        _policy(owner, "acker", "acker", metrics),
         _policy(
             owner,
             "executor",
@@ -83,6 +86,18 @@ def _budget(owner: Owner, suffix: str, component: str, least: int) -> Manifest:
 
 def _peer(owner: Owner, component: str) -> Manifest:
     return {"podSelector": {"matchLabels": owner.selector(component)}}
+
+
+def _space(name: str) -> Manifest:
+    return {"namespaceSelector": {"matchLabels": {_NAMESPACE: name}}}
+
+
+def _asking(namespaces: Sequence[str] | None) -> list[tuple[list[Manifest], list[int]]]:
+    """Who may ask for metrics."""
+    if namespaces is None:
+        return []
+    spaces = [_space(name) for name in namespaces]
+    return [(spaces or [{"namespaceSelector": {}}], [HEALTH_PORT])]
 
 
 def _policy(

@@ -81,6 +81,12 @@ class WorkQueue(Generic[K]):
             first_s = min((*self._busy.values(), *self._due.values()), default=now_s)
             return max(0.0, now_s - first_s)
 
+    def depth(self) -> int:
+        """How many keys are due and wait for somebody."""
+        with self._changed:
+            now_s = self._clock.monotonic_s()
+            return sum(due_s <= now_s for due_s in self._due.values())
+
     def _release(self, key: K) -> None:
         self._busy.pop(key, None)
         self._changed.notify()

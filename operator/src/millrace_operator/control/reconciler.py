@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from millrace.clock import Clock
 from millrace.errors import MillraceError
 from millrace.topology.model import KIND
+from millrace_operator.api.resources import TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.kube import kinds, reading
 from millrace_operator.kube.acting import Acting
@@ -17,7 +18,7 @@ from millrace_operator.kube.events import announce, relay
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import Objects
 from millrace_operator.kube.observing import Key, Seen, Turn, observe
-from millrace_operator.reconcile.actions import Announce, Propose
+from millrace_operator.reconcile.actions import Announce, Propose, WriteStatus
 from millrace_operator.reconcile.observe import Moment
 from millrace_operator.reconcile.plan import plan
 
@@ -37,10 +38,12 @@ MOST_TOLD = 50
 @dataclass(frozen=True, slots=True)
 class Result:
     """What became of a turn. ``again_s``: look again then, whatever is heard; ``refused``: some of
-    it is to be tried again, after a growing pause."""
+    it is to be tried again, after a growing pause; ``status``: where the topology stands, None
+    where it is gone."""
 
     again_s: float | None = None
     refused: bool = False
+    status: TopologyStatus | None = None
 
 
 @dataclass(slots=True)
@@ -91,7 +94,9 @@ class Reconciler:
         again_s = made.wait_s
         if any(isinstance(action, Propose) for action in made.actions):
             again_s = min(PROPOSED_S, math.inf if again_s is None else again_s)
-        return Result(again_s, bool(acting.refusals))
+        told = [action.status for action in made.actions if isinstance(action, WriteStatus)]
+        status = [seen.observed.resource.status, *told][-1]
+        return Result(again_s, bool(acting.refusals), status)
 
     def tell(self, key: Key, error: MillraceError) -> None:
         """Tell the topology's user why a turn fails until somebody acts. Raises as ``Objects``."""

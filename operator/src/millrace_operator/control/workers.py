@@ -17,6 +17,7 @@ from millrace.clock import Clock
 from millrace.errors import MillraceError
 from millrace.homes.stores import HomeAwayError
 from millrace_operator.control.logs import about
+from millrace_operator.control.metrics import Ended, Standings, Turns
 from millrace_operator.control.queue import WorkQueue
 from millrace_operator.control.reconciler import Reconciler
 from millrace_operator.kube.acting import NotLeadingError
@@ -60,6 +61,7 @@ class Workers:
         self._objects = objects
         self._namespaces = tuple(namespaces)
         self._clock = clock
+        self.turns, self.standings = Turns(clock), Standings()
         self._threads: list[threading.Thread] = []
         self._looked_s = float("-inf")
         self._listed_s = float("-inf")
@@ -95,45 +97,60 @@ class Workers:
 
     def turn(self, key: Work) -> None:
         """One turn for a key that was taken; whatever happens, it is given back."""
-        failed = True
+        start_s = self._clock.monotonic_s()
+        ended = Ended.BUG
         try:
-            if isinstance(key, Everything):
-                self._look()
-                failed = False
-            else:
-                failed = self._reconcile(key)
+            ended = self._do(key)
         except NotLeadingError:
-            failed = False
+            ended = Ended.NOT_LEADING
         except StaleError as error:
+            ended = Ended.STALE
             log.info("%s: %s; looked at again", key, error)
         except HomeAwayError as error:
+            ended = Ended.AWAY
             log.warning("%s: %s", key, error)
         except MillraceError as error:
+            ended = Ended.FAILED
             log.error("%s: %s", key, error)
             self._tell(key, error)
         except Exception:
             # The boundary of a thread: other topologies do not wait for what is wrong with one.
             log.exception("%s", key)
         finally:
-            if failed:
-                self._queue.failed(key)
-            else:
+            if ended in (Ended.DONE, Ended.NOT_LEADING):
                 self._queue.done(key)
+            else:
+                self._queue.failed(key)
+            if isinstance(key, Everything):
+                self.turns.listed(ended)
+            else:
+                self.turns.reconciled(ended, self._clock.monotonic_s() - start_s)
+
+    def _do(self, key: Work) -> Ended:
+        if not isinstance(key, Everything):
+            return self._reconcile(key)
+        self._look()
+        return Ended.DONE
 
     def _look(self) -> None:
         self._looked_s = self._clock.monotonic_s()
         # Asked for before the list, so that one which fails does not end it.
         self._queue.add(ALL, LOOK_S)
-        for key in topologies(self._objects, self._namespaces):
+        known = self.standings.keys()
+        found = topologies(self._objects, self._namespaces)
+        for key in found:
             self._queue.add(key)
+        for key in known - set(found):
+            self.standings.tell(key, None)
         self._listed_s = self._clock.monotonic_s()
 
-    def _reconcile(self, key: Key) -> bool:
-        """Whether something of it is to be tried again."""
+    def _reconcile(self, key: Key) -> Ended:
+        """Something of it that was refused is to be tried again."""
         result = self._reconciler.turn(key)
+        self.standings.tell(key, result.status)
         if result.again_s is not None:
             self._queue.add(key, result.again_s)
-        return result.refused
+        return Ended.REFUSED if result.refused else Ended.DONE
 
     def _tell(self, key: Work, error: MillraceError) -> None:
         if isinstance(key, Everything):

@@ -202,7 +202,7 @@ def _children(
     manifests = [
         *access(owner, topology),
         *services(owner),
-        *policies(owner, settings.namespace),
+        *policies(owner, settings.namespace, settings.metrics_from),
         *budgets(owner, topology, size.ackers),
     ]
     made = {(m["kind"], m["metadata"]["name"]) for m in manifests}
