@@ -14,6 +14,7 @@ import yaml
 
 import millrace_operator
 from millrace.homes import pods
+from millrace_operator.builders.naming import MANAGED_BY, MANAGER
 from millrace_operator.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -142,11 +143,25 @@ def test_no_template_reads_a_value_that_is_not_there():
 
 def test_names_and_numbers_are_those_of_the_pods():
     text = (CHART / "templates" / "deployment.yaml").read_text()
-    assert f"containerPort: {pods.HEALTH_PORT}\n" in text
+    assert f"name: health\n              containerPort: {pods.HEALTH_PORT}\n" in text
     assert f"name: {pods.POD_NAMESPACE}\n" in text
     for path in (pods.LIVE_PATH, pods.READY_PATH):
         assert f"path: {path}\n" in text
     assert VALUES["podSecurityContext"]["runAsUser"] == pods.USER_ID
+
+
+def test_metrics_are_looked_for_where_they_are_told():
+    templates = CHART / "templates"
+    for name, port in (("metrics", "port"), ("networkpolicy", "port")):
+        assert f"{port}: {pods.HEALTH_PORT}\n" in (templates / f"{name}.yaml").read_text()
+    text = (templates / "podmonitor.yaml").read_text()
+    assert text.count(f"- port: health\n      path: {pods.METRICS_PATH}\n") == 2
+    assert f"{MANAGED_BY}: {MANAGER}\n" in text
+    assert f"key: {pods.ROLE_LABEL}\n" in text
+    assert f"values: [{pods.Role.DRIVER}, {pods.Role.ACKER}]\n" in text
+    # As Prometheus calls a pod's labels.
+    for label in (pods.TOPOLOGY_LABEL, pods.ROLE_LABEL):
+        assert f"[__meta_kubernetes_pod_label_{re.sub('[./-]', '_', label)}]" in text
 
 
 def test_the_operator_knows_all_options_that_it_is_given(capsys: pytest.CaptureFixture[str]):

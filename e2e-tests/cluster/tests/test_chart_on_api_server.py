@@ -56,6 +56,7 @@ EVERYTHING: dict[str, Any] = {
     ],
     "priorityClassName": "system-cluster-critical",
     "podDisruptionBudget": {"maxUnavailable": "50%"},
+    "metrics": {"enabled": True, "namespaces": ["monitoring", "1234"]},
     "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:1"}],
     "extraVolumes": [{"name": "more", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
@@ -176,6 +177,70 @@ def test_in_named_namespaces_it_has_rights_to_nodes_alone_elsewhere(shell: Shell
     assert places == ["jobs", "more-jobs"]
 
 
+def templates(shell: Shell, version: str, told: str) -> list[dict[str, Any]]:
+    command = ("helm", "template", *RELEASE, "--kube-version", version, "--set", told)
+    return manifests(shell.must(*command))
+
+
+def peers(found: list[dict[str, Any]]) -> list[list[Any]]:
+    """Whom the operator's policy lets through to which ports, by rule."""
+    (policy,) = of_kind(found, "NetworkPolicy")
+    return [
+        [[p["namespaceSelector"] for p in rule["from"]], [p["port"] for p in rule["ports"]]]
+        for rule in policy["spec"]["ingress"]
+    ]
+
+
+def test_nobody_asks_for_metrics_unless_that_is_asked_for(shell: Shell, version: str):
+    found = templates(shell, version, "replicas=1")
+    assert peers(found) == []
+    assert not of_kind(found, "Service")
+    assert not of_kind(found, "PodMonitor")
+    (deployment,) = of_kind(found, "Deployment")
+    assert not any("metrics" in one for one in arguments(deployment))
+
+    found = templates(shell, version, "metrics.enabled=true")
+    assert peers(found) == [[[{}], [pods.HEALTH_PORT]]]
+    (deployment,) = of_kind(found, "Deployment")
+    assert [one for one in arguments(deployment) if "metrics" in one] == ["--metrics"]
+
+    found = templates(shell, version, "metrics.enabled=true,metrics.namespaces={a,b}")
+    names = [{"matchLabels": {"kubernetes.io/metadata.name": name}} for name in "ab"]
+    assert peers(found) == [[names, [pods.HEALTH_PORT]]]
+    (deployment,) = of_kind(found, "Deployment")
+    told = [one for one in arguments(deployment) if "metrics" in one]
+    assert told == ["--metrics", "--metrics-from=a", "--metrics-from=b"]
+
+
+def arguments(deployment: dict[str, Any]) -> list[str]:
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    found: list[str] = container["args"]
+    return found
+
+
+def test_the_service_and_the_monitors_of_metrics_find_their_pods(shell: Shell, version: str):
+    told = "metrics.enabled=true,podMonitor.enabled=true,podMonitor.labels.release=prom"
+    found = templates(shell, version, told)
+    (deployment,) = of_kind(found, "Deployment")
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    (service,) = of_kind(found, "Service")
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert [one["targetPort"] for one in service["spec"]["ports"]] == ["health"]
+
+    own, topologies = of_kind(found, "PodMonitor")
+    assert own["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    for monitor in (own, topologies):
+        assert monitor["metadata"]["labels"]["release"] == "prom"
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert (endpoint["port"], endpoint["path"]) == ("health", pods.METRICS_PATH)
+        assert ports[endpoint["port"]] == pods.HEALTH_PORT
+    assert topologies["spec"]["namespaceSelector"] == {"any": True}
+    found = templates(shell, version, f"{told},watchNamespaces={{jobs}}")
+    assert of_kind(found, "PodMonitor")[1]["spec"]["namespaceSelector"] == {"matchNames": ["jobs"]}
+
+
 @pytest.mark.parametrize(
     ("told", "path"),
     [
@@ -196,6 +261,9 @@ def test_in_named_namespaces_it_has_rights_to_nodes_alone_elsewhere(shell: Shell
         ("livenessProbe.periodSeconds=0", "/livenessProbe/periodSeconds"),
         ("leaderElection.enabled=false,replicas=2", "/replicas"),
         ("extraEnv[0]=x", "/extraEnv/0"),
+        ("metrics.namespaces={Monitoring}", "/metrics/namespaces/0"),
+        ("podMonitor.interval=soon", "/podMonitor/interval"),
+        ("podMonitor.enabled=true", "podMonitor.enabled needs metrics.enabled"),
     ],
 )
 def test_wrong_values_are_refused_with_their_path(shell: Shell, version: str, told: str, path: str):
