@@ -51,6 +51,20 @@ def test_a_topology_that_is_gone_is_forgotten_and_one_that_goes_is_left_alone(wo
     assert world.api.writes() == []
 
 
+def test_a_turn_says_where_the_topology_stands_until_it_is_gone(world: World):
+    """Also where it writes nothing, as that of a new operator."""
+    first = world.operator().turn(KEY)
+    assert first.status is not None
+    told = {one.type: one.status.value for one in first.status.conditions}
+    assert told["Ready"] == "False"
+    world.settle()
+    second = world.operator().turn(KEY)
+    assert second.status is not None
+    assert second.status.phase == world.resource["status"]["phase"] == "Running"
+    del world.api.objects[TOPOLOGY]
+    assert world.operator().turn(KEY).status is None
+
+
 def test_a_server_is_asked_once_for_each_life_of_its_container(world: World):
     world.settle()
     operator = world.settle()

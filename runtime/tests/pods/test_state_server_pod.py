@@ -60,6 +60,7 @@ def test_a_member_by_what_the_pod_says_of_itself(pod):
     assert said["url"] == f"redis://127.0.0.1:{life.port}"
     assert life.until(pods.READY_PATH) == "answers"
     assert life.until(pods.LIVE_PATH) == "answers"
+    assert life.ask(pods.METRICS_PATH)[0] == 404
     memory = client(life, PASSWORD).config_get("maxmemory")
     assert memory == {"maxmemory": str(64 << 20)}
     assert not accepted(life, "c" * 40)

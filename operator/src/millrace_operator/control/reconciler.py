@@ -43,7 +43,7 @@ class Result:
 
     again_s: float | None = None
     refused: bool = False
-    status: TopologyStatus | None = None
+    status: TopologyStatus | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
