@@ -130,6 +130,15 @@ def test_the_table_of_values_is_that_of_the_schema():
     assert re.findall(r"^\| `.*$", text, re.MULTILINE) == rows
 
 
+def test_commands_of_the_document_set_values_that_there_are():
+    text = (ROOT / "docs" / "install.md").read_text()
+    told = re.findall(r"--set (?:')?([A-Za-z.]+)=", text)
+    known = {place for place, _, _ in fields(SCHEMA, VALUES)}
+    assert len(told) > 5
+    unknown = [one for one in told if one not in known and one.rpartition(".")[0] not in known]
+    assert unknown == []
+
+
 def test_no_template_reads_a_value_that_is_not_there():
     known = {place for place, _, _ in fields(SCHEMA, VALUES)}
     read = set()

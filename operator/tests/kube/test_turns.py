@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,6 +65,22 @@ def test_a_turn_says_where_the_topology_stands_until_it_is_gone(world: World):
     assert second.status.phase == world.resource["status"]["phase"] == "Running"
     del world.api.objects[TOPOLOGY]
     assert world.operator().turn(KEY).status is None
+
+
+def test_an_operator_that_lets_metrics_be_asked_for_opens_pods_that_run(world: World):
+    """And closes them again; no pod is made anew for that."""
+    world.settle()
+    place = "/apis/networking.k8s.io/v1/namespaces/jobs/networkpolicies/words-acker"
+    pods = {name: world.pod(name) for name in world.names("pods")}
+    closed = world.api.objects[place]["spec"]["ingress"]
+    for spaces in (("monitoring",), None):
+        operator = world.operator()
+        operator.settings = replace(operator.settings, metrics_from=spaces)
+        operator.turn(KEY)
+        opened = world.api.objects[place]["spec"]["ingress"]
+        assert (opened != closed) is (spaces is not None)
+        assert "monitoring" in json.dumps(opened) or spaces is None
+        assert {name: world.pod(name) for name in world.names("pods")} == pods
 
 
 def test_a_server_is_asked_once_for_each_life_of_its_container(world: World):
