@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from millrace import checked
 from millrace.errors import ExitCode
@@ -191,6 +192,8 @@ def test_words_are_counted_exactly_while_every_kind_of_pod_is_killed(world: Worl
     world.propose(servers, ackers)
     world.feed(2_000, "third.txt")
     until(lambda: world.judge()["equal"], "all words are counted", RUN_S)
+    # The record's, so that this driver's are those of the whole history.
+    assert metrics(driver)["millrace_roots_sealed_total"] == 8_000
 
     token = world.inbox.ask(Request(Ask.STOP))
     assert driver.wait(WAIT_S) == ExitCode.INTERRUPTED
@@ -215,9 +218,20 @@ def test_a_driver_ends_behind_what_is_sealed_when_its_pod_is_deleted(world: Worl
     world.propose(servers, ackers)
     driver = world.driver(1)
     until(lambda: (world.data / "counts").exists() and world.judge()["equal"], "counts", RUN_S)
+    told, judged = metrics(driver), metrics(ackers[0])
+    assert told["millrace_roots_sealed_total"] == 500
+    assert judged["millrace_acker_roots_judged_total"] >= 500
+    assert judged["millrace_acker_slices_owned"] > 0
+    assert judged["millrace_acker_entries_total"] >= 500
     assert driver.end() == ExitCode.INTERRUPTED
     assert world.journal.status().state == "asked"
     assert world.judge()["repeated"] == 0
+
+
+def metrics(pod: Pod) -> dict[str, float]:
+    """What has no labels."""
+    families = text_string_to_metric_families(pod.until(pods.METRICS_PATH) + "\n")
+    return {one.name: one.value for family in families for one in family.samples if not one.labels}
 
 
 PODS = "/api/v1/namespaces/default/pods"
