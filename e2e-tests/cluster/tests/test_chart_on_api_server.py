@@ -380,6 +380,24 @@ def test_definitions_are_brought_up_to_date_as_the_document_says(
     shell.script(block("Removing", "uninstall"))
 
 
+def test_a_release_of_a_chart_that_had_fewer_values_is_upgraded_as_the_document_says(
+    shell: Shell, unchanged: None, tmp_path: Path
+):
+    older = tmp_path / "millrace"
+    shutil.copytree(CHART, older, ignore=shutil.ignore_patterns("templates", "*.schema.json"))
+    (older / "values.yaml").write_text("log: {level: INFO}\n")
+    told = ("--namespace", SYSTEM, "--set", "log.level=DEBUG")
+    shell.must("helm", "install", "millrace", str(older), *told)
+    _, upgrade = block("Upgrading", "show crds").splitlines()
+    # No pod of it runs here.
+    shell.script(upgrade.replace(" --wait", ""))
+    deployment = json.loads(
+        shell.must("kubectl", "-n", SYSTEM, "get", "deployment", "millrace", "-o", "json")
+    )
+    assert "--log-level=DEBUG" in arguments(deployment)
+    shell.script(block("Removing", "uninstall"))
+
+
 # -- its rights
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from hand_clock import HandClock
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from millrace.errors import MillraceError
@@ -29,17 +30,6 @@ from millrace_operator.kube.objects import RefusedError, StaleError
 from millrace_operator.kube.observing import Key
 
 WORDS = Key("jobs", "words")
-
-
-@dataclass
-class HandClock:
-    time_s: float = 1000.0
-
-    def now_s(self) -> float:
-        return self.time_s
-
-    def monotonic_s(self) -> float:
-        return self.time_s
 
 
 @dataclass
