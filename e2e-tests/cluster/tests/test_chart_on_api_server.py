@@ -440,6 +440,9 @@ class Running:
 
 
 SPEC = {
+    "volumes": [
+        {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "words"}}
+    ],
     "sources": [{"name": "numbers", "generator": {"count": 10}}],
     "sinks": [{"name": "out", "inputs": [{"from": "numbers"}], "files": {"path": "out"}}],
 }

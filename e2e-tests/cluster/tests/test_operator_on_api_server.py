@@ -46,6 +46,9 @@ Json = Mapping[str, Any]
 SPEC: dict[str, Any] = {
     "ackers": {"replicas": 2},
     "stateServers": {"replicas": 2, "copies": 2},
+    "volumes": [
+        {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "words"}}
+    ],
     "sources": [{"name": "lines", "files": {"path": "texts", "watch": False}}],
     "processors": [{"name": "split", "function": "words:split", "inputs": [{"from": "lines"}]}],
     "sinks": [{"name": "out", "inputs": [{"from": "split"}], "files": {"path": "out"}}],

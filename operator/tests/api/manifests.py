@@ -18,6 +18,24 @@ WORDS: dict[str, Any] = {
     "kind": "StreamTopology",
     "metadata": {"name": "words", "namespace": "default"},
     "spec": {
+        "volumes": [
+            {
+                "name": "data",
+                "mountPath": "/data",
+                "subPath": "words/in",
+                "persistentVolumeClaim": {"claimName": "shared.words"},
+            }
+        ],
+        "pods": {
+            "executors": {
+                "resources": {"requests": {"cpu": 2}, "limits": {"memory": "2.5Gi"}},
+                "nodeSelector": {"example.com/disk": "fast"},
+                "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoExecute"}],
+                "priorityClassName": "low",
+                "labels": {"team": "words"},
+                "annotations": {"example.com/note": "any text, at all"},
+            }
+        },
         "ackers": {"replicas": 3},
         "stateServers": {"replicas": 4, "copies": 2},
         "sources": [{"name": "lines", "files": {"path": "texts", "watch": False}}],
@@ -61,6 +79,46 @@ def _processor(spec: Spec, number: int, **what: Any) -> None:
     spec["processors"][number].update(what)
 
 
+PODS = ("driver", "executors", "ackers", "stateServers")
+
+
+def _volume(spec: Spec, name: str = "more", **what: Any) -> None:
+    spec["volumes"].append({"name": name, "mountPath": f"/{name}", **what})
+
+
+def _tolerating(pod: str, **toleration: Any) -> Callable[[Spec], Any]:
+    return lambda s: s.update(pods={pod: {"tolerations": [toleration]}})
+
+
+def _for_each_pod() -> tuple[Broken, ...]:
+    """What rules of pods refuse, once for each pod: the schema has them four times."""
+    made: list[Broken] = []
+    for pod in PODS:
+        path = f"spec.pods.{pod}"
+        first = f"{path}.tolerations[0]"
+        made += [
+            Broken(f"a toleration of nothing: {pod}", _tolerating(pod, value="a"), first),
+            Broken(
+                f"Exists with a value: {pod}",
+                _tolerating(pod, key="a", operator="Exists", value="b"),
+                first,
+            ),
+            Broken(
+                f"seconds without NoExecute: {pod}",
+                _tolerating(pod, key="a", tolerationSeconds=3),
+                f"{first}.tolerationSeconds",
+            ),
+            Broken(
+                f"memory requested apart: {pod}",
+                lambda s, pod=pod: s.update(
+                    pods={pod: {"resources": {"requests": {"memory": "1Gi"}}}}
+                ),
+                f"{path}.resources.requests",
+            ),
+        ]
+    return tuple(made)
+
+
 BY_SCHEMA = (
     Broken("no sources", lambda s: s.pop("sources"), "spec"),
     Broken("sources empty", lambda s: s.update(sources=[]), "spec.sources"),
@@ -90,6 +148,28 @@ BY_SCHEMA = (
         "no code", lambda s: _processor(s, 0, function="words.split"), "spec.processors[0].function"
     ),
     Broken(
+        "no quantity",
+        lambda s: s.update(pods={"ackers": {"resources": {"limits": {"memory": "1 GB"}}}}),
+        "spec.pods.ackers.resources.limits.memory",
+    ),
+    Broken(
+        "a volume at no place",
+        lambda s: _volume(s, mountPath="data", emptyDir={}),
+        "spec.volumes[1].mountPath",
+    ),
+    Broken(
+        "a Secret without its key",
+        lambda s: _sink(
+            s,
+            redis={
+                "url": "redis://r",
+                "key": "k:{word}",
+                "password": {"secretRef": {"name": "r"}},
+            },
+        ),
+        "spec.sinks[0].redis.password.secretRef",
+    ),
+    Broken(
         "no percentage",
         lambda s: s.update(deadLetters={"maxShare": "50"}),
         "spec.deadLetters.maxShare",
@@ -105,6 +185,11 @@ BY_SCHEMA = (
 """Refused by types, bounds and patterns."""
 
 BY_KEYS = (
+    Broken(
+        "two volumes of a name",
+        lambda s: _volume(s, name="data", mountPath="/d", emptyDir={}),
+        "spec.volumes[1]",
+    ),
     Broken(
         "two sources of a name", lambda s: s["sources"].append(s["sources"][0]), "spec.sources[1]"
     ),
@@ -250,6 +335,18 @@ BY_RULES = (
         lambda s: s.update(code={"path": "src", "image": "app:1"}),
         "spec.code",
     ),
+    Broken("a volume of no kind", lambda s: _volume(s, readOnly=True), "spec.volumes[1]"),
+    Broken(
+        "a volume of two kinds",
+        lambda s: _volume(s, emptyDir={}, configMap={"name": "c"}),
+        "spec.volumes[1]",
+    ),
+    Broken(
+        "two volumes at one place",
+        lambda s: _volume(s, mountPath="/data", emptyDir={}),
+        "spec.volumes",
+    ),
+    *_for_each_pod(),
 )
 """Refused by a rule in CEL."""
 
@@ -308,6 +405,33 @@ OPERATOR_ALONE = (
         "a key twice",
         lambda s: _processor(s, 0, inputs=[{"from": "lines", "key": ["value", "value"]}]),
         "spec.processors[0].inputs[0].key",
+    ),
+    Broken(
+        "a volume over our own folders",
+        lambda s: _volume(s, mountPath="/etc/millrace/x", emptyDir={}),
+        "spec.volumes[1].mountPath",
+    ),
+    Broken(
+        "a label of ours",
+        lambda s: s.update(pods={"driver": {"labels": {"millrace.dev/topology": "x"}}}),
+        "spec.pods.driver.labels[millrace.dev/topology]",
+    ),
+    Broken(
+        "more requested than is limited",
+        lambda s: s.update(
+            pods={"ackers": {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "500m"}}}}
+        ),
+        "spec.pods.ackers.resources.requests.cpu",
+    ),
+    Broken(
+        "no memory beside the heap",
+        lambda s: s.update(pods={"driver": {"resources": {"limits": {"memory": "1Gi"}}}}),
+        "spec.pods.driver.resources.limits.memory",
+    ),
+    Broken(
+        "a reference to no Secret",
+        lambda s: _sink(s, custom={"class": "w:S", "options": {"key": {"secretRef": {"name": 1}}}}),
+        "spec.sinks[0].custom.options.key",
     ),
     Broken("longer than a year", lambda s: s.update(tupleTimeout="9000h"), "spec.tupleTimeout"),
     Broken("a duration of nothing", lambda s: s.update(tupleTimeout="0s"), "spec.tupleTimeout"),

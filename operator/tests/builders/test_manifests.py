@@ -16,10 +16,12 @@ from millrace.homes import pods as names
 from millrace.homes.accepted import accept
 from millrace.homes.settings import DriverSettings
 from millrace.topology.model import StreamTopology
+from millrace.topology.pods import PodSettings
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.access import access
+from millrace_operator.builders.asked import asked
 from millrace_operator.builders.documents import accepted_map, driver_map, secrets
-from millrace_operator.builders.naming import Owner, selector_text
+from millrace_operator.builders.naming import FINGERPRINT, Owner, selector_text
 from millrace_operator.builders.network import budgets, policies, services
 from millrace_operator.builders.pods import acker_pod, driver_pod, state_server_pod
 
@@ -58,20 +60,73 @@ def executor(**spec: Any) -> dict[str, Any]:
     return yaml.safe_load(data["executor.yaml"])
 
 
-def pods() -> list[dict[str, Any]]:
-    coded = topology(code={"configMap": "modules"})
+ASKED: dict[str, Any] = {
+    "resources": {"requests": {"cpu": "3"}, "limits": {"memory": "8Gi", "example.com/gpu": 1}},
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
+    "priorityClassName": "low",
+    "labels": {"team": "words", "spark": "x"},
+    "annotations": {"example.com/note": "ours"},
+}
+EVERYTHING: dict[str, Any] = {
+    "code": {"configMap": "modules"},
+    "volumes": [
+        {
+            "name": "data",
+            "mountPath": "/data",
+            "subPath": "words",
+            "persistentVolumeClaim": {"claimName": "shared"},
+        },
+        {"name": "ro", "mountPath": "/ro", "readOnly": True, "emptyDir": {}},
+        {
+            "name": "scratch",
+            "mountPath": "/s",
+            "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"},
+        },
+        {"name": "tables", "mountPath": "/tables", "configMap": {"name": "tables"}},
+        {"name": "secret", "mountPath": "/certs", "secret": {"secretName": "certs"}},
+    ],
+    "pods": dict.fromkeys(("driver", "executors", "ackers", "stateServers"), ASKED),
+    "sources": [
+        {
+            "name": "lines",
+            "custom": {
+                "class": "words:Lines",
+                "options": {"tokens": [{"secretRef": {"name": "api", "key": "token"}}]},
+            },
+        }
+    ],
+    "sinks": [
+        {
+            "name": "out",
+            "inputs": [{"from": "lines"}],
+            "redis": {
+                "url": "redis://store:6379",
+                "mode": "stream",
+                "stream": "s",
+                "password": {"secretRef": {"name": "store", "key": "password"}},
+            },
+        }
+    ],
+}
+"""All that a topology can ask of its pods."""
+
+
+def pods(**spec: Any) -> list[dict[str, Any]]:
+    coded = topology(**(spec or {"code": {"configMap": "modules"}}))
+    plain = topology(**spec)
     return [
-        state_server_pod(OWNER, SETTINGS, topology(), 0),
-        acker_pod(OWNER, SETTINGS, 1),
+        state_server_pod(OWNER, SETTINGS, plain, 0),
+        acker_pod(OWNER, SETTINGS, plain, 1),
         driver_pod(OWNER, SETTINGS, coded, 2, "f"),
     ]
 
 
-def all_pods() -> list[dict[str, Any]]:
+def all_pods(**spec: Any) -> list[dict[str, Any]]:
     """Those that Spark makes among them, complete as Spark would make them."""
-    made = executor(code={"configMap": "modules"})
+    made = executor(**(spec or {"code": {"configMap": "modules"}}))
     made["metadata"]["name"] = "words-driver-2-exec-1"
-    return [*pods(), made]
+    return [*pods(**spec), made]
 
 
 def children() -> list[dict[str, Any]]:
@@ -92,7 +147,9 @@ def named(manifests: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any
     return {m["metadata"]["name"]: m for m in manifests if m["kind"] == kind}
 
 
-@pytest.mark.parametrize("pod", all_pods(), ids=lambda pod: pod["metadata"]["name"])
+@pytest.mark.parametrize(
+    "pod", [*all_pods(), *all_pods(**EVERYTHING)], ids=lambda pod: pod["metadata"]["name"]
+)
 def test_pods_pass_the_restricted_standard(pod: dict[str, Any]):
     assert violations(pod) == []
     (container,) = pod["spec"]["containers"]
@@ -355,6 +412,7 @@ def test_pods_are_as_their_contract_says(pod: dict[str, Any]):
     given = {e["name"] for e in container["env"]}
     wanted = {*names.DOWNWARD, names.TOPOLOGY, names.UID}
     wanted |= {names.IMAGE, names.IMAGE_PULL_POLICY} if role is names.Role.DRIVER else set()
+    wanted |= {names.SECRETS} if role is names.Role.DRIVER else set()
     wanted |= {names.MAX_MEMORY} if role is names.Role.STATE_SERVER else set()
     assert given == wanted
     probes = (container["readinessProbe"], container["livenessProbe"])
@@ -367,6 +425,120 @@ def test_pods_are_as_their_contract_says(pod: dict[str, Any]):
     folders = {m["mountPath"] for m in container["volumeMounts"]}
     assert {names.SECRET_FOLDER, names.WORK_FOLDER, names.SCRATCH_FOLDER} <= folders
     assert (names.CONFIG_FOLDER in folders) == (role is names.Role.DRIVER)
+
+
+@pytest.mark.parametrize("pod", all_pods(**EVERYTHING), ids=lambda pod: pod["metadata"]["name"])
+def test_pods_get_what_the_topology_asks_for(pod: dict[str, Any]):
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "3", "memory": "8Gi"},
+        "limits": {"memory": "8Gi", "example.com/gpu": "1"},
+    }
+    assert pod["spec"]["nodeSelector"] == {"disk": "fast"}
+    (toleration,) = pod["spec"]["tolerations"]
+    assert toleration == {"key": "spot", "operator": "Exists", "effect": "NoSchedule"}
+    assert pod["spec"]["priorityClassName"] == "low"
+    assert (
+        pod["metadata"]["labels"].items()
+        >= {"team": "words", names.TOPOLOGY_LABEL: "words"}.items()
+    )
+    assert pod["metadata"]["annotations"]["example.com/note"] == "ours"
+
+
+def test_what_a_topology_does_not_ask_for_is_as_it_was():
+    for pod in all_pods():
+        assert not {"nodeSelector", "tolerations", "priorityClassName"} & set(pod["spec"])
+        (container,) = pod["spec"]["containers"]
+        assert set(container["resources"]["limits"]) == {"memory"}
+    (state, acker, driver) = pods()
+    assert FINGERPRINT in driver["metadata"]["annotations"]
+    assert all("annotations" not in pod["metadata"] for pod in (state, acker))
+
+
+def test_no_label_of_a_topology_takes_the_place_of_ours():
+    """The checks refuse it; pods are found by these labels."""
+    pod = {"metadata": {"labels": {"mine": "1"}}, "spec": copy.deepcopy(pods()[0]["spec"])}
+    made = asked(pod, PodSettings(labels={"mine": "2", "more": "3"}))
+    assert made["metadata"]["labels"] == {"mine": "1", "more": "3"}
+
+
+def test_a_limit_of_cpu_bounds_what_is_requested():
+    limits = {"limits": {"cpu": "50m"}}
+    pod = acker_pod(OWNER, SETTINGS, topology(pods={"ackers": {"resources": limits}}), 0)
+    resources = pod["spec"]["containers"][0]["resources"]
+    assert (resources["requests"]["cpu"], resources["limits"]["cpu"]) == ("50m", "50m")
+
+
+def test_data_of_a_state_server_fits_the_memory_of_its_pod():
+    limits = {"resources": {"limits": {"memory": "4Gi"}}}
+    pod = state_server_pod(OWNER, SETTINGS, topology(pods={"stateServers": limits}), 0)
+    (container,) = pod["spec"]["containers"]
+    (most,) = [v["value"] for v in container["env"] if v["name"] == names.MAX_MEMORY]
+    assert int(most) == 3 << 30
+    assert container["resources"]["limits"]["memory"] == "4Gi"
+
+
+def mounts(pod: dict[str, Any]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Volume and mount by the place in the pod."""
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert len(volumes) == len(pod["spec"]["volumes"])
+    found = pod["spec"]["containers"][0]["volumeMounts"]
+    assert len({one["mountPath"] for one in found}) == len(found)
+    return {one["mountPath"]: (volumes[one["name"]], one) for one in found}
+
+
+def test_volumes_are_the_same_in_the_driver_and_in_executors_and_nowhere_else():
+    state, acker, driver, executors = all_pods(**EVERYTHING)
+    wanted = {"/data", "/ro", "/s", "/tables", "/certs"}
+    for pod in (state, acker):
+        assert not wanted & set(mounts(pod))
+    found = mounts(driver)
+    for place in wanted:
+        assert found[place] == mounts(executors)[place]
+    data, at = found["/data"]
+    assert data["persistentVolumeClaim"] == {"claimName": "shared"}
+    assert (at["subPath"], at["readOnly"]) == ("words", False)
+    assert found["/s"][0]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
+    assert found["/tables"][0]["configMap"] == {"name": "tables"}
+    assert found["/certs"][0]["secret"] == {"secretName": "certs"}
+    written = {place for place in wanted if not found[place][1]["readOnly"]}
+    assert written == {"/data", "/s"}
+
+
+def test_pods_that_run_sources_and_sinks_have_the_keys_that_they_refer_to():
+    state, acker, driver, executors = all_pods(**EVERYTHING)
+    for pod in (driver, executors):
+        found = mounts(pod)
+        for name, key in (("api", "token"), ("store", "password")):
+            volume, at = found[f"{names.SECRETS_FOLDER}/{name}"]
+            assert volume["secret"] == {
+                "secretName": name,
+                "defaultMode": 0o440,
+                "optional": True,
+                "items": [{"key": key, "path": key}],
+            }
+            assert at["readOnly"] is True
+        given = {e["name"]: e.get("value") for e in pod["spec"]["containers"][0]["env"]}
+        assert given[names.SECRETS] == names.SECRETS_FOLDER
+    for pod in (state, acker):
+        assert not any(place.startswith(names.SECRETS_FOLDER) for place in mounts(pod))
+
+
+def test_a_driver_has_the_secrets_of_sinks_that_are_gone():
+    """What is sealed may have to be shown there."""
+    before = accept(None, accepted(topology(**EVERYTHING)).topology)
+    files = {"name": "texts", "inputs": [{"from": "lines"}], "files": {"path": "out"}}
+    other = topology(sinks=[files])
+    after = accept(before, accepted(other).topology)
+    pod = driver_pod(OWNER, SETTINGS, other, 3, "f", after.retired)
+    assert f"{names.SECRETS_FOLDER}/store" in mounts(pod)
+    assert f"{names.SECRETS_FOLDER}/api" not in mounts(pod)
+
+
+def test_a_reference_is_all_that_a_driver_is_told_of_a_secret():
+    document = checked.decode(told(topology(**EVERYTHING))["data"]["topology.json"])
+    redis = document["spec"]["sinks"][0]["redis"]
+    assert redis["password"] == {"secretRef": {"name": "store", "key": "password"}}
 
 
 def test_selectors_as_text():

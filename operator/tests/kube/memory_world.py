@@ -26,6 +26,9 @@ SETTINGS = OperatorSettings("runtime:1", "state:1", "millrace-system")
 SPEC: Json = {
     "ackers": {"replicas": 2},
     "stateServers": {"replicas": 3, "copies": 2},
+    "volumes": [
+        {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": "words"}}
+    ],
     "sources": [{"name": "lines", "files": {"path": "texts", "watch": False}}],
     "processors": [{"name": "split", "function": "words:split", "inputs": [{"from": "lines"}]}],
     "sinks": [{"name": "out", "inputs": [{"from": "split"}], "files": {"path": "out"}}],

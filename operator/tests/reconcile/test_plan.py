@@ -28,6 +28,18 @@ def settled(**spec: Any) -> Cluster:
     return cluster
 
 
+def claim(name: str) -> dict[str, Any]:
+    return {"name": "data", "mountPath": "/data", "persistentVolumeClaim": {"claimName": name}}
+
+
+SCRATCH: dict[str, Any] = {"name": "scratch", "mountPath": "/scratch", "emptyDir": {}}
+GENERATED: dict[str, Any] = {
+    "sources": [{"name": "numbers", "generator": {}}],
+    "processors": [],
+    "sinks": [{"name": "more", "inputs": [{"from": "numbers"}], "custom": {"class": "words:Sink"}}],
+}
+
+
 def conditions(cluster: Cluster) -> dict[str, tuple[str, str]]:
     return {c.type: (c.status.value, c.reason) for c in cluster.status.conditions}
 
@@ -312,6 +324,57 @@ CASES = [
         ["event EditedInPlace", "warning StateServersKeepMemory"],
     ),
     Case(
+        "other places for ackers: for pods that are made from now on",
+        lambda c: c.edit(pods={"ackers": {"nodeSelector": {"disk": "fast"}}}),
+        ["apply ConfigMap words-accepted"],
+        ["event EditedInPlace", "warning PodsKeepSettings"],
+    ),
+    Case(
+        "other memory for pods of state servers",
+        lambda c: c.edit(pods={"stateServers": {"resources": {"limits": {"memory": "4Gi"}}}}),
+        ["apply ConfigMap words-accepted"],
+        ["event EditedInPlace", "warning PodsKeepSettings"],
+    ),
+    *(
+        Case(
+            f"other places for the {pod}",
+            lambda c, pod=pod: c.edit(pods={pod: {"nodeSelector": {"disk": "fast"}}}),
+            ["apply ConfigMap words-accepted", "delete words-driver-1"],
+            ["event EditedWithRestart"],
+        )
+        for pod in ("driver", "executors")
+    ),
+    Case(
+        "one volume more",
+        lambda c: c.edit(volumes=[*SPEC["volumes"], SCRATCH]),
+        ["apply ConfigMap words-accepted", "delete words-driver-1"],
+        ["event EditedWithRestart"],
+    ),
+    Case(
+        "files that would lie on another claim",
+        lambda c: c.edit(volumes=[claim("others")]),
+        [],
+        ["warning EditRefused"],
+    ),
+    Case(
+        "files that would lie in another folder of the claim",
+        lambda c: c.edit(volumes=[{**claim("words"), "subPath": "new"}]),
+        [],
+        ["warning EditRefused"],
+    ),
+    Case(
+        "a sink that goes with its volume: what is sealed is shown there first",
+        lambda c: c.edit(volumes=[{**SCRATCH, "mountPath": "/data"}], **GENERATED),
+        [],
+        ["warning EditRefused"],
+    ),
+    Case(
+        "files without a volume",
+        lambda c: c.edit(volumes=[]),
+        [],
+        ["warning InvalidTopology"],
+    ),
+    Case(
         "another graph",
         lambda c: c.edit(parallelism=5),
         ["apply ConfigMap words-accepted", "delete words-driver-1"],
@@ -571,6 +634,66 @@ def test_a_refused_edit_changes_nothing_until_it_is_taken_back():
     cluster.settle()
     assert conditions(cluster)["Stalled"][0] == "False"
     assert cluster.status.driver.number == 1
+
+
+def test_files_that_move_are_refused_by_name_and_a_sink_goes_before_its_volume():
+    cluster = settled()
+    cluster.edit(volumes=[claim("others")])
+    cluster.settle()
+    for said in ("words:texts", "others:texts", "source 'lines'", "words:out", "sink 'out'"):
+        assert said in cluster.status.message
+    assert cluster.status.driver.number == 1
+    # The same place by another way is no move.
+    cluster.edit(
+        volumes=[
+            {**claim("words"), "mountPath": "/data/texts", "subPath": "texts", "name": "in"},
+            claim("words"),
+        ]
+    )
+    cluster.settle()
+    assert conditions(cluster)["Stalled"][0] == "False"
+    cluster.edit(**GENERATED)
+    cluster.settle()
+    cluster.edit(volumes=[SCRATCH])
+    cluster.settle()
+    assert conditions(cluster)["Stalled"][0] == "False"
+
+
+@pytest.mark.parametrize(
+    ("volume", "said"),
+    [
+        (None, "lies on no volume in pods (/data/texts)"),
+        ({**SCRATCH, "mountPath": "/data"}, "lies on volume 'scratch', which is no claim"),
+        (
+            {"name": "m", "mountPath": "/data/out", "configMap": {"name": "c"}},
+            "lies on no volume in pods (/data/texts)",
+        ),
+        ({**claim("words"), "readOnly": True}, "on volume 'data', which is readOnly (/data/out)"),
+    ],
+)
+def test_files_that_would_go_with_their_pod_begin_nothing(volume: Any, said: str):
+    cluster = Cluster()
+    cluster.spec["volumes"] = [volume] if volume is not None else []
+    cluster.settle()
+    assert cluster.pods == {}
+    assert conditions(cluster)["Stalled"] == ("True", "InvalidTopology")
+    assert said in cluster.status.message
+    assert "persistentVolumeClaim" in cluster.status.message
+
+
+def test_what_is_read_may_come_with_the_image_or_a_config_map():
+    for path, volumes in (
+        ("/opt/millrace/examples/wordcount/texts", [claim("words")]),
+        (
+            "/texts",
+            [claim("words"), {"name": "t", "mountPath": "/texts", "configMap": {"name": "t"}}],
+        ),
+    ):
+        cluster = Cluster()
+        cluster.spec["volumes"] = volumes
+        cluster.spec["sources"] = [{"name": "lines", "files": {"path": path}}]
+        cluster.settle()
+        assert conditions(cluster)["Ready"][0] == "True"
 
 
 def test_what_was_never_a_topology_begins_nothing():

@@ -117,8 +117,11 @@ def hidden(value: Any, name: str = "", depth: int = 0) -> Any:
     return shown_value(value) if isinstance(value, str) else value
 
 
-def redis_fault(address: str) -> str | None:
-    """What is wrong with the address of a Redis-protocol server, without a word of it."""
+def redis_fault(address: str, *, apart: bool = False) -> str | None:
+    """What is wrong with the address of a Redis-protocol server, without a word of it.
+
+    ``apart``: the password stands elsewhere, so that the address may have none.
+    """
     found = _SCHEME.match(address)
     if found is None or found[1] not in (*_REDIS, "unix") or address[:1].isspace():
         return "is no Redis address"
@@ -136,7 +139,10 @@ def redis_fault(address: str) -> str | None:
         return "is an address whose host or port cannot be read"
     if parts.scheme != "unix" and not _DATABASE.fullmatch(parts.path or "/"):
         return "is an address whose database is no number"
-    if parts.username and parts.password is None and "password" not in options:
+    secret = parts.password is not None or "password" in options
+    if apart and secret:
+        return "is an address with a password, beside the one that is declared apart"
+    if parts.username and not secret and not apart:
         return "is an address with a user and no password"
     if not all(option in _OPTIONS or _SSL_OPTION.fullmatch(option) for option in options):
         return "is an address with an option that is not known"

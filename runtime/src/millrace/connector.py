@@ -5,6 +5,9 @@ Values cross process boundaries; the class is imported where it runs, by its nam
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
@@ -13,6 +16,8 @@ from millrace.errors import MillraceError, error_text
 from millrace.loading import LoadError, load_named
 from millrace.topology.kinds.base import Connector
 from millrace.topology.kinds.registry import SINKS, SOURCES
+from millrace.topology.problems import FieldPath, format_path
+from millrace.topology.secretrefs import FOLDER_VARIABLE, SecretRef, resolved, variable_of
 
 
 class Declared(Protocol):
@@ -77,3 +82,59 @@ def class_of(
         derive = "derive it from that" if not spec.target else remedy
         raise failure(f"{what} is no class derived from {whole}; {derive}")
     return found
+
+
+def options_of(
+    spec: ConnectorSpec,
+    role: str,
+    failure: type[MillraceError],
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The options of its class, with the values of Secrets, which are read now.
+
+    They are for the source or sink alone: never log or keep them. Raises ``failure``, without a
+    word of a value, where one cannot be read.
+    """
+    given = os.environ if environment is None else environment
+
+    def value_of(path: FieldPath, ref: SecretRef) -> str:
+        field = format_path(path)
+        what = f"{role} {spec.name!r}: {field}: key {ref.key!r} of Secret {ref.name!r}"
+        folder = given.get(FOLDER_VARIABLE)
+        if folder is None:
+            return _from_environment(given, ref, what, failure)
+        return _from_folder(Path(folder), ref, what, failure)
+
+    options: dict[str, Any] = resolved(json.loads(spec.options), value_of)
+    return options
+
+
+def _from_environment(
+    given: Mapping[str, str], ref: SecretRef, what: str, failure: type[MillraceError]
+) -> str:
+    variable = variable_of(ref)
+    value = given.get(variable, "")
+    if not value:
+        raise failure(
+            f"{what} is read from the environment variable {variable} on one machine, which is "
+            "missing or empty; set it"
+        )
+    return value
+
+
+def _from_folder(folder: Path, ref: SecretRef, what: str, failure: type[MillraceError]) -> str:
+    file = folder / ref.name / ref.key
+    mend = "create it in the topology's namespace, then change spec.restartNonce"
+    try:
+        # What is written with echo ends a line, and no password does.
+        value = file.read_text(encoding="utf-8").removesuffix("\n")
+    except FileNotFoundError:
+        raise failure(f"{what} does not exist ({file}); {mend}") from None
+    except OSError as error:
+        raise failure(f"{what} cannot be read ({file}: {error.strerror}); {mend}") from None
+    except UnicodeDecodeError:
+        # The error would hold the bytes.
+        raise failure(f"{what} is no UTF-8 text; write a text into it") from None
+    if not value:
+        raise failure(f"{what} is empty; write a value into it")
+    return value

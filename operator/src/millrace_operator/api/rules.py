@@ -16,6 +16,7 @@ from typing import Any
 
 from millrace.topology.kinds.registry import PROCESSORS, SINKS, SOURCES
 from millrace.topology.parts import Guarantee
+from millrace.topology.pods import VOLUME_KINDS, Pods
 
 Schema = dict[str, Any]
 
@@ -24,6 +25,10 @@ MOST_PROCESSORS = 100
 MOST_SINKS = 50
 MOST_INPUTS = 16
 MOST_COLUMNS = 100
+MOST_VOLUMES = 16
+MOST_TOLERATIONS = 16
+MOST_RESOURCES = 16
+MOST_LABELS = 32
 LONGEST_URL = 2_048
 
 _KEYWORDS = frozenset(
@@ -217,6 +222,46 @@ _REDIS_SINK = Rule(
     "mode hash takes key and no stream, mode stream takes stream and no key",
 )
 
+_VOLUMES = Rule(
+    "self.all(v, self.exists_one(w, w.mountPath == v.mountPath))",
+    "two volumes have one mountPath; mount them at places of their own",
+    "FieldValueDuplicate",
+)
+
+_TOLERATION = (
+    Rule(
+        "self.operator == 'Equal' ? has(self.key) : !has(self.value)",
+        "Equal needs a key, and Exists looks at no value",
+    ),
+    Rule(
+        "!has(self.tolerationSeconds) || (has(self.effect) && self.effect == 'NoExecute')",
+        "tolerationSeconds go with the effect NoExecute alone",
+        field="tolerationSeconds",
+    ),
+)
+
+_RESOURCES = Rule(
+    "!has(self.requests) || !('memory' in self.requests)",
+    "memory is requested as much as it is limited: write it below limits alone",
+    field="requests",
+)
+
+
+def _pods() -> dict[str, Schema]:
+    """The same for each kind of pod."""
+    made: dict[str, Schema] = {}
+    for field in Pods.model_fields.values():
+        path = f"spec.pods.{field.alias}"
+        made[f"{path}.resources"] = validations(_RESOURCES)
+        for name in ("requests", "limits"):
+            made[f"{path}.resources.{name}"] = {"maxProperties": MOST_RESOURCES}
+        for name in ("nodeSelector", "labels", "annotations"):
+            made[f"{path}.{name}"] = {"maxProperties": MOST_LABELS}
+        made[f"{path}.tolerations"] = {"maxItems": MOST_TOLERATIONS}
+        made[f"{path}.tolerations[]"] = validations(*_TOLERATION)
+    return made
+
+
 _FIXED_GROUPS = Rule(
     "self == oldSelf",
     "keyGroups cannot be changed: state is cut into key groups and cannot be cut anew",
@@ -232,6 +277,9 @@ TOPOLOGY: dict[str, Schema] = {
     "spec.stateServers.url": {"maxLength": LONGEST_URL},
     "spec.keyGroups": validations(_FIXED_GROUPS),
     "spec.code": validations(_CODE),
+    "spec.volumes": {**named_list("name", MOST_VOLUMES), **validations(_VOLUMES)},
+    "spec.volumes[]": validations(_one_kind(VOLUME_KINDS)),
+    **_pods(),
     "spec.sources": named_list("name", MOST_SOURCES),
     "spec.sources[]": validations(_one_kind(SOURCES.names)),
     "spec.sources[].files": validations(_FILES_SOURCE),

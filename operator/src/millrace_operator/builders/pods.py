@@ -11,18 +11,18 @@ import math
 from collections.abc import Sequence
 
 from millrace.homes import pods as names
+from millrace.homes.accepted import Retired
 from millrace.homes.pods import Role
 from millrace.topology.model import StreamTopology
-from millrace.topology.scalars import memory_bytes
+from millrace.topology.pods import MEMORY, STATE_DATA_SHARE
+from millrace.topology.scalars import memory_bytes, quantity_bytes
 from millrace_operator.api.settings import OperatorSettings, Quantity
+from millrace_operator.builders.asked import asked, mount, mount_secrets, mount_volumes
 from millrace_operator.builders.naming import FINGERPRINT, Manifest, Owner
 
 _LEAST_OVERHEAD_MI = 384
 _OVERHEAD = 0.4
 """Of the heap: Python beside the JVM, as Spark reckons on Kubernetes."""
-
-_DATA_SHARE = 0.75
-"""Of a state server's memory; the rest is for the rewriting of its file."""
 
 
 def state_server_pod(
@@ -30,7 +30,7 @@ def state_server_pod(
 ) -> Manifest:
     """State server ``index``: its file lives as long as the pod."""
     role, most = Role.STATE_SERVER, data_bytes(settings, topology)
-    size = Quantity(settings.state_server.cpu, math.ceil(most / _DATA_SHARE / (1 << 20)))
+    size = Quantity(settings.state_server.cpu, math.ceil(most / STATE_DATA_SHARE / (1 << 20)))
     container = _container(owner, settings, role, settings.state_image, size)
     container["env"].append(_variable(names.MAX_MEMORY, str(most)))
     container["ports"] = _ports(state=names.STATE_PORT, health=names.HEALTH_PORT)
@@ -43,19 +43,25 @@ def state_server_pod(
     ]
     spec["automountServiceAccountToken"] = False
     spec["topologySpreadConstraints"] = [_spread(owner, role)]
-    return owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec})
+    made = owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec})
+    return asked(made, topology.spec.pods.state_servers)
 
 
 def data_bytes(settings: OperatorSettings, topology: StreamTopology) -> int:
-    """The most that a state server's data may take: what the topology says, or what the operator
-    gives a server without a word."""
-    asked = topology.spec.state_servers.memory
-    if asked is not None:
-        return memory_bytes(asked)
-    return int(settings.state_server.memory_mi * _DATA_SHARE) << 20
+    """The most that a state server's data may take: what the topology says of it or of the pod, or
+    what the operator gives a server without a word."""
+    said = topology.spec.state_servers.memory
+    if said is not None:
+        return memory_bytes(said)
+    limit = topology.spec.pods.state_servers.resources.limits.get(MEMORY)
+    if limit is not None:
+        return int(quantity_bytes(limit) * STATE_DATA_SHARE)
+    return int(settings.state_server.memory_mi * STATE_DATA_SHARE) << 20
 
 
-def acker_pod(owner: Owner, settings: OperatorSettings, index: int) -> Manifest:
+def acker_pod(
+    owner: Owner, settings: OperatorSettings, topology: StreamTopology, index: int
+) -> Manifest:
     """Acker ``index``: it holds nothing that the ack log does not."""
     role = Role.ACKER
     container = _container(owner, settings, role, settings.runtime_image, settings.acker)
@@ -63,7 +69,8 @@ def acker_pod(owner: Owner, settings: OperatorSettings, index: int) -> Manifest:
     spec = _spec(owner, settings, role, container, [names.PASSWORD_KEY])
     spec["serviceAccountName"] = owner.child("acker")
     spec["topologySpreadConstraints"] = [_spread(owner, role)]
-    return owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec})
+    made = owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec})
+    return asked(made, topology.spec.pods.ackers)
 
 
 def driver_pod(
@@ -72,8 +79,10 @@ def driver_pod(
     topology: StreamTopology,
     number: int,
     fingerprint: str,
+    retired: Sequence[Retired] = (),
 ) -> Manifest:
-    """Driver pod ``number``, told what lies in the config map of its own name."""
+    """Driver pod ``number``, told what lies in the config map of its own name. It has the secrets
+    of removed sinks too, which may have windows to show."""
     role = Role.DRIVER
     size = Quantity(settings.driver_cpu, _pod_memory_mi(topology.spec.spark.driver.memory))
     image = code_image(settings, topology)
@@ -89,12 +98,15 @@ def driver_pod(
     )
     spec = _spec(owner, settings, role, container)
     name = _name(owner, role, number)
-    _mount(spec, "config", {"configMap": {"name": name}}, names.CONFIG_FOLDER)
+    mount(spec, "config", {"configMap": {"name": name}}, names.CONFIG_FOLDER)
     _mount_code(spec, topology)
+    mount_volumes(spec, topology)
+    mount_secrets(spec, topology, [one.sink for one in retired])
     spec["subdomain"] = owner.child("driver")
     spec["serviceAccountName"] = owner.child("driver")
     told = {FINGERPRINT: fingerprint}
-    return owner.manifest("v1", "Pod", name, role, {"spec": spec}, told)
+    made = owner.manifest("v1", "Pod", name, role, {"spec": spec}, told)
+    return asked(made, topology.spec.pods.driver)
 
 
 def executor_pod(owner: Owner, settings: OperatorSettings, topology: StreamTopology) -> Manifest:
@@ -108,10 +120,13 @@ def executor_pod(owner: Owner, settings: OperatorSettings, topology: StreamTopol
         del container[set_by_spark]
     spec = _spec(owner, settings, role, container)
     _mount_code(spec, topology)
+    mount_volumes(spec, topology)
+    mount_secrets(spec, topology)
     spec["automountServiceAccountToken"] = False
     spec["topologySpreadConstraints"] = [_spread(owner, role)]
     metadata = {"labels": owner.labels(role)}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    made = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    return asked(made, topology.spec.pods.executors)
 
 
 def code_image(settings: OperatorSettings, topology: StreamTopology) -> str:
@@ -147,26 +162,18 @@ def _spec(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
-    _mount(spec, "secret", {"secret": secret}, names.SECRET_FOLDER)
-    _mount(spec, "work", {"emptyDir": {}}, names.WORK_FOLDER)
-    _mount(spec, "scratch", {"emptyDir": {}}, names.SCRATCH_FOLDER)
+    mount(spec, "secret", {"secret": secret}, names.SECRET_FOLDER)
+    mount(spec, "work", {"emptyDir": {}}, names.WORK_FOLDER)
+    mount(spec, "scratch", {"emptyDir": {}}, names.SCRATCH_FOLDER)
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in settings.pull_secrets]
     return spec
 
 
-def _mount(spec: Manifest, name: str, volume: Manifest, folder: str) -> None:
-    mount: Manifest = {"name": name, "mountPath": folder}
-    if "emptyDir" not in volume:
-        mount["readOnly"] = True
-    spec.setdefault("volumes", []).append({"name": name, **volume})
-    spec["containers"][0].setdefault("volumeMounts", []).append(mount)
-
-
 def _mount_code(spec: Manifest, topology: StreamTopology) -> None:
     config_map = topology.spec.code.config_map
     if config_map is not None:
-        _mount(spec, "code", {"configMap": {"name": config_map}}, names.CODE_FOLDER)
+        mount(spec, "code", {"configMap": {"name": config_map}}, names.CODE_FOLDER)
 
 
 def _container(
@@ -184,6 +191,11 @@ def _container(
                 for name, path in names.DOWNWARD.items()
             ),
             _variable(names.TOPOLOGY, owner.name),
+            *(
+                [_variable(names.SECRETS, names.SECRETS_FOLDER)]
+                if role in (Role.DRIVER, Role.EXECUTOR)
+                else []
+            ),
             *([] if role is Role.EXECUTOR else [_variable(names.UID, owner.uid)]),
         ],
         "resources": {

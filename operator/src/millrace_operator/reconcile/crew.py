@@ -49,16 +49,18 @@ def sizes(topology: StreamTopology) -> Sizes:
 
 
 def plan_ackers(
-    observed: Observed, owner: Owner, settings: OperatorSettings, count: int
+    observed: Observed, owner: Owner, settings: OperatorSettings, topology: StreamTopology
 ) -> list[Action]:
     """Make what is missing, end what is too much, replace what is dead or on a lost node."""
+    count = sizes(topology).ackers
     pods = observed.of(Role.ACKER)
     there = {pod.index for pod in pods}
     actions: list[Action] = []
     for pod in pods:
         actions += _ended(observed, pod, unwanted=pod.index >= count)
     missing = [index for index in range(count) if index not in there]
-    return [*actions, *(Create(acker_pod(owner, settings, index)) for index in missing)]
+    made = (acker_pod(owner, settings, topology, index) for index in missing)
+    return [*actions, *(Create(pod) for pod in made)]
 
 
 def plan_servers(

@@ -214,7 +214,12 @@ def _start(
     name = wanted.owner.child(f"driver-{number}")
     told = status.model_copy(update={"number": number, "pod": name, "restored_window": window})
     started = driver_pod(
-        wanted.owner, wanted.settings, wanted.topology, number, fingerprint(wanted.accepted)
+        wanted.owner,
+        wanted.settings,
+        wanted.topology,
+        number,
+        fingerprint(wanted.accepted),
+        wanted.accepted.retired,
     )
     fresh = observed.view is None
     settings = driver_map(

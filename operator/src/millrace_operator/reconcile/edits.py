@@ -15,11 +15,13 @@ from hashlib import blake2b
 from typing import Any
 
 from millrace.homes.accepted import Accepted, accept
+from millrace.homes.pods import DATA_FOLDER
+from millrace.topology.checks.pods import moved_files, on_cluster
 from millrace.topology.edits import Edit, classify
 from millrace.topology.kinds.base import Effect
 from millrace.topology.load import parse
 from millrace.topology.model import API_VERSION, KIND, OnStateLoss, StreamTopology
-from millrace.topology.problems import InvalidTopologyError
+from millrace.topology.problems import NOTHING, InvalidTopologyError
 from millrace_operator.reconcile.observe import Resource
 
 IN_PLACE = frozenset(
@@ -30,11 +32,16 @@ IN_PLACE = frozenset(
         "spec.stateServers.memory",
         "spec.stateServers.replicas",
         "spec.suspend",
+        "spec.pods.ackers",
+        "spec.pods.stateServers",
     }
 )
-"""Fields that pods and proposals follow; the driver has no need to know of them."""
+"""Fields that pods and proposals follow; the driver has no need to know of them. What pods of
+ackers and state servers get counts for those that are made from then on."""
 
-RESTARTING = frozenset({"spec.restartNonce"})
+RESTARTING = frozenset(
+    {"spec.restartNonce", "spec.volumes", "spec.pods.driver", "spec.pods.executors"}
+)
 """Fields that mean nothing on one machine, and a restart here."""
 
 _SHOWN = 3
@@ -69,13 +76,17 @@ def edited(resource: Resource, before: Accepted | None) -> Edited:
         wanted = parse(json.dumps(_document(resource)), import_code=False)
     except InvalidTopologyError as error:
         return _kept(EditKind.INVALID, before, _shown([str(p) for p in error.problems]))
-    missing = _not_on_clusters(wanted)
+    missing = [
+        *_not_on_clusters(wanted),
+        *(str(problem) for problem in on_cluster(wanted, DATA_FOLDER)),
+    ]
     if missing:
         return _kept(EditKind.INVALID, before, _shown(missing))
     document = wanted.model_dump(by_alias=True, mode="json", exclude_none=True)
     if before is None:
         return Edited(EditKind.FIRST, accept(None, document), wanted)
-    edits = classify(StreamTopology.model_validate(before.topology), wanted)
+    was = StreamTopology.model_validate(before.topology)
+    edits = [*classify(was, wanted), *_moved(was, wanted)]
     refused = [edit for edit in edits if edit.effect is Effect.REFUSED]
     if refused:
         return _kept(EditKind.REFUSED, before, _shown([str(edit) for edit in refused]))
@@ -125,10 +136,29 @@ def _without(document: Mapping[str, Any], fields: frozenset[str]) -> Mapping[str
 
 
 def _kind(edit: Edit) -> EditKind:
-    if edit.path in IN_PLACE:
+    if _among(edit.path, IN_PLACE):
         return EditKind.IN_PLACE
-    restarts = edit.effect is Effect.RESTART or edit.path in RESTARTING
+    restarts = edit.effect is Effect.RESTART or _among(edit.path, RESTARTING)
     return EditKind.RESTART if restarts else EditKind.NONE
+
+
+def _among(path: str, fields: frozenset[str]) -> bool:
+    """Whether a path is one of the fields, or lies below one."""
+    return any(path == field or path.startswith((f"{field}.", f"{field}[")) for field in fields)
+
+
+def _moved(was: StreamTopology, wanted: StreamTopology) -> list[Edit]:
+    """Volumes that would put what was read or written elsewhere, as another path would."""
+    return [
+        Edit(
+            "spec.volumes",
+            ":".join(before),
+            NOTHING if after is None else ":".join(after),
+            Effect.REFUSED,
+            f"files of {role} {name!r} lie there; change it back, or remove the {role} first",
+        )
+        for role, name, before, after in moved_files(was, wanted, DATA_FOLDER)
+    ]
 
 
 def _kept(kind: EditKind, before: Accepted | None, text: str) -> Edited:

@@ -118,7 +118,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         *_told(observed, status, events),
         *_children(observed, owner, settings, edit.topology, size),
         *plan_servers(observed, owner, settings, edit.topology),
-        *plan_ackers(observed, owner, settings, size.ackers),
+        *plan_ackers(observed, owner, settings, edit.topology),
         *driver.actions,
         *([Propose(proposed)] if proposed not in (None, observed.proposal) else []),
     ]
@@ -235,7 +235,7 @@ def _edit_events(observed: Observed, edit: Edited) -> list[Announce]:
     match edit.kind:
         case EditKind.IN_PLACE:
             edited_in_place = Announce("EditedInPlace", f"without a restart: {edit.text}")
-            return [edited_in_place, *_kept_memory(observed, edit)]
+            return [edited_in_place, *_kept_memory(observed, edit), *_kept_pods(observed, edit)]
         case EditKind.RESTART:
             window = observed.window or 0
             text = f"the driver starts again from sealed window {window}: {edit.text}"
@@ -258,6 +258,23 @@ def _kept_memory(observed: Observed, edit: Edited) -> list[Announce]:
         "spec.stateServers.replicas"
     )
     return [Announce("StateServersKeepMemory", text, warning=True)]
+
+
+def _kept_pods(observed: Observed, edit: Edited) -> list[Announce]:
+    """The same for all that ``spec.pods`` says of them."""
+    told = []
+    for role, field, remedy in (
+        (Role.ACKER, "ackers", "delete them, one at a time"),
+        (Role.STATE_SERVER, "stateServers", "as for spec.stateServers.memory"),
+    ):
+        was, now = (
+            one.topology["spec"].get("pods", {}).get(field, {}) if one is not None else None
+            for one in (observed.accepted, edit.accepted)
+        )
+        if was != now and observed.of(role):
+            text = f"pods that run keep what spec.pods.{field} said when they were made: {remedy}"
+            told.append(Announce("PodsKeepSettings", text, warning=True))
+    return told
 
 
 def _waiting(observed: Observed, size: Sizes) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from enum import StrEnum
 
+from millrace.topology.secretrefs import FOLDER_VARIABLE
+
 GROUP = "millrace.dev"
 
 
@@ -38,6 +40,7 @@ RUN_NONCE = "MILLRACE_RUN_NONCE"
 IMAGE = "MILLRACE_IMAGE"
 IMAGE_PULL_POLICY = "MILLRACE_IMAGE_PULL_POLICY"
 MAX_MEMORY = "MILLRACE_MAX_MEMORY_BYTES"
+SECRETS = FOLDER_VARIABLE
 
 DOWNWARD = {POD_NAME: "metadata.name", POD_NAMESPACE: "metadata.namespace", POD_IP: "status.podIP"}
 """Variables of every pod that the downward API fills, with their field paths."""
@@ -46,6 +49,9 @@ DOWNWARD = {POD_NAME: "metadata.name", POD_NAMESPACE: "metadata.namespace", POD_
 
 CONFIG_FOLDER = "/etc/millrace/config"
 SECRET_FOLDER = "/etc/millrace/secret"
+SECRETS_FOLDER = "/etc/millrace/secrets"
+"""Below it, Secrets of sources and sinks: ``<name>/<key>``."""
+
 CODE_FOLDER = "/opt/millrace/code"
 WORK_FOLDER = "/var/lib/millrace"
 DATA_FOLDER = "/data"

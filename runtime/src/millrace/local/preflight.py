@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from millrace.addresses import without_password
-from millrace.errors import MillraceError, error_text
+from millrace.connector import options_of
+from millrace.errors import MillraceError, SinkError, SourceError, error_text
 from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.state.client import StateAddress, StateClient, discover
 from millrace.topology.load import LoadedTopology
@@ -28,8 +29,8 @@ class Obstacle:
 def obstacles(loaded: LoadedTopology, *, connect: bool) -> list[Obstacle]:
     """What is in the way of the sources and sinks; nothing is changed.
 
-    Without ``connect`` only folders are looked at: a run leaves servers to its driver, which waits
-    for them, and does not make the user's own sources and sinks twice.
+    Without ``connect`` only folders and secrets are looked at: a run leaves servers to its driver,
+    which waits for them, and does not make the user's own sources and sinks twice.
     """
     # Arrow takes a while to load, and most commands do without.
     from millrace.sinks import SinkSpec, make_sink
@@ -42,10 +43,16 @@ def obstacles(loaded: LoadedTopology, *, connect: bool) -> list[Obstacle]:
             if connect or source.kind.local:
                 with _noted(found, f"source {source.name!r}"):
                     make_source(SourceSpec.of(source, folder)).check()
+            else:
+                with _noted(found, f"source {source.name!r}"):
+                    options_of(SourceSpec.of(source, folder), "source", SourceError)
         for sink in spec.sinks:
             if connect or sink.kind.local:
                 with _noted(found, f"sink {sink.name!r}"):
                     make_sink(SinkSpec.of(sink, folder)).check()
+            else:
+                with _noted(found, f"sink {sink.name!r}"):
+                    options_of(SinkSpec.of(sink, folder), "sink", SinkError)
     if connect and spec.state_servers.url is not None:
         with _noted(found, "spec.stateServers.url"):
             _ask(spec.state_servers.url)

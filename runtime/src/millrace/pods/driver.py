@@ -25,7 +25,7 @@ from millrace.metrics import catalogue
 from millrace.pods.identity import Identity, passwords, private_files, private_scratch
 from millrace.pods.logs import start_logs
 from millrace.pods.metrics import told
-from millrace.pods.spark import cluster_conf, new_nonce, share_secrets
+from millrace.pods.spark import cluster_conf, executor_size, new_nonce, share_secrets
 from millrace.pods.termination import tell_end
 from millrace.protocol.events import StopKind
 from millrace.protocol.types import Phase
@@ -83,9 +83,11 @@ def _run(options: argparse.Namespace) -> int:
 
     def start(topology: StreamTopology, uid: str, folder: Path, workdir: Path) -> StartedSpark:
         executors = topology.spec.spark.executors.instances
-        cluster = (
-            cluster_conf(identity, os.environ, template, scratch, nonce) if executors else None
-        )
+        cluster = None
+        if executors:
+            cluster = cluster_conf(identity, os.environ, template, scratch, nonce)
+            asked = topology.spec.pods.executors.resources
+            cluster |= executor_size(topology.spec.spark.executors, asked)
         return start_spark(topology, uid, folder, workdir, cluster)
 
     beat = Beat(LIVE_S)

@@ -15,6 +15,9 @@ from pathlib import Path
 from millrace.engine.program.signing import SECRET_VARIABLE
 from millrace.homes import pods
 from millrace.pods.identity import Identity, derived, required, write_private
+from millrace.topology.model import Executors
+from millrace.topology.pods import CPU, MEMORY, Resources
+from millrace.topology.scalars import memory_bytes, quantity_bytes
 
 SPARK_SECRET = "spark-secret"
 """File of the scratch folder with what Spark's processes prove to know."""
@@ -70,3 +73,17 @@ def cluster_conf(
         "spark.executor.memoryOverheadFactor": "0.4",
         **{f"spark.kubernetes.{key}": value for key, value in kubernetes.items()},
     }
+
+
+def executor_size(executors: Executors, resources: Resources) -> dict[str, str]:
+    """Settings for what the topology says of an executor's CPU and memory: Spark writes these two
+    itself, whatever stands in the pod that it is given."""
+    requests, limits = resources.over(str(executors.cores), "")
+    found = {"spark.kubernetes.executor.request.cores": requests[CPU]}
+    if CPU in limits:
+        found["spark.kubernetes.executor.limit.cores"] = limits[CPU]
+    if limits[MEMORY]:
+        # Spark adds the two up again, in whole mebibytes.
+        beside = quantity_bytes(limits[MEMORY]) - memory_bytes(executors.memory)
+        found["spark.executor.memoryOverhead"] = f"{max(1, beside >> 20)}m"
+    return found

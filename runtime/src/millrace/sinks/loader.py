@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from millrace.connector import ConnectorSpec, class_of
+from millrace.connector import ConnectorSpec, class_of, options_of
 from millrace.errors import SinkError
 from millrace.sinks.base import Sink
 
@@ -27,7 +26,7 @@ def make_sink(spec: SinkSpec) -> Sink:
 
     Raises ``SinkError``.
     """
-    return sink_class(spec)(spec.name, json.loads(spec.options), Path(spec.folder))
+    return sink_class(spec)(spec.name, options_of(spec, "sink", SinkError), Path(spec.folder))
 
 
 @lru_cache(maxsize=256)

@@ -50,7 +50,8 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
 class RedisSink(Sink):
-    """Options: ``url``, ``mode`` (hash or stream), ``key`` (template) or ``stream`` (name).
+    """Options: ``url``, ``mode`` (hash or stream), ``key`` (template) or ``stream`` (name), and
+    ``password``, where it is not in the url.
 
     In mode hash each row is an upsert of the hash that its key columns name: the other columns
     become fields, null deletes one. In mode stream each row is an entry with the id
@@ -61,7 +62,8 @@ class RedisSink(Sink):
     def __init__(self, name: str, options: Mapping[str, Any], folder: Path) -> None:
         super().__init__(name, options, folder)
         self.url = str(self.options["url"])
-        fault = redis_fault(self.url)
+        self._password: str | None = self.options.get("password")
+        fault = redis_fault(self.url, apart=self._password is not None)
         if fault is not None:
             raise SinkError(f"sink {name!r}: redis.url {fault}; {REDIS_REMEDY}")
         self.mode = str(self.options.get("mode", "hash"))
@@ -329,7 +331,8 @@ class RedisSink(Sink):
 
     @cached_property
     def _client(self) -> redis.Redis:
-        return open_client(self.url, connect_s=CONNECT_TIMEOUT_S, answer_s=ANSWER_TIMEOUT_S)
+        times = {"connect_s": CONNECT_TIMEOUT_S, "answer_s": ANSWER_TIMEOUT_S}
+        return open_client(self.url, self._password, **times)
 
     @cached_property
     def _fence(self) -> Any:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from millrace.connector import ConnectorSpec, class_of
+from millrace.connector import ConnectorSpec, class_of, options_of
 from millrace.errors import SourceError
 from millrace.sources.base import Source, check_replayable
 
@@ -27,7 +26,8 @@ def make_source(spec: SourceSpec) -> Source:
 
     Raises ``SourceError``.
     """
-    source = source_class(spec)(spec.name, json.loads(spec.options), Path(spec.folder))
+    options = options_of(spec, "source", SourceError)
+    source = source_class(spec)(spec.name, options, Path(spec.folder))
     check_replayable(source)
     return source
 

@@ -130,6 +130,8 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
         for field in ("image", "configMap")
     ),
     ("spec.code", Effect.RESTART, "user code is loaded at the start"),
+    ("spec.volumes", Effect.NONE, "only a cluster goes by it"),
+    ("spec.pods", Effect.NONE, "only a cluster goes by it"),
     ("spec.spark.driver.standby", Effect.RESTART, "the next run begins with it"),
     ("spec.spark", Effect.RESTART, "the Spark session is built at the start"),
 )

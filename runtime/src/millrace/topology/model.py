@@ -17,6 +17,7 @@ from millrace.topology.duration import Duration
 from millrace.topology.kinds.base import ProcessorKind, SinkKind, SourceKind
 from millrace.topology.kinds.registry import PROCESSORS, SINKS, SOURCES, Registry, declaring
 from millrace.topology.parts import Guarantee, Input, Part
+from millrace.topology.pods import Pods, Volume
 from millrace.topology.scalars import (
     ComponentName,
     Flag,
@@ -329,6 +330,16 @@ class Spec(Part):
     )
     code: Code = Field(Code(), description="Where user code is found.")
     spark: Spark = Field(Spark(), description="The Spark session.")
+    volumes: tuple[Volume, ...] = Field(
+        (),
+        description="On a cluster: what is mounted in the pods of the driver and of executors. "
+        "Files that sources read and sinks write lie on a claim. One machine does not go by it.",
+    )
+    pods: Pods = Field(
+        Pods(),
+        description="On a cluster: where pods run and what they get. One machine does not go by "
+        "it.",
+    )
     sources: tuple[Source, ...] = Field(min_length=1, description="Where roots come from.")
     processors: tuple[Processor, ...] = Field((), description="What is done with tuples.")
     sinks: tuple[Sink, ...] = Field(min_length=1, description="Where results are shown.")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
+from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 _LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _COMPONENT = r"^[A-Za-z][A-Za-z0-9_-]*$"
 _TARGET = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 _MEMORY = r"^[1-9][0-9]*[kmgt]$"
+_OBJECT = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+_KEY = r"^[-._A-Za-z0-9]+$"
+_QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+_MOUNT = r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$"
+_BELOW = r"^[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$"
 _PERCENT = r"^(100|[1-9]?[0-9])%$"
 
 
@@ -61,6 +68,73 @@ _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 def memory_bytes(text: str) -> int:
     """Bytes in a valid amount of memory: ``"64m"``."""
     return int(text[:-1]) * _UNITS[text[-1]]
+
+
+ObjectName = Annotated[
+    str,
+    Field(max_length=253, json_schema_extra={"pattern": _OBJECT}),
+    _matching(
+        _OBJECT,
+        "cannot name an object of Kubernetes",
+        "use lower-case letters, digits, '-' and '.', as kubectl get shows it",
+    ),
+]
+DataKey = Annotated[
+    str,
+    Field(max_length=253, json_schema_extra={"pattern": _KEY}),
+    _matching(
+        _KEY, "is no key of a Secret or ConfigMap", "use letters, digits, '-', '_' and '.' alone"
+    ),
+]
+MountPath = Annotated[
+    str,
+    Field(max_length=256, json_schema_extra={"pattern": _MOUNT}),
+    _matching(_MOUNT, "is no place for a volume", 'write a whole path: "/data"'),
+]
+PathBelow = Annotated[
+    str,
+    Field(max_length=256, json_schema_extra={"pattern": _BELOW}),
+    _matching(_BELOW, "is no path below a volume", 'write it without a leading "/": "words/in"'),
+]
+
+
+def _quantity(value: Any) -> Any:
+    # People write cpu: 2, and Kubernetes takes it.
+    plain = isinstance(value, int) and not isinstance(value, bool)
+    text = str(value) if plain else value
+    if isinstance(text, float) or (
+        isinstance(text, str) and (len(text) > _LONGEST_QUANTITY or not _IS_QUANTITY(text))
+    ):
+        reason = "is no quantity of Kubernetes"
+        remedy = 'write a number and a unit in quotes: "500m" of CPU, "2Gi" of memory'
+        raise PydanticCustomError("text", "{reason}", {"reason": reason, "remedy": remedy})
+    return text
+
+
+_LONGEST_QUANTITY = 20
+_IS_QUANTITY = re.compile(_QUANTITY, re.ASCII).fullmatch
+Quantity = Annotated[
+    str,
+    BeforeValidator(_quantity),
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "pattern": _QUANTITY}),
+]
+_THOUSANDS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_FACTORS = {
+    **{unit: Decimal(size) for unit, size in _THOUSANDS.items()},
+    **{f"{unit}i": Decimal(1 << 10 * n) for n, unit in enumerate("KMGTP", 1)},
+    "m": Decimal(1) / 1000,
+}
+
+
+def quantity(text: str) -> Decimal:
+    """A valid quantity as a number: ``"500m"`` is 0.5, ``"1Ki"`` 1024."""
+    number = text.rstrip("mkMGTPKi")
+    return Decimal(number) * _FACTORS[text[len(number) :]]
+
+
+def quantity_bytes(text: str) -> int:
+    """Whole bytes in a valid quantity, a started one in full."""
+    return math.ceil(quantity(text))
 
 
 Percent = Annotated[

@@ -121,4 +121,6 @@ def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
         return ", ".join(f"`{v}`" for v in node["enum"] if isinstance(v, str))
     if node.get("type") == "array":
         return f"list of {_type(node['items'], schema)}"
+    if "anyOf" in node:
+        return " or ".join(_type(option, schema) for option in node["anyOf"])
     return str(node.get("type", "any"))

@@ -1,8 +1,8 @@
 """What must hold between the fields of a topology. Every problem is reported, none stops another.
 
 Rules are generators over ``Facts``, one for each kind of mistake: ``check_graph`` (names, edges,
-cycles, reach), ``check_parts`` (what a single part declares), ``check_flow`` (keys and columns
-along the edges).
+cycles, reach), ``check_parts`` (what a single part declares), ``check_pods`` (pods, volumes and
+secrets), ``check_flow`` (keys and columns along the edges).
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pathlib import Path
 from millrace.topology.checks import flow as check_flow
 from millrace.topology.checks import graph as check_graph
 from millrace.topology.checks import parts as check_parts
+from millrace.topology.checks import pods as check_pods
 from millrace.topology.checks.facts import Facts, gather
 from millrace.topology.limits import MOST_PROBLEMS
 from millrace.topology.model import StreamTopology
 from millrace.topology.problems import Problem
 
-RULES = (*check_graph.RULES, *check_parts.RULES, *check_flow.RULES)
+RULES = (*check_graph.RULES, *check_parts.RULES, *check_pods.RULES, *check_flow.RULES)
 
 
 def check(

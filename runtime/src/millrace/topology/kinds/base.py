@@ -149,6 +149,10 @@ class Connector(Kind[S]):
         text: str = settings.model_dump_json(by_alias=True)  # type: ignore[attr-defined]
         return text
 
+    def on_disk(self, settings: S) -> Mapping[str, str]:
+        """Fields with paths of files that it reads or writes itself, and these paths."""
+        return {}
+
 
 class SourceKind(Connector[S]):
     """A kind of source."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
@@ -39,6 +40,9 @@ class FilesSinkKind(SinkKind[FilesSink]):
     runs = "millrace.sinks.files:FileSink"
     local = True
     fillers = {"path": "unnamed"}
+
+    def on_disk(self, settings: FilesSink) -> Mapping[str, str]:
+        return {"path": settings.path}
 
     def summary(self, settings: FilesSink) -> str:
         return f"files {settings.path} ({settings.format.value})"

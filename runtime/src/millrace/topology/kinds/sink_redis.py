@@ -12,10 +12,11 @@ from pydantic import Field
 
 from millrace.addresses import REDIS_REMEDY, redis_fault, shown_address
 from millrace.topology.edges import no_column
-from millrace.topology.kinds.base import SinkKind
+from millrace.topology.kinds.base import Effect, FieldEdit, SinkKind
 from millrace.topology.parts import Part
 from millrace.topology.problems import NOTHING, Problem, format_path
 from millrace.topology.scalars import Text
+from millrace.topology.secretrefs import SecretText
 
 if TYPE_CHECKING:
     from millrace.topology.checks.facts import Facts
@@ -36,6 +37,11 @@ class RedisSink(Part):
     """Rows in a Redis-protocol server, one transaction for each window."""
 
     url: Text = Field(description="redis://[:password@]host:port[/db]")
+    password: SecretText | None = Field(
+        None,
+        description="The password, where it is not to stand in the url: that names the user at "
+        "most, redis://user@host:port.",
+    )
     mode: RedisMode = Field(
         RedisMode.HASH, description="hash: upsert of a hash for each row. stream: one entry a row."
     )
@@ -51,6 +57,10 @@ class RedisSinkKind(SinkKind[RedisSink]):
     settings = RedisSink
     runs = "millrace.sinks.redis:RedisSink"
     fillers = {"url": "redis://unnamed"}
+    edits = (
+        FieldEdit("password", Effect.RESTART, "the sink is opened with it at the start"),
+        *SinkKind.edits,
+    )
 
     def summary(self, settings: RedisSink) -> str:
         return f"redis {settings.mode.value} {settings.key or settings.stream}"
@@ -62,7 +72,7 @@ class RedisSinkKind(SinkKind[RedisSink]):
     def check(self, settings: RedisSink, component: Component, facts: Facts) -> Iterator[Problem]:
         """The fields must fit the mode, and columns in the key must exist."""
         base = format_path((*component.path, "redis"))
-        yield from address_problems(f"{base}.url", settings.url)
+        yield from address_problems(f"{base}.url", settings.url, settings.password is not None)
         hashes = settings.mode is RedisMode.HASH
         wanted, other = ("key", "stream") if hashes else ("stream", "key")
         if getattr(settings, wanted) is None:
@@ -89,9 +99,10 @@ class RedisSinkKind(SinkKind[RedisSink]):
                     yield no_column(f"{base}.key", column, edge.producer, columns)
 
 
-def address_problems(path: str, address: str) -> Iterator[Problem]:
-    """What is wrong with the address of a Redis-protocol server."""
-    fault = redis_fault(address)
+def address_problems(path: str, address: str, apart: bool = False) -> Iterator[Problem]:
+    """What is wrong with the address of a Redis-protocol server; ``apart``: its password stands
+    elsewhere."""
+    fault = redis_fault(address, apart=apart)
     if fault is not None:
         yield Problem(path, shown_address(address), fault, REDIS_REMEDY)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,6 +100,9 @@ class FilesSourceKind(SourceKind[FilesSource]):
             "what is not sealed yet is decoded with it; keyed state that it changes stops the run",
         ),
     )
+
+    def on_disk(self, settings: FilesSource) -> Mapping[str, str]:
+        return {"path": settings.path}
 
     def summary(self, settings: FilesSource) -> str:
         watched = ", watched" if settings.watch else ""

@@ -1,0 +1,251 @@
+"""Rules about pods, volumes and secrets: what Kubernetes would refuse, and what would not work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from millrace.topology.checks.facts import Facts
+from millrace.topology.model import Processor, Sink, Source, StreamTopology
+from millrace.topology.pods import (
+    CPU,
+    MEMORY,
+    OWN_FOLDERS,
+    STATE_DATA_SHARE,
+    VOLUME_KINDS,
+    PodSettings,
+    Resources,
+    TaintEffect,
+    Toleration,
+    TolerationOperator,
+    in_pods,
+    spot,
+    volume_of,
+    within,
+)
+from millrace.topology.problems import NOTHING, FieldPath, Problem, format_path
+from millrace.topology.scalars import memory_bytes, quantity, quantity_bytes
+from millrace.topology.secretrefs import references, variable_of
+
+OWN_LABELS = ("app.kubernetes.io/", "millrace.dev/", "spark-")
+"""What names of labels and annotations begin with that are not the user's to give."""
+
+_NAME = re.compile(
+    r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_LONGEST_NAME = 317
+
+
+def sound_volumes(facts: Facts) -> Iterator[Problem]:
+    """A volume is one thing, and lies where nothing else does."""
+    names: set[str] = set()
+    places: dict[str, str] = {}
+    for index, volume in enumerate(facts.topology.spec.volumes):
+        path: FieldPath = ("spec", "volumes", index)
+        kinds = volume.kinds()
+        if len(kinds) != 1:
+            found = f"declares {' and '.join(kinds)}" if kinds else "declares no kind"
+            remedy = f"give it exactly one of {', '.join(VOLUME_KINDS)}"
+            yield Problem(format_path(path), volume.name, found, remedy)
+        if volume.name in names:
+            message = "is the name of another volume too"
+            yield Problem(format_path((*path, "name")), volume.name, message, "rename one of them")
+        names.add(volume.name)
+        at = volume.mount_path
+        where = format_path((*path, "mountPath"))
+        if at in places:
+            message = f"is the place of volume {places[at]!r} too"
+            yield Problem(where, at, message, "mount it elsewhere")
+        places.setdefault(at, volume.name)
+        own = next((one for one in OWN_FOLDERS if within(at, one) or within(one, at)), None)
+        if own is not None:
+            message = f"would hide {own} or lie in it, which pods need themselves"
+            yield Problem(where, at, message, "mount it elsewhere, at /data for example")
+
+
+def _pods(facts: Facts) -> Iterator[tuple[FieldPath, PodSettings]]:
+    pods = facts.topology.spec.pods
+    for name, field in type(pods).model_fields.items():
+        yield ("spec", "pods", field.alias or name), getattr(pods, name)
+
+
+def sound_tolerations(facts: Facts) -> Iterator[Problem]:
+    """What Kubernetes demands of a toleration."""
+    for path, pod in _pods(facts):
+        for index, one in enumerate(pod.tolerations):
+            fault = _fault_of(one)
+            if fault is not None:
+                message, remedy = fault
+                where = format_path((*path, "tolerations", index))
+                yield Problem(where, NOTHING, message, remedy)
+
+
+def _fault_of(one: Toleration) -> tuple[str, str] | None:
+    exists = one.operator is TolerationOperator.EXISTS
+    if exists and one.value is not None:
+        return "has a value, which Exists does not look at", "remove it or use Equal"
+    if not exists and one.key is None:
+        return "names no key, which Equal needs", "add the key, or use Exists for all taints"
+    if one.toleration_seconds is not None and one.effect is not TaintEffect.NO_EXECUTE:
+        return "has tolerationSeconds without NoExecute", "set effect: NoExecute or remove them"
+    return None
+
+
+def sound_labels(facts: Facts) -> Iterator[Problem]:
+    """Labels and annotations have names that Kubernetes takes, and none of ours."""
+    for path, pod in _pods(facts):
+        maps: Mapping[str, Mapping[str, str]] = {
+            "nodeSelector": pod.node_selector,
+            "labels": pod.labels,
+            "annotations": pod.annotations,
+        }
+        for field, pairs in maps.items():
+            for name, value in pairs.items():
+                where = format_path((*path, field, name))
+                if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
+                    remedy = "write it as in example.com/name or name"
+                    yield Problem(where, name, "is no name of a label", remedy)
+                elif field != "nodeSelector" and name.startswith(OWN_LABELS):
+                    message = "is a name that pods get from Millrace or Spark"
+                    yield Problem(where, name, message, "use another one")
+                elif field != "annotations" and not _VALUE.fullmatch(value):
+                    remedy = "use at most 63 letters, digits, '-', '_' and '.'"
+                    yield Problem(where, value, "is no value of a label", remedy)
+
+
+def sound_resources(facts: Facts) -> Iterator[Problem]:
+    """What is requested fits what is limited, and memory holds what is to live in it."""
+    for path, pod in _pods(facts):
+        yield from _resources(path, pod.resources)
+    spec = facts.topology.spec
+    heaps = {
+        "driver": ("spec.spark.driver.memory", spec.spark.driver.memory),
+        "executors": ("spec.spark.executors.memory", spec.spark.executors.memory),
+    }
+    for name, (field, heap) in heaps.items():
+        limit = getattr(spec.pods, name).resources.limits.get(MEMORY)
+        if limit is not None and quantity(limit) <= memory_bytes(heap):
+            message = f"leaves nothing beside the heap of {heap} ({field}), where Python runs"
+            where = format_path(("spec", "pods", name, "resources", "limits", MEMORY))
+            yield Problem(where, limit, message, "raise it, or leave it out: a heap has its share")
+    limit, data = spec.pods.state_servers.resources.limits.get(MEMORY), spec.state_servers.memory
+    if limit and data and quantity_bytes(limit) * STATE_DATA_SHARE < memory_bytes(data):
+        message = f"is less than a third above spec.stateServers.memory ({data})"
+        where = "spec.pods.stateServers.resources.limits.memory"
+        yield Problem(where, limit, message, "keep one of the two: the other follows from it")
+
+
+def _resources(path: FieldPath, resources: Resources) -> Iterator[Problem]:
+    base = (*path, "resources")
+    if MEMORY in resources.requests:
+        yield Problem(
+            format_path((*base, "requests", MEMORY)),
+            resources.requests[MEMORY],
+            "cannot be requested apart: it is requested as much as it is limited",
+            "write it below limits alone",
+        )
+    for field, amounts in (("requests", resources.requests), ("limits", resources.limits)):
+        for name, amount in amounts.items():
+            where = format_path((*base, field, name))
+            if len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
+                yield Problem(where, name, "is no name of a resource", "write it like cpu, memory")
+            elif name in (CPU, MEMORY) and quantity(amount) == 0:
+                yield Problem(where, amount, "is nothing", "write more or remove it")
+    for name in resources.requests.keys() & resources.limits.keys() - {MEMORY}:
+        asked, most = resources.requests[name], resources.limits[name]
+        if quantity(asked) > quantity(most):
+            where = format_path((*base, "requests", name))
+            yield Problem(where, asked, f"is more than its limit ({most})", "lower it")
+
+
+def sound_references(facts: Facts) -> Iterator[Problem]:
+    """References to Secrets are well formed, and tell from each other on one machine."""
+    variables: dict[str, tuple[str, str]] = {}
+    for component, part in facts.components():
+        for kind, settings in () if isinstance(part, Processor) else part.declared():
+            document = settings.model_dump(by_alias=True, mode="json", exclude_none=True)
+            for path, ref in references(document, (*component.path, kind.name)):
+                where = format_path(path)
+                if ref is None:
+                    message = "is no reference to a Secret"
+                    yield Problem(where, NOTHING, message, "write secretRef: {name: …, key: …}")
+                    continue
+                variable, mine = variable_of(ref), (ref.name, ref.key)
+                other = variables.setdefault(variable, mine)
+                if other != mine:
+                    message = (
+                        f"is read from {variable} on one machine, and so is key {other[1]!r} of "
+                        f"Secret {other[0]!r}"
+                    )
+                    yield Problem(where, ref.name, message, "rename one of the two")
+
+
+def on_cluster(topology: StreamTopology, folder: str) -> list[Problem]:
+    """What keeps a topology from running in pods, where relative paths start from ``folder``.
+
+    A file that a sink writes in a pod and on no claim would go with the pod, though it was shown.
+    """
+    found: list[Problem] = []
+    for section, parts in _declared(topology):
+        for index, part in enumerate(parts):
+            for field, path in part.kind.on_disk(part.settings).items():
+                where = format_path(("spec", section, index, part.kind.name, field))
+                message = _astray(topology, section == "sinks", path, folder)
+                if message is not None:
+                    remedy = (
+                        "add an element to spec.volumes, with a mountPath above it and "
+                        "persistentVolumeClaim: {claimName: …}"
+                    )
+                    found.append(Problem(where, path, message, remedy))
+    return found
+
+
+def _declared(topology: StreamTopology) -> tuple[tuple[str, Sequence[Source | Sink]], ...]:
+    return ("sources", topology.spec.sources), ("sinks", topology.spec.sinks)
+
+
+def _astray(topology: StreamTopology, writes: bool, path: str, folder: str) -> str | None:
+    """Why files cannot be there; an absolute path on no volume may come with the image."""
+    at = in_pods(path, folder)
+    volume = volume_of(at, topology.spec.volumes)
+    if volume is None:
+        if writes or not path.startswith("/"):
+            return f"lies on no volume in pods ({at})"
+        return None
+    if volume.persistent_volume_claim is None and (writes or volume.empty_dir is not None):
+        return f"lies on volume {volume.name!r}, which is no claim ({at})"
+    if writes and volume.read_only:
+        return f"is to be written, on volume {volume.name!r}, which is readOnly ({at})"
+    return None
+
+
+def moved_files(
+    old: StreamTopology, new: StreamTopology, folder: str
+) -> Iterator[tuple[str, str, tuple[str, str], tuple[str, str] | None]]:
+    """Sources and sinks whose files would lie elsewhere under the volumes of ``new``: what it is,
+    its name, and claim and path there, before and after.
+
+    Other paths are another edit; so that is not asked for here. A sink that goes may have windows
+    to show still.
+    """
+    stays = {source.name for source in new.spec.sources}
+    for section, parts in _declared(old):
+        role = section[:-1]
+        for part in parts:
+            if role == "source" and part.name not in stays:
+                continue
+            for path in part.kind.on_disk(part.settings).values():
+                at = in_pods(path, folder)
+                before, after = (spot(at, one.spec.volumes) for one in (old, new))
+                if before is not None and before != after:
+                    yield role, part.name, before, after
+
+
+RULES = (
+    sound_volumes,
+    sound_tolerations,
+    sound_labels,
+    sound_resources,
+    sound_references,
+)
