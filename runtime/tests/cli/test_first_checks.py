@@ -68,6 +68,22 @@ def test_releases_are_read_as_every_vendor_writes_them() -> None:
     assert release_in("no such thing") is None
 
 
+def test_a_secret_that_is_missing_ends_a_run_before_anything_is_started(tmp_path) -> None:
+    (tmp_path / "texts").mkdir()
+    redis = "url: 'redis://h:1', mode: stream, stream: s"
+    secret = "password: {secretRef: {name: store, key: password}}"
+    sinks = f"sinks: [{{name: out, inputs: [{{from: lines}}], redis: {{{redis}, {secret}}}}}]"
+    file = topology(tmp_path, f"{SPEC.splitlines()[1]}\n  {sinks}\n")
+    done = command("run", str(file), MILLRACE_SECRET_STORE__PASSWORD="")
+    assert done.returncode == ExitCode.SINK
+    (line,) = errors(done.stderr)
+    for said in ("sink 'out'", "'password' of Secret 'store'", "MILLRACE_SECRET_STORE__PASSWORD"):
+        assert said in line
+    assert not (tmp_path / ".millrace").exists()
+    # A file is valid wherever it is looked at.
+    assert command("validate", str(file)).returncode == 0
+
+
 def test_what_is_missing_ends_a_run_before_anything_is_started(file, tmp_path) -> None:
     shutil.rmtree(tmp_path / "texts")
     (tmp_path / "out").write_text("a file")

@@ -593,6 +593,20 @@ CASES: dict[str, list[Case]] = {
     f"{SINK}[].files.path": [refused(f"{SINK}[out].files.path=elsewhere")],
     f"{SINK}[].files.format": [refused(f"{SINK}[out].files.format=csv")],
     f"{SINK}[].redis.url": [refused(f"{SINK}[ids].redis.url=redis://g:1")],
+    **{
+        f"{SINK}[].redis.password.secretRef.{field}": [
+            case(
+                f"{SINK}[ids].redis.password={{secretRef: {{name: other, key: other}}}}",
+                **sees(
+                    lambda s: json.loads(s.part("ids").connector.options)["password"],
+                    None,
+                    {"secretRef": {"name": "other", "key": "other"}},
+                ),
+                reason="opened with it",
+            )
+        ]
+        for field in ("name", "key")
+    },
     f"{SINK}[].redis.mode": [
         refused(f"{SINK}[ids].redis={{url: 'redis://h:1', mode: stream, stream: s}}")
     ],
@@ -607,6 +621,46 @@ CASES: dict[str, list[Case]] = {
     f"{SINK}[].custom.class": [refused(f"{SINK}[mute].custom.class=words:Deaf")],
     f"{SINK}[].custom.options": [refused(f"{SINK}[mute].custom.options={{tone: 2}}")],
 }
+
+ON_A_CLUSTER = {
+    "spec.volumes": {
+        "[].name": "[{name: d, mountPath: /data, emptyDir: {}}]",
+        "[].mountPath": "[{name: v, mountPath: /d, emptyDir: {}}]",
+        "[].subPath": "[{name: v, mountPath: /data, subPath: in, emptyDir: {}}]",
+        "[].readOnly": "[{name: v, mountPath: /data, readOnly: true, emptyDir: {}}]",
+        "[].persistentVolumeClaim.claimName": (
+            "[{name: v, mountPath: /data, persistentVolumeClaim: {claimName: c}}]"
+        ),
+        "[].emptyDir.medium": "[{name: v, mountPath: /data, emptyDir: {medium: Memory}}]",
+        "[].emptyDir.sizeLimit": "[{name: v, mountPath: /data, emptyDir: {sizeLimit: 1Gi}}]",
+        "[].configMap.name": "[{name: v, mountPath: /data, configMap: {name: c}}]",
+        "[].secret.secretName": "[{name: v, mountPath: /data, secret: {secretName: c}}]",
+    },
+    **{
+        f"spec.pods.{pod}": {
+            ".resources.requests": "{resources: {requests: {cpu: 2}}}",
+            ".resources.limits": "{resources: {limits: {memory: 9Gi}}}",
+            ".nodeSelector": "{nodeSelector: {disk: fast}}",
+            ".tolerations[].key": "{tolerations: [{key: spot, value: a}]}",
+            ".tolerations[].operator": "{tolerations: [{operator: Exists}]}",
+            ".tolerations[].value": "{tolerations: [{key: k, value: b}]}",
+            ".tolerations[].effect": "{tolerations: [{key: k, effect: NoSchedule}]}",
+            ".tolerations[].tolerationSeconds": (
+                "{tolerations: [{key: k, effect: NoExecute, tolerationSeconds: 3}]}"
+            ),
+            ".priorityClassName": "{priorityClassName: low}",
+            ".labels": "{labels: {team: words}}",
+            ".annotations": "{annotations: {team: words}}",
+        }
+        for pod in ("driver", "executors", "ackers", "stateServers")
+    },
+}
+"""Fields that one machine does not go by."""
+
+for _above, _fields in ON_A_CLUSTER.items():
+    for _below, _value in _fields.items():
+        _edit = f"{_above}={_value}"
+        CASES[f"{_above}{_below}"] = [case(_edit, to=NONE, reason="only a cluster goes by it")]
 
 FIXED = {
     "apiVersion": "apiVersion=millrace.dev/v2",

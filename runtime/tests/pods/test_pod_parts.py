@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,11 @@ from millrace.pods import executor
 from millrace.pods.driver import pod_code, readiness
 from millrace.pods.identity import Identity, PodError, derived, passwords
 from millrace.pods.logs import JsonLines
-from millrace.pods.spark import cluster_conf
+from millrace.pods.spark import cluster_conf, executor_size
 from millrace.pods.termination import LONGEST, tell_end
 from millrace.protocol.events import STOP_CODES, StopKind
+from millrace.topology.model import Executors
+from millrace.topology.pods import Resources
 from millrace_e2e.podprocess import PASSWORD, environment, make_secret
 
 IDENTITY = Identity("words", "default", "words-driver-3", "10.1.2.3")
@@ -271,6 +274,33 @@ def test_executors_are_pods_of_the_drivers_own(tmp_path):
         ]
         == "2g"
     )
+
+
+def size(cores: int = 1, memory: str = "2g", **resources: Any) -> dict[str, str]:
+    return executor_size(Executors(cores=cores, memory=memory), Resources(**resources))
+
+
+def test_executors_are_as_large_as_the_topology_says():
+    """Spark writes CPU and memory itself, whatever the pod says that it is given."""
+    key = "spark.kubernetes.executor"
+    assert size(cores=2) == {f"{key}.request.cores": "2"}
+    found = size(requests={"cpu": "500m"}, limits={"cpu": "1", "memory": "3.5Gi"})
+    assert found == {
+        f"{key}.request.cores": "500m",
+        f"{key}.limit.cores": "1",
+        "spark.executor.memoryOverhead": "1536m",
+    }
+    assert size(cores=4, limits={"cpu": "1500m"})[f"{key}.request.cores"] == "1500m"
+    # A started mebibyte is none: both together come to no more than the limit.
+    assert size(limits={"memory": "3500M"})["spark.executor.memoryOverhead"] == "1289m"
+
+
+def test_spark_settings_of_a_topology_go_before_sizes_of_executors(tmp_path):
+    asked = executor_size(Executors(), Resources(limits={"memory": "4Gi"}))
+    wanted = {"name": "words", "folder": tmp_path, "instances": 2, "cluster": asked}
+    assert session_conf(SessionSettings(**wanted)).items() >= asked.items()
+    own = {"spark.executor.memoryOverhead": "2g"}
+    assert session_conf(SessionSettings(**wanted, conf=own)).items() >= own.items()
 
 
 def test_no_secret_of_the_run_is_in_what_the_pods_of_executors_show(tmp_path):

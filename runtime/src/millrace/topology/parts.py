@@ -56,4 +56,8 @@ class CustomPart(Part):
     """A class of your own."""
 
     target: Target = Field(alias="class", description='The class as "module:Class".')
-    options: dict[str, Any] = Field({}, description="Handed to the class as they are.")
+    options: dict[str, Any] = Field(
+        {},
+        description="Handed to the class as they are; in place of {secretRef: {name: …, key: …}} "
+        "it gets the value of that key of a Secret.",
+    )
