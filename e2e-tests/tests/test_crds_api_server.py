@@ -145,8 +145,10 @@ def test_children_are_taken_where_the_restricted_standard_is_enforced(server: Se
     assert server("create", "ns", "jobs").returncode == 0
     label = "pod-security.kubernetes.io/enforce=restricted"
     assert server("label", "ns", "jobs", label).returncode == 0
-    executor = children.executor()
-    executor["metadata"].update(name="words-driver-2-exec-1", namespace="jobs")
-    executor["spec"]["containers"][0]["image"] = "runtime:1"
-    for child in [*children.children(), executor]:
+    assert server("create", "priorityclass", "low", "--value=1").returncode == 0
+    asked = children.all_pods(**children.EVERYTHING)
+    for executor in (made := children.executor(), asked[-1]):
+        executor["metadata"].update(name="words-driver-2-exec-1", namespace="jobs")
+        executor["spec"]["containers"][0]["image"] = "runtime:1"
+    for child in [*children.children(), made, *asked]:
         assert tried(server, child) == ""

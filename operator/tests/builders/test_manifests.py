@@ -478,6 +478,12 @@ def test_data_of_a_state_server_fits_the_memory_of_its_pod():
     assert container["resources"]["limits"]["memory"] == "4Gi"
 
 
+def test_a_claim_with_many_files_does_not_hold_up_a_start():
+    for pod in all_pods(**EVERYTHING):
+        assert pod["spec"]["securityContext"]["fsGroup"] == names.USER_ID
+        assert pod["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
 def mounts(pod: dict[str, Any]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Volume and mount by the place in the pod."""
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}

@@ -71,6 +71,16 @@ def server(shared: Server) -> Server:
     return shared
 
 
+def test_a_password_may_stand_apart_from_the_address(server: Server, tmp_path: Path):
+    address = f"redis://127.0.0.1:{server.port}"
+    for user in ("", "default@"):
+        url = address.replace("//", f"//{user}")
+        RedisSink("out", {**HASH, "url": url, "password": "secret"}, tmp_path).check()
+    for given in ({}, {"password": "another"}):
+        with pytest.raises(SinkError, match="refuses the password"):
+            RedisSink("out", {**HASH, "url": address, **given}, tmp_path).check()
+
+
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Server]:
     server = Server(tmp_path)

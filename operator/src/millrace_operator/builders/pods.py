@@ -159,6 +159,8 @@ def _spec(
             "runAsUser": names.USER_ID,
             "runAsGroup": names.USER_ID,
             "fsGroup": names.USER_ID,
+            # Else every start of a pod walks through all files of a claim.
+            "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
