@@ -275,6 +275,15 @@ def test_defaults_make_the_same_topology():
     assert stored["spec"]["window"] == {"maxRecords": 200_000, "maxInterval": "100ms"}
 
 
+def test_what_is_stored_has_no_defaults_of_nothing():
+    stored = with_defaults(schema(), {"spec": {"ackers": {}}})
+    assert stored["spec"]["ackers"]["replicas"] == 1
+    assert not {"pods", "volumes", "code"} & set(stored["spec"])
+    defaults = [node["default"] for _, node in nodes(schema()) if "default" in node]
+    assert "{}" not in json.dumps(defaults)
+    assert "[]" not in json.dumps(defaults)
+
+
 def test_an_evaluator_that_says_yes_to_all_would_be_noticed():
     assert holds("self.a == 1", {"a": 1})
     assert not holds("self.a == 1", {"a": 2})

@@ -66,9 +66,11 @@ def _structural(
             "that its schema does without"
         )
     made = {name: value for name, value in node.items() if name not in _LEFT_OUT}
-    if made.get("default") in ([], {}):
-        # As good as nothing, and noise in every object that is stored.
-        del made["default"]
+    if "default" in made:
+        # What holds nothing is as good as none, and noise in every object that is stored.
+        made["default"] = _solid(made["default"])
+        if made["default"] in ([], {}):
+            del made["default"]
     if "enum" in node:
         # Other forms than text are for tools that read YAML in their own way.
         made["enum"] = [value for value in node["enum"] if isinstance(value, str)]
@@ -82,6 +84,14 @@ def _structural(
         made["items"] = _structural(node["items"], defs, f"{path}[]", extras)
         made.setdefault("x-kubernetes-list-type", "atomic")
     return {**made, **extras.pop(path, {})}
+
+
+def _solid(value: Any) -> Any:
+    """A default without what holds nothing, however deep."""
+    if not isinstance(value, Mapping):
+        return value
+    kept = {name: _solid(inner) for name, inner in value.items()}
+    return {name: inner for name, inner in kept.items() if inner not in ([], {})}
 
 
 def _fields(
