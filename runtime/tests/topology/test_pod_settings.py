@@ -225,6 +225,24 @@ def test_files_lie_on_the_innermost_volume():
     assert in_pods("/a//b/", "/data") == "/a/b"
 
 
+@pytest.mark.parametrize(
+    ("snapshots", "said"),
+    [
+        ({}, None),
+        ({"every": "1m", "to": "kept"}, None),
+        ({"every": "1m", "to": "s3://bucket/words"}, None),
+        ({"every": "1m"}, "is missing: snapshots would lie in the driver's pod"),
+        ({"to": "/kept"}, "lies on no volume in pods (/kept)"),
+        ({"every": "1m", "to": "/scratch/kept"}, "lies on volume 'scratch', which is no claim"),
+    ],
+)
+def test_snapshots_outlive_the_pod_that_takes_them(snapshots: Any, said: str | None):
+    given = [claim(), claim("/scratch", "scratch", emptyDir={})]
+    found = on_cluster(model(changed(volumes=given, snapshots=snapshots)), "/data")
+    assert [p.path for p in found] == (["spec.snapshots.to"] if said else [])
+    assert all(said in p.message for p in found)
+
+
 def test_a_folder_beside_the_volume_is_not_on_it():
     spec = changed(
         volumes=[claim()],

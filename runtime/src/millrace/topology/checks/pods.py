@@ -198,7 +198,21 @@ def on_cluster(topology: StreamTopology, folder: str) -> list[Problem]:
                         "persistentVolumeClaim: {claimName: …}"
                     )
                     found.append(Problem(where, path, message, remedy))
-    return found
+    return [*found, *_lost_snapshots(topology, folder)]
+
+
+def _lost_snapshots(topology: StreamTopology, folder: str) -> Iterator[Problem]:
+    """Snapshots that would go with the pod that takes them."""
+    snapshots, path = topology.spec.snapshots, "spec.snapshots.to"
+    remedy = "name a folder on a persistentVolumeClaim of spec.volumes, or a URL"
+    if snapshots.to is None:
+        if snapshots.every is not None:
+            message = "is missing: snapshots would lie in the driver's pod and go with it"
+            yield Problem(path, NOTHING, message, remedy)
+    elif "://" not in snapshots.to:
+        astray = _astray(topology, True, snapshots.to, folder)
+        if astray is not None:
+            yield Problem(path, snapshots.to, astray, remedy)
 
 
 def _declared(topology: StreamTopology) -> tuple[tuple[str, Sequence[Source | Sink]], ...]:
