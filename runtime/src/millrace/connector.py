@@ -14,10 +14,11 @@ from typing import Any, Protocol, Self, TypeVar
 
 from millrace.errors import MillraceError, error_text
 from millrace.loading import LoadError, load_named
+from millrace.modes import SECRETS_VARIABLE
 from millrace.topology.kinds.base import Connector
 from millrace.topology.kinds.registry import SINKS, SOURCES
 from millrace.topology.problems import FieldPath, format_path
-from millrace.topology.secretrefs import FOLDER_VARIABLE, SecretRef, resolved, variable_of
+from millrace.topology.secretrefs import SecretRef, resolved, variable_of
 
 
 class Declared(Protocol):
@@ -100,7 +101,7 @@ def options_of(
     def value_of(path: FieldPath, ref: SecretRef) -> str:
         field = format_path(path)
         what = f"{role} {spec.name!r}: {field}: key {ref.key!r} of Secret {ref.name!r}"
-        folder = given.get(FOLDER_VARIABLE)
+        folder = given.get(SECRETS_VARIABLE)
         if folder is None:
             return _from_environment(given, ref, what, failure)
         return _from_folder(Path(folder), ref, what, failure)

@@ -1,7 +1,8 @@
 """Who may read what a run writes: its own files are its user's alone, outputs follow the umask.
 
 The processes of a run have the umask 077, for logs, state and scratch. What the user asked for,
-the rows in a folder, gets the mode that the user's own programs would give it.
+the rows in a folder, gets the mode that the user's own programs would give it. And where processes
+find secrets that only their user can read.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from pathlib import Path
 
 UMASK_VARIABLE = "MILLRACE_UMASK"
 """Environment variable that carries the umask of ``millrace run`` to its processes, in octal."""
+
+SECRETS_VARIABLE = "MILLRACE_SECRETS"
+"""Environment variable with the folder where Secrets of sources and sinks are mounted,
+``<name>/<key>``. Without it values are those of other environment variables."""
 
 
 def open_up(descriptor: int) -> None:

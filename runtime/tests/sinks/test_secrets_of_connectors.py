@@ -13,12 +13,13 @@ import pytest
 
 from millrace.connector import options_of
 from millrace.errors import MillraceError, SinkError, SourceError
+from millrace.modes import SECRETS_VARIABLE
 from millrace.sinks import SinkSpec, make_sink
 from millrace.sources import SourceSpec, make_source
 from millrace.topology import model
 from millrace.topology.load import parse
 from millrace.topology.problems import InvalidTopologyError
-from millrace.topology.secretrefs import FOLDER_VARIABLE, SecretRef, references, variable_of
+from millrace.topology.secretrefs import SecretRef, references, variable_of
 
 VALUE = "s3cr3t-of-the-store"
 REF = {"secretRef": {"name": "my-store", "key": "pass.word"}}
@@ -37,7 +38,7 @@ def source(options: dict[str, Any]) -> model.Source:
 
 @pytest.fixture(autouse=True)
 def no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    monkeypatch.delenv(SECRETS_VARIABLE, raising=False)
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
@@ -54,7 +55,7 @@ def given(
         file = tmp_path / "secrets" / "my-store" / "pass.word"
         file.parent.mkdir(parents=True)
         file.write_text(value)
-        monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "secrets"))
+        monkeypatch.setenv(SECRETS_VARIABLE, str(tmp_path / "secrets"))
 
     return give
 
@@ -94,7 +95,7 @@ def test_a_variable_that_is_missing_is_named_with_the_key(monkeypatch, tmp_path:
     [(None, "does not exist"), (b"", "is empty"), (b"\xff\xfes3cr3t", "is no UTF-8 text")],
 )
 def test_a_key_that_a_pod_does_not_have_is_named(monkeypatch, tmp_path: Path, data, said):
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(SECRETS_VARIABLE, str(tmp_path))
     monkeypatch.setenv(VARIABLE, VALUE)  # a pod goes by what is mounted alone
     if data is not None:
         (tmp_path / "my-store").mkdir()
@@ -107,7 +108,7 @@ def test_a_key_that_a_pod_does_not_have_is_named(monkeypatch, tmp_path: Path, da
 
 
 def test_the_end_of_a_line_belongs_to_no_value(monkeypatch, tmp_path: Path):
-    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(SECRETS_VARIABLE, str(tmp_path))
     (tmp_path / "my-store").mkdir()
     (tmp_path / "my-store" / "pass.word").write_text(f"{VALUE}\n")
     assert make_sink(SinkSpec.of(sink(), tmp_path)).options["password"] == VALUE

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from enum import StrEnum
 
-from millrace.topology.secretrefs import FOLDER_VARIABLE
+from millrace.modes import SECRETS_VARIABLE
 
 GROUP = "millrace.dev"
 
@@ -40,7 +40,7 @@ RUN_NONCE = "MILLRACE_RUN_NONCE"
 IMAGE = "MILLRACE_IMAGE"
 IMAGE_PULL_POLICY = "MILLRACE_IMAGE_PULL_POLICY"
 MAX_MEMORY = "MILLRACE_MAX_MEMORY_BYTES"
-SECRETS = FOLDER_VARIABLE
+SECRETS = SECRETS_VARIABLE
 
 DOWNWARD = {POD_NAME: "metadata.name", POD_NAMESPACE: "metadata.namespace", POD_IP: "status.podIP"}
 """Variables of every pod that the downward API fills, with their field paths."""

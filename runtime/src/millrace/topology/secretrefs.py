@@ -18,10 +18,6 @@ from millrace.topology.scalars import DataKey, ObjectName
 
 FIELD = "secretRef"
 
-FOLDER_VARIABLE = "MILLRACE_SECRETS"
-"""Environment variable with the folder where Secrets are mounted, ``<name>/<key>``. Without it
-values are those of other environment variables."""
-
 
 class SecretRef(Part):
     """A key of a Secret."""
