@@ -27,6 +27,7 @@ _PLACE = re.compile(
     r"(?P<path>/[^?#]*)?(?P<rest>[?#].*)?",
     re.DOTALL,
 )
+_LOCAL = ("file", "local")
 _REDIS = ("redis", "rediss")
 _DATABASE = re.compile(r"/\d{0,5}")
 
@@ -82,6 +83,14 @@ def shown_address(address: str) -> str:
 def place_of(address: str) -> str:
     """The same without a word of users."""
     return shown_address(address).replace(f":{HIDDEN}@", "")
+
+
+def local_path(place: str) -> str | None:
+    """The path of a place that is one, or the URL of one; None where it is elsewhere."""
+    scheme, separator, rest = place.partition("://")
+    if not separator:
+        return place
+    return rest if scheme in _LOCAL else None
 
 
 def redacted(text: str) -> str:

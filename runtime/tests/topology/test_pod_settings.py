@@ -233,6 +233,8 @@ def test_files_lie_on_the_innermost_volume():
         ({"every": "1m", "to": "s3://bucket/words"}, None),
         ({"every": "1m"}, "is missing: snapshots would lie in the driver's pod"),
         ({"to": "/kept"}, "lies on no volume in pods (/kept)"),
+        ({"every": "1m", "to": "file:///data/kept"}, None),
+        ({"every": "1m", "to": "file:///kept"}, "lies on no volume in pods (/kept)"),
         ({"every": "1m", "to": "/scratch/kept"}, "lies on volume 'scratch', which is no claim"),
     ],
 )
@@ -241,6 +243,11 @@ def test_snapshots_outlive_the_pod_that_takes_them(snapshots: Any, said: str | N
     found = on_cluster(model(changed(volumes=given, snapshots=snapshots)), "/data")
     assert [p.path for p in found] == (["spec.snapshots.to"] if said else [])
     assert all(said in p.message for p in found)
+
+
+def test_nothing_is_restored_on_a_cluster():
+    given = changed(volumes=[claim()], onStateLoss="Restore")
+    assert [p.path for p in on_cluster(model(given), "/data")] == ["spec.onStateLoss"]
 
 
 def test_a_folder_beside_the_volume_is_not_on_it():

@@ -71,8 +71,11 @@ def asked(pod: Manifest, settings: PodSettings) -> Manifest:
         spec["nodeSelector"] = dict(settings.node_selector)
     if settings.tolerations:
         spec["tolerations"] = [
-            one.model_dump(by_alias=True, mode="json", exclude_none=True)
-            for one in settings.tolerations
+            *spec.get("tolerations", []),
+            *(
+                one.model_dump(by_alias=True, mode="json", exclude_none=True)
+                for one in settings.tolerations
+            ),
         ]
     if settings.priority_class_name is not None:
         spec["priorityClassName"] = settings.priority_class_name

@@ -20,7 +20,7 @@ from millrace.topology.checks.pods import moved_files, on_cluster
 from millrace.topology.edits import Edit, classify
 from millrace.topology.kinds.base import Effect
 from millrace.topology.load import parse
-from millrace.topology.model import API_VERSION, KIND, OnStateLoss, StreamTopology
+from millrace.topology.model import API_VERSION, KIND, StreamTopology
 from millrace.topology.problems import NOTHING, InvalidTopologyError
 from millrace_operator.reconcile.observe import Resource
 
@@ -76,12 +76,9 @@ def edited(resource: Resource, before: Accepted | None) -> Edited:
         wanted = parse(json.dumps(_document(resource)), import_code=False)
     except InvalidTopologyError as error:
         return _kept(EditKind.INVALID, before, _shown([str(p) for p in error.problems]))
-    missing = [
-        *_not_on_clusters(wanted),
-        *(str(problem) for problem in on_cluster(wanted, DATA_FOLDER)),
-    ]
-    if missing:
-        return _kept(EditKind.INVALID, before, _shown(missing))
+    astray = on_cluster(wanted, DATA_FOLDER)
+    if astray:
+        return _kept(EditKind.INVALID, before, _shown([str(problem) for problem in astray]))
     document = wanted.model_dump(by_alias=True, mode="json", exclude_none=True)
     if before is None:
         return Edited(EditKind.FIRST, accept(None, document), wanted)
@@ -93,22 +90,6 @@ def edited(resource: Resource, before: Accepted | None) -> Edited:
     kind = max((_kind(edit) for edit in edits), key=_ORDER.index, default=EditKind.NONE)
     text = _shown([edit.path for edit in edits if _kind(edit) is kind])
     return Edited(kind, accept(before, document), wanted, text)
-
-
-def _not_on_clusters(topology: StreamTopology) -> list[str]:
-    """What is asked for and works on one machine alone so far: no promise is taken in silence."""
-    problems = []
-    if topology.spec.on_state_loss is OnStateLoss.RESTORE:
-        problems.append(
-            "spec.onStateLoss: Restore: no snapshot is restored on a cluster yet; leave it out, "
-            "and give stateServers.copies at least 2"
-        )
-    if topology.spec.snapshots.every is not None:
-        problems.append(
-            "spec.snapshots.every: snapshots would go with the driver's pod, and none is restored "
-            "on a cluster yet; leave it out"
-        )
-    return problems
 
 
 _ORDER = (EditKind.NONE, EditKind.IN_PLACE, EditKind.RESTART)

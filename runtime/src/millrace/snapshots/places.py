@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from millrace import durable
-from millrace.addresses import place_of
+from millrace.addresses import local_path, place_of
 from millrace.errors import SnapshotError, SnapshotsAwayError
-
-_LOCAL = ("file", "local")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -63,12 +61,8 @@ def open_place(to: str, base: Path) -> Place:
     Raises ``SnapshotError`` for a URL that fsspec cannot use, ``SnapshotsAwayError`` where what it
     names does not answer.
     """
-    scheme, separator, rest = to.partition("://")
-    if not separator:
-        return FolderPlace(base / to)
-    if scheme in _LOCAL:
-        return FolderPlace(Path(rest))
-    return StorePlace(to)
+    path = local_path(to)
+    return StorePlace(to) if path is None else FolderPlace(base / path)
 
 
 def snapshots_place(to: str | None, workdir: Path, folder: Path) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from millrace.addresses import local_path
 from millrace.topology.checks.facts import Facts
-from millrace.topology.model import Processor, Sink, Source, StreamTopology
+from millrace.topology.model import OnStateLoss, Processor, Sink, Source, StreamTopology
 from millrace.topology.pods import (
     CPU,
     MEMORY,
@@ -185,6 +186,7 @@ def on_cluster(topology: StreamTopology, folder: str) -> list[Problem]:
     """What keeps a topology from running in pods, where relative paths start from ``folder``.
 
     A file that a sink writes in a pod and on no claim would go with the pod, though it was shown.
+    What works on one machine alone so far is refused too: no promise is taken in silence.
     """
     found: list[Problem] = []
     for section, parts in _declared(topology):
@@ -198,7 +200,14 @@ def on_cluster(topology: StreamTopology, folder: str) -> list[Problem]:
                         "persistentVolumeClaim: {claimName: …}"
                     )
                     found.append(Problem(where, path, message, remedy))
-    return [*found, *_lost_snapshots(topology, folder)]
+    return [*found, *_lost_snapshots(topology, folder), *_no_restore(topology)]
+
+
+def _no_restore(topology: StreamTopology) -> Iterator[Problem]:
+    if topology.spec.on_state_loss is OnStateLoss.RESTORE:
+        message = "restores nothing on a cluster yet"
+        remedy = "leave it out, and give spec.stateServers.copies at least 2"
+        yield Problem("spec.onStateLoss", OnStateLoss.RESTORE.value, message, remedy)
 
 
 def _lost_snapshots(topology: StreamTopology, folder: str) -> Iterator[Problem]:
@@ -209,8 +218,10 @@ def _lost_snapshots(topology: StreamTopology, folder: str) -> Iterator[Problem]:
         if snapshots.every is not None:
             message = "is missing: snapshots would lie in the driver's pod and go with it"
             yield Problem(path, NOTHING, message, remedy)
-    elif "://" not in snapshots.to:
-        astray = _astray(topology, True, snapshots.to, folder)
+        return
+    at = local_path(snapshots.to)
+    if at is not None:
+        astray = _astray(topology, True, at, folder)
         if astray is not None:
             yield Problem(path, snapshots.to, astray, remedy)
 
