@@ -9,7 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -25,6 +26,7 @@ from millrace.kube.configmaps import by_kubeconfig
 from millrace_e2e import kubeapi
 from millrace_e2e.apiobjects import all_objects
 from millrace_e2e.podprocess import free_port
+from millrace_e2e.scrape import EVERY, unset
 from millrace_e2e.waiting import TooLateError, until
 from millrace_operator.kube import kinds
 
@@ -79,6 +81,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubeapi.ApiServ
         for name in (SYSTEM, "jobs", "more-jobs"):
             space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             assert api.answer("POST", "/api/v1/namespaces", space)[0] == 201
+        # The last thing that an API server makes for itself, some time after it is ready.
+        own = "/api/v1/namespaces/default/endpoints/kubernetes"
+        until(lambda: api.answer("GET", own)[0] == 200, "the API server's own endpoints", WAIT_S)
         yield server
 
 
@@ -430,6 +435,12 @@ class Running:
                 stderr=out,
             )
 
+    def leaves_unset(self) -> Sequence[str]:
+        """Metrics of the document that it does not tell, and others that it tells."""
+        url = f"http://127.0.0.1:{self.port}{pods.METRICS_PATH}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return unset(answer.read().decode(), "Operator", EVERY)
+
     def end(self) -> int:
         self.process.terminate()
         try:
@@ -473,6 +484,7 @@ def test_its_rights_are_enough_and_no_more(
         # Of a pod that vanishes, too.
         api.answer("DELETE", state)
         until(lambda: api.answer("GET", state)[0] == 200, "another pod", WAIT_S)
+        until(lambda: running.leaves_unset() == [], "the operator tells all metrics", WAIT_S)
         trial = shell.must("helm", "template", *RELEASE, *told, "--kube-version", "1.34.4")
         hooks = [one for one in manifests(trial) if "helm.sh/hook" in str(one["metadata"])]
         (pod,) = of_kind(hooks, "Pod")

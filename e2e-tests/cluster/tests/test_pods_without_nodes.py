@@ -43,6 +43,7 @@ from millrace_e2e.podprocess import (
     free_port,
     make_secret,
 )
+from millrace_e2e.scrape import EVERY, unset
 from millrace_e2e.topologies import word_count
 from millrace_e2e.waiting import until
 
@@ -218,6 +219,8 @@ def test_a_driver_ends_behind_what_is_sealed_when_its_pod_is_deleted(world: Worl
     world.propose(servers, ackers)
     driver = world.driver(1)
     until(lambda: (world.data / "counts").exists() and world.judge()["equal"], "counts", RUN_S)
+    until(lambda: not unset(answer(driver), "Driver", EVERY), "the driver tells all", RUN_S)
+    until(lambda: not unset(answer(ackers[0]), "Acker", EVERY), "the acker tells all", RUN_S)
     told, judged = metrics(driver), metrics(ackers[0])
     assert told["millrace_roots_sealed_total"] == 500
     assert judged["millrace_acker_roots_judged_total"] >= 500
@@ -228,9 +231,13 @@ def test_a_driver_ends_behind_what_is_sealed_when_its_pod_is_deleted(world: Worl
     assert world.judge()["repeated"] == 0
 
 
+def answer(pod: Pod) -> str:
+    return f"{pod.until(pods.METRICS_PATH)}\n"
+
+
 def metrics(pod: Pod) -> dict[str, float]:
     """What has no labels."""
-    families = text_string_to_metric_families(pod.until(pods.METRICS_PATH) + "\n")
+    families = text_string_to_metric_families(answer(pod))
     return {one.name: one.value for family in families for one in family.samples if not one.labels}
 
 

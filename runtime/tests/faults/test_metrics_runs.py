@@ -13,6 +13,7 @@ from millrace_e2e import feed
 from millrace_e2e.checker import Promise
 from millrace_e2e.harness import Place
 from millrace_e2e.judge import judge
+from millrace_e2e.scrape import EVERY, unset
 from millrace_e2e.topologies import Shape, history
 
 WINDOW = 50
@@ -20,12 +21,15 @@ GROUPS = 16
 BREAKING = "fault_blame:Breaking"
 
 
+def text(life: Life) -> str:
+    return Exposition(catalogue.DRIVER, life.driver.samples).text()
+
+
 def told(life: Life) -> dict[tuple[str, ...], float]:
     """Values by name and labels."""
-    text = Exposition(catalogue.DRIVER, life.driver.samples).text()
     return {
         (one.name, *(value for _, value in sorted(one.labels.items()))): one.value
-        for family in parse(text)
+        for family in parse(text(life))
         for one in family.samples
     }
 
@@ -65,6 +69,7 @@ def test_totals_are_those_of_the_history_also_for_the_next_driver(lab, live, pla
     first = live()
     assert first.wait() == 0
     found = told(first)
+    assert unset(text(first), "Driver", EVERY) == []
     assert shown(place) == 117
     assert found["millrace_roots_sealed_total",] == 117
     assert found["millrace_replays_total",] == 3
