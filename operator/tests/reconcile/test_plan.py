@@ -12,8 +12,10 @@ from memory_cluster import SETTINGS, SPEC, Cluster, CrashError, summary
 
 from millrace.errors import ExitCode
 from millrace.homes.pods import MAX_MEMORY
+from millrace.homes.restarts import DELAYS_S
 from millrace_operator.api.resources import Phase
 from millrace_operator.reconcile.actions import Create
+from millrace_operator.reconcile.driver import rfc3339
 from millrace_operator.reconcile.observe import PAUSED, Child, Moment, PodPhase
 from millrace_operator.reconcile.plan import DIGEST, plan
 from millrace_operator.reconcile.troubles import REASONS
@@ -938,6 +940,25 @@ def test_a_driver_that_is_deleted_as_soon_as_it_is_there_is_started_less_and_les
         waits.append(made.wait_s)
         cluster.now += timedelta(seconds=made.wait_s or 0)
     assert [wait for wait in waits if wait][:3] == [0.2, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("ahead_s", [60, 3600])
+def test_another_operator_s_clock_does_not_hold_a_driver_back(ahead_s: int):
+    """One that led before wrote when to try again, and its clock was ahead of this one's."""
+    cluster = settled()
+    del cluster.pods["words-driver-1"]
+    retry_at = rfc3339(cluster.now + timedelta(seconds=ahead_s))
+    told = {"failed_pod": "words-driver-1", "fruitless": 4, "retry_at": retry_at}
+    driver = cluster.status.driver.model_copy(update=told)
+    cluster.status = cluster.status.model_copy(update={"driver": driver})
+    end = cluster.now + timedelta(seconds=DELAYS_S[-1])
+    while cluster.now < end:
+        assert "words-driver-2" not in cluster.pods
+        cluster.reconcile()
+        # Looked at far more often than that: to be looked at does not begin the pause anew.
+        cluster.now += timedelta(seconds=1)
+    cluster.reconcile()
+    assert "words-driver-2" in cluster.pods
 
 
 def test_a_quota_is_told_by_its_words():

@@ -79,7 +79,7 @@ def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan
     """What follows for the driver from what is seen."""
     before = observed.resource.status.driver
     number = newest(observed)
-    status = (before or DriverStatus()).model_copy(update={"number": number})
+    status = _by_clock((before or DriverStatus()).model_copy(update={"number": number}), now)
     current = next((p for p in observed.of(Role.DRIVER) if p.index == number), None)
     older = [p for p in observed.of(Role.DRIVER) if p.index < number]
     if wanted.topology.spec.suspend:
@@ -142,6 +142,15 @@ def _after_absence(
         return DriverPlan(status, wait_s=left_s)
     # Of one that the API server did not take the refusal is told, not that it is gone.
     return _start(observed, wanted, status, None, quiet=name in observed.refusals)
+
+
+def _by_clock(status: DriverStatus, now: datetime) -> DriverStatus:
+    """A pause that is longer than any was begun by an operator whose clock is ahead: it begins anew
+    by this one, and is written so."""
+    if _left_s(status, now) <= DELAYS_S[-1]:
+        return status
+    retry_at = rfc3339(now + timedelta(seconds=DELAYS_S[-1]))
+    return status.model_copy(update={"retry_at": retry_at})
 
 
 def _left_s(status: DriverStatus, now: datetime) -> float:
