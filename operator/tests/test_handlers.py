@@ -79,6 +79,12 @@ def test_what_changes_often_and_means_nothing_is_let_pass(heard: Heard, name: st
     assert heard.keys() == ([WORDS] if news else [])
 
 
+def test_a_label_without_a_name_is_nobody_s(heard: Heard):
+    labels = {"millrace.dev/topology": ""}
+    heard.hints.child({"metadata": {"namespace": "jobs", "name": "any", "labels": labels}})
+    assert heard.keys() == []
+
+
 def test_a_node_is_news_when_it_falls_silent_goes_or_is_back(heard: Heard):
     def node(ready: str) -> dict[str, Any]:
         status = {"conditions": [{"type": "Ready", "status": ready}]}

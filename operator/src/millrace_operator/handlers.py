@@ -78,6 +78,9 @@ class Hints:
         often, and nothing is to be done about it."""
         metadata = found["metadata"]
         topology = metadata["labels"][TOPOLOGY_LABEL]
+        if not topology:
+            # Anybody may label what is theirs; no topology has an empty name.
+            return
         ignored = (names.journal_map(topology), names.inbox_map(topology))
         if metadata["name"] not in ignored:
             self._queue.add(Key(metadata["namespace"], topology))
