@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import socket
 import threading
 import time
@@ -13,6 +15,7 @@ import pytest
 from memory_world import running
 
 from millrace.health import Answer, serve
+from millrace_operator.control.logs import JsonLines, about
 from millrace_operator.kube.incarnations import Incarnations, ask_pod, said
 
 PATH = "/incarnation"
@@ -115,3 +118,20 @@ def test_what_is_forgotten_is_asked_again():
     known.forget("t")
     known.of("t", [pod("a", "1")])
     assert asked == ["a", "a"]
+
+
+def test_what_is_logged_of_a_pod_says_of_which_topology_it_is():
+    """Pods are asked by threads of their own."""
+    lines: list[str] = []
+
+    def ask(address: str, name: str) -> None:
+        record = logging.LogRecord("x", logging.INFO, "f", 1, "%s is silent", (name,), None)
+        lines.append(JsonLines().format(record))
+
+    pods = [
+        {"metadata": {"uid": f"u{n}", "name": f"words-state-{n}"}, "status": running(f"c{n}")}
+        for n in range(3)
+    ]
+    with about("jobs/words"):
+        Incarnations(ask).of("t", pods)
+    assert [json.loads(line)["topology"] for line in lines] == ["jobs/words"] * 3

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any
 
 from millrace.homes import pods as names
@@ -83,7 +84,9 @@ class Incarnations:
         asked = [(life, pod) for life, pod in lives.items() if life not in known]
         if asked:
             with ThreadPoolExecutor(min(len(asked), _AT_ONCE)) as pool:
-                answers = pool.map(lambda one: self._of_pod(one[1]), asked)
+                # What these threads log is about the topology that this one works at.
+                own = [copy_context() for _ in asked]
+                answers = pool.map(lambda c, one: c.run(self._of_pod, one[1]), own, asked)
                 for (life, _), run_id in zip(asked, answers, strict=True):
                     if run_id is not None:
                         known[life] = run_id
