@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[3]
 CRDS = definitions()
 TOPOLOGY = CRDS["streamtopologies.yaml"]
 SNAPSHOT = CRDS["topologysnapshots.yaml"]
-EXAMPLES = sorted(ROOT.glob("examples/**/*.yaml"))
+EXAMPLES = sorted(ROOT.glob("examples/*/topology.yaml"))
 
 
 def version(crd: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,195 @@
+"""docs/install.md leads to a topology that runs, and says what a cluster cannot do as it is."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from memory_cluster import SETTINGS, Cluster
+
+from millrace.topology.checks.pods import on_cluster
+from millrace.topology.model import StreamTopology
+from millrace.topology.scalars import quantity_bytes
+from millrace_operator.builders.naming import Owner
+from millrace_operator.builders.network import budgets
+from millrace_operator.builders.pods import acker_pod, driver_pod, state_server_pod
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "operator" / "tests" / "builders"))
+
+from pod_standards import violations  # noqa: E402
+
+TEXT = (ROOT / "docs" / "install.md").read_text()
+EXAMPLE = ROOT / "examples" / "bands"
+OWNER = Owner("bands", "bands", "uid-1", "0.1.0")
+
+
+def section(title: str) -> str:
+    found = re.search(rf"^## {title}\n(.*?)(?=^## )", TEXT, re.M | re.S)
+    assert found is not None
+    return found[1]
+
+
+def documents(file: str) -> list[Any]:
+    return list(yaml.safe_load_all((EXAMPLE / file).read_text()))
+
+
+def spec() -> dict[str, Any]:
+    (topology,) = documents("topology.yaml")
+    found: dict[str, Any] = topology["spec"]
+    return found
+
+
+def kustomized() -> dict[str, Any]:
+    (found,) = documents("kustomization.yaml")
+    made: dict[str, Any] = found
+    return made
+
+
+def test_the_first_topology_runs_on_a_cluster():
+    cluster = Cluster()
+    cluster.spec = spec()
+    cluster.settle()
+    conditions = {c.type: (c.status.value, c.reason) for c in cluster.status.conditions}
+    assert conditions["Stalled"] == ("False", "NothingStalls")
+    assert conditions["Ready"] == ("True", "AllReady")
+    assert sum(name.startswith("words-state-") for name in cluster.pods) == 2
+
+
+def test_its_code_comes_as_a_config_map_of_the_modules_that_it_names():
+    (maps,) = kustomized()["configMapGenerator"]
+    assert maps["name"] == spec()["code"]["configMap"]
+    assert kustomized()["generatorOptions"] == {"disableNameSuffixHash": True}
+    modules = {p["function"].partition(":")[0] for p in spec()["processors"] if "function" in p}
+    assert maps["files"] == [f"{name}.py" for name in modules]
+    assert all((EXAMPLE / file).is_file() for file in maps["files"])
+
+
+def test_all_that_is_applied_is_named():
+    files = set(kustomized()["resources"])
+    modules = {file for made in kustomized()["configMapGenerator"] for file in made["files"]}
+    there = {path.name for path in EXAMPLE.iterdir() if path.is_file()}
+    assert there == {"kustomization.yaml", *files, *modules}
+
+
+def test_the_commands_go_with_the_manifests():
+    commands = section("A first topology").partition("```sh\n")[2].partition("```")[0]
+    space = kustomized()["namespace"]
+    assert f"kubectl create namespace {space}\n" in commands
+    assert set(re.findall(r"-n (\S+)", commands)) == {space}
+    assert "kubectl apply -k examples/bands\n" in commands
+    sink = spec()["sinks"][0]["redis"]
+    secret, key = re.findall(r"secret generic (\S+) --from-literal=(\w+)=", commands)[0]
+    assert sink["password"]["secretRef"] == {"name": secret, "key": key}
+    deployment, service = documents("store.yaml")
+    assert f"deployment/{deployment['metadata']['name']} --" in commands
+    assert (
+        sink["url"]
+        == f"redis://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    )
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (variable,) = container["env"]
+    assert variable["valueFrom"]["secretKeyRef"] == {"name": secret, "key": key}
+    (asked,) = re.findall(r"valkey-cli hgetall (\S+)", commands)
+    assert re.fullmatch(sink["key"].replace("{band}", "(low|middle|high)"), asked)
+    assert "password" not in str(documents("store.yaml")).replace("'key': 'password'", "")
+
+
+def test_the_store_runs_in_a_restricted_namespace_and_is_found():
+    deployment, service = documents("store.yaml")
+    pod = deployment["spec"]["template"]
+    assert violations({"metadata": {"name": "store"}, **pod}) == []
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_the_memory_that_is_told_is_what_pods_ask_for():
+    topology = StreamTopology.model_validate(documents("topology.yaml")[0])
+    servers, ackers = topology.spec.state_servers.replicas, topology.spec.ackers.replicas
+    assert (servers, ackers) == (2, 1)
+    pods = [
+        driver_pod(OWNER, SETTINGS, topology, 1, "f"),
+        *(state_server_pod(OWNER, SETTINGS, topology, n) for n in range(servers)),
+        *(acker_pod(OWNER, SETTINGS, topology, n) for n in range(ackers)),
+        documents("store.yaml")[0]["spec"]["template"],
+    ]
+    asked = sum(
+        quantity_bytes(pod["spec"]["containers"][0]["resources"]["requests"]["memory"])
+        for pod in pods
+    )
+    assert f"ask for {asked / 2**30:.1f} GiB" in " ".join(section("A first topology").split())
+
+
+# -- what a cluster cannot do yet
+
+GAPS = [" ".join(one.split()) for one in section("What a cluster cannot do yet").split("\n- ")[1:]]
+
+
+def gap(*fields: str) -> str:
+    (found,) = (one for one in GAPS if all(f"`{field}" in one for field in fields))
+    return found
+
+
+def test_each_gap_is_one_of_those_below():
+    named = [re.findall(r"`([^`]+)`", one)[0] for one in GAPS]
+    assert named == [
+        "spec.stateServers.url",
+        "spec.onStateLoss: Restore",
+        "spec.spark.driver.standby",
+        "spec.ackers.min",
+        "spec.stateServers.copies: 1",
+        "millrace run",
+    ]
+
+
+def test_a_server_of_ones_own_is_refused_as_told():
+    cluster = Cluster()
+    cluster.spec["stateServers"] = {"url": "redis://h:1"}
+    cluster.reconcile()
+    (stalled,) = (c for c in cluster.status.conditions if c.type == "Stalled")
+    assert f"`{stalled.reason}`" in gap("spec.stateServers.url")
+    assert cluster.pods == {}
+
+
+def test_nothing_restores_and_nobody_looks_at_snapshots():
+    document = {**documents("topology.yaml")[0]}
+    document["spec"] = {**spec(), "onStateLoss": "Restore"}
+    (problem,) = on_cluster(StreamTopology.model_validate(document), "/data")
+    assert problem.path == "spec.onStateLoss"
+    assert "`TopologySnapshot`" in gap("spec.onStateLoss: Restore")
+    # Who looks at them has the right to.
+    rights = yaml.safe_load((ROOT / "charts/millrace/files/rights.yaml").read_text())
+    known = {what for rules in rights.values() for rule in rules for what in rule["resources"]}
+    assert "streamtopologies" in known
+    assert not any(what.startswith("topologysnapshots") for what in known)
+
+
+def test_no_driver_stands_by():
+    cluster = Cluster()
+    cluster.spec["spark"] = {"driver": {"standby": 1}}
+    cluster.settle()
+    assert [name for name in cluster.pods if "driver" in name] == ["words-driver-1"]
+    assert "no driver stands by" in gap("spec.spark.driver.standby")
+
+
+def test_load_changes_no_number_of_ackers():
+    cluster = Cluster()
+    cluster.spec["ackers"] = {"replicas": 2, "min": 1, "max": 4}
+    cluster.settle()
+    assert sum("acker" in name for name in cluster.pods) == 2
+    assert "`kubectl scale`" in gap("spec.ackers.min", "spec.ackers.max")
+
+
+@pytest.mark.parametrize(("copies", "may_go"), [(1, False), (2, True)])
+def test_a_node_with_the_only_copy_is_not_drained(copies: int, may_go: bool):
+    document = {**documents("topology.yaml")[0]}
+    document["spec"] = {**spec(), "stateServers": {"replicas": 2, "copies": copies}}
+    topology = StreamTopology.model_validate(document)
+    (budget,) = (b for b in budgets(OWNER, topology, 1) if "state" in b["metadata"]["name"])
+    assert (budget["spec"]["minAvailable"] < 2) is may_go
+    work = state_server_pod(OWNER, SETTINGS, topology, 0)["spec"]["volumes"]
+    assert {"name": "work", "emptyDir": {}} in work
+    assert "`kubectl drain`" in gap("spec.stateServers.copies: 1")
