@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import ast
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,25 @@ def test_nobody_else_opens_a_client() -> None:
         if any(name.endswith(("redis.Redis", "Redis.from_url")) for name in called):
             found.add(str(path.relative_to(SOURCES)))
     assert found == {"redisserver.py"}
+
+
+def test_a_server_behind_a_unix_socket_is_reached(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        listening.listen()
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                said = b""
+                while b"PING" not in said and (more := connection.recv(4096)):
+                    said += more
+                    connection.sendall(b"+OK\r\n" * more.count(b"SETINFO"))
+                    connection.sendall(b"+PONG\r\n" * more.count(b"PING"))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"unix://{tmp_path / 'socket'}"
+        with open_client(address, answer_s=5.0) as client:
+            assert client.ping()
+        thread.join()

@@ -68,12 +68,14 @@ def open_client(
     Its errors come at once, since trying again is up to the caller, and no answer is waited for
     longer than ``answer_s``. Raises ``ValueError`` or ``TypeError`` for a bad address.
     """
-    options = {"password": password} if password else {}
+    options: dict[str, Any] = {"password": password} if password else {}
+    if not url.lower().startswith("unix:"):
+        # Of connections that may be cut in the middle; the package knows it of no others.
+        options["socket_keepalive"] = True
     return redis.Redis.from_url(
         url,
         socket_connect_timeout=min(connect_s, answer_s),
         socket_timeout=answer_s,
-        socket_keepalive=True,
         retry=Retry(NoBackoff(), 0),
         protocol=2,
         **options,
