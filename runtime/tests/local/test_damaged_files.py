@@ -211,7 +211,7 @@ def test_requests_and_proposals(folder):
     for number, odd in enumerate(({"indexes": [0]}, {**request, "indexes": 5}, {"indexes": None})):
         write_json(folder.requests / f"odd-{number}.json", odd)
     write_json(folder.requests / "whole.json", request)
-    assert _asked(folder)[request["segment"], 1] == "replay"
+    assert _asked(folder.inbox)[request["segment"], 1] == "replay"
     (folder.requests / "folder.json").mkdir()
     list(box.look())
     assert [path.name for path in folder.requests.iterdir()] == ["folder.json"]

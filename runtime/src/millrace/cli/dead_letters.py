@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from millrace.cli.cluster.options import Context, Namespace, cluster_topology
 from millrace.cli.folders import NamedTopology, WorkDir, named_folder
 from millrace.cli.options import TopologyOption, one_file
 from millrace.cli.output import console, counted, print_plain, print_warning
@@ -19,7 +22,6 @@ from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
     from millrace.local.inspect.letters import Letter
-    from millrace.local.workdir import WorkFolder
 
 _PAYLOAD_SHOWN = 60
 
@@ -63,12 +65,15 @@ def list_letters(
     file: NamedTopology = None,
     topology: TopologyOption = None,
     workdir: WorkDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
     processor: OfProcessor = None,
     source: OfSource = None,
     as_json: AsJson = False,
 ) -> None:
     """List the dead letters, oldest window first."""
-    _, letters = _letters(one_file(file, topology), workdir, processor, source)
+    where = Where(one_file(file, topology), workdir, namespace, context)
+    _, letters = _letters(where, processor, source)
     if as_json:
         _print_json(letters)
         return
@@ -84,9 +89,9 @@ def list_letters(
             continue
         error = letter.error.strip().splitlines()[-1] if letter.error.strip() else ""
         asked = f" ({letter.asked} asked)" if letter.asked else ""
-        where = f"{letter.source}: {letter.where or f'offset {letter.offset}'}"
+        found = f"{letter.source}: {letter.where or f'offset {letter.offset}'}"
         table.add_row(
-            *(escape(text) for text in (letter.id + asked, letter.processor, where)),
+            *(escape(text) for text in (letter.id + asked, letter.processor, found)),
             str(letter.replays),
             *(escape(text) for text in (error, _short(letter.payload))),
         )
@@ -97,6 +102,8 @@ def show(
     ids: Ids = None,
     topology: TopologyOption = None,
     workdir: WorkDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
     as_json: AsJson = False,
     raw: Raw = False,
 ) -> None:
@@ -106,7 +113,7 @@ def show(
     """
     from millrace.local.inspect.letters import chosen
 
-    _, letters = _letters(topology, workdir, None, None)
+    _, letters = _letters(Where(topology, workdir, namespace, context), None, None)
     wanted = chosen(letters, ids) if ids else letters
     if as_json:
         _print_json(wanted)
@@ -134,11 +141,14 @@ def replay(
     everything: All = False,
     topology: TopologyOption = None,
     workdir: WorkDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
     processor: OfProcessor = None,
     source: OfSource = None,
 ) -> None:
     """Process letters once more, after the cause has been mended; with the next seal."""
-    _ask("replay", ids, everything, (topology, workdir, processor, source))
+    where = Where(topology, workdir, namespace, context)
+    _ask("replay", where, _Wanted(ids, everything, processor, source))
 
 
 def drop(
@@ -146,52 +156,82 @@ def drop(
     everything: All = False,
     topology: TopologyOption = None,
     workdir: WorkDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
     processor: OfProcessor = None,
     source: OfSource = None,
 ) -> None:
     """Forget letters for good; with the next seal."""
-    _ask("drop", ids, everything, (topology, workdir, processor, source))
+    where = Where(topology, workdir, namespace, context)
+    _ask("drop", where, _Wanted(ids, everything, processor, source))
 
 
-def _ask(
-    action: str,
-    ids: list[str] | None,
-    everything: bool,
-    place: tuple[Path | None, Path | None, str | None, str | None],
-) -> None:
-    from millrace.local.inspect.letters import ask
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Whose letters: of a work folder, or of a topology of a cluster."""
 
-    folder, letters = _letters(*place)
-    if place[2:] != (None, None):
+    topology: Path | None
+    workdir: Path | None
+    namespace: str | None
+    context: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which of them."""
+
+    ids: list[str] | None
+    everything: bool
+    processor: str | None
+    source: str | None
+
+
+Ask = Callable[[str, list["Letter"]], bool]
+"""Asks for an action on letters; whether a driver is alive to do so now."""
+
+
+def _ask(action: str, where: Where, which: _Wanted) -> None:
+    ask, letters = _letters(where, which.processor, which.source)
+    if (which.processor, which.source) != (None, None):
         # Nobody knows whose those are that cannot be read.
         _warn_of_damaged(letters)
         letters = [letter for letter in letters if not letter.damaged]
-    wanted = _wanted(letters, ids, everything)
+    wanted = _wanted(letters, which.ids, which.everything)
     if action == "replay":
-        wanted = _replayable(wanted, everything)
+        wanted = _replayable(wanted, which.everything)
     new = [letter for letter in wanted if letter.asked is None]
-    alive = ask(folder, action, wanted)
+    alive = ask(action, wanted)
     verb = "replayed" if action == "replay" else "dropped"
-    when = "with the next seal" if alive else "by the next millrace run, no run is alive now"
+    next_one = "millrace run, no run" if where.namespace is None and where.context is None else ""
+    when = f"by the next {next_one or 'driver, no driver'} is alive now"
+    when = "with the next seal" if alive else when
     print_plain(f"{counted(len(new), 'dead letter')} will be {verb} {when}")
     if len(new) < len(wanted):
         print_plain(f"left alone, since asked for before: {len(wanted) - len(new)}")
 
 
-def _letters(
-    topology: Path | None, workdir: Path | None, processor: str | None, source: str | None
-) -> tuple[WorkFolder, list[Letter]]:
-    from millrace.local.inspect.letters import read_letters
-    from millrace.local.workdir import find_folder
-
-    folder = find_folder(named_folder(topology, workdir))
+def _letters(where: Where, processor: str | None, source: str | None) -> tuple[Ask, list[Letter]]:
+    ask, found = _all_letters(where)
     letters = [
         letter
-        for letter in read_letters(folder)
+        for letter in found
         if letter.damaged
         or (processor in (None, letter.processor) and source in (None, letter.source))
     ]
-    return folder, letters
+    return ask, letters
+
+
+def _all_letters(where: Where) -> tuple[Ask, list[Letter]]:
+    remote = cluster_topology(where.topology, where.workdir, where.namespace, where.context)
+    if remote is not None:
+        from millrace.cli.cluster import commands
+
+        return partial(commands.ask_letters, remote), commands.letters(remote)
+    from millrace.local.inspect.letters import ask, read_letters
+    from millrace.local.workdir import find_folder
+
+    folder = find_folder(named_folder(where.topology, where.workdir))
+    return partial(ask, folder), read_letters(folder)
 
 
 def _by_object(letters: Sequence[Letter]) -> dict[str, list[Letter]]:

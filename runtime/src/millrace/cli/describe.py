@@ -11,6 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from millrace.cli.analysis import facts_of
+from millrace.cli.cluster.options import Context, Namespace, cluster_topology
 from millrace.cli.options import (
     Overrides,
     SkipCode,
@@ -18,8 +19,10 @@ from millrace.cli.options import (
     TopologyFile,
     TopologyOption,
     needed_file,
+    one_file,
 )
 from millrace.cli.output import console
+from millrace.topology.checks.facts import gather
 from millrace.topology.graph import Component, Edge, Graph, Pass
 from millrace.topology.kinds.base import Columns
 from millrace.topology.load import load
@@ -36,6 +39,8 @@ def register(app: typer.Typer) -> None:
     def describe(
         file: TopologyFile = None,
         topology: TopologyOption = None,
+        namespace: Namespace = None,
+        context: Context = None,
         override: Overrides = None,
         no_code: SkipCode = False,
         no_sql: SkipSql = False,
@@ -45,7 +50,19 @@ def register(app: typer.Typer) -> None:
         A pass is the components that run fused over each partition; between two passes every
         keyed or broadcast tuple goes through one exchange. Types of SQL come from Spark, where it
         is installed; starting it takes some seconds.
+
+        Of a topology on a cluster it is the resource that is drawn. Its code and its sources are
+        where its pods are, so that columns which only these tell stay unknown.
         """
+        remote = cluster_topology(one_file(file, topology), None, namespace, context)
+        if remote is not None:
+            if override:
+                raise typer.BadParameter(
+                    "--set changes a file; the resource is not one: leave it out"
+                )
+            facts = gather(remote.model, None, import_code=False)
+            console().print(drawing(remote.model, facts.graph, facts.columns))
+            return
         loaded = load(needed_file(file, topology), override or (), import_code=not no_code)
         facts = facts_of(loaded, import_code=not no_code, ask_spark=not no_sql, every_source=True)
         console().print(drawing(loaded.topology, facts.graph, facts.columns))

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from millrace.cli.cluster.options import Context, Namespace, cluster_topology
 from millrace.cli.folders import NamedTopology, WorkDir, named_folder
 from millrace.cli.options import TopologyOption, one_file
 from millrace.cli.output import print_plain
@@ -33,6 +34,8 @@ def register(app: typer.Typer) -> None:
         file: NamedTopology = None,
         topology: TopologyOption = None,
         workdir: WorkDir = None,
+        namespace: Namespace = None,
+        context: Context = None,
         state_servers: StateServers = None,
         ackers: Ackers = None,
         timeout: Timeout = 90.0,
@@ -40,7 +43,8 @@ def register(app: typer.Typer) -> None:
         """Change how many state servers and ackers a running topology has, while windows go on.
 
         State moves to where it belongs then; servers that leave end when the others hold it.
-        This counts until the run ends: to keep it, change the topology's file.
+        This counts until the run ends: to keep it, change the topology's file. On a cluster it is
+        written into the resource, and stays.
         Exits with 1 where it has not come about in time; it goes on.
         """
         from millrace.homes.documents import Scale
@@ -53,7 +57,14 @@ def register(app: typer.Typer) -> None:
         for name, value in (("--state-servers", state_servers), ("--ackers", ackers)):
             if value is not None and value < 0:
                 raise typer.BadParameter(f"{name} {value}: cannot be less than 0")
-        folder = find_folder(named_folder(one_file(file, topology), workdir))
+        named = one_file(file, topology)
+        remote = cluster_topology(named, workdir, namespace, context)
+        if remote is not None:
+            from millrace.cli.cluster import commands
+
+            commands.scale(remote, state_servers, ackers, timeout)
+            return
+        folder = find_folder(named_folder(named, workdir))
         name = folder.identity.name
         declared = topology_of(folder)
         asked = ask(folder, declared, Scale(state_servers, ackers))
@@ -64,17 +75,18 @@ def register(app: typer.Typer) -> None:
             )
             ackers = asked.ackers
         if timeout == 0:
-            print_plain(f"{name} is asked to have {_spoken(state_servers, ackers)}")
+            print_plain(f"{name} is asked to have {spoken(state_servers, ackers)}")
         elif await_scaled(folder, asked, timeout):
-            print_plain(f"{name} has {_spoken(state_servers, ackers)}, until the run ends")
+            print_plain(f"{name} has {spoken(state_servers, ackers)}, until the run ends")
         else:
             raise MillraceError(
-                f"{name} does not have {_spoken(state_servers, ackers)} within {timeout:g} s; "
+                f"{name} does not have {spoken(state_servers, ackers)} within {timeout:g} s; "
                 "what is asked for stands while the run lives: look at it with millrace status"
             )
 
 
-def _spoken(state_servers: int | None, ackers: int | None) -> str:
+def spoken(state_servers: int | None, ackers: int | None) -> str:
+    """Of these what is asked for, in words."""
     parts = []
     if state_servers is not None:
         parts.append(f"{state_servers} state server{'s' if state_servers != 1 else ''}")

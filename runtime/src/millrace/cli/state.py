@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,13 +12,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from millrace.cli.cluster.options import Context, Namespace, cluster_topology
 from millrace.cli.folders import WorkDir, named_folder
 from millrace.cli.options import TopologyOption
 from millrace.cli.output import console, counted, print_note, print_plain, visible
 
 if TYPE_CHECKING:
-    from millrace.local.inspect.state import StateRows
-    from millrace.local.workdir import WorkFolder
+    from millrace.local.inspect.state import Holder, StateRows
 
 Of = Annotated[str, typer.Argument(metavar="PROCESSOR", help="The processor that has the state.")]
 Key = Annotated[
@@ -25,7 +27,7 @@ Key = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    typer.Option("--limit", "-n", min=1, metavar="N", help="Show the first N keys only."),
+    typer.Option("--limit", min=1, metavar="N", help="Show the first N keys only."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each key.")]
 
@@ -48,12 +50,15 @@ def get(
     key: Key,
     topology: TopologyOption = None,
     workdir: WorkDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of one key. Exits with 1 where it has none."""
     from millrace.local.inspect import state as statereader
 
-    found = statereader.get(_folder(topology, workdir), processor, key)
+    with _holder(topology, workdir, namespace, context) as holder:
+        found = statereader.get_of(holder, processor, key)
     if not found.rows.num_rows:
         raise statereader.NoStateError(
             f"{processor} has no state of key {', '.join(key)} behind window {found.window}"
@@ -65,23 +70,38 @@ def scan(
     processor: Of,
     topology: TopologyOption = None,
     workdir: WorkDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
     limit: Limit = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of all keys, in their order."""
     from millrace.local.inspect import state as statereader
 
-    found = statereader.scan(_folder(topology, workdir), processor)
+    with _holder(topology, workdir, namespace, context) as holder:
+        found = statereader.scan_of(holder, processor)
     _print(found, as_json, limit)
     shown = min(found.rows.num_rows, limit or found.rows.num_rows)
     of = f"{shown:,} of " if shown < found.rows.num_rows else ""
     print_note(f"{of}{counted(found.rows.num_rows, 'key')}, behind window {found.window}")
 
 
-def _folder(topology: Path | None, workdir: Path | None) -> WorkFolder:
+@contextmanager
+def _holder(
+    topology: Path | None, workdir: Path | None, namespace: str | None, context: str | None
+) -> Iterator[Holder]:
+    remote = cluster_topology(topology, workdir, namespace, context)
+    if remote is not None:
+        from millrace.cli.cluster import commands
+
+        with commands.holding(remote) as holder:
+            yield holder
+        return
+    from millrace.local.inspect.state import holder_of
     from millrace.local.workdir import find_folder
 
-    return find_folder(named_folder(topology, workdir))
+    with holder_of(find_folder(named_folder(topology, workdir))) as holder:
+        yield holder
 
 
 def _print(found: StateRows, as_json: bool, limit: int | None = None) -> None:

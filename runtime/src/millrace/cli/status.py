@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from millrace.cli.cluster.options import Context, Namespace, cluster_topology
 from millrace.cli.folders import NamedTopology, WorkDir, named_folder
 from millrace.cli.options import TopologyOption, one_file
 from millrace.cli.output import console, counted, moment, print_plain
@@ -36,21 +38,17 @@ def register(app: typer.Typer) -> None:
         file: NamedTopology = None,
         topology: TopologyOption = None,
         workdir: WorkDir = None,
+        namespace: Namespace = None,
+        context: Context = None,
         watch: Watch = False,
         as_json: AsJson = False,
     ) -> None:
         """Show what a topology does: last sealed window, counts, and every process with its role.
 
-        Reads the work folder only, so it answers whatever state the run is in.
+        Reads the work folder only, so it answers whatever state the run is in; of a topology on a
+        cluster its resource, its pods and what the driver told last.
         """
-        from millrace.local.inspect.overview import overview
-        from millrace.local.workdir import find_folder
-
-        folder = find_folder(named_folder(one_file(file, topology), workdir))
-
-        def look() -> dict[str, Any]:
-            return overview(folder)
-
+        look = _looking(one_file(file, topology), workdir, namespace, context)
         try:
             if as_json:
                 _print_json(look, watch)
@@ -60,6 +58,21 @@ def register(app: typer.Typer) -> None:
                 console().print(drawn(look()))
         except KeyboardInterrupt:
             return
+
+
+def _looking(
+    file: Path | None, workdir: Path | None, namespace: str | None, context: str | None
+) -> Callable[[], dict[str, Any]]:
+    remote = cluster_topology(file, workdir, namespace, context)
+    if remote is not None:
+        from millrace.cli.cluster.commands import Looking
+
+        return Looking(remote)
+    from millrace.local.inspect.overview import overview
+    from millrace.local.workdir import find_folder
+
+    folder = find_folder(named_folder(file, workdir))
+    return lambda: overview(folder)
 
 
 def _print_json(look: Callable[[], dict[str, Any]], watch: bool) -> None:
@@ -93,8 +106,10 @@ def drawn(document: Mapping[str, Any]) -> RenderableType:
     for label, text in _facts(document):
         grid.add_row(label, Text(text))
     parts.append(grid)
-    if document["processes"]:
+    if document.get("processes"):
         parts.append(_processes(document["processes"]))
+    if document.get("pods"):
+        parts.append(_pods(document["pods"]))
     return Group(*parts)
 
 
@@ -111,6 +126,9 @@ STATES = {
     "lost": "stopped: all copies of some state are gone",
     "behind": "stopped: a sink is further than the record, which an older copy took the place of",
     "killed": "was killed; the next millrace run goes on behind the last sealed window",
+    "suspended": "is suspended: its state servers hold its state, and nothing is read",
+    "stalled": "is stalled: the operator cannot go on until somebody mends what it names",
+    "deleting": "is being deleted",
 }
 
 
@@ -125,8 +143,7 @@ def _state(document: Mapping[str, Any]) -> str:
 def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Who it is, what is done, what is to be done, what went wrong, how it runs."""
     facts = [
-        ("topology", str(document["topology"])),
-        ("work folder", str(document["workdir"])),
+        *_place(document),
         ("guarantee", f"{document['guarantee']}, tracking {document['tracking']}"),
     ]
     totals = document["totals"]
@@ -167,9 +184,27 @@ def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     limited = [one for one in document["memory"] or () if one["limitBytes"]]
     if limited:
         facts.append(("state memory", "; ".join(map(_memory, limited))))
-    if document["restored"]:
+    if document.get("restored"):
         facts.append(("restored", _restored(document["restored"])))
     return facts
+
+
+def _place(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if "workdir" in document:
+        return [
+            ("topology", str(document["topology"])),
+            ("work folder", str(document["workdir"])),
+        ]
+    resource = document["resource"]
+    told = f"{resource['phase'] or 'not seen by the operator yet'}"
+    if resource["message"]:
+        told += f": {resource['message']}"
+    if resource["observedGeneration"] != resource["generation"]:
+        told += " (of the edit before the last; the operator has not come to it yet)"
+    return [
+        ("namespace", f"{document['namespace']} of {document['context']}"),
+        ("resource", told),
+    ]
 
 
 def _memory(server: Mapping[str, Any]) -> str:
@@ -190,6 +225,17 @@ def _restored(fork: Mapping[str, Any]) -> str:
         )
         text += f"; {given_up} given up"
     return f"{text} (timeline {fork['timeline']})"
+
+
+def _pods(rows: list[dict[str, Any]]) -> Table:
+    table = Table("pod", "is", "node", "since", "started again", box=None, padding=(0, 2))
+    for row in rows:
+        stands = "ready" if row["ready"] else row["trouble"] or row["phase"]
+        stands = "ends" if row["ending"] else stands
+        since = moment(row["started"]) if row["started"] else ""
+        again = str(row["restarts"]) if row["restarts"] else ""
+        table.add_row(Text(row["name"]), Text(stands), Text(row["node"] or ""), since, again)
+    return table
 
 
 def _processes(rows: list[dict[str, Any]]) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -111,6 +111,19 @@ class Api:
             raise self._away("GET", path, error) from error
         finally:
             raw.close()
+
+    def stream(
+        self, path: str, query: Sequence[tuple[str, str]]
+    ) -> tuple[Configuration, str, dict[str, str]]:
+        """What a connection that is upgraded needs: configuration, whole URL and headers."""
+        _, url, headers, _, _ = self._client.param_serialize(
+            "GET",
+            path,
+            query_params=list(query),
+            header_params={"Accept": "*/*"},
+            auth_settings=["BearerToken"],
+        )
+        return self._client.configuration, url, dict(headers)
 
     def _send(
         self,

@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from millrace.cli.cluster.options import Context, Namespace, cluster_topology
 from millrace.cli.folders import NamedTopology, WorkDir, named_folder
 from millrace.cli.options import TopologyOption, needed_file, one_file
 from millrace.cli.output import console, counted, print_plain, print_warning, visible
@@ -65,6 +66,8 @@ def create(
     file: NamedTopology = None,
     topology: TopologyOption = None,
     workdir: WorkDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
     name: NewName = None,
     place: Where = None,
     timeout: Timeout = 600.0,
@@ -72,13 +75,25 @@ def create(
 ) -> None:
     """Take a snapshot of a topology, running or not, and wait for it.
 
-    It is of the last sealed window, and done once the sinks show that window.
+    It is of the last sealed window, and done once the sinks show that window. On a cluster the
+    driver takes it, so one has to be alive, and --place is as its pod sees it.
     """
+    named = one_file(file, topology)
+    remote = cluster_topology(named, workdir, namespace, context)
+    if remote is not None:
+        from millrace.cli.cluster import commands
+
+        taken = commands.snapshot(remote, name, place, timeout)
+        if as_json:
+            print_plain(json.dumps({"name": taken.name, "window": taken.window}))
+        else:
+            print_plain(taken.text)
+        return
     from millrace.clock import SystemClock
     from millrace.local.snapshots.asking import new_name, take
     from millrace.local.workdir import find_folder
 
-    folder = find_folder(named_folder(one_file(file, topology), workdir))
+    folder = find_folder(named_folder(named, workdir))
     clock = SystemClock()
     manifest = take(folder, name or new_name(clock), place, timeout, clock)
     if as_json:

@@ -20,6 +20,7 @@ from millrace.engine.driver.letters import (
 )
 from millrace.errors import MillraceError, NewerFormatError
 from millrace.homes.documents import Ask, Request
+from millrace.homes.stores import Inbox
 from millrace.local.inspect.reading import committed_record, fetch, reachable
 from millrace.local.takeover import current_holder
 from millrace.local.workdir import WorkFolder
@@ -102,36 +103,43 @@ def read_letters(folder: WorkFolder) -> list[Letter]:
     Raises ``StateServerError`` where no state server can be reached.
     """
     with reachable(folder) as clients:
-        record = committed_record(clients)
-        if record is None:
-            return []
-        asked = _asked(folder)
-        letters: list[Letter] = []
-        for segment in record.dead:
-            data = fetch(clients, segment.name)
-            if data is None and _forgotten(clients, segment.name):
-                continue
-            try:
-                entries = _entries(segment, data)
-            except (DamagedLettersError, NewerFormatError) as error:
-                letters += _unreadable(segment, str(error), asked)
-            else:
-                letters += _letters(record, segment, entries, asked)
-        return letters
+        return letters_on(clients, folder.inbox)
+
+
+def letters_on(clients: Sequence[StateClient], inbox: Inbox) -> list[Letter]:
+    """The same, of state servers wherever they are; ``inbox`` says what was asked for."""
+    record = committed_record(clients)
+    if record is None:
+        return []
+    asked = _asked(inbox)
+    letters: list[Letter] = []
+    for segment in record.dead:
+        data = fetch(clients, segment.name)
+        if data is None and _forgotten(clients, segment.name):
+            continue
+        try:
+            entries = _entries(segment, data)
+        except (DamagedLettersError, NewerFormatError) as error:
+            letters += _unreadable(segment, str(error), asked)
+        else:
+            letters += _letters(record, segment, entries, asked)
+    return letters
 
 
 def ask(folder: WorkFolder, action: str, letters: Collection[Letter]) -> bool:
-    """Ask for letters to be replayed or dropped; whether a run is alive to do so now.
+    """Ask for letters to be replayed or dropped; whether a run is alive to do so now."""
+    ask_in(folder.inbox, action, letters)
+    return current_holder(folder.path) is not None
 
-    ``action`` is ``replay`` or ``drop``; letters that were asked for already are left alone.
-    """
+
+def ask_in(inbox: Inbox, action: str, letters: Collection[Letter]) -> None:
+    """``action`` is ``replay`` or ``drop``; letters that were asked for already are left alone."""
     by_segment: dict[str, list[int]] = {}
     for letter in letters:
         if letter.asked is None:
             by_segment.setdefault(letter.segment, []).append(letter.index)
     for segment, indexes in by_segment.items():
-        folder.inbox.ask(Request(Ask(action), segment, tuple(sorted(indexes))))
-    return current_holder(folder.path) is not None
+        inbox.ask(Request(Ask(action), segment, tuple(sorted(indexes))))
 
 
 def _entries(segment: DeadSegment, data: bytes | None) -> list[dict[str, Any]]:
@@ -188,11 +196,11 @@ def _unreadable(
             yield Letter(segment.name, index, segment.window, *unknown, known, damaged=why)
 
 
-def _asked(folder: WorkFolder) -> dict[tuple[str, int], str]:
-    """What the request files ask for, by (segment, index)."""
+def _asked(inbox: Inbox) -> dict[tuple[str, int], str]:
+    """What requests ask for, by (segment, index)."""
     return {
         (asked.request.segment, index): asked.request.action.value
-        for asked in folder.inbox.requests()
+        for asked in inbox.requests()
         for index in asked.request.indexes
     }
 

@@ -7,7 +7,8 @@ one window as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -44,22 +45,50 @@ class StateRows:
     rows: pa.RecordBatch
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who keeps the state of a topology: its state servers, wherever they are."""
+
+    topology: StreamTopology
+    clients: Sequence[StateClient]
+
+
+@contextmanager
+def holder_of(folder: WorkFolder) -> Iterator[Holder]:
+    """That of a work folder. Raises ``WorkFolderError``, ``StateServerError``."""
+    topology = topology_of(folder)
+    with reachable(folder) as clients:
+        yield Holder(topology, clients)
+
+
 def scan(folder: WorkFolder, processor: str) -> StateRows:
     """All state of a processor, by key.
 
     Raises ``NoStateError`` for a name that is no processor with state, ``StateServerError`` where
     no server can be reached.
     """
+    with holder_of(folder) as holder:
+        return scan_of(holder, processor)
+
+
+def get(folder: WorkFolder, processor: str, key: Sequence[str]) -> StateRows:
+    """The state of one key; see ``get_of``."""
+    with holder_of(folder) as holder:
+        return get_of(holder, processor, key)
+
+
+def scan_of(holder: Holder, processor: str) -> StateRows:
+    """As ``scan``."""
 
     def look(
         chain: Sequence[Segment], groups: int, keys: int, get: Load, lifetime: Lifetime
     ) -> pa.RecordBatch:
         return query.read_state(chain, (1 << groups) - 1, keys, get, lifetime)
 
-    return _read(folder, processor, look)
+    return _read(holder, processor, look)
 
 
-def get(folder: WorkFolder, processor: str, key: Sequence[str]) -> StateRows:
+def get_of(holder: Holder, processor: str, key: Sequence[str]) -> StateRows:
     """The state of one key, given as texts in the order of its columns; one row or none.
 
     Reads the objects of the key's group alone. Raises as ``scan``, and ``KeyTextError``.
@@ -75,28 +104,27 @@ def get(folder: WorkFolder, processor: str, key: Sequence[str]) -> StateRows:
         mask = 1 << query.group_of(wanted, groups)
         return query.pick(query.read_state(chain, mask, keys, get, lifetime), wanted)
 
-    return _read(folder, processor, look)
+    return _read(holder, processor, look)
 
 
 _Look = Callable[[Sequence[Segment], int, int, Load, Lifetime], pa.RecordBatch]
 
 
-def _read(folder: WorkFolder, name: str, look: _Look) -> StateRows:
-    topology = topology_of(folder)
-    with reachable(folder) as clients:
-        for _ in range(_TRIES):
-            record = committed_record(clients)
-            if record is None:
-                raise NoStateError(f"{folder.identity.name}: no window has been sealed yet")
-            processor, keys = _stateful(topology, record, name)
-            chain = record.chains.get(name, ())
-            ttl_ms = processor.ttl.milliseconds if processor.ttl is not None else 0
-            lifetime = Lifetime(ttl_ms, record.time_ms)
-            try:
-                rows = look(chain, topology.spec.key_groups, keys, _fetcher(clients), lifetime)
-            except _GoneError:
-                continue
-            return StateRows(record.sealed, keys, _shown(processor, rows))
+def _read(holder: Holder, name: str, look: _Look) -> StateRows:
+    topology, clients = holder.topology, holder.clients
+    for _ in range(_TRIES):
+        record = committed_record(clients)
+        if record is None:
+            raise NoStateError(f"{topology.name}: no window has been sealed yet")
+        processor, keys = _stateful(topology, record, name)
+        chain = record.chains.get(name, ())
+        ttl_ms = processor.ttl.milliseconds if processor.ttl is not None else 0
+        lifetime = Lifetime(ttl_ms, record.time_ms)
+        try:
+            rows = look(chain, topology.spec.key_groups, keys, _fetcher(clients), lifetime)
+        except _GoneError:
+            continue
+        return StateRows(record.sealed, keys, _shown(processor, rows))
     raise StateServerError(
         f"state of {name}: in {_TRIES} tries what one window left was deleted by the next before "
         "it was read; stop the run, and ask again"

@@ -1,0 +1,86 @@
+"""Connections through the API server into a pod: a command's output, and a port's bytes.
+
+Both are WebSocket connections of the ``kubernetes`` package; nothing listens anywhere for them.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from typing import Any, cast
+
+from kubernetes.client.exceptions import ApiException
+from kubernetes.stream import ws_client
+
+from millrace.errors import MillraceError
+from millrace.kube.configmaps import Api
+
+_ERROR_CHANNEL = 3
+
+
+class StreamRefusedError(MillraceError):
+    """A connection into a pod that is not to be had; it says why, as the API server does."""
+
+
+def executed(
+    api: Api, namespace: str, pod: str, container: str, command: Sequence[str], timeout_s: float
+) -> tuple[int, str]:
+    """Exit code and output of a command in a pod's container; -1 where the connection ended
+    without a word of it, as it does when the container ends. Raises ``StreamRefusedError``."""
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
+    query = [("container", container), ("stdout", "true"), ("stderr", "true")]
+    query += [("command", word) for word in command]
+    configuration, url, headers = api.stream(path, query)
+    try:
+        client = cast("Any", ws_client.websocket_call)(
+            configuration, "GET", url, headers=headers, _preload_content=False
+        )
+    except ApiException as error:
+        raise _refused(f"exec in pod {namespace}/{pod}", error) from error
+    try:
+        client.run_forever(timeout=timeout_s)
+        if client.is_open():
+            raise StreamRefusedError(
+                f"exec in pod {namespace}/{pod}: the command did not end within {timeout_s:g} s"
+            )
+        said = client.read_channel(_ERROR_CHANNEL)
+        return _code(said), client.read_all()
+    except ApiException as error:
+        raise _refused(f"exec in pod {namespace}/{pod}", error) from error
+    except OSError as error:
+        raise StreamRefusedError(f"exec in pod {namespace}/{pod}: broken off ({error})") from error
+    finally:
+        client.close()
+
+
+def forwarded(api: Api, namespace: str, pod: str, port: int) -> tuple[socket.socket, Any]:
+    """A socket whose other end is a port of a pod, and what holds the connection: its ``close``
+    ends it, its ``error(port)`` is what the node said against it. Raises ``StreamRefusedError``.
+    """
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward"
+    configuration, url, headers = api.stream(path, [("ports", str(port))])
+    try:
+        held = cast("Any", ws_client.portforward_call)(configuration, "GET", url, headers=headers)
+    except ApiException as error:
+        raise _refused(f"port {port} of pod {namespace}/{pod}", error) from error
+    return held.socket(port), held
+
+
+def _code(said: str) -> int:
+    """The exit code in what the API server says at the end of a command."""
+    try:
+        found = json.loads(said)
+        if found["status"] == "Success":
+            return 0
+        causes = found.get("details", {}).get("causes", [])
+        return next(int(c["message"]) for c in causes if c.get("reason") == "ExitCode")
+    except (ValueError, LookupError, TypeError, StopIteration):
+        return -1
+
+
+def _refused(what: str, error: ApiException) -> StreamRefusedError:
+    # The package puts the whole answer of the handshake into one text.
+    text = " ".join(str(error.reason).partition(" -+-+- ")[0].split())
+    remedy = "; you need the right to create pods/portforward or pods/exec" if "403" in text else ""
+    return StreamRefusedError(f"{what}: the API server does not give it ({text}){remedy}")

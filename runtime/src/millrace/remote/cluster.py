@@ -1,0 +1,120 @@
+"""The API server that a command asks, and its refusals in words for people."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from kubernetes.config import ConfigException, list_kube_config_contexts
+
+from millrace.errors import MillraceError
+from millrace.homes.stores import HomeAwayError
+from millrace.kube.configmaps import Api, by_kubeconfig, in_cluster
+
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_MERGE = "application/merge-patch+json"
+
+
+class ClusterError(MillraceError):
+    """A cluster, a namespace or a topology of it that a command cannot use as it was asked."""
+
+
+class NotThereError(ClusterError):
+    """What was asked for does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """An API server and the namespace that is meant; ``context`` is what the user calls it."""
+
+    api: Api = field(repr=False)
+    namespace: str
+    context: str
+
+    @property
+    def shown(self) -> str:
+        """For messages."""
+        return f"namespace {self.namespace} of {self.context}"
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """An object or a list. Raises ``NotThereError``, ``ClusterError``."""
+        return self._asked("GET", path, query=query)
+
+    def patch(self, path: str, body: object) -> dict[str, Any]:
+        """Merge into an object. Raises as ``get``."""
+        return self._asked("PATCH", path, body, kind=_MERGE)
+
+    def delete(self, path: str, body: object) -> dict[str, Any]:
+        """Delete an object. Raises as ``get``."""
+        return self._asked("DELETE", path, body)
+
+    def _asked(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        kind: str = "application/json",
+        query: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        with speaking(self.context):
+            status, found = self.api.answer(method, path, body, kind=kind, query=query)
+        if 200 <= status < 300:
+            return found
+        message = str(found.get("message") or path)
+        if status == 404:
+            raise NotThereError(f"{self.context}: {message}")
+        if status == 403:
+            raise ClusterError(
+                f"{self.context}: {message}; ask whoever gives rights there, or name another "
+                "--context or --namespace"
+            )
+        raise ClusterError(f"{self.context}: the API server refuses it: {message}")
+
+
+@contextmanager
+def speaking(context: str) -> Iterator[None]:
+    """Whoever waits tries again; a command says what is wrong, and ends."""
+    try:
+        yield
+    except HomeAwayError as error:
+        text = str(error).removesuffix("; it is tried again")
+        if "(401 " in text:
+            remedy = "it does not know you: log in again, as for kubectl"
+        elif "(403 " in text:
+            remedy = "it forbids that: ask whoever gives rights there"
+        else:
+            remedy = "is it there, and does kubectl reach it? Ask again when it answers"
+        raise ClusterError(f"{context}: {text}; {remedy}") from error
+
+
+def connect(context: str | None, namespace: str | None) -> Cluster:
+    """The cluster of a context, the current one without a name; the namespace of the context
+    unless one is named. In a pod without a kubeconfig it is the pod's own cluster.
+
+    Raises ``ClusterError`` where there is no kubeconfig, or no such context in it.
+    """
+    kubeconfig = os.environ.get("KUBECONFIG") or None
+    if context is None and kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        own = _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else "default"
+        return Cluster(in_cluster(), namespace or own, "the cluster of this pod")
+    try:
+        contexts, current = cast("Any", list_kube_config_contexts)(kubeconfig)
+    except (ConfigException, OSError, TypeError, LookupError) as error:
+        raise ClusterError(
+            f"no kubeconfig that can be used ({error}): set KUBECONFIG, or make ~/.kube/config, "
+            "so that kubectl works, and ask again; a topology on this machine takes neither "
+            "--namespace nor --context"
+        ) from error
+    known = {one["name"]: one.get("context") or {} for one in contexts}
+    name = context if context is not None else current["name"]
+    if name not in known:
+        raise ClusterError(
+            f"--context {name}: the kubeconfig has no context of that name; it has "
+            f"{', '.join(sorted(known)) or 'none'}"
+        )
+    chosen = namespace or known[name].get("namespace") or "default"
+    return Cluster(by_kubeconfig(name, kubeconfig), chosen, f"context {name}")

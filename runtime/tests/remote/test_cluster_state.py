@@ -1,0 +1,171 @@
+"""``state`` and ``dead-letters`` of a topology on a cluster: a real state server behind a pod."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from fake_cluster import CORE, NAMESPACE, SPEC, UID, FakeCluster
+
+from millrace.errors import ExitCode, StateServerError
+from millrace.homes import codec, pods
+from millrace.homes.documents import Ask, Request
+from millrace.protocol.codec import encode_record
+from millrace.protocol.server import Found, Stamped
+from millrace.protocol.types import DeadSegment, Record, Segment, Stamp, Tag
+from millrace.remote.cluster import ClusterError, connect
+from millrace.remote.servers import reachable
+from millrace.remote.topology import find
+from millrace.state.client import StateClient
+from millrace.state.embedded import EmbeddedServer
+from millrace.state.keyed.dictstate import DictState
+
+PLACE = ("-n", NAMESPACE)
+LARGE = bytes(range(256)) * 8192
+LETTER = {
+    "source": "lines",
+    "partition": 7,
+    "offset": 5,
+    "number": 3,
+    "processor": "parse",
+    "error": "Traceback\nValueError: line 5",
+    "alone": False,
+    "locator": None,
+    "payload": "bad",
+    "payloadEncoding": "utf-8",
+}
+VISITS = {
+    "name": "visits",
+    "inputs": [{"from": "lines", "key": ["value"]}],
+    "function": "visits:visits",
+}
+
+
+def visits() -> bytes:
+    state = DictState(pa.schema([("value", pa.string())]), pa.schema([("n", pa.int64())]), 128)
+    state.begin()
+    state.values[int(state.find([pa.array(["ann"])])[0])]["n"] = 7
+    return bytes(state.base().data)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer.start(tmp_path_factory.mktemp("server"), "state-0") as running:
+        client, stamp, tag = StateClient(running.address, UID), Stamp(1, 1), Tag(1, 1, 1, 9)
+        chains = {"visits": (Segment("1/visits", 3, (1 << 128) - 1, base=True, rows=1),)}
+        dead = (DeadSegment("1.2.0/dead", 2, 1),)
+        record = Record(UID, tag, 9, {}, (), chains, (), dead, (), 9)
+        letters = json.dumps({"format": 1, "letters": [LETTER]}).encode()
+        client.stamp(stamp)
+        client.put(stamp, [("1/visits", visits()), ("1.2.0/dead", letters), ("large", LARGE)])
+        client.write_record(stamp, tag, encode_record(record))
+        client.close()
+        yield running
+
+
+@pytest.fixture
+def words(cluster: FakeCluster, server: EmbeddedServer) -> FakeCluster:
+    cluster.running()
+    sinks: list[dict[str, Any]] = [{**SPEC["sinks"][0], "inputs": [{"from": "visits"}]}]
+    spec = {**SPEC, "processors": [VISITS], "sinks": sinks}
+    cluster.topology(spec=spec, metadata={"uid": UID})
+    member = server.address.member()
+    cluster.view(member)
+    cluster.propose(member)
+    # What comes second is accepted by the servers, and not used.
+    password = f"{server.address.password}\nanother".encode()
+    cluster.put(
+        f"{CORE}/secrets/words-secret", data={"password": base64.b64encode(password).decode()}
+    )
+    host, _, port = server.address.url.removeprefix("redis://").rpartition(":")
+    cluster.ports["words-state-0"] = lambda: socket.create_connection((host, int(port)))
+    return cluster
+
+
+def test_a_client_reads_through_the_api_server(words: FakeCluster, tmp_path: Path) -> None:
+    """Also what takes many frames, and from two threads' connections one after the other."""
+    with reachable(find(connect(None, None), "words")) as (client,):
+        assert isinstance(client.peek(), Stamped)
+        assert client.get(None, ["large"]) == (Found(LARGE),)
+        client.redis.connection_pool.disconnect()
+        assert isinstance(client.peek(), Stamped)
+    forwards = [path for _, path, _ in words.asked if path.endswith("portforward")]
+    assert forwards == [f"{CORE}/pods/words-state-0/portforward"] * 2
+
+
+def test_state_is_shown_as_on_one_machine(words: FakeCluster) -> None:
+    done = words.millrace("state", "get", "visits", "ann", "-t", "words", *PLACE, "--json")
+    assert json.loads(done.stdout) == {"window": 9, "key": {"value": "ann"}, "state": {"n": 7}}
+    done = words.millrace("state", "scan", "visits", "-t", "words", *PLACE, "--limit", "1")
+    assert done.stdout.split() == ["value", "n", "ann", "7"]
+    done = words.millrace("state", "get", "visits", "bob", "-t", "words", *PLACE)
+    assert done.returncode == ExitCode.FAILED
+    assert "visits has no state of key bob behind window 9" in done.stderr
+
+
+def test_dead_letters_are_shown_and_asked_for(words: FakeCluster) -> None:
+    done = words.millrace("dead-letters", "list", "words", *PLACE, "--json")
+    [letter] = map(json.loads, done.stdout.splitlines())
+    assert (letter["id"], letter["payload"], letter["asked"]) == ("1.2.0:0", "bad", None)
+    done = words.millrace("dead-letters", "show", "-t", "words", *PLACE, "2:0")
+    assert "ValueError: line 5" in done.stdout
+    done = words.millrace("dead-letters", "replay", "-t", "words", *PLACE, "2:0")
+    assert done.stdout == "1 dead letter will be replayed with the next seal\n", done.stderr
+    inbox = words.data("words-inbox")
+    [key] = [key for key in inbox if key.startswith(pods.REQUEST_PREFIX)]
+    assert codec.decode(Request, inbox[key]) == Request(Ask.REPLAY, "1.2.0/dead", (0,))
+    done = words.millrace("dead-letters", "drop", "-t", "words", *PLACE, "--all")
+    assert "left alone, since asked for before: 1" in done.stdout
+    assert words.data("words-inbox") == inbox
+
+
+def test_without_a_driver_the_next_one_does_it(words: FakeCluster) -> None:
+    del words.objects[f"{CORE}/pods/words-driver-7"]
+    done = words.millrace("dead-letters", "drop", "-t", "words", *PLACE, "--all")
+    expected = "1 dead letter will be dropped by the next driver, no driver is alive now\n"
+    assert done.stdout == expected, done.stderr
+
+
+def test_what_is_in_the_way_is_said(words: FakeCluster) -> None:
+    topology = find(connect(None, None), "words")
+    words.refused = {"words-secret": 403}
+    with pytest.raises(ClusterError, match="words-secret is refused to you"), reachable(topology):
+        pass
+    words.refused = {}
+    there = words.ports.pop("words-state-0")
+    with pytest.raises(ClusterError, match=r"403 Forbidden.*pods/portforward"), reachable(topology):
+        pass
+
+    def refused() -> socket.socket:
+        raise ConnectionRefusedError("connection refused")
+
+    words.ports["words-state-0"] = refused
+    with (
+        pytest.raises(StateServerError, match="words-state-0: error forwarding port 6379"),
+        reachable(topology) as (client,),
+    ):
+        client.peek()
+    words.ports["words-state-0"] = there
+    words.propose()
+    with (
+        pytest.raises(StateServerError, match="state server state-0 is not alive at the moment"),
+        reachable(topology),
+    ):
+        pass
+    del words.objects[f"{CORE}/configmaps/words-view"]
+    with pytest.raises(ClusterError, match="no driver has made a view yet"), reachable(topology):
+        pass
+
+
+def test_a_server_of_ones_own_is_not_reached(words: FakeCluster) -> None:
+    spec = {**SPEC, "stateServers": {"url": "redis://somewhere:6379"}}
+    words.topology(spec=spec, metadata={"uid": UID})
+    done = words.millrace("dead-letters", "list", "words", *PLACE)
+    assert done.returncode == ExitCode.FAILED
+    assert "names a server of its own" in done.stderr
