@@ -10,11 +10,14 @@ from millrace.chaos.plan import ChaosError, Strike
 from millrace.chaos.target import Look, Target, Victim
 from millrace.clock import Clock
 
-LOOK_S = 0.1
-"""How often it is looked how the topology stands."""
 
-_REST_S = 3.0
-"""A topology rests that has been seen at rest for so long; sources are looked at meanwhile."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """``look_s``: how often it is looked how the topology stands. A topology rests that has been
+    seen at rest for ``rest_s``; sources are looked at meanwhile, and that is told meanwhile."""
+
+    look_s: float = 0.1
+    rest_s: float = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +60,14 @@ class Campaign:
         pause: Callable[[float], None],
         seed: int,
         tell: Callable[[Kill | Strike], None],
+        pace: Pace = Pace(),
     ) -> None:
         self._target = target
         self._clock = clock
         self._pause = pause
         self._chance = random.Random(f"victims {seed}")
         self._tell = tell
+        self._pace = pace
         self._began_s = clock.monotonic_s()
         self._kills: list[Kill] = []
         self._missed: list[Strike] = []
@@ -97,7 +102,7 @@ class Campaign:
             look = self._look()
             if look.ended is not None or self._clock.monotonic_s() >= at_s:
                 return look
-            self._pause(LOOK_S)
+            self._pause(self._pace.look_s)
 
     def _rest(self, settle_s: float) -> Look:
         """The first look of all that find it at rest for a while."""
@@ -111,7 +116,7 @@ class Campaign:
                 since = None
             elif since is None:
                 since = (now_s, look.sealed)
-            elif now_s - since[0] >= _REST_S:
+            elif now_s - since[0] >= self._pace.rest_s:
                 return look
             if now_s >= end_s:
                 raise ChaosError(
@@ -119,7 +124,7 @@ class Campaign:
                     f"kill (window {look.sealed} is sealed, {look.published} shown); what its "
                     "sinks hold is judged at rest: stop feeding it, or give a longer --settle"
                 )
-            self._pause(LOOK_S)
+            self._pause(self._pace.look_s)
 
     def _look(self) -> Look:
         look, now_s = self._target.look(), self._now_s()

@@ -49,7 +49,7 @@ def judged_sinks(
     for sink in topology.spec.sinks:
         settings = sink.settings
         if isinstance(settings, FilesSink):
-            columns = last.get(sink.name, _totals_by(topology, sink.inputs))
+            columns = last.get(sink.name, totals_by(topology, sink.inputs))
             found.append(Judged(sink.name, (folder / settings.path).resolve(), columns))
         else:
             others.append(sink.name)
@@ -61,7 +61,7 @@ def judged_sinks(
     return tuple(found), tuple(others)
 
 
-def _totals_by(topology: StreamTopology, inputs: Iterable[Any]) -> tuple[str, ...]:
+def totals_by(topology: StreamTopology, inputs: Iterable[Any]) -> tuple[str, ...]:
     """The key of the aggregate that a sink shows the changes of, if that is all it shows."""
     edges = list(inputs)
     producers = {one.name: one for one in topology.spec.processors}
@@ -96,7 +96,7 @@ def named_function(text: str, folder: Path) -> Callable[[Path], Expected]:
     return checked
 
 
-def asked(function: Callable[[Path], Expected], folder: Path, sinks: Iterable[Judged]) -> Expected:
+def asked(function: Callable[[Path], Expected], folder: Path, sinks: Iterable[str]) -> Expected:
     """What it says for every sink. Raises ``ChaosError`` where it fails or leaves one out."""
     try:
         told = {name: list(rows) for name, rows in function(folder).items()}
@@ -104,7 +104,7 @@ def asked(function: Callable[[Path], Expected], folder: Path, sinks: Iterable[Ju
         raise ChaosError(
             f"--expect: the function failed ({type(error).__name__}: {error})"
         ) from error
-    missing = [sink.name for sink in sinks if sink.name not in told]
+    missing = [name for name in sinks if name not in told]
     if missing:
         raise ChaosError(f"--expect: the function says nothing of sink {missing[0]!r}")
     return told

@@ -1,4 +1,5 @@
-"""What the sinks hold beside what they should hold: read from the files, judged as plain rows.
+"""What the sinks hold beside what they should hold: read from files or from a Redis-protocol
+server, judged as plain rows.
 
 Nothing of the runtime is imported here: it must not share its mistakes.
 """
@@ -7,8 +8,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,57 @@ def _rows_of(path: Path) -> Iterator[Row]:
         with path.open(encoding="utf-8") as lines:
             for line in lines:
                 yield json.loads(line)
+
+
+def read_hashes(url: str, template: str) -> list[Row]:
+    """The hashes of a Redis-protocol server whose keys are like ``wc:{word}``: a row each, with the
+    columns of the key and a column for each field, all as texts. Raises ``UnreadableError``."""
+    parts = re.split(r"\{([^{}]*)\}", template)
+    pattern = "".join(
+        re.escape(part) if at % 2 == 0 else "(.*)" if at == len(parts) - 2 else "(.*?)"
+        for at, part in enumerate(parts)
+    )
+    glob = "*".join(re.sub(r"([\\*?\[\]])", r"\\\1", part) for part in parts[::2])
+
+    def rows(client: Any) -> Iterator[Row]:
+        for key in sorted(client.scan_iter(glob, count=1000, _type="hash")):
+            name = key.decode(errors="backslashreplace")
+            found = re.fullmatch(pattern, name, re.DOTALL)
+            if found is not None and not name.startswith("millrace:"):
+                fields = client.hgetall(key).items()
+                yield {**dict(zip(parts[1::2], found.groups(), strict=True)), **_texts(fields)}
+
+    return _of_server(url, rows)
+
+
+def read_stream(url: str, stream: str) -> list[Row]:
+    """The entries of a stream in their order: a row each, all values as texts. Raises
+    ``UnreadableError``."""
+
+    def rows(client: Any) -> Iterator[Row]:
+        after = b"-"
+        while entries := client.xrange(stream, min=after, count=1000):
+            yield from (_texts(fields.items()) for _, fields in entries)
+            after = b"(" + entries[-1][0]
+
+    return _of_server(url, rows)
+
+
+def _of_server(url: str, rows: Callable[[Any], Iterator[Row]]) -> list[Row]:
+    import redis
+
+    try:
+        with redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=5) as client:
+            return list(rows(client))
+    except (redis.RedisError, OSError, ValueError) as error:
+        # An address may hold a password, also where an error repeats it.
+        where = url.rpartition("@")[2].partition("?")[0]
+        raise UnreadableError(f"{where}: cannot be read ({type(error).__name__})") from None
+
+
+def _texts(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    how = "backslashreplace"
+    return {name.decode(errors=how): value.decode(errors=how) for name, value in fields}
 
 
 def judge(expected: Iterable[Row], seen: Iterable[Row], last: Sequence[str] = ()) -> SinkVerdict:

@@ -61,7 +61,7 @@ def carry_out(
     course = campaign.run(strikes, wanted.settle_s)
     try:
         if function is not None:
-            told = expected.asked(function, folder, sinks)
+            told = expected.asked(function, folder, [sink.name for sink in sinks])
         else:
             note("a twin runs over the same input, without kills")
             told = _twin(work, folder, sinks, wanted.settle_s, course.last.roots)

@@ -21,7 +21,7 @@ _FAILURES = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A campaign and its verdict by sink; ``unread`` are sinks that nobody could judge.
+    """A campaign and its verdict by sink; ``unread`` are sinks that nobody could judge, and why.
 
     Which of what is not right is a failure follows from ``guarantee``: under AtLeastOnce no row
     may be lost, under AtMostOnce none may be doubled, under ExactlyOnce all has to be right.
@@ -33,6 +33,7 @@ class Report:
     course: Course
     sinks: Mapping[str, SinkVerdict]
     unread: tuple[str, ...]
+    unread_why: str = "writes no files"
 
     @property
     def failure(self) -> str | None:
@@ -96,7 +97,7 @@ class Report:
                 f"{v.duplicated:,} duplicated, {v.wrong:,} wrong"
             )
             told += [f"  {example}" for example in v.examples]
-        told += [f"sink {name}: writes no files, so nobody judged it" for name in self.unread]
+        told += [f"sink {name}: {self.unread_why}, so nobody judged it" for name in self.unread]
         return told
 
 

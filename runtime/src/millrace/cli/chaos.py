@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millrace.cli.cluster.options import Context, Namespace, cluster_topology
 from millrace.cli.folders import NamedTopology, WorkDir, named_folder
 from millrace.cli.options import TopologyOption, one_file
 from millrace.cli.output import print_note, print_plain
@@ -17,13 +18,47 @@ if TYPE_CHECKING:
     from millrace.chaos.campaign import Kill
     from millrace.chaos.plan import Strike
 
+_HERE = "acker,driver,worker,state-server"
+_THERE = "acker,driver,executor,state-server"
+
 Kinds = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--kill",
         metavar="KINDS",
         help="What to kill, with commas between: acker, driver, standby, executor, worker, "
-        "state-server.",
+        "state-server; on a cluster acker, driver, executor, state-server, operator, node. "
+        f"Default: {_HERE}; on a cluster {_THERE}.",
+        show_default=False,
+    ),
+]
+SinksAt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sinks-at",
+        metavar="[SINK=]PLACE",
+        help="On a cluster: the folder where /data of the pods is seen from here, or where one "
+        "sink's folder or Redis-protocol server is. May be repeated.",
+        show_default=False,
+    ),
+]
+NodeCommand = Annotated[
+    str | None,
+    typer.Option(
+        "--node-command",
+        metavar="COMMAND",
+        help="On a cluster: ends the node whose name stands for {node} in it, for --kill node. It "
+        "is run without a shell.",
+        show_default=False,
+    ),
+]
+OperatorNamespace = Annotated[
+    str | None,
+    typer.Option(
+        "--operator-namespace",
+        metavar="NAMESPACE",
+        help="On a cluster: where the operator's pods are, for --kill operator. Default: anywhere.",
+        show_default=False,
     ),
 ]
 Every = Annotated[str, typer.Option("--every", metavar="TIME", help="Pause between two kills.")]
@@ -72,12 +107,17 @@ def register(app: typer.Typer) -> None:
         file: NamedTopology = None,
         topology: TopologyOption = None,
         workdir: WorkDir = None,
-        kill: Kinds = "acker,driver,worker,state-server",
+        namespace: Namespace = None,
+        context: Context = None,
+        kill: Kinds = None,
         every: Every = "10s",
         for_: For = "1m",
         seed: Seed = 7,
         expect: Expect = None,
         last: Last = None,
+        sinks_at: SinksAt = None,
+        node_command: NodeCommand = None,
+        operator_namespace: OperatorNamespace = None,
         settle: Settle = "5m",
         picture: Picture = None,
         as_json: AsJson = False,
@@ -88,14 +128,19 @@ def register(app: typer.Typer) -> None:
         hold, which a function of yours says or a run of the same topology without kills. Exits with
         1 where a row is lost, doubled or wrong, as far as the guarantee forbids it, and where no
         kill hit work in flight.
+
+        On a cluster pods are deleted, deleted without grace, and their processes killed, in turn,
+        and a function (--expect) has to say what sinks should hold.
         """
         from millrace.chaos.local_run import Wanted, carry_out
         from millrace.chaos.picture import check, draw
         from millrace.chaos.plan import ChaosError, kinds_in
         from millrace.local.workdir import find_folder
 
+        named = one_file(file, topology)
+        remote = cluster_topology(named, workdir, namespace, context)
         wanted = Wanted(
-            kinds_in(kill),
+            kinds_in(kill or (_HERE if remote is None else _THERE)),
             every_s=_seconds("every", every),
             for_s=_seconds("for", for_),
             settle_s=_seconds("settle", settle),
@@ -103,10 +148,21 @@ def register(app: typer.Typer) -> None:
             expect=expect,
             last=_columns(last or []),
         )
-        folder = find_folder(named_folder(one_file(file, topology), workdir))
         if picture is not None:
             check(picture)
-        report = carry_out(folder, wanted, _tell, print_note)
+        if remote is not None:
+            from millrace.chaos import cluster_run
+
+            around = cluster_run.Around(tuple(sinks_at or ()), operator_namespace, node_command)
+            report = cluster_run.carry_out(remote, wanted, around, _tell)
+        elif sinks_at or node_command or operator_namespace:
+            raise typer.BadParameter(
+                "--sinks-at, --node-command and --operator-namespace are about a cluster: name it "
+                "with --namespace or --context"
+            )
+        else:
+            folder = find_folder(named_folder(named, workdir))
+            report = carry_out(folder, wanted, _tell, print_note)
         if as_json:
             print_plain(json.dumps(report.document()))
         else:

@@ -49,7 +49,8 @@ class Cluster:
         return self._asked("PATCH", path, body, kind=_MERGE)
 
     def delete(self, path: str, body: object) -> dict[str, Any]:
-        """Delete an object. Raises as ``get``."""
+        """Delete an object; under preconditions that another one has not, it is not there. Raises
+        as ``get``."""
         return self._asked("DELETE", path, body)
 
     def _asked(
@@ -65,7 +66,7 @@ class Cluster:
         if 200 <= status < 300:
             return found
         message = str(found.get("message") or path)
-        if status == 404:
+        if status == 404 or (status == 409 and method == "DELETE"):
             raise NotThereError(f"{self.context}: {message}")
         if status == 403:
             raise ClusterError(

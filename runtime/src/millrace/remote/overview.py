@@ -41,7 +41,7 @@ def overview(topology: RemoteTopology) -> dict[str, Any]:
         "namespace": now.cluster.namespace,
         "context": now.cluster.context,
         "alive": driver is not None,
-        "state": _state(now, figures, driver),
+        "state": state_of(now, figures, driver),
         "guarantee": spec.get("guarantee", "ExactlyOnce"),
         "tracking": "On" if tracked else "Off",
         "warnings": [
@@ -73,7 +73,7 @@ def number_of(pod: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else -1
 
 
-def _state(topology: RemoteTopology, figures: Status, driver: PodRow | None) -> str:
+def state_of(topology: RemoteTopology, figures: Status, driver: PodRow | None) -> str:
     """In the words of a run on this machine, and ``suspended``, ``stalled`` and ``deleting``.
 
     A driver's figures are believed while a pod of a driver is ready, or of what ended for good.

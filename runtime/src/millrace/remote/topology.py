@@ -40,8 +40,14 @@ class PodRow:
     ending: bool
     restarts: int
     started: float | None
-    exit_code: int | None
     trouble: str
+    namespace: str = ""
+    container: str = ""
+
+    @property
+    def path(self) -> str:
+        """Of its object."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
 
     @property
     def alive(self) -> bool:
@@ -86,9 +92,17 @@ def pod_row(found: Mapping[str, Any]) -> PodRow:
         "deletionTimestamp" in metadata,
         sum(one.get("restartCount", 0) for one in containers),
         datetime.fromisoformat(started).timestamp() if started else None,
-        ended.get("exitCode"),
         trouble,
+        metadata.get("namespace", ""),
+        _container(found),
     )
+
+
+def _container(found: Mapping[str, Any]) -> str:
+    """That of ours, beside which a mesh may have put others."""
+    listed: list[str] = [one["name"] for one in (found.get("spec") or {}).get("containers") or []]
+    role: str = (found["metadata"].get("labels") or {}).get(names.ROLE_LABEL, "")
+    return role if role in listed else next(iter(listed), role)
 
 
 @dataclass(frozen=True)

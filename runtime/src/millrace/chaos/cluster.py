@@ -1,0 +1,242 @@
+"""A topology on a cluster, as a target: its pods, the operator's, and nodes by a given command.
+
+A pod is deleted, deleted without grace, and its process killed, in turn for each kind. What the
+topology does is what its driver tells in the journal, which is behind by seconds.
+"""
+
+from __future__ import annotations
+
+import random
+import shlex
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from millrace.chaos.campaign import Pace
+from millrace.chaos.plan import ChaosError, VictimKind
+from millrace.chaos.target import Look, Victim
+from millrace.clock import Clock
+from millrace.homes.documents import Status
+from millrace.homes.pods import Role
+from millrace.homes.stores import HomeAwayError
+from millrace.kube.streams import StreamRefusedError, executed
+from millrace.remote.cluster import ClusterError, NotThereError
+from millrace.remote.overview import driver_of, state_of
+from millrace.remote.topology import PodRow, RemoteTopology, pod_row
+
+PACE = Pace(look_s=0.5, rest_s=15.0)
+"""A driver tells its figures every five seconds, so that rest is seen three times."""
+
+AWAY_S = 60.0
+"""How long the API server may be silent: what is killed may have been its node."""
+
+WAYS = ("delete", "force", "SIGKILL")
+
+_ROLES = {
+    VictimKind.ACKER: Role.ACKER,
+    VictimKind.DRIVER: Role.DRIVER,
+    VictimKind.EXECUTOR: Role.EXECUTOR,
+    VictimKind.STATE_SERVER: Role.STATE_SERVER,
+}
+
+_OPERATOR = "app.kubernetes.io/component=operator,app.kubernetes.io/part-of=millrace"
+
+_ENDS = ("drained", "suspended", "stalled", "deleting")
+"""States that nothing follows by itself."""
+
+_EXEC_S = 20.0
+_SEEN_S = 20.0
+_NODE_S = 600.0
+
+KILL_BELOW = """\
+import os, signal, sys
+def parent(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+first = int(sys.argv[1])
+found = [int(p) for p in os.listdir("/proc") if p.isdigit() and parent(p) == first]
+print(*found, flush=True)
+for pid in found:
+    os.kill(pid, signal.SIGKILL)
+"""
+"""Kills what runs below a process: in a container the first one is a mere reaper, which a signal
+from inside does not end."""
+
+
+class ClusterTarget:
+    """``node_command`` ends a node, whose name stands for ``{node}`` in it; None where none may be.
+    ``operator_namespace`` is where the operator's pods are, None for anywhere."""
+
+    def __init__(
+        self,
+        topology: RemoteTopology,
+        clock: Clock,
+        pause: Callable[[float], None],
+        *,
+        operator_namespace: str | None = None,
+        node_command: str | None = None,
+    ) -> None:
+        self.refused: Mapping[VictimKind, str] = {
+            VictimKind.STANDBY: "no driver stands by on a cluster yet",
+            VictimKind.WORKER: "a worker is a process of an executor's or driver's pod: kill these",
+            **({} if node_command is not None else {VictimKind.NODE: "give a --node-command"}),
+        }
+        self._node_command = [] if node_command is None else _words(node_command)
+        self._topology = topology
+        self._operator_namespace = operator_namespace
+        self._clock = clock
+        self._pause = pause
+        self._strikes: Counter[VictimKind] = Counter()
+        self._last: Look | None = None
+        self._seen_s = clock.monotonic_s()
+
+    # -- how it stands
+
+    def look(self) -> Look:
+        """As its driver tells it. While the API server is away it stands as it stood, and is busy:
+        raises ``ClusterError`` where that lasts, and for any other refusal."""
+        try:
+            self._last = self._looked()
+        except ClusterError as error:
+            silent = isinstance(error.__cause__, HomeAwayError) and "(403 " not in str(error)
+            if self._last is None or not silent or self._silent_s() > AWAY_S:
+                raise
+            return replace(self._last, busy=True)
+        self._seen_s = self._clock.monotonic_s()
+        return self._last
+
+    def _looked(self) -> Look:
+        now = self._topology.again()
+        with now.speaking():
+            told = now.journal.status()
+        figures = told if told.uid == now.uid else Status()
+        view, driver = now.view(), driver_of(now.pods())
+        state = state_of(now, figures, driver)
+        # A driver that is ready has claimed its execution; other figures are of one before it.
+        speaks = state == "running" and view is not None and figures.execution == view.execution
+        return Look(
+            sealed=figures.sealed or 0,
+            published=figures.published or 0,
+            busy=not speaks or figures.window is not None,
+            behind=None if figures.lag_records is None else figures.lag_records > 0,
+            execution=figures.execution,
+            ended=state if state in _ENDS else None,
+        )
+
+    def _silent_s(self) -> float:
+        return self._clock.monotonic_s() - self._seen_s
+
+    # -- killing
+
+    def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
+        """The next way for one that runs. Raises ``ChaosError``, ``ClusterError``."""
+        if kind is VictimKind.NODE:
+            return self._end_node(chance)
+        found = sorted(self._running(kind), key=lambda row: row.name)
+        if not found:
+            return None
+        row = chance.choice(found)
+        way = WAYS[self._strikes[kind] % len(WAYS)]
+        try:
+            if way == "SIGKILL":
+                self._kill_process(row)
+            else:
+                self._delete(row, grace=way == "delete")
+        except NotThereError:
+            return None  # it went by itself in between
+        self._strikes[kind] += 1
+        return Victim(row.name, way)
+
+    def _running(self, kind: VictimKind) -> Sequence[PodRow]:
+        if kind is VictimKind.OPERATOR:
+            rows = self._operators()
+        else:
+            rows = [row for row in self._topology.pods() if row.role == _ROLES[kind]]
+        rows = [row for row in rows if row.phase == "Running" and not row.ending]
+        if kind is VictimKind.DRIVER:
+            newest = driver_of(rows)
+            return [] if newest is None else [newest]
+        return rows
+
+    def _operators(self) -> list[PodRow]:
+        place = f"/namespaces/{self._operator_namespace}" if self._operator_namespace else ""
+        query = {"labelSelector": _OPERATOR}
+        found = self._topology.cluster.get(f"/api/v1{place}/pods", query)
+        return [pod_row(one) for one in found["items"]]
+
+    def _delete(self, row: PodRow, *, grace: bool) -> None:
+        body: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        body["preconditions"] = {"uid": row.uid}
+        if not grace:
+            body["gracePeriodSeconds"] = 0
+        self._topology.cluster.delete(row.path, body)
+
+    def _kill_process(self, row: PodRow) -> None:
+        """Counts only where the container is seen to have ended."""
+        before = self._container(row)
+        command = ["python3", "-c", KILL_BELOW, "1"]
+        api = self._topology.cluster.api
+        try:
+            code, said = executed(api, row.namespace, row.name, row.container, command, _EXEC_S)
+        except StreamRefusedError as error:
+            raise ChaosError(f"SIGKILL for {row.name}: {error}") from error
+        end_s = self._clock.monotonic_s() + _SEEN_S
+        while self._container(row) == before:
+            if self._clock.monotonic_s() >= end_s:
+                raise ChaosError(
+                    f"SIGKILL for {row.name}: its container still runs {_SEEN_S:g} s later (exit "
+                    f"code {code}: {said.strip()[:300] or 'nothing said'}); is its first process a "
+                    "reaper such as tini, with python3 beside it?"
+                )
+            self._pause(PACE.look_s)
+
+    def _container(self, row: PodRow) -> object:
+        """Which life of the container runs; None where none does."""
+        try:
+            found = self._topology.cluster.get(row.path)
+        except NotThereError:
+            return None
+        if found["metadata"]["uid"] != row.uid:
+            return None
+        for one in (found.get("status") or {}).get("containerStatuses") or []:
+            running = "running" in (one.get("state") or {})
+            if running and one.get("name") == row.container:
+                return one.get("containerID"), one.get("restartCount")
+        return None
+
+    def _end_node(self, chance: random.Random) -> Victim | None:
+        rows = [row for row in self._topology.pods() if row.phase == "Running"]
+        nodes = sorted({row.node for row in rows if row.node})
+        if not nodes:
+            return None
+        node = chance.choice(nodes)
+        command = [word.replace("{node}", node) for word in self._node_command]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=_NODE_S
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ChaosError(f"--node-command {shlex.join(command)}: {error}") from error
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip()[-500:]
+            raise ChaosError(
+                f"--node-command {shlex.join(command)}: exit code {done.returncode}: {said}"
+            )
+        return Victim(node, "command")
+
+
+def _words(command: str) -> list[str]:
+    """Raises ``ChaosError`` for a command that cannot be run for a node."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ChaosError(f"--node-command {command!r}: {error}") from None
+    if not any("{node}" in word for word in words):
+        raise ChaosError(
+            f"--node-command {command!r}: says nowhere which node; write {{node}} for its name"
+        )
+    return words

@@ -1,0 +1,187 @@
+"""A whole campaign against a topology on a cluster: kill, wait, expect, judge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from millrace.chaos import expected, ledger
+from millrace.chaos.campaign import Campaign, Course, Kill
+from millrace.chaos.cluster import PACE, ClusterTarget
+from millrace.chaos.local_run import Wanted
+from millrace.chaos.plan import ChaosError, Strike, plan
+from millrace.chaos.report import Report
+from millrace.clock import SystemClock
+from millrace.homes.pods import DATA_FOLDER
+from millrace.remote.topology import RemoteTopology
+from millrace.topology.kinds.sink_files import FilesSink
+from millrace.topology.kinds.sink_redis import RedisMode, RedisSink
+from millrace.topology.model import Sink, StreamTopology
+
+_SERVERS = ("redis://", "rediss://", "unix://")
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a cluster needs beside. ``sinks_at``: ``PLACE`` is where ``/data`` of the pods is seen
+    from here, ``SINK=PLACE`` where one sink's folder or server is."""
+
+    sinks_at: tuple[str, ...] = ()
+    operator_namespace: str | None = None
+    node_command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A sink whose rows can be read from here, and the columns of which each key's last row counts;
+    none where every row counts."""
+
+    name: str
+    read: Callable[[], list[ledger.Row]]
+    last: tuple[str, ...] = ()
+
+
+def carry_out(
+    topology: RemoteTopology,
+    wanted: Wanted,
+    around: Around,
+    tell: Callable[[Kill | Strike], None],
+) -> Report:
+    """Kill what runs of a topology, wait until it rests, and judge its sinks.
+
+    What can be wrong with the asking is found before anything is killed. Raises ``ChaosError``,
+    ``ClusterError``.
+    """
+    clock = SystemClock()
+    strikes = plan(wanted.kinds, wanted.every_s, wanted.for_s, wanted.seed)
+    target = ClusterTarget(
+        topology,
+        clock,
+        time.sleep,
+        operator_namespace=around.operator_namespace,
+        node_command=around.node_command,
+    )
+    for kind in wanted.kinds:
+        if kind in target.refused:
+            raise ChaosError(f"--kill {kind}: {target.refused[kind]}")
+    if wanted.expect is None:
+        raise ChaosError(
+            "--expect is missing: what the sinks of a topology on a cluster should hold is said by "
+            "a function of yours, since a twin would need its sources here"
+        )
+    sinks, unread = readable_sinks(topology.model, around.sinks_at, wanted.last)
+    folder = Path.cwd()
+    function = expected.named_function(wanted.expect, folder)
+    _rows(sinks)  # a place that cannot be read is known before anything is killed
+    ended = target.look().ended
+    if ended is not None:
+        raise ChaosError(
+            f"{topology.name} is {ended}: there is nothing to kill; start it, and let it have "
+            "enough to do"
+        )
+    course = Campaign(target, clock, time.sleep, wanted.seed, tell, PACE).run(
+        strikes, wanted.settle_s
+    )
+    told = expected.asked(function, folder, [sink.name for sink in sinks])
+    seen = _rows(sinks)
+    _same_input(target, course)
+    try:
+        verdicts = {s.name: ledger.judge(told[s.name], seen[s.name], s.last) for s in sinks}
+    except ledger.UnreadableError as error:
+        raise ChaosError(str(error)) from error
+    why = "cannot be read from here (--sinks-at)"
+    return Report(topology.name, wanted.seed, course, verdicts, unread, why)
+
+
+def readable_sinks(
+    topology: StreamTopology, sinks_at: Sequence[str], last: Mapping[str, tuple[str, ...]]
+) -> tuple[tuple[Readable, ...], tuple[str, ...]]:
+    """(sinks that can be read, names of the others).
+
+    Files are read where ``sinks_at`` says it, Redis-protocol servers also where the topology says
+    it. Raises ``ChaosError`` for a name that is no sink, and where nothing can be read.
+    """
+    data, places = _places(sinks_at, [sink.name for sink in topology.spec.sinks])
+    found, others = [], []
+    for sink in topology.spec.sinks:
+        read = _reader(sink, places.get(sink.name), data)
+        if read is None:
+            others.append(sink.name)
+            continue
+        columns = last.get(sink.name, expected.totals_by(topology, sink.inputs))
+        found.append(Readable(sink.name, read, columns))
+    for name in last:
+        if name not in {one.name for one in found}:
+            raise ChaosError(f"--last {name}: is no sink of this topology that can be read")
+    if not found:
+        raise ChaosError(
+            "no sink of this topology can be read from here, so that nobody could judge it: say "
+            "with --sinks-at where its files, or its Redis-protocol server, are seen"
+        )
+    return tuple(found), tuple(others)
+
+
+def _places(sinks_at: Sequence[str], names: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+    data, places = None, {}
+    for text in sinks_at:
+        name, equals, place = text.partition("=")
+        if not equals or "/" in name:
+            data = text
+        elif name not in names or not place:
+            raise ChaosError(
+                f"--sinks-at {text}: is no PLACE and no SINK=PLACE; sinks: {', '.join(names)}"
+            )
+        else:
+            places[name] = place
+    if data is not None and not Path(data).is_dir():
+        raise ChaosError(f"--sinks-at {data}: is no folder")
+    return data, places
+
+
+def _reader(
+    sink: Sink, place: str | None, data: str | None
+) -> Callable[[], list[ledger.Row]] | None:
+    settings = sink.settings
+    if isinstance(settings, FilesSink):
+        if place is None:
+            inside = PurePosixPath(DATA_FOLDER) / settings.path
+            if data is None or not inside.is_relative_to(DATA_FOLDER):
+                return None
+            place = str(Path(data) / inside.relative_to(DATA_FOLDER))
+        folder = Path(place)
+        return lambda: ledger.read_rows(folder)
+    if isinstance(settings, RedisSink):
+        url = settings.url if place is None else place
+        if not url.startswith(_SERVERS):
+            raise ChaosError(f"--sinks-at {sink.name}: {place!r} is no address of a server")
+        if settings.mode is RedisMode.STREAM:
+            stream = str(settings.stream)
+            return lambda: ledger.read_stream(url, stream)
+        template = str(settings.key)
+        return lambda: ledger.read_hashes(url, template)
+    return None
+
+
+def _rows(sinks: Sequence[Readable]) -> dict[str, list[ledger.Row]]:
+    found = {}
+    for sink in sinks:
+        try:
+            found[sink.name] = sink.read()
+        except ledger.UnreadableError as error:
+            raise ChaosError(
+                f"sink {sink.name}: {error}; say with --sinks-at {sink.name}=PLACE where it is "
+                "seen from here"
+            ) from error
+    return found
+
+
+def _same_input(target: ClusterTarget, course: Course) -> None:
+    """What came while the outcome was worked out is in one of both alone."""
+    look = target.look()
+    if look.sealed != course.sealed[-1][1] or not look.at_rest:
+        raise ChaosError(
+            "input arrived while the outcome was judged: stop feeding the topology until the "
+            "report is there"
+        )

@@ -1,0 +1,430 @@
+"""What is killed on a cluster and how, how the topology stands meanwhile, what its sinks hold."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from fake_cluster import CORE, NAMESPACE, SPEC, UID, FakeCluster
+
+from millrace.chaos import cluster as chaos_cluster
+from millrace.chaos.cluster import KILL_BELOW, WAYS, ClusterTarget
+from millrace.chaos.cluster_run import readable_sinks
+from millrace.chaos.ledger import UnreadableError, read_hashes, read_stream
+from millrace.chaos.plan import ChaosError, VictimKind
+from millrace.clock import SystemClock
+from millrace.errors import ExitCode
+from millrace.homes.documents import RunningWindow
+from millrace.protocol.types import Member
+from millrace.remote.cluster import ClusterError, connect
+from millrace.remote.topology import find
+from millrace.state.embedded import EmbeddedServer
+from millrace.topology.model import StreamTopology
+
+AT_REST = {"sealed": 7, "published": 7, "lag_records": 0}
+CHANCE = random.Random(1)
+
+
+class Hand(SystemClock):
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def target_of(cluster: FakeCluster, **more: Any) -> ClusterTarget:
+    clock = Hand()
+    made = ClusterTarget(find(connect(None, None), "words"), clock, clock.pause, **more)
+    made.hand = clock  # type: ignore[attr-defined]
+    return made
+
+
+@pytest.fixture
+def target(cluster: FakeCluster) -> ClusterTarget:
+    cluster.running()
+    cluster.tell(**AT_REST)
+    return target_of(cluster)
+
+
+# -- how it stands
+
+
+def test_it_rests_when_all_that_was_fed_is_shown(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    assert target.look().at_rest
+    for figures in (
+        {"published": 6},
+        {"lag_records": 3},
+        {"lag_records": None},
+        {"window": RunningWindow(8, 1, 5, 0.0)},
+    ):
+        cluster.tell(**{**AT_REST, **figures})
+        assert not target.look().at_rest
+    assert target.look().sealed == 7
+
+
+def test_figures_of_a_driver_before_say_nothing_of_the_one_that_runs(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    cluster.pod("words-driver-7", "driver", ready=False)
+    assert not target.look().at_rest, "the driver is dead, or starts"
+    cluster.pod("words-driver-8", "driver")
+    cluster.view(Member("state-0", "run-1", "redis://10.0.0.1:6379"), execution=4)
+    assert not target.look().at_rest, "what is told is of execution 3"
+    cluster.tell(**AT_REST, execution=4)
+    assert target.look().at_rest
+
+
+def test_a_driver_between_two_is_no_end_and_a_drained_one_is(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    cluster.pod("words-driver-7", "driver", ready=False, status={"phase": "Failed"})
+    assert target.look().ended is None
+    cluster.tell(**AT_REST, state="drained")
+    assert target.look().ended == "drained"
+    assert target.look().at_rest
+
+
+def test_an_api_server_that_is_silent_for_a_while_is_waited_for(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    before = target.look()
+    cluster.refused = {"/words": 503}
+    look = target.look()
+    assert (look.sealed, look.busy, look.ended) == (before.sealed, True, None)
+    target.hand.now = chaos_cluster.AWAY_S + 1  # type: ignore[attr-defined]
+    with pytest.raises(ClusterError, match="does kubectl reach it"):
+        target.look()
+    target.hand.now = 0.0  # type: ignore[attr-defined]
+    cluster.refused = {"/words": 403}
+    with pytest.raises(ClusterError, match="refused to you"):
+        target.look()
+
+
+# -- killing
+
+
+def deletions(cluster: FakeCluster) -> list[tuple[str, Any]]:
+    return [
+        (path.rpartition("/")[2], body)
+        for method, path, body in cluster.asked
+        if method == "DELETE"
+    ]
+
+
+def dying(cluster: FakeCluster, pod: str) -> Callable[[list[str]], tuple[str, int | None]]:
+    """The container ends of its command and comes back."""
+
+    def killed(command: list[str]) -> tuple[str, int | None]:
+        assert command == ["python3", "-c", KILL_BELOW, "1"]
+        state = {"name": "acker", "restartCount": 1, "state": {"running": {}}}
+        cluster.pod(pod, "acker", status={"containerStatuses": [state]}, spec=CONTAINER)
+        return "7\n", None
+
+    return killed
+
+
+CONTAINER = {"containers": [{"name": "mesh"}, {"name": "acker"}]}
+RUNNING = [{"name": "acker", "restartCount": 0, "state": {"running": {}}}]
+
+
+def test_three_ways_in_turn_for_each_kind(cluster: FakeCluster, target: ClusterTarget) -> None:
+    cluster.pod("words-acker-0", "acker", status={"containerStatuses": RUNNING}, spec=CONTAINER)
+    cluster.commands["words-acker-0"] = dying(cluster, "words-acker-0")
+    killed = [target.kill(VictimKind.ACKER, CHANCE) for _ in range(4)]
+    assert [victim.way for victim in killed if victim] == [*WAYS, WAYS[0]]
+    assert {victim.name for victim in killed if victim} == {"words-acker-0"}
+    other = target.kill(VictimKind.STATE_SERVER, CHANCE)
+    assert other is not None
+    assert (other.name, other.way) == ("words-state-0", "delete")
+    graceful, forced, again, _ = [body for _, body in deletions(cluster)]
+    assert graceful == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": "uid-words-acker-0"},
+    }
+    assert forced == {**graceful, "gracePeriodSeconds": 0}
+    assert again == graceful
+
+
+def test_a_container_that_lives_on_was_not_killed(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    cluster.pod("words-acker-0", "acker", status={"containerStatuses": RUNNING}, spec=CONTAINER)
+    cluster.commands["words-acker-0"] = lambda command: ("", 0)
+    for _ in range(2):
+        target.kill(VictimKind.ACKER, CHANCE)
+    with pytest.raises(ChaosError, match=r"its container still runs 20 s later \(exit code 0"):
+        target.kill(VictimKind.ACKER, CHANCE)
+    del cluster.commands["words-acker-0"]
+    with pytest.raises(ChaosError, match=r"SIGKILL for words-acker-0: exec in pod.*pods/exec"):
+        target.kill(VictimKind.ACKER, CHANCE)
+
+
+def test_only_what_runs_is_killed_and_of_drivers_the_newest(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    cluster.pod("words-driver-10", "driver", ready=False)
+    cluster.pod("words-driver-9", "driver", status={"phase": "Failed"})
+    victim = target.kill(VictimKind.DRIVER, CHANCE)
+    assert victim is not None
+    assert victim.name == "words-driver-10"
+    ending = {"deletionTimestamp": "2026-01-01T10:00:00Z"}
+    cluster.pod("words-acker-0", "acker", metadata=ending)
+    assert target.kill(VictimKind.ACKER, CHANCE) is None
+    assert target.kill(VictimKind.EXECUTOR, CHANCE) is None
+    assert [name for name, _ in deletions(cluster)] == ["words-driver-10"]
+
+
+def test_a_pod_that_went_by_itself_is_a_missed_strike(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    pods = target._topology.pods()
+    target._running = lambda kind: pods[:1]  # type: ignore[method-assign]
+    del cluster.objects[f"{CORE}/pods/words-driver-7"]
+    assert target.kill(VictimKind.DRIVER, CHANCE) is None
+    cluster.pod("words-driver-7", "driver", metadata={"uid": "of-the-next-one"})
+    assert target.kill(VictimKind.DRIVER, CHANCE) is None
+    assert f"{CORE}/pods/words-driver-7" in cluster.objects
+
+
+def test_the_operators_pods_are_found_by_their_labels(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    labels = {"app.kubernetes.io/part-of": "millrace"}
+    system = "/api/v1/namespaces/system"
+    cluster.pod("op-1", "operator", labels=labels, core=system, metadata={"namespace": "system"})
+    cluster.objects[f"{system}/pods/op-1"]["metadata"]["labels"] = {
+        "app.kubernetes.io/component": "operator",
+        **labels,
+    }
+    victim = target.kill(VictimKind.OPERATOR, CHANCE)
+    assert victim is not None
+    assert victim.name == "op-1"
+    assert f"{system}/pods/op-1" in [
+        path for method, path, _ in cluster.asked if method == "DELETE"
+    ]
+    elsewhere = target_of(cluster, operator_namespace="other")
+    assert elsewhere.kill(VictimKind.OPERATOR, CHANCE) is None
+
+
+def test_a_node_is_ended_by_the_command_for_it(cluster: FakeCluster, tmp_path: Path) -> None:
+    cluster.running()
+    note = tmp_path / "ended"
+    command = f'{sys.executable} -c \'open("{note}", "w").write("{{node}}")\''
+    victim = target_of(cluster, node_command=command).kill(VictimKind.NODE, CHANCE)
+    assert victim is not None
+    assert (victim.name, victim.way, note.read_text()) == ("node-1", "command", "node-1")
+    failing = f"{sys.executable} -c 'import sys; sys.exit(\"no {{node}} here\")'"
+    with pytest.raises(ChaosError, match="exit code 1: no node-1 here"):
+        target_of(cluster, node_command=failing).kill(VictimKind.NODE, CHANCE)
+    with pytest.raises(ChaosError, match="says nowhere which node"):
+        target_of(cluster, node_command="reboot")
+    assert VictimKind.NODE in target_of(cluster).refused
+
+
+def test_what_runs_below_a_process_is_killed_and_nothing_else() -> None:
+    """The script that runs in a container, on a process of ours in the place of the reaper."""
+    text = (
+        "import subprocess, sys\n"
+        "one = subprocess.Popen(['sleep', '300'])\n"
+        "print(one.pid, flush=True)\n"
+        "print(one.wait(), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    reaper = subprocess.Popen(
+        [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    beside = subprocess.Popen(["sleep", "300"])
+    with reaper:
+        assert reaper.stdout is not None
+        below = reaper.stdout.readline().strip()
+        done = subprocess.run(
+            [sys.executable, "-c", KILL_BELOW, str(reaper.pid)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split() == [below]
+        assert reaper.stdout.readline().strip() == "-9"
+        assert reaper.poll() is None
+        assert beside.poll() is None
+    beside.kill()
+    beside.wait()
+
+
+# -- sinks
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer.start(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+def url_of(server: EmbeddedServer) -> str:
+    return server.address.url.replace("redis://", f"redis://:{server.address.password}@")
+
+
+def test_hashes_and_streams_are_read_as_rows_of_texts(server: EmbeddedServer) -> None:
+    url = url_of(server)
+    with redis.Redis.from_url(url) as client:
+        client.hset("wc:the:[a]", mapping={"n": 3})
+        client.hset("wc:a:b:[x]", mapping={"n": 1, "last": "é"})
+        client.hset("other", mapping={"n": 9})
+        client.set("wc:no:[hash]", 1)
+        client.hset("millrace:sink:wc:{word}:[{kind}]", mapping={"uid": "u"})
+        for number in range(2500):
+            client.xadd("rows", {"n": number}, id=f"7-{number + 1}")
+    assert read_hashes(url, "wc:{word}:[{kind}]") == [
+        {"word": "a:b", "kind": "x", "n": "1", "last": "é"},
+        {"word": "the", "kind": "a", "n": "3"},
+    ]
+    assert read_stream(url, "rows") == [{"n": str(number)} for number in range(2500)]
+    assert read_stream(url, "nothing") == []
+
+
+def test_an_address_that_is_not_there_is_said_without_its_password() -> None:
+    with pytest.raises(UnreadableError, match=r"^127\.0\.0\.1:1: cannot be read") as caught:
+        read_stream("redis://:secret@127.0.0.1:1", "rows")
+    assert "secret" not in str(caught.value)
+
+
+def model(*sinks: dict[str, Any]) -> StreamTopology:
+    inputs = [{"from": "lines"}]
+    spec = {**SPEC, "sinks": [{"inputs": inputs, **sink} for sink in sinks]}
+    document = {"apiVersion": "millrace.dev/v1alpha1", "kind": "StreamTopology"}
+    return StreamTopology.model_validate({**document, "metadata": {"name": "words"}, "spec": spec})
+
+
+def test_sinks_are_read_where_they_are_seen_from_here(tmp_path: Path) -> None:
+    for name in ("out", "deep/out", "mine"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "a.json").write_text(json.dumps({"in": name}) + "\n")
+    topology = model(
+        {"name": "near", "files": {"path": "out"}},
+        {"name": "whole", "files": {"path": "/data/deep/out"}},
+        {"name": "far", "files": {"path": "/elsewhere"}},
+        {"name": "moved", "files": {"path": "/elsewhere/too"}},
+        {"name": "seen", "console": {}},
+    )
+    places = (str(tmp_path), f"moved={tmp_path / 'mine'}")
+    found, unread = readable_sinks(topology, places, {})
+    assert {sink.name: sink.read() for sink in found} == {
+        "near": [{"in": "out"}],
+        "whole": [{"in": "deep/out"}],
+        "moved": [{"in": "mine"}],
+    }
+    assert unread == ("far", "seen")
+    with pytest.raises(ChaosError, match="no sink of this topology can be read from here"):
+        readable_sinks(topology, (), {})
+    with pytest.raises(ChaosError, match="nowhere: is no folder"):
+        readable_sinks(topology, ("nowhere",), {})
+    with pytest.raises(ChaosError, match="fra=x: is no PLACE and no SINK=PLACE; sinks: near"):
+        readable_sinks(topology, ("fra=x",), {})
+    with pytest.raises(ChaosError, match=r"--last far: is no sink .* that can be read"):
+        readable_sinks(topology, places, {"far": ("a",)})
+
+
+# -- the whole of it
+
+
+def campaign(cluster: FakeCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return cluster.millrace("chaos", "words", "-n", NAMESPACE, "--json", *arguments)
+
+
+@pytest.fixture
+def place(cluster: FakeCluster, tmp_path: Path) -> Path:
+    """A running topology whose sink holds one row more with each window, and what is right."""
+    cluster.running()
+    (tmp_path / "data" / "out").mkdir(parents=True)
+    (tmp_path / "judged.py").write_text(
+        "from pathlib import Path\n"
+        "def expected(folder):\n"
+        "    assert folder == Path.cwd()\n"
+        "    return {'out': [{'n': n} for n in range(3)]}\n"
+    )
+    return tmp_path / "data"
+
+
+def windows(cluster: FakeCluster, place: Path, rows: list[int], stop: threading.Event) -> None:
+    """Seals a window behind each kill, and rests behind the last."""
+    for number, row in enumerate(rows, start=1):
+        before = len(deletions(cluster))
+        while len(deletions(cluster)) == before and not stop.wait(0.02):
+            cluster.tell(sealed=number, published=number, lag_records=len(rows) - number + 1)
+        (place / "out" / f"{number}.json").write_text(json.dumps({"n": row}) + "\n")
+    end = len(rows) + 1
+    while not stop.wait(0.2):
+        cluster.tell(sealed=end, published=end, lag_records=0)
+
+
+@pytest.mark.parametrize(("rows", "lost", "wrong"), [([0, 1, 2], 0, 0), ([0, 1, 5], 1, 1)])
+def test_a_campaign_kills_waits_and_judges(
+    cluster: FakeCluster, place: Path, rows: list[int], lost: int, wrong: int
+) -> None:
+    stop = threading.Event()
+    driving = threading.Thread(target=windows, args=(cluster, place, rows, stop))
+    driving.start()
+    kinds = ("--kill", "acker,driver,state-server", "--every", "1s", "--for", "3s")
+    done = campaign(
+        cluster, *kinds, "--expect", "judged:expected", "--sinks-at", str(place), "--settle", "60s"
+    )
+    stop.set()
+    driving.join()
+    assert done.returncode == (ExitCode.FAILED if lost or wrong else 0), done.stderr
+    report = json.loads(done.stdout)
+    assert (report["lost"], report["duplicated"], report["wrong"]) == (lost, 0, wrong)
+    assert report["kills"] == 3
+    assert {kill["way"] for kill in report["timeline"]} == {"delete"}
+    names = {kill["name"] for kill in report["timeline"]}
+    assert names == {"words-acker-0", "words-driver-7", "words-state-0"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--expect is missing"),
+        (["--expect", "judged:nothing"], "no sink of this topology can be read from here"),
+        (["--expect", "judged:nothing", "--sinks-at", "data"], "cannot be imported"),
+        (["--kill", "node"], "--kill node: give a --node-command"),
+        (["--kill", "worker"], "--kill worker: a worker is a process"),
+    ],
+)
+def test_what_is_asked_wrongly_kills_nothing(
+    cluster: FakeCluster, place: Path, arguments: list[str], said: str
+) -> None:
+    done = campaign(cluster, *arguments)
+    assert done.returncode == ExitCode.FAILED
+    assert said in done.stderr
+    assert deletions(cluster) == []
+
+
+def test_what_does_not_run_is_not_killed(cluster: FakeCluster, place: Path) -> None:
+    cluster.topology(spec={**SPEC, "suspend": True}, metadata={"uid": UID})
+    del cluster.objects[f"{CORE}/pods/words-driver-7"]
+    done = campaign(cluster, "--expect", "judged:expected", "--sinks-at", "data")
+    assert "words is suspended: there is nothing to kill" in done.stderr
+    assert deletions(cluster) == []
+
+
+def test_options_of_a_cluster_need_one(cluster: FakeCluster) -> None:
+    done = cluster.millrace("chaos", "words", "--sinks-at", "data")
+    assert done.returncode == ExitCode.USAGE
+    assert re.search(r"--namespace\s+or\s+--context", re.sub(r"[│\n]", " ", done.stderr))
