@@ -117,6 +117,12 @@ def test_an_api_server_that_is_silent_for_a_while_is_waited_for(
         target.look()
 
 
+def test_what_is_sealed_may_be_known_sooner(cluster: FakeCluster, target: ClusterTarget) -> None:
+    sooner = target_of(cluster, sealed=lambda: 9)
+    assert (sooner.look().sealed, sooner.look().at_rest) == (9, False)
+    assert target_of(cluster, sealed=lambda: 6).look().sealed == 7
+
+
 # -- killing
 
 
@@ -392,6 +398,7 @@ def test_a_campaign_kills_waits_and_judges(
     report = json.loads(done.stdout)
     assert (report["lost"], report["duplicated"], report["wrong"]) == (lost, 0, wrong)
     assert report["kills"] == 3
+    assert "times of recovery are as the driver told them" in done.stderr, "no secret is there"
     assert {kill["way"] for kill in report["timeline"]} == {"delete"}
     names = {kill["name"] for kill in report["timeline"]}
     assert names == {"words-acker-0", "words-driver-7", "words-state-0"}
@@ -401,7 +408,7 @@ def test_a_campaign_kills_waits_and_judges(
     ("arguments", "said"),
     [
         ([], "--expect is missing"),
-        (["--expect", "judged:nothing"], "no sink of this topology can be read from here"),
+        (["--expect", "judged:expected"], "no sink of this topology can be read from here"),
         (["--expect", "judged:nothing", "--sinks-at", "data"], "cannot be imported"),
         (["--kill", "node"], "--kill node: give a --node-command"),
         (["--kill", "worker"], "--kill worker: a worker is a process"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pyarrow as pa
 import pytest
 from fake_cluster import CORE, NAMESPACE, SPEC, UID, FakeCluster
 
+from millrace.chaos.sealing import Sealing
+from millrace.clock import SystemClock
 from millrace.errors import ExitCode, StateServerError
 from millrace.homes import codec, pods
 from millrace.homes.documents import Ask, Request
@@ -169,3 +172,42 @@ def test_a_server_of_ones_own_is_not_reached(words: FakeCluster) -> None:
     done = words.millrace("dead-letters", "list", "words", *PLACE)
     assert done.returncode == ExitCode.FAILED
     assert "names a server of its own" in done.stderr
+
+
+def test_a_campaign_knows_what_is_sealed_from_the_record(
+    words: FakeCluster, server: EmbeddedServer
+) -> None:
+    sealing = Sealing(find(connect(None, None), "words"), SystemClock())
+    assert sealing.window == 0
+    sealing.start()
+    client, stamp = StateClient(server.address, UID), Stamp(1, 1)
+    try:
+        until(lambda: sealing.window == 9)
+        assert sealing.trouble == ""
+        for window in (10, 11):
+            tag = Tag(1, 1, 1, window)
+            record = Record(UID, tag, window, {}, (), {}, (), (), (), window)
+            client.write_record(stamp, tag, encode_record(record))
+            until(lambda window=window: sealing.window == window)
+    finally:
+        sealing.close()
+        client.close()
+    assert sealing.window == 11
+
+
+def test_a_record_that_cannot_be_read_is_said(words: FakeCluster) -> None:
+    words.refused = {"words-secret": 403}
+    sealing = Sealing(find(connect(None, None), "words"), SystemClock())
+    sealing.start()
+    try:
+        until(lambda: "words-secret is refused to you" in sealing.trouble)
+    finally:
+        sealing.close()
+    assert sealing.window == 0
+
+
+def until(true: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)

@@ -1,7 +1,8 @@
 """A topology on a cluster, as a target: its pods, the operator's, and nodes by a given command.
 
 A pod is deleted, deleted without grace, and its process killed, in turn for each kind. What the
-topology does is what its driver tells in the journal, which is behind by seconds.
+topology does is what its driver tells in the journal, which is behind by seconds; what is sealed
+may be known sooner (``sealing``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from millrace.remote.cluster import ClusterError, NotThereError
 from millrace.remote.overview import driver_of, state_of
 from millrace.remote.topology import PodRow, RemoteTopology, pod_row
 
-PACE = Pace(look_s=0.5, rest_s=15.0)
+PACE = Pace(look_s=0.25, rest_s=15.0)
 """A driver tells its figures every five seconds, so that rest is seen three times."""
 
 AWAY_S = 60.0
@@ -69,7 +70,8 @@ from inside does not end."""
 
 class ClusterTarget:
     """``node_command`` ends a node, whose name stands for ``{node}`` in it; None where none may be.
-    ``operator_namespace`` is where the operator's pods are, None for anywhere."""
+    ``operator_namespace`` is where the operator's pods are, None for anywhere. ``sealed`` may know
+    of a later window than the driver has told."""
 
     def __init__(
         self,
@@ -79,6 +81,7 @@ class ClusterTarget:
         *,
         operator_namespace: str | None = None,
         node_command: str | None = None,
+        sealed: Callable[[], int] = lambda: 0,
     ) -> None:
         self.refused: Mapping[VictimKind, str] = {
             VictimKind.STANDBY: "no driver stands by on a cluster yet",
@@ -86,6 +89,7 @@ class ClusterTarget:
             **({} if node_command is not None else {VictimKind.NODE: "give a --node-command"}),
         }
         self._node_command = [] if node_command is None else _words(node_command)
+        self._sealed = sealed
         self._topology = topology
         self._operator_namespace = operator_namespace
         self._clock = clock
@@ -119,7 +123,7 @@ class ClusterTarget:
         # A driver that is ready has claimed its execution; other figures are of one before it.
         speaks = state == "running" and view is not None and figures.execution == view.execution
         return Look(
-            sealed=figures.sealed or 0,
+            sealed=max(figures.sealed or 0, self._sealed()),
             published=figures.published or 0,
             busy=not speaks or figures.window is not None,
             behind=None if figures.lag_records is None else figures.lag_records > 0,

@@ -13,6 +13,7 @@ from millrace.chaos.cluster import PACE, ClusterTarget
 from millrace.chaos.local_run import Wanted
 from millrace.chaos.plan import ChaosError, Strike, plan
 from millrace.chaos.report import Report
+from millrace.chaos.sealing import Sealing
 from millrace.clock import SystemClock
 from millrace.homes.pods import DATA_FOLDER
 from millrace.remote.topology import RemoteTopology
@@ -48,42 +49,43 @@ def carry_out(
     wanted: Wanted,
     around: Around,
     tell: Callable[[Kill | Strike], None],
+    note: Callable[[str], None],
 ) -> Report:
     """Kill what runs of a topology, wait until it rests, and judge its sinks.
 
     What can be wrong with the asking is found before anything is killed. Raises ``ChaosError``,
     ``ClusterError``.
     """
-    clock = SystemClock()
+    clock, folder = SystemClock(), Path.cwd()
     strikes = plan(wanted.kinds, wanted.every_s, wanted.for_s, wanted.seed)
+    sealing = Sealing(topology, clock)
     target = ClusterTarget(
         topology,
         clock,
         time.sleep,
         operator_namespace=around.operator_namespace,
         node_command=around.node_command,
+        sealed=lambda: sealing.window,
     )
-    for kind in wanted.kinds:
-        if kind in target.refused:
-            raise ChaosError(f"--kill {kind}: {target.refused[kind]}")
-    if wanted.expect is None:
-        raise ChaosError(
-            "--expect is missing: what the sinks of a topology on a cluster should hold is said by "
-            "a function of yours, since a twin would need its sources here"
-        )
+    function = _expectation(target, wanted, folder)
     sinks, unread = readable_sinks(topology.model, around.sinks_at, wanted.last)
-    folder = Path.cwd()
-    function = expected.named_function(wanted.expect, folder)
     _rows(sinks)  # a place that cannot be read is known before anything is killed
-    ended = target.look().ended
-    if ended is not None:
+    if (ended := target.look().ended) is not None:
         raise ChaosError(
             f"{topology.name} is {ended}: there is nothing to kill; start it, and let it have "
             "enough to do"
         )
-    course = Campaign(target, clock, time.sleep, wanted.seed, tell, PACE).run(
-        strikes, wanted.settle_s
-    )
+    campaign = Campaign(target, clock, time.sleep, wanted.seed, tell, PACE)
+    sealing.start()
+    try:
+        course = campaign.run(strikes, wanted.settle_s)
+    finally:
+        sealing.close()
+    if sealing.trouble:
+        note(
+            "times of recovery are as the driver told them, which is some seconds too long: the "
+            f"record could not be read ({sealing.trouble})"
+        )
     told = expected.asked(function, folder, [sink.name for sink in sinks])
     seen = _rows(sinks)
     _same_input(target, course)
@@ -93,6 +95,20 @@ def carry_out(
         raise ChaosError(str(error)) from error
     why = "cannot be read from here (--sinks-at)"
     return Report(topology.name, wanted.seed, course, verdicts, unread, why)
+
+
+def _expectation(
+    target: ClusterTarget, wanted: Wanted, folder: Path
+) -> Callable[[Path], expected.Expected]:
+    for kind in wanted.kinds:
+        if kind in target.refused:
+            raise ChaosError(f"--kill {kind}: {target.refused[kind]}")
+    if wanted.expect is None:
+        raise ChaosError(
+            "--expect is missing: what the sinks of a topology on a cluster should hold is said by "
+            "a function of yours, since a twin would need its sources here"
+        )
+    return expected.named_function(wanted.expect, folder)
 
 
 def readable_sinks(

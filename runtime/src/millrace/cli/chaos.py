@@ -154,7 +154,7 @@ def register(app: typer.Typer) -> None:
             from millrace.chaos import cluster_run
 
             around = cluster_run.Around(tuple(sinks_at or ()), operator_namespace, node_command)
-            report = cluster_run.carry_out(remote, wanted, around, _tell)
+            report = cluster_run.carry_out(remote, wanted, around, _tell, print_note)
         elif sinks_at or node_command or operator_namespace:
             raise typer.BadParameter(
                 "--sinks-at, --node-command and --operator-namespace are about a cluster: name it "

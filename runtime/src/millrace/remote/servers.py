@@ -32,7 +32,7 @@ _CHUNK = 1 << 18
 
 
 @contextmanager
-def reachable(topology: RemoteTopology) -> Iterator[list[StateClient]]:
+def reachable(topology: RemoteTopology, answer_s: float = ANSWER_S) -> Iterator[list[StateClient]]:
     """Clients of all state servers that hold the truth, each in the life that it has now.
 
     Raises ``StateServerError`` where one is not alive, and ``ClusterError`` where the API server
@@ -54,7 +54,7 @@ def reachable(topology: RemoteTopology) -> Iterator[list[StateClient]]:
             stack.callback(way.close)
             ways.append(way)
             address = StateAddress(member.name, f"unix://{way.path}", member.run_id, password)
-            client = StateClient(address, topology.uid, timeout_s=ANSWER_S)
+            client = StateClient(address, topology.uid, timeout_s=answer_s)
             stack.callback(client.close)
             clients.append(client)
         try:

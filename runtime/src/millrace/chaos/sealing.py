@@ -1,0 +1,69 @@
+"""The last sealed window of a topology on a cluster as its record has it, within half a second.
+
+What the driver tells is behind by seconds, too long to time a recovery by. A thread reads, since
+what is asked may be on a node that was just killed, and an answer may take its time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from millrace.clock import Clock
+from millrace.errors import MillraceError
+from millrace.local.inspect.reading import committed_record
+from millrace.remote.servers import reachable
+from millrace.remote.topology import RemoteTopology
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.2
+AGAIN_S = 1.0
+MEMBERS_S = 15.0
+"""So long the members of the view are believed to be the same."""
+
+ANSWER_S = 2.0
+
+
+class Sealing:
+    """``window`` only rises; 0 before the first is known.
+
+    ``trouble`` is why nothing can be read now, "" where it can.
+    """
+
+    def __init__(self, topology: RemoteTopology, clock: Clock) -> None:
+        self.window = 0
+        self.trouble = "nothing was read yet"
+        self._topology = topology
+        self._clock = clock
+        self._closed = threading.Event()
+
+    def start(self) -> None:
+        """Read until it is closed."""
+        threading.Thread(target=self._run, name="sealing", daemon=True).start()
+
+    def close(self) -> None:
+        """Read no more; what is known stays."""
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._read()
+            except MillraceError as error:
+                self.trouble = str(error)
+                self._closed.wait(AGAIN_S)
+            except Exception:
+                # The boundary of a thread: what the driver tells is there too.
+                log.exception("the record of %s cannot be read", self._topology.name)
+                self._closed.wait(AGAIN_S)
+
+    def _read(self) -> None:
+        end_s = self._clock.monotonic_s() + MEMBERS_S
+        with reachable(self._topology, ANSWER_S) as clients:
+            while not self._closed.is_set() and self._clock.monotonic_s() < end_s:
+                record = committed_record(clients)
+                if record is not None and record.uid == self._topology.uid:
+                    self.window = max(self.window, record.sealed)
+                self.trouble = ""
+                self._closed.wait(LOOK_S)
