@@ -431,6 +431,25 @@ def test_what_does_not_run_is_not_killed(cluster: FakeCluster, place: Path) -> N
     assert deletions(cluster) == []
 
 
+def test_a_server_of_a_sink_must_answer_before_anything_is_killed(
+    cluster: FakeCluster, place: Path, server: EmbeddedServer
+) -> None:
+    sink = {"name": "out", "inputs": [{"from": "lines"}]}
+    inside = {"url": "redis://127.0.0.1:1", "mode": "stream", "stream": "nothing"}
+    cluster.topology(spec={**SPEC, "sinks": [{**sink, "redis": inside}]}, metadata={"uid": UID})
+    done = campaign(cluster, "--expect", "judged:expected")
+    assert done.returncode == ExitCode.FAILED
+    assert "sink out: redis://127.0.0.1:1: cannot be read" in done.stderr
+    assert "say with --sinks-at out=PLACE" in done.stderr
+    [found], unread = readable_sinks(
+        find(connect(None, None), "words").model, (f"out={url_of(server)}",), {}
+    )
+    assert (found.read(), unread) == ([], ())
+    with pytest.raises(ChaosError, match="--sinks-at out: 'here' is no address of a server"):
+        readable_sinks(find(connect(None, None), "words").model, ("out=here",), {})
+    assert deletions(cluster) == []
+
+
 def test_options_of_a_cluster_need_one(cluster: FakeCluster) -> None:
     done = cluster.millrace("chaos", "words", "--sinks-at", "data")
     assert done.returncode == ExitCode.USAGE

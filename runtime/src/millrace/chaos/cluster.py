@@ -82,6 +82,7 @@ class ClusterTarget:
         operator_namespace: str | None = None,
         node_command: str | None = None,
         sealed: Callable[[], int] = lambda: 0,
+        ways: Sequence[str] = WAYS,
     ) -> None:
         self.refused: Mapping[VictimKind, str] = {
             VictimKind.STANDBY: "no driver stands by on a cluster yet",
@@ -90,6 +91,7 @@ class ClusterTarget:
         }
         self._node_command = [] if node_command is None else _words(node_command)
         self._sealed = sealed
+        self._ways = ways
         self._topology = topology
         self._operator_namespace = operator_namespace
         self._clock = clock
@@ -144,7 +146,7 @@ class ClusterTarget:
         if not found:
             return None
         row = chance.choice(found)
-        way = WAYS[self._strikes[kind] % len(WAYS)]
+        way = self._ways[self._strikes[kind] % len(self._ways)]
         try:
             if way == "SIGKILL":
                 self._kill_process(row)
