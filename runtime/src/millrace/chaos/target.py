@@ -40,7 +40,8 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """What was killed, and in which way: ``SIGKILL``, ``delete`` or ``force``."""
+    """What was killed, and in which way: ``SIGKILL``, ``delete``, ``force`` (deleted without
+    grace) or ``command`` (the caller's own, for a node)."""
 
     name: str
     way: str
