@@ -13,17 +13,27 @@ import secrets
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster_command import FAILED
 
+from millrace.chaos.cluster import ClusterTarget
+from millrace.chaos.plan import VictimKind
+from millrace.clock import SystemClock
 from millrace.homes import codec, pods
 from millrace.homes.documents import Proposal, Status
 from millrace.homes.pods import Role
+from millrace.local.inspect.state import Holder, scan_of
 from millrace.protocol.types import Member
+from millrace.remote.cluster import connect
+from millrace.remote.servers import reachable
+from millrace.remote.topology import find
+from millrace_e2e.cluster.layout import Layout
 from millrace_e2e.podmanifests import Manifest, Pods
 from millrace_e2e.topologies import word_count
 from millrace_e2e.waiting import until
@@ -223,6 +233,16 @@ def world(
     tool.kubectl("delete", "persistentvolume", "data")
 
 
+@pytest.fixture
+def crds(tool: Any, images: None) -> Iterator[None]:
+    """The definitions, which these tests do without elsewhere."""
+    folder = str(ROOT / "crds")
+    tool.kubectl("apply", "--server-side", "-f", folder)
+    tool.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    yield
+    tool.kubectl("delete", "-f", folder, "--wait=true")
+
+
 def test_words_are_counted_exactly_on_two_nodes(world: World) -> None:
     made = world.pods
     for number in range(4):
@@ -319,3 +339,38 @@ def test_words_are_counted_exactly_while_pods_of_every_kind_are_deleted(
     assert verdict["words"] == 4 * 6 * LINES * 6
     assert world.status().state == "asked"
     assert world.status().execution == 2
+
+
+def test_the_command_line_reaches_into_pods(
+    world: World, crds: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """State through the port of a pod, SIGKILL by a command in one: the kubelet's part of it."""
+    document = topology(records=500, watch=True, servers=1)
+    world.apply({**document, "metadata": {"name": "words", "namespace": NAMESPACE}})
+    uid = world.get("streamtopology", "words")["metadata"]["uid"]
+    made, servers, ackers = replace(world.pods, uid=uid), ["words-state-0"], ["words-acker-0"]
+    world.apply(made.state_server(0), made.acker(0), made.config(document, 1), made.driver(1))
+    world.propose(servers, ackers)
+    world.feed("0.txt", LINES)
+    until(lambda: world.judge()["equal"], "all words", RUN_S, 0.5)
+
+    monkeypatch.setenv("KUBECONFIG", str(Layout.standard().kubeconfig))
+    words = find(connect(None, NAMESPACE), "words")
+    with reachable(words) as clients:
+        rows = scan_of(Holder(words.model, clients), "counts").rows.to_pylist()
+    text = (world.data / "texts" / "0.txt").read_text()
+    assert {row["word"]: row["n"] for row in rows} == Counter(text.split())
+
+    target = ClusterTarget(words, SystemClock(), time.sleep, ways=("SIGKILL",))
+    for kind, pod in ((VictimKind.ACKER, ackers[0]), (VictimKind.STATE_SERVER, servers[0])):
+        victim = target.kill(kind, random.Random(1))
+        assert victim is not None
+        assert (victim.name, victim.way) == (pod, "SIGKILL")
+        world.propose(servers, ackers)
+    world.feed("1.txt", LINES)
+    until(lambda: world.judge()["equal"], "all words in spite of it", RUN_S, 0.5)
+    victim = target.kill(VictimKind.DRIVER, random.Random(1))
+    assert victim is not None
+    status = world.get("pod", victim.name)["status"]
+    assert status["phase"] == "Failed"
+    assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
