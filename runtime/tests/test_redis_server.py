@@ -70,7 +70,8 @@ def test_nobody_else_opens_a_client() -> None:
         called = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
         if any(name.endswith(("redis.Redis", "Redis.from_url")) for name in called):
             found.add(str(path.relative_to(SOURCES)))
-    assert found == {"redisserver.py"}
+    # What judges a campaign must not share the runtime's code.
+    assert found == {"redisserver.py", "chaos/ledger.py"}
 
 
 def test_a_server_behind_a_unix_socket_is_reached(tmp_path: Path) -> None:
