@@ -9,11 +9,10 @@ import pytest
 
 from millrace.chaos.campaign import Campaign, Course
 from millrace.chaos.ledger import SinkVerdict, judge
-from millrace.chaos.local import look_of
 from millrace.chaos.picture import check
 from millrace.chaos.plan import ChaosError, VictimKind, plan
 from millrace.chaos.report import Report
-from millrace.chaos.target import Look, Victim
+from millrace.chaos.target import Look, Victim, look_of
 from millrace.homes.documents import RunningWindow, Status
 from millrace.topology.parts import Guarantee
 

@@ -103,7 +103,13 @@ class FakeCluster:
 
     def tell(self, *events: RunEvent, **figures: Any) -> None:
         """What the driver would tell."""
-        known = {"uid": UID, "state": "running", "execution": 3, "spark": "ready"}
+        known = {
+            "uid": UID,
+            "state": "running",
+            "execution": 3,
+            "spark": "running",
+            "pending_replays": 0,
+        }
         status = Status(**{**known, **figures})
         lines = [f"{at}-{e.kind} {codec.encode_line(e).rstrip()}" for at, e in enumerate(events)]
         data = {pods.STATUS: json.dumps(codec.encode(status)), pods.EVENTS: "\n".join(lines)}

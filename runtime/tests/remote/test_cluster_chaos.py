@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from millrace.chaos.cluster import KILL_BELOW, WAYS, ClusterTarget
 from millrace.chaos.cluster_run import readable_sinks
 from millrace.chaos.ledger import UnreadableError, read_hashes, read_stream
 from millrace.chaos.plan import ChaosError, VictimKind
+from millrace.chaos.sealing import Seen
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode
 from millrace.homes.documents import RunningWindow
@@ -41,6 +43,9 @@ class Hand(SystemClock):
         self.now = 0.0
 
     def monotonic_s(self) -> float:
+        return self.now
+
+    def now_s(self) -> float:
         return self.now
 
     def pause(self, seconds: float) -> None:
@@ -72,6 +77,8 @@ def test_it_rests_when_all_that_was_fed_is_shown(
         {"published": 6},
         {"lag_records": 3},
         {"lag_records": None},
+        {"pending_replays": 1},
+        {"spark": "starting"},
         {"window": RunningWindow(8, 1, 5, 0.0)},
     ):
         cluster.tell(**{**AT_REST, **figures})
@@ -107,7 +114,7 @@ def test_an_api_server_that_is_silent_for_a_while_is_waited_for(
     before = target.look()
     cluster.refused = {"/words": 503}
     look = target.look()
-    assert (look.sealed, look.busy, look.ended) == (before.sealed, True, None)
+    assert (look.sealed, look.working, look.at_rest) == (before.sealed, False, False)
     target.hand.now = chaos_cluster.AWAY_S + 1  # type: ignore[attr-defined]
     with pytest.raises(ClusterError, match="does kubectl reach it"):
         target.look()
@@ -118,9 +125,32 @@ def test_an_api_server_that_is_silent_for_a_while_is_waited_for(
 
 
 def test_what_is_sealed_may_be_known_sooner(cluster: FakeCluster, target: ClusterTarget) -> None:
-    sooner = target_of(cluster, sealed=lambda: 9)
-    assert (sooner.look().sealed, sooner.look().at_rest) == (9, False)
-    assert target_of(cluster, sealed=lambda: 6).look().sealed == 7
+    sooner = target_of(cluster, seen=lambda: Seen(2.0, 9))
+    look = sooner.look()
+    assert (look.sealed, look.told_s, look.at_rest) == (9, 2.0, False)
+    assert target_of(cluster, seen=lambda: Seen(2.0, 6)).look().sealed == 7
+
+
+def test_figures_are_as_old_as_the_last_look_that_did_not_find_them(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    """The driver's clock is another machine's, and may go wrong."""
+    hand = target.hand  # type: ignore[attr-defined]
+    told = []
+    for now, updated in ((10.0, 5000.0), (11.0, 5000.0), (12.0, 3.0), (13.0, 3.0)):
+        hand.now = now
+        cluster.tell(**AT_REST, updated=updated)
+        told.append(target.look().told_s)
+    assert told == [0.0, 0.0, 11.0, 11.0]
+
+
+def test_a_driver_that_is_gone_works_at_nothing(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    cluster.tell(**{**AT_REST, "lag_records": 3})
+    assert target.look().working
+    cluster.pod("words-driver-7", "driver", ready=False)
+    assert not target.look().working
 
 
 # -- killing
@@ -371,14 +401,18 @@ def place(cluster: FakeCluster, tmp_path: Path) -> Path:
 
 def windows(cluster: FakeCluster, place: Path, rows: list[int], stop: threading.Event) -> None:
     """Seals a window behind each kill, and rests behind the last."""
+
+    def told(**figures: int) -> None:
+        cluster.tell(**figures, updated=time.time())
+
     for number, row in enumerate(rows, start=1):
         before = len(deletions(cluster))
         while len(deletions(cluster)) == before and not stop.wait(0.02):
-            cluster.tell(sealed=number, published=number, lag_records=len(rows) - number + 1)
+            told(sealed=number, published=number, lag_records=len(rows) - number + 1)
         (place / "out" / f"{number}.json").write_text(json.dumps({"n": row}) + "\n")
     end = len(rows) + 1
     while not stop.wait(0.2):
-        cluster.tell(sealed=end, published=end, lag_records=0)
+        told(sealed=end, published=end, lag_records=0)
 
 
 @pytest.mark.parametrize(("rows", "lost", "wrong"), [([0, 1, 2], 0, 0), ([0, 1, 5], 1, 1)])

@@ -13,12 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from fake_cluster import CORE, NAMESPACE, SPEC, UID, FakeCluster
+from kubernetes.client import Configuration
 
 from millrace.chaos.sealing import Sealing
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, StateServerError
 from millrace.homes import codec, pods
 from millrace.homes.documents import Ask, Request
+from millrace.kube import streams
+from millrace.kube.configmaps import Api
+from millrace.kube.streams import StreamRefusedError
 from millrace.protocol.codec import encode_record
 from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import DeadSegment, Record, Segment, Stamp, Tag
@@ -178,21 +182,21 @@ def test_a_campaign_knows_what_is_sealed_from_the_record(
     words: FakeCluster, server: EmbeddedServer
 ) -> None:
     sealing = Sealing(find(connect(None, None), "words"), SystemClock())
-    assert sealing.window == 0
+    assert sealing.seen.window == 0
     sealing.start()
     client, stamp = StateClient(server.address, UID), Stamp(1, 1)
     try:
-        until(lambda: sealing.window == 9)
+        until(lambda: sealing.seen.window == 9)
         assert sealing.trouble == ""
         for window in (10, 11):
             tag = Tag(1, 1, 1, window)
             record = Record(UID, tag, window, {}, (), {}, (), (), (), window)
             client.write_record(stamp, tag, encode_record(record))
-            until(lambda window=window: sealing.window == window)
+            until(lambda window=window: sealing.seen.window == window)
     finally:
         sealing.close()
         client.close()
-    assert sealing.window == 11
+    assert sealing.seen.window == 11
 
 
 def test_a_record_that_cannot_be_read_is_said(words: FakeCluster) -> None:
@@ -203,7 +207,7 @@ def test_a_record_that_cannot_be_read_is_said(words: FakeCluster) -> None:
         until(lambda: "words-secret is refused to you" in sealing.trouble)
     finally:
         sealing.close()
-    assert sealing.window == 0
+    assert sealing.seen.window == 0
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -211,3 +215,17 @@ def until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < end_s
         time.sleep(0.02)
+
+
+def test_an_api_server_that_does_not_answer_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes the connection and says nothing, as one behind a balancer does."""
+    monkeypatch.setattr(streams, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        configuration = Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        api = Api(configuration)
+        with pytest.raises(StreamRefusedError, match="port 6379 of pod jobs/words-state-0"):
+            streams.forwarded(api, NAMESPACE, "words-state-0", 6379)
+        with pytest.raises(StreamRefusedError, match="exec in pod jobs/words-acker-0"):
+            streams.executed(api, NAMESPACE, "words-acker-0", "acker", ["true"], 5.0)

@@ -16,7 +16,8 @@ from dataclasses import replace
 
 from millrace.chaos.campaign import Pace
 from millrace.chaos.plan import ChaosError, VictimKind
-from millrace.chaos.target import Look, Victim
+from millrace.chaos.sealing import Seen
+from millrace.chaos.target import Look, Victim, look_of
 from millrace.clock import Clock
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
@@ -70,8 +71,8 @@ from inside does not end."""
 
 class ClusterTarget:
     """``node_command`` ends a node, whose name stands for ``{node}`` in it; None where none may be.
-    ``operator_namespace`` is where the operator's pods are, None for anywhere. ``sealed`` may know
-    of a later window than the driver has told."""
+    ``operator_namespace`` is where the operator's pods are, None for anywhere. ``seen`` may know
+    sooner than the driver tells which window is sealed."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class ClusterTarget:
         *,
         operator_namespace: str | None = None,
         node_command: str | None = None,
-        sealed: Callable[[], int] = lambda: 0,
+        seen: Callable[[], Seen] = Seen,
         ways: Sequence[str] = WAYS,
     ) -> None:
         self.refused: Mapping[VictimKind, str] = {
@@ -90,7 +91,7 @@ class ClusterTarget:
             **({} if node_command is not None else {VictimKind.NODE: "give a --node-command"}),
         }
         self._node_command = [] if node_command is None else _words(node_command)
-        self._sealed = sealed
+        self._seen = seen
         self._ways = ways
         self._topology = topology
         self._operator_namespace = operator_namespace
@@ -98,24 +99,27 @@ class ClusterTarget:
         self._pause = pause
         self._strikes: Counter[VictimKind] = Counter()
         self._last: Look | None = None
-        self._seen_s = clock.monotonic_s()
+        self._answered_s = clock.monotonic_s()
+        self._asked_s = self._told_s = 0.0
+        self._updated: float | None = None
 
     # -- how it stands
 
     def look(self) -> Look:
-        """As its driver tells it. While the API server is away it stands as it stood, and is busy:
-        raises ``ClusterError`` where that lasts, and for any other refusal."""
+        """As its driver and its record tell it. While the API server is away nobody can tell what
+        it does: raises ``ClusterError`` where that lasts, and for any other refusal."""
         try:
             self._last = self._looked()
         except ClusterError as error:
             silent = isinstance(error.__cause__, HomeAwayError) and "(403 " not in str(error)
             if self._last is None or not silent or self._silent_s() > AWAY_S:
                 raise
-            return replace(self._last, busy=True)
-        self._seen_s = self._clock.monotonic_s()
+            return replace(self._last, working=False, idle=False)
+        self._answered_s = self._clock.monotonic_s()
         return self._last
 
     def _looked(self) -> Look:
+        asked_s, seen = self._clock.now_s(), self._seen()
         now = self._topology.again()
         with now.speaking():
             told = now.journal.status()
@@ -124,17 +128,17 @@ class ClusterTarget:
         state = state_of(now, figures, driver)
         # A driver that is ready has claimed its execution; other figures are of one before it.
         speaks = state == "running" and view is not None and figures.execution == view.execution
-        return Look(
-            sealed=max(figures.sealed or 0, self._sealed()),
-            published=figures.published or 0,
-            busy=not speaks or figures.window is not None,
-            behind=None if figures.lag_records is None else figures.lag_records > 0,
-            execution=figures.execution,
-            ended=state if state in _ENDS else None,
+        if figures.updated != self._updated:
+            # By the driver's clock, which is another machine's: written since the last look.
+            self._updated, self._told_s = figures.updated, self._asked_s
+        self._asked_s = asked_s
+        look = look_of(figures, speaks, state if state in _ENDS else None)
+        return replace(
+            look, sealed=max(look.sealed, seen.window), told_s=max(self._told_s, seen.at_s)
         )
 
     def _silent_s(self) -> float:
-        return self._clock.monotonic_s() - self._seen_s
+        return self._clock.monotonic_s() - self._answered_s
 
     # -- killing
 

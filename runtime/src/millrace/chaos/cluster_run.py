@@ -14,12 +14,15 @@ from millrace.chaos.local_run import Wanted
 from millrace.chaos.plan import ChaosError, Strike, plan
 from millrace.chaos.report import Report
 from millrace.chaos.sealing import Sealing
-from millrace.clock import SystemClock
+from millrace.clock import Clock, SystemClock
 from millrace.homes.pods import DATA_FOLDER
 from millrace.remote.topology import RemoteTopology
 from millrace.topology.kinds.sink_files import FilesSink
 from millrace.topology.kinds.sink_redis import RedisMode, RedisSink
 from millrace.topology.model import Sink, StreamTopology
+
+_TOLD_S = 30.0
+"""A driver that tells nothing new for so long has nothing new to tell."""
 
 _SERVERS = ("redis://", "rediss://", "unix://")
 
@@ -65,7 +68,7 @@ def carry_out(
         time.sleep,
         operator_namespace=around.operator_namespace,
         node_command=around.node_command,
-        sealed=lambda: sealing.window,
+        seen=lambda: sealing.seen,
     )
     function = _expectation(target, wanted, folder)
     sinks, unread = readable_sinks(topology.model, around.sinks_at, wanted.last)
@@ -79,6 +82,9 @@ def carry_out(
     sealing.start()
     try:
         course = campaign.run(strikes, wanted.settle_s)
+        told = expected.asked(function, folder, [sink.name for sink in sinks])
+        seen = _rows(sinks)
+        _same_input(target, course, clock)
     finally:
         sealing.close()
     if sealing.trouble:
@@ -86,15 +92,13 @@ def carry_out(
             "times of recovery are as the driver told them, which is some seconds too long: the "
             f"record could not be read ({sealing.trouble})"
         )
-    told = expected.asked(function, folder, [sink.name for sink in sinks])
-    seen = _rows(sinks)
-    _same_input(target, course)
     try:
         verdicts = {s.name: ledger.judge(told[s.name], seen[s.name], s.last) for s in sinks}
     except ledger.UnreadableError as error:
         raise ChaosError(str(error)) from error
     why = "cannot be read from here (--sinks-at)"
-    return Report(topology.name, wanted.seed, course, verdicts, unread, why)
+    guarantee = topology.model.spec.guarantee
+    return Report(topology.name, guarantee, wanted.seed, course, verdicts, unread, why)
 
 
 def _expectation(
@@ -193,9 +197,13 @@ def _rows(sinks: Sequence[Readable]) -> dict[str, list[ledger.Row]]:
     return found
 
 
-def _same_input(target: ClusterTarget, course: Course) -> None:
-    """What came while the outcome was worked out is in one of both alone."""
-    look = target.look()
+def _same_input(target: ClusterTarget, course: Course, clock: Clock) -> None:
+    """What came while the outcome was worked out is in one of both alone; it is told later."""
+    read_s, end_s = clock.now_s(), clock.monotonic_s() + _TOLD_S
+    while (look := target.look()).told_s < read_s and clock.monotonic_s() < end_s:
+        if look.ended is not None:
+            break
+        time.sleep(PACE.look_s)
     if look.sealed != course.sealed[-1][1] or not look.at_rest:
         raise ChaosError(
             "input arrived while the outcome was judged: stop feeding the topology until the "

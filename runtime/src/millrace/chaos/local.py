@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 
 from millrace.chaos.plan import ChaosError, VictimKind
-from millrace.chaos.target import Look, Victim
+from millrace.chaos.target import Look, Victim, look_of
 from millrace.homes.documents import Status
 from millrace.local.inspect.overview import overview
 from millrace.local.inspect.table import process_rows
@@ -60,24 +60,6 @@ class LocalTarget:
         if kill_all([process]):
             raise ChaosError(f"{row.name} (pid {row.pid}) is still there after SIGKILL")
         return Victim(row.name, "SIGKILL")
-
-
-def look_of(figures: Status, lives: bool, ended: str | None) -> Look:
-    """What figures say, where the driver that wrote them ``lives``: those of one that is gone say
-    nothing about what the next one has to do."""
-    waiting = bool(figures.lag_records or figures.pending_replays)
-    speaks = lives and figures.state == figures.spark == "running"
-    known = figures.lag_records is not None and figures.pending_replays is not None
-    return Look(
-        sealed=figures.sealed or 0,
-        published=figures.published or 0,
-        working=lives and (figures.window is not None or waiting),
-        idle=speaks and known and figures.window is None and not waiting,
-        told_s=figures.updated or 0.0,
-        roots=figures.totals.roots if figures.totals is not None else 0,
-        dead_letters=figures.dead_letters or 0,
-        ended=ended,
-    )
 
 
 def _lives(figures: Status) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import dataclass
 
 from millrace.clock import Clock
 from millrace.errors import MillraceError
@@ -25,14 +26,20 @@ MEMBERS_S = 15.0
 ANSWER_S = 2.0
 
 
-class Sealing:
-    """``window`` only rises; 0 before the first is known.
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The last window that was sealed at the wall-clock time ``at_s`` of this machine; 0 before the
+    first is known."""
 
-    ``trouble`` is why nothing can be read now, "" where it can.
-    """
+    at_s: float = 0.0
+    window: int = 0
+
+
+class Sealing:
+    """``seen`` only rises. ``trouble`` is why nothing can be read now, "" where it can."""
 
     def __init__(self, topology: RemoteTopology, clock: Clock) -> None:
-        self.window = 0
+        self.seen = Seen()
         self.trouble = "nothing was read yet"
         self._topology = topology
         self._clock = clock
@@ -62,8 +69,8 @@ class Sealing:
         end_s = self._clock.monotonic_s() + MEMBERS_S
         with reachable(self._topology, ANSWER_S) as clients:
             while not self._closed.is_set() and self._clock.monotonic_s() < end_s:
-                record = committed_record(clients)
+                at_s, record = self._clock.now_s(), committed_record(clients)
                 if record is not None and record.uid == self._topology.uid:
-                    self.window = max(self.window, record.sealed)
+                    self.seen = Seen(at_s, max(self.seen.window, record.sealed))
                 self.trouble = ""
                 self._closed.wait(LOOK_S)

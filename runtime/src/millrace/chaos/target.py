@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from millrace.chaos.plan import VictimKind
+from millrace.homes.documents import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,24 @@ class Look:
         if self.ended is not None:
             return self.ended == "drained"
         return self.idle and self.sealed == self.published
+
+
+def look_of(figures: Status, lives: bool, ended: str | None) -> Look:
+    """What figures say, where the driver that wrote them ``lives``: those of one that is gone say
+    nothing about what the next one has to do."""
+    waiting = bool(figures.lag_records or figures.pending_replays)
+    speaks = lives and figures.state == figures.spark == "running"
+    known = figures.lag_records is not None and figures.pending_replays is not None
+    return Look(
+        sealed=figures.sealed or 0,
+        published=figures.published or 0,
+        working=lives and (figures.window is not None or waiting),
+        idle=speaks and known and figures.window is None and not waiting,
+        told_s=figures.updated or 0.0,
+        roots=figures.totals.roots if figures.totals is not None else 0,
+        dead_letters=figures.dead_letters or 0,
+        ended=ended,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,24 @@ from typing import Any, cast
 
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import ws_client
+from websocket import WebSocket
 
 from millrace.errors import MillraceError
 from millrace.kube.configmaps import Api
 
+ANSWER_S = 20.0
+"""How long the API server may be silent; the package itself would wait without an end."""
+
 _ERROR_CHANNEL = 3
+
+
+class _Bounded(WebSocket):
+    def connect(self, url: str, **options: Any) -> None:
+        cast("Any", super()).connect(url, **{"timeout": ANSWER_S, **options})
+
+
+# The package makes its connections by this name, and passes no time of its own on.
+cast("Any", ws_client).WebSocket = _Bounded
 
 
 class StreamRefusedError(MillraceError):
