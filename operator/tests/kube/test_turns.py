@@ -36,8 +36,8 @@ def test_a_topology_comes_up_and_is_then_left_alone(world: World):
     assert world.condition("Ready") == ("True", "AllReady")
     assert world.resource["status"]["phase"] == "Running"
     members = {m.name: m.run_id for m in world.proposal().members}
-    assert members == {f"state-{n}": f"run-words-state-{n}-0" for n in range(3)}
-    assert world.proposal().ackers == ("acker-0", "acker-1")
+    assert members == {f"words-state-{n}": f"run-words-state-{n}-0" for n in range(3)}
+    assert world.proposal().ackers == ("words-acker-0", "words-acker-1")
     world.api.calls.clear()
     world.settle()
     assert world.api.writes() == []
@@ -340,7 +340,7 @@ def test_requests_beside_the_proposal_are_left_as_they_are(world: World):
     inbox["data"]["request.1"] = "mine"
     world.edit(ackers={"replicas": 1})
     operator.turn(KEY)
-    assert world.proposal().ackers == ("acker-0",)
+    assert world.proposal().ackers == ("words-acker-0",)
     data = world.api.objects[f"{CORE}/configmaps/words-inbox"]["data"]
     assert data["request.1"] == "mine"
 
@@ -404,7 +404,7 @@ def tell(world: World, *told: tuple[str, RunEvent]) -> None:
 def test_what_the_driver_tells_becomes_events_of_the_topology_once(world: World):
     operator, now_s = world.settle(), world.clock.now_s()
     old = RunEvent(now_s - 7200, "Restarted", "long ago")
-    lost = RunEvent(now_s - 5, "MemberLost", "state-1 is gone", 7, warning=True)
+    lost = RunEvent(now_s - 5, "MemberLost", "words-state-1 is gone", 7, warning=True)
     tell(world, ("a-1", old), ("a-2", lost))
     operator.turn(KEY)
     world.api.calls.clear()
@@ -417,7 +417,7 @@ def test_what_the_driver_tells_becomes_events_of_the_topology_once(world: World)
     assert list(events) == ["words.a-2"]
     event = events["words.a-2"]
     assert (event["reason"], event["type"]) == ("MemberLost", "Warning")
-    assert event["message"] == "state-1 is gone"
+    assert event["message"] == "words-state-1 is gone"
     assert event["count"] == 1
     assert event["involvedObject"]["name"] == "words"
 

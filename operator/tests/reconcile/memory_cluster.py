@@ -295,6 +295,7 @@ def _words(action: Action) -> str:
         case DeleteChild(kind, name, _):
             return f"delete {kind} {name}"
         case Propose(proposal):
-            return f"propose {' '.join([*(m.name for m in proposal.members), *proposal.ackers])}"
+            named = [*(m.name for m in proposal.members), *proposal.ackers]
+            return f"propose {' '.join(name.removeprefix('words-') for name in named)}"
         case other:
             assert_never(other)

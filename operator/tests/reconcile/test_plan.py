@@ -65,8 +65,8 @@ def test_the_first_plan_makes_what_must_not_be_lost_then_says_what_it_begins_the
     settings = words.index("create ConfigMap words-driver-1")
     driver = words.index("create Pod words-driver-1")
     assert accepted < told < settings < driver
-    for name in ("state-0", "state-1", "state-2", "acker-0", "acker-1"):
-        assert f"create Pod words-{name}" in words
+    for name in (*(f"words-state-{n}" for n in range(3)), "words-acker-0", "words-acker-1"):
+        assert f"create Pod {name}" in words
     assert cluster.status.driver is not None
     assert cluster.status.driver.number == 1
     assert reasons(cluster) == ["DriverStarted"]
@@ -475,7 +475,7 @@ def test_a_lost_state_server_is_replaced_when_the_view_has_moved():
     assert done(cluster) == ["force words-state-1"]
     assert "create Pod words-state-1" in done(cluster)
     cluster.settle()
-    assert {m.name for m in cluster.view.target} == {"state-0", "state-1", "state-2"}
+    assert {m.name for m in cluster.view.target} == {f"words-state-{n}" for n in range(3)}
 
 
 def test_the_only_copy_on_a_lost_node_is_waited_for():
@@ -552,8 +552,9 @@ def flapping() -> Cluster:
     cluster.reconcile()
     cluster.progress()
     cluster.reconcile()
-    assert [m.name for m in cluster.proposal.members] == ["state-0", "state-1", "state-2"]
-    assert [m.name for m in cluster.view.target] == ["state-0", "state-1"]
+    proposed = [m.name for m in cluster.proposal.members]
+    assert proposed == [f"words-state-{n}" for n in range(3)]
+    assert [m.name for m in cluster.view.target] == ["words-state-0", "words-state-1"]
     cluster.drive(late=True)
     cluster.heard = cluster.proposal
     cluster.edit(stateServers={"replicas": 2, "copies": 1})
@@ -566,7 +567,7 @@ def test_a_server_that_the_driver_may_still_make_a_member_is_not_deleted():
     assert done(cluster) == []
     seen = cluster.observed()
     cluster.drive(late=True)
-    assert "state-2" in {m.name for m in cluster.view.target}
+    assert "words-state-2" in {m.name for m in cluster.view.target}
     # What was seen before that says nothing, and neither does the driver of another execution.
     for told in (None, replace(seen.told, follows=None), replace(seen.told, execution=0)):
         assert summary(plan(replace(seen, told=told), *_given(cluster)).actions) == []

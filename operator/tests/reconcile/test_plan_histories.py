@@ -49,7 +49,7 @@ class Watched(Cluster):
             # The driver that was told of them may write the first view at any moment.
             needed = self.proposal.members
         members = {(m.name, m.run_id) for m in needed}
-        assert (crew.member_name(pod), pod.run_id) not in members, f"{pod.name} is in the view"
+        assert (pod.name, pod.run_id) not in members, f"{pod.name} is in the view"
 
     def _judge_creation(self, name: str) -> None:
         if "driver" not in name:
@@ -192,7 +192,7 @@ def assert_as_asked(cluster: Cluster) -> None:
     wanted = {f"words-state-{n}" for n in range(spec["stateServers"]["replicas"])}
     assert wanted <= {p.name for p in servers}
     needed = {m.name for m in cluster.view.target} if cluster.view is not None else set()
-    surplus = {p.name.removeprefix("words-") for p in servers if p.name not in wanted}
+    surplus = {p.name for p in servers if p.name not in wanted}
     assert surplus <= needed or cluster.view is None
     running = pods(cluster, Role.DRIVER)
     drivers = cluster.observed().of(Role.DRIVER)

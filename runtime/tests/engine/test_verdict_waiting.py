@@ -178,6 +178,26 @@ def test_a_server_that_went_before_the_verdict_is_told(server, verdicts):
     assert "waits" in notice.text
 
 
+def test_ackers_that_do_not_answer_are_named(server):
+    """One that serves under another name than the driver was told of owns nothing, for example."""
+    stores = Stores(UID, server.address.password)
+    members = (server.address.member(),)
+    stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("state-0",),)))
+    told: queue.SimpleQueue[e.Notify] = queue.SimpleQueue()
+    asking = Verdicts(stores, lambda: (">lines",), nobody, told.put, 64, nobody, silence_s=0.0)
+    asking.members(("acker-0", "acker-1", "acker-2"))
+    asking.open(ATTEMPT, 10)
+    log = AckLog(connect(server.address, UID).redis, UID)
+    owners = owners_told(connect(server.address, UID).redis)[-1]
+    theirs = [p for p, owner in enumerate(owners) if owner == "acker-1"]
+    log.answer(ATTEMPT, [Verdict(ATTEMPT, (p,), 0, (), True) for p in theirs])
+    asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
+    notice = told.get(timeout=ANSWER_S)
+    asking.stop()
+    assert (notice.kind, notice.window, notice.warning) == ("WindowHeldUp", 1, True)
+    assert "no answer yet from acker-0, acker-2; " in notice.text
+
+
 def test_a_log_that_is_lost_before_the_question_is_told(server, verdicts):
     asking, events, _ = verdicts
     redis = connect(server.address, UID).redis

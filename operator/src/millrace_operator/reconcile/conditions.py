@@ -20,7 +20,7 @@ from millrace_operator.api.resources import (
 )
 from millrace_operator.builders.naming import Owner, selector_text
 from millrace_operator.reconcile.actions import Announce
-from millrace_operator.reconcile.crew import Sizes, member_name
+from millrace_operator.reconcile.crew import Sizes
 from millrace_operator.reconcile.driver import newest, rfc3339
 from millrace_operator.reconcile.observe import Observed, PodPhase
 from millrace_operator.reconcile.troubles import Trouble, first_trouble
@@ -170,7 +170,7 @@ def _state_available(observed: Observed, owner: Owner, standing: Standing) -> Fa
     view = observed.view
     if not fact.holds or view is None or standing.suspended:
         return fact
-    names = {member_name(p) for p in observed.of(Role.STATE_SERVER) if p.index < wanted}
+    names = {p.name for p in observed.of(Role.STATE_SERVER) if p.index < wanted}
     if view.phase is not ViewPhase.OPEN or {m.name for m in view.target} != names:
         return Fact(kind, True, "Moving", f"the view moves to its new members, epoch {view.epoch}")
     return fact

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from millrace.homes.documents import Proposal
-from millrace.homes.pods import Role, state_url
+from millrace.homes.pods import Role, pod_name, state_url
 from millrace.protocol.ackerload import AckerBounds
 from millrace.protocol.types import Member
 from millrace.topology.model import StreamTopology
@@ -85,14 +85,14 @@ def holds_state(observed: Observed, pod: Pod) -> bool:
     if view is None:
         # A driver that was started may be about to write the first view, with any of them.
         return observed.resource.status.driver is not None
-    return any(m.name == member_name(pod) for m in (*view.last_open, *view.target))
+    return any(m.name == pod.name for m in (*view.last_open, *view.target))
 
 
 def may_be_needed(observed: Observed, pod: Pod) -> bool:
     """Whether a server holds state, or may be about to."""
     told, view, proposed = observed.told, observed.view, observed.proposal
     names = {m.name for m in proposed.members} if proposed is not None else set()
-    if holds_state(observed, pod) or member_name(pod) in names:
+    if holds_state(observed, pod) or pod.name in names:
         return True
     if view is None or all(driver.ended for driver in observed.of(Role.DRIVER)):
         return False
@@ -101,16 +101,11 @@ def may_be_needed(observed: Observed, pod: Pod) -> bool:
     return told.follows != proposed.number
 
 
-def member_name(pod: Pod) -> str:
-    """What a state server or acker is called in the view and the proposal."""
-    prefix = "state" if pod.component is Role.STATE_SERVER else "acker"
-    return f"{prefix}-{pod.index}"
-
-
 def proposal(observed: Observed, count: Sizes) -> Proposal | None:
     """Who is seen alive and is to stay, or None where nothing is to be said yet.
 
-    Of nobody nothing follows, and the first view is to begin with all of the servers.
+    Members are called as their pods are: by its pod's name an acker knows what it owns. Of nobody
+    nothing follows, and the first view is to begin with all of the servers.
     """
     servers = [
         pod
@@ -118,7 +113,7 @@ def proposal(observed: Observed, count: Sizes) -> Proposal | None:
         if pod.index < count.servers or _came_back(observed, pod)
     ]
     members = tuple(
-        Member(member_name(pod), pod.run_id, state_url(pod.address))
+        Member(pod.name, pod.run_id, state_url(pod.address))
         for pod in servers
         if observed.alive(pod) and pod.ready and pod.run_id is not None and pod.address is not None
     )
@@ -128,7 +123,7 @@ def proposal(observed: Observed, count: Sizes) -> Proposal | None:
     if not members or (first and len(members) < count.servers):
         return None
     ackers = [p for p in observed.of(Role.ACKER) if p.index < count.ackers]
-    alive = tuple(member_name(pod) for pod in ackers if observed.alive(pod) and pod.ready)
+    alive = tuple(pod.name for pod in ackers if observed.alive(pod) and pod.ready)
     told, before = observed.told, observed.proposal
     last = before.number if before is not None else 0
     made = Proposal(members, alive, last)
@@ -142,7 +137,7 @@ def _came_back(observed: Observed, pod: Pod) -> bool:
     """Whether a server that is to leave runs again with its file since the view was opened. It is
     proposed until it has been a member: what it alone holds can be copied from a member only."""
     members = observed.view.last_open if observed.view is not None else ()
-    lives = {m.run_id for m in members if m.name == member_name(pod)}
+    lives = {m.run_id for m in members if m.name == pod.name}
     return bool(lives) and pod.run_id is not None and pod.run_id not in lives
 
 
@@ -151,8 +146,9 @@ def lost_members(observed: Observed, proposed: Proposal | None, count: Sizes) ->
     before = observed.proposal
     if before is None or proposed is None:
         return []
-    servers = {f"state-{index}" for index in range(count.servers)}
-    ackers = {f"acker-{index}" for index in range(count.ackers)}
+    topology = observed.resource.name
+    servers = {pod_name(topology, Role.STATE_SERVER, index) for index in range(count.servers)}
+    ackers = {pod_name(topology, Role.ACKER, index) for index in range(count.ackers)}
     now = {member.name: member.run_id for member in proposed.members}
     told = []
     for member in before.members:

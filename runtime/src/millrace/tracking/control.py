@@ -96,6 +96,16 @@ class AckControl:
             raise AckLogLostError(f"window attempt {attempt} was not opened in this ack log")
         return self._slices[attempt]
 
+    def silent(self, attempt: AttemptId) -> list[str]:
+        """The ackers that own a slice of an open attempt and have not answered on it, by name.
+
+        Raises ``AckLogLostError`` as ``slices``.
+        """
+        with self._lock:
+            owners = self._begun().table(self.slices(attempt)) or ()
+        answered = self._log.answered(attempt)
+        return sorted({name for slice_, name in enumerate(owners) if slice_ not in answered})
+
     def close(self, marker: CloseMarker) -> None:
         """Name the winners: the ackers judge from here on."""
         self._log.append_control(self._execution, marker)

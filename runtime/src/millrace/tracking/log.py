@@ -192,6 +192,13 @@ class AckLog:
                 if time.monotonic() >= deadline_s:
                     return None
 
+    def answered(self, attempt: AttemptId) -> frozenset[int]:
+        """The slices of an attempt that a verdict was given on so far."""
+        key = self.verdict_key(attempt)
+        entries = self.read({key: _BEGINNING}).get(key, ())
+        parts = (part for _, fields in entries for part in _verdicts(fields))
+        return frozenset(partition for part in parts for partition in part.partitions)
+
     def delete(self, attempt: AttemptId, slices: int = MOST_SLICES) -> None:
         """Delete all streams of an attempt, without telling the ackers."""
         with self._server("delete from"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,6 +22,9 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 0.5
 """How long one look at the verdicts takes before it is asked what may hold them up."""
 
+SILENCE_S = 10.0
+"""How long ackers have not answered before that is told."""
+
 
 class Verdicts:
     """Opens and closes window attempts in the ack log and posts the verdicts as events.
@@ -37,10 +41,12 @@ class Verdicts:
         tell: Callable[[e.Notify], object],
         virtual_nodes: int,
         failed: Callable[[MillraceError], None],
+        silence_s: float = SILENCE_S,
     ) -> None:
         self._stores = stores
         self._tell = tell
         self._failed = failed
+        self._silence_s = silence_s
         self._virtual_nodes = virtual_nodes
         self._edges = edges
         self._post = post
@@ -133,7 +139,7 @@ class Verdicts:
 
     def _verdict(self, marker: CloseMarker) -> e.Event | None:
         """The verdict; None where nobody waits for it any more."""
-        closed = False
+        closed, asked_s = False, time.monotonic()
         while self._awaited(marker):
             try:
                 if not closed:
@@ -147,14 +153,21 @@ class Verdicts:
                 if verdict is not None:
                     crash.reached("driver.judged")
                     return e.VerdictGiven(verdict)
+                if time.monotonic() - asked_s >= self._silence_s:
+                    silent = ", ".join(control.silent(marker.id))
+                    self._held_up(marker, f"no answer yet from {silent}; see what their logs say")
             except AckLogLostError:
                 raise
             except StateServerError as error:
-                held_up = f"the verdict on window {marker.id.window} waits: {error}"
                 self._stopped.wait(PATIENCE_S)
-                if self._awaited(marker):
-                    self._tell(e.Notify("WindowHeldUp", held_up, marker.id.window, warning=True))
+                self._held_up(marker, str(error))
         return None
+
+    def _held_up(self, marker: CloseMarker, why: str) -> None:
+        if self._awaited(marker):
+            window = marker.id.window
+            text = f"the verdict on window {window} waits: {why}"
+            self._tell(e.Notify("WindowHeldUp", text, window, warning=True))
 
     def _awaited(self, marker: CloseMarker) -> bool:
         return not self._stopped.is_set() and self._asked == marker.id
