@@ -70,7 +70,7 @@ class Operator:
     def __init__(self, options: Options, api: Api) -> None:
         self._options = options
         clock = SystemClock()
-        objects = Objects(api)
+        objects = Objects(api, lambda: self._workers.beat())
         self._queue: Queue = WorkQueue(clock)
         me = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         space = options.settings.namespace

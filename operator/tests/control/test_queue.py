@@ -95,6 +95,35 @@ def test_what_hangs_and_what_waits_is_seen(queue: WorkQueue[str], clock: HandClo
     assert queue.longest_s() == 7
 
 
+def test_work_that_goes_on_is_not_silent(queue: WorkQueue[str], clock: HandClock):
+    for key in ("a", "b"):
+        queue.add(key)
+        queue.take()
+    for _ in range(3):
+        clock.time_s += 5
+        queue.beat("a")
+        queue.beat("nobody works at this")
+    assert queue.silent_s() == 15
+    queue.done("b")
+    assert queue.silent_s() == 0
+    clock.time_s += 2
+    assert queue.silent_s() == 2
+    assert queue.longest_s() == 17
+    queue.done("a")
+    assert queue.silent_s() == 0
+
+
+def test_a_key_is_held_until_its_work_is_done(queue: WorkQueue[str], clock: HandClock):
+    assert not queue.holds("a")
+    queue.add("a", 5.0)
+    assert queue.holds("a")
+    clock.time_s += 5
+    queue.take()
+    assert queue.holds("a")
+    queue.done("a")
+    assert not queue.holds("a")
+
+
 def test_who_waits_is_woken(queue: WorkQueue[str]):
     taken: list[str | None] = []
     threads = [threading.Thread(target=lambda: taken.append(queue.take())) for _ in range(2)]

@@ -191,6 +191,74 @@ def test_an_operator_that_does_not_look_is_not_live(world: World):
     assert not world.health.live().good
 
 
+def test_one_whose_look_at_all_topologies_is_lost_is_not_live(world: World):
+    world.workers.start(0)
+    while world.queue.take() is not ALL:
+        pass
+    world.queue.done(ALL)
+    for _ in range(10):
+        world.clock.time_s += LIVE_S / 9
+        world.queue.add(WORDS)
+        assert world.turn() == WORDS
+    assert not world.health.live().good
+    world.queue.add(ALL)
+    assert world.health.live().good
+
+
+def test_many_topologies_and_a_slow_api_server_leave_it_live(world: World):
+    """Each waits for its turn for minutes; who restarts the operator makes that longer."""
+    world.listed.names = [f"words-{number}" for number in range(200)]
+
+    def end() -> Result:
+        world.clock.time_s += 5.0
+        return Result()
+
+    world.turns.end = end
+    world.workers.start(0)
+    longest_s = 0.0
+    for _ in range(450):
+        world.turn()
+        longest_s = max(longest_s, world.queue.longest_s())
+        assert world.health.live().good, world.health.live().text
+    assert longest_s > LIVE_S
+    assert {key.name for key in world.turns.turned} == set(world.listed.names)
+
+
+def test_a_turn_of_many_slow_answers_leaves_it_live_until_none_comes(world: World):
+    world.workers.start(0)
+    world.turn()
+
+    def end() -> Result:
+        for _ in range(40):
+            world.clock.time_s += 8.0
+            world.workers.beat()
+            assert world.health.live().good, world.health.live().text
+        world.clock.time_s += LIVE_S + 1
+        assert not world.health.live().good
+        return Result()
+
+    world.turns.end = end
+    world.queue.add(WORDS)
+    while world.turn() is not WORDS:
+        pass
+    # It did not fail on the way.
+    assert world.turns.turned[-1] == WORDS
+    assert world.health.live().good
+    world.workers.beat()
+
+
+def test_what_another_thread_hears_does_not_keep_work_alive(world: World):
+    """The Lease asks the same API server."""
+    world.workers.start(0)
+    world.turn()
+    world.queue.add(WORDS)
+    world.queue.take()
+    for _ in range(10):
+        world.clock.time_s += LIVE_S / 9
+        world.workers.beat()
+    assert not world.health.live().good
+
+
 def test_an_api_server_that_is_away_makes_it_not_ready_but_leaves_it_live(world: World):
     world.workers.start(0)
     world.turn()

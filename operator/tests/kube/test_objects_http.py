@@ -165,6 +165,22 @@ def test_what_changed_meanwhile_is_not_written(server: Scripted, status: int):
             write()
 
 
+def test_every_answer_is_heard_and_that_there_is_none(server: Scripted):
+    heard: list[str] = []
+    configuration = Configuration()
+    configuration.host = f"http://127.0.0.1:{server.port}"
+    objects = Objects(Api(configuration, answer_s=30.0), lambda: heard.append("x"))
+    page: dict[str, Any] = {"metadata": {"continue": "next"}, "items": []}
+    last: dict[str, Any] = {"metadata": {}, "items": []}
+    server.answers = [(200, json.dumps(one).encode()) for one in (page, page, last)]
+    objects.list("ConfigMap", "jobs")
+    assert len(heard) == 3
+    server.answers = [(503, b"{}")]
+    with pytest.raises(HomeAwayError):
+        objects.get(f"{PATH}/m")
+    assert len(heard) == 4
+
+
 def test_nothing_there_is_none(server: Scripted):
     server.answers = [(404, b"{}")]
     assert server.objects.get(f"{PATH}/m") is None

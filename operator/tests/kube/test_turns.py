@@ -15,7 +15,7 @@ from millrace.errors import MillraceError
 from millrace.homes import codec
 from millrace.homes.documents import RunEvent
 from millrace.homes.stores import HomeAwayError
-from millrace_operator.control.reconciler import MOST_TOLD, PROPOSED_S, RESYNC_S, Result
+from millrace_operator.control.reconciler import MOST_TOLD, PROPOSED_S, RESYNC_S, Result, _share
 from millrace_operator.kube.acting import NotLeadingError
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import Objects, RefusedError, StaleError
@@ -364,6 +364,26 @@ def test_children_that_somebody_edited_are_put_right_in_time(world: World):
     world.clock.time_s += RESYNC_S
     operator.turn(KEY)
     assert world.api.objects[f"{CORE}/services/words-state"]["spec"]["clusterIP"] == "None"
+
+
+def test_an_operator_that_starts_looks_before_it_applies_what_is_unchanged(world: World):
+    """Each topology's children come when it is their time, the last ones after 10 minutes."""
+    world.settle()
+    service = world.api.objects[f"{CORE}/services/words-state"]
+    service["spec"]["clusterIP"] = "10.1.2.3"
+    operator = world.operator()
+    world.api.calls.clear()
+    operator.turn(KEY)
+    assert world.api.writes() == []
+    begin_s, step_s = world.clock.time_s, RESYNC_S / 100
+    while world.api.objects[f"{CORE}/services/words-state"]["spec"]["clusterIP"] != "None":
+        world.clock.time_s += step_s
+        assert world.clock.time_s - begin_s <= RESYNC_S + step_s
+        operator.turn(KEY)
+    shares = [_share(Key("jobs", f"words-{number}")) for number in range(200)]
+    tenths = [sum(n <= 10 * share < n + 1 for share in shares) for n in range(10)]
+    assert sum(tenths) == 200
+    assert min(tenths) > 5
 
 
 def test_a_child_that_is_gone_is_made_again(world: World):

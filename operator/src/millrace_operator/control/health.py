@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 
 from millrace.health import Answer
 from millrace.homes import pods
-from millrace_operator.control.workers import Queue, Workers
+from millrace_operator.control.workers import ALL, Queue, Workers
 from millrace_operator.kube.lease import Lease
 
 LIVE_S = 180.0
-"""All topologies are asked for every 30 s: so long without a turn is no load, but a hang."""
+"""All topologies are asked for every 30 s, and every answer is waited for for seconds: so long
+without either is no load, but a hang."""
 
 READY_S = 90.0
 STANDS_BY_S = 30.0
@@ -35,15 +36,18 @@ class Health:
         return {pods.LIVE_PATH: self.live, pods.READY_PATH: self.ready}
 
     def live(self) -> Answer:
-        """Good while reconciliation turns. An API server that is away is no reason to be started
-        again: a turn that fails is a turn."""
+        """Good while reconciliation goes on. An API server that is away, or slow, is no reason to
+        be started again, and many topologies are none: to wait for a turn is not to hang."""
         if not self._leads():
             return Answer(True, "stands by")
-        looked_s, longest_s = self._workers.looked_ago_s(), self._queue.longest_s()
-        if looked_s > LIVE_S:
+        moved_s, silent_s = self._workers.moved_ago_s(), self._queue.silent_s()
+        looked_s = self._workers.looked_ago_s()
+        if moved_s > LIVE_S:
+            return Answer(False, f"no topology was worked at for {moved_s:.0f} s")
+        if silent_s > LIVE_S:
+            return Answer(False, f"the work at a topology stands still for {silent_s:.0f} s")
+        if looked_s > LIVE_S and not self._queue.holds(ALL):
             return Answer(False, f"all topologies were looked at {looked_s:.0f} s ago")
-        if longest_s > LIVE_S:
-            return Answer(False, f"a topology waits for {longest_s:.0f} s")
         return Answer(True, f"all topologies were looked at {looked_s:.0f} s ago")
 
     def ready(self) -> Answer:

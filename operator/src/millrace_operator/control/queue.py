@@ -27,6 +27,7 @@ class WorkQueue(Generic[K]):
         self._changed = threading.Condition()
         self._due: dict[K, float] = {}
         self._busy: dict[K, float] = {}
+        self._heard: dict[K, float] = {}
         self._failures: dict[K, int] = {}
         self._closed = False
 
@@ -46,7 +47,7 @@ class WorkQueue(Generic[K]):
                 now_s = self._clock.monotonic_s()
                 if key is not None and self._due[key] <= now_s:
                     del self._due[key]
-                    self._busy[key] = now_s
+                    self._busy[key] = self._heard[key] = now_s
                     return key
                 self._changed.wait(None if key is None else self._due[key] - now_s)
             return None
@@ -68,6 +69,12 @@ class WorkQueue(Generic[K]):
             self._release(key)
             return pause_s
 
+    def beat(self, key: K) -> None:
+        """The work at a key goes on: somebody answered it."""
+        with self._changed:
+            if key in self._busy:
+                self._heard[key] = self._clock.monotonic_s()
+
     def close(self) -> None:
         """Give nothing out any more."""
         with self._changed:
@@ -81,6 +88,17 @@ class WorkQueue(Generic[K]):
             first_s = min((*self._busy.values(), *self._due.values()), default=now_s)
             return max(0.0, now_s - first_s)
 
+    def silent_s(self) -> float:
+        """For how long the work that was taken, or went on, longest ago has not gone on."""
+        with self._changed:
+            now_s: float = self._clock.monotonic_s()
+            return max(0.0, now_s - min(self._heard.values(), default=now_s))
+
+    def holds(self, key: K) -> bool:
+        """Whether it waits, now or for its time, or somebody works at it."""
+        with self._changed:
+            return key in self._due or key in self._busy
+
     def depth(self) -> int:
         """How many keys are due and wait for somebody."""
         with self._changed:
@@ -89,6 +107,7 @@ class WorkQueue(Generic[K]):
 
     def _release(self, key: K) -> None:
         self._busy.pop(key, None)
+        self._heard.pop(key, None)
         self._changed.notify()
 
     def _next(self) -> K | None:

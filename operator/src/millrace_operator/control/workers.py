@@ -63,11 +63,12 @@ class Workers:
         self._clock = clock
         self.turns, self.standings = Turns(clock), Standings()
         self._threads: list[threading.Thread] = []
-        self._looked_s = float("-inf")
+        self._looked_s = self._moved_s = float("-inf")
         self._listed_s = float("-inf")
+        self._own = threading.local()
 
     def start(self, count: int = WORKERS) -> None:
-        self._looked_s = self._clock.monotonic_s()
+        self._looked_s = self._moved_s = self._clock.monotonic_s()
         self._queue.add(ALL)
         for number in range(count):
             thread = threading.Thread(target=self._work, name=f"worker-{number}", daemon=True)
@@ -90,6 +91,18 @@ class Workers:
         """Seconds since they were all listed last."""
         return self._clock.monotonic_s() - self._listed_s
 
+    def moved_ago_s(self) -> float:
+        """Seconds since work of any kind went on, or came to its end, last."""
+        return self._clock.monotonic_s() - self._moved_s
+
+    def beat(self) -> None:
+        """The work of this thread, if it has any, was answered by the API server, or was told that
+        no answer comes."""
+        key: Work | None = getattr(self._own, "key", None)
+        if key is not None:
+            self._moved_s = self._clock.monotonic_s()
+            self._queue.beat(key)
+
     def _work(self) -> None:
         while (key := self._queue.take()) is not None:
             with about(key):
@@ -98,6 +111,7 @@ class Workers:
     def turn(self, key: Work) -> None:
         """One turn for a key that was taken; whatever happens, it is given back."""
         start_s = self._clock.monotonic_s()
+        self._own.key = key
         ended = Ended.BUG
         try:
             ended = self._do(key)
@@ -117,6 +131,8 @@ class Workers:
             # The boundary of a thread: other topologies do not wait for what is wrong with one.
             log.exception("%s", key)
         finally:
+            self._own.key = None
+            self._moved_s = self._clock.monotonic_s()
             if ended in (Ended.DONE, Ended.NOT_LEADING):
                 self._queue.done(key)
             else:

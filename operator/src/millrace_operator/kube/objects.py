@@ -6,7 +6,7 @@ is made of what is there then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -16,6 +16,7 @@ from millrace_operator.builders.naming import MANAGER
 from millrace_operator.kube import kinds
 
 Object = Mapping[str, Any]
+Answer = tuple[int, dict[str, Any]]
 
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
@@ -37,16 +38,24 @@ class StaleError(MillraceError):
 
 
 class Objects:
-    """Safe for several threads. Every method raises ``HomeAwayError`` where no answer comes, and
+    """Safe for several threads. ``answered`` is called after each answer, and where none came in
+    time. Every method raises ``HomeAwayError`` where no answer comes, and
     ``RefusedError``; who changes something under a condition that does not hold any more gets
     ``StaleError``."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, answered: Callable[[], None] = lambda: None) -> None:
         self._api = api
+        self._answered = answered
+
+    def _answer(self, method: str, path: str, body: object = None, **how: Any) -> Answer:
+        try:
+            return self._api.answer(method, path, body, **how)
+        finally:
+            self._answered()
 
     def get(self, path: str) -> Object | None:
         """One object; None where there is none."""
-        status, found = self._api.answer("GET", path)
+        status, found = self._answer("GET", path)
         if status == HTTPStatus.NOT_FOUND:
             return None
         return _taken(path, status, found)
@@ -59,7 +68,7 @@ class Objects:
             query["labelSelector"] = selector
         items: list[Object] = []
         while True:
-            status, found = self._api.answer("GET", path, query=query)
+            status, found = self._answer("GET", path, query=query)
             if status == HTTPStatus.GONE:
                 raise StaleError(f"{path}: changed faster than it could be read")
             page = _taken(path, status, found)
@@ -75,7 +84,7 @@ class Objects:
         metadata = manifest["metadata"]
         path = kinds.collection(manifest["kind"], metadata["namespace"])
         query = {"fieldManager": MANAGER}
-        status, found = self._api.answer("POST", path, manifest, query=query)
+        status, found = self._answer("POST", path, manifest, query=query)
         if status == HTTPStatus.CONFLICT:
             return False
         _taken(f"{manifest['kind']} {metadata['name']}", status, found)
@@ -87,7 +96,7 @@ class Objects:
         metadata = manifest["metadata"]
         path = kinds.one(manifest["kind"], metadata["namespace"], metadata["name"]) + subresource
         query = {"fieldManager": MANAGER, "force": "true"}
-        status, found = self._api.answer("PATCH", path, manifest, kind=_APPLY, query=query)
+        status, found = self._answer("PATCH", path, manifest, kind=_APPLY, query=query)
         return _changed(f"{manifest['kind']} {metadata['name']}", status, found)
 
     def replace(self, manifest: Object) -> Object:
@@ -95,13 +104,13 @@ class Objects:
         metadata = manifest["metadata"]
         path = kinds.one(manifest["kind"], metadata["namespace"], metadata["name"])
         query = {"fieldManager": MANAGER}
-        status, found = self._api.answer("PUT", path, manifest, query=query)
+        status, found = self._answer("PUT", path, manifest, query=query)
         return _changed(f"{manifest['kind']} {metadata['name']}", status, found)
 
     def merge(self, path: str, body: object) -> None:
         """Set fields of an object that is there, and leave the others alone."""
         query = {"fieldManager": MANAGER}
-        status, found = self._api.answer("PATCH", path, body, kind=_MERGE, query=query)
+        status, found = self._answer("PATCH", path, body, kind=_MERGE, query=query)
         _changed(path, status, found)
 
     def delete(
@@ -113,7 +122,7 @@ class Objects:
         options: dict[str, Any] = {"preconditions": conditions, "propagationPolicy": "Background"}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
-        status, found = self._api.answer("DELETE", path, options)
+        status, found = self._answer("DELETE", path, options)
         if status == HTTPStatus.NOT_FOUND:
             return
         if status == HTTPStatus.CONFLICT:
