@@ -742,6 +742,84 @@ def test_a_drained_topology_runs_again_when_it_is_edited():
     assert (cluster.status.phase, cluster.status.driver.number) == (Phase.RUNNING, 2)
 
 
+def drained() -> Cluster:
+    cluster = settled()
+    cluster.change("words-driver-1", phase=PodPhase.SUCCEEDED, ready=False, exit_code=0)
+    cluster.settle()
+    return cluster
+
+
+@pytest.mark.parametrize(
+    "goes",
+    [
+        vanish("words-driver-1"),
+        node_of("words-driver-1"),
+        lambda c: c.change("words-driver-1", deleting=True),
+    ],
+)
+def test_a_drained_topology_stays_so_when_its_pod_goes(goes: Callable[[Cluster], Any]):
+    """Its node is taken away, or somebody collects pods that have ended."""
+    cluster = drained()
+    goes(cluster)
+    cluster.settle()
+    cluster.pods.pop("words-driver-1", None)
+    cluster.settle()
+    assert [name for name in cluster.created if "driver" in name] == ["words-driver-1"]
+    assert conditions(cluster)["Ready"] == ("True", "Drained")
+    assert cluster.status.phase is Phase.FINISHED
+    cluster.events.clear()
+    cluster.edit(restartNonce=1)
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.driver.number) == (Phase.RUNNING, 2)
+    assert "DriverGone" not in reasons(cluster)
+    assert cluster.status.driver.fruitless == 0
+    vanish("words-driver-2")(cluster)
+    cluster.settle()
+    assert cluster.status.driver.number == 3
+
+
+def test_suspend_and_resume_is_no_failure():
+    cluster = settled()
+    for number in range(2, 6):
+        cluster.events.clear()
+        cluster.edit(suspend=True)
+        cluster.settle()
+        cluster.edit(suspend=False)
+        cluster.reconcile()
+        assert cluster.status.driver.number == number
+        assert "DriverGone" not in reasons(cluster)
+        cluster.settle()
+    assert (cluster.status.driver.fruitless, cluster.status.driver.retry_at) == (0, None)
+
+
+def test_an_edit_before_the_driver_runs_is_no_failure():
+    cluster = settled()
+    for number in range(2, 6):
+        cluster.events.clear()
+        cluster.edit(restartNonce=number)
+        for _ in range(3):
+            cluster.reconcile()
+        assert cluster.status.driver.number == number
+        assert "DriverGone" not in reasons(cluster)
+        assert cluster.pods[f"words-driver-{number}"].phase is PodPhase.PENDING
+    assert cluster.status.driver.fruitless == 0
+
+
+def test_an_edit_that_is_taken_back_leaves_no_excuse():
+    """The pod runs on; that it is gone later is nobody's wish."""
+    cluster = settled()
+    cluster.edit(restartNonce=7)
+    words = summary(plan(cluster.observed(), *_given(cluster)).actions)
+    with pytest.raises(CrashError):
+        cluster.reconcile(crash_after=words.index("delete words-driver-1"))
+    cluster.edit(restartNonce=0)
+    cluster.settle()
+    cluster.events.clear()
+    vanish("words-driver-1")(cluster)
+    cluster.settle()
+    assert "DriverGone" in reasons(cluster)
+
+
 def test_suspend_and_resume():
     cluster = settled()
     servers = {p.uid for n, p in cluster.pods.items() if "state" in n}
@@ -793,6 +871,12 @@ def test_a_driver_that_fails_alike_is_given_up_and_started_again_by_the_nonce():
     given_up = cluster.status.driver.number
     cluster.settle()
     assert cluster.status.driver.number == given_up
+    # Its pod is collected some day.
+    vanish(f"words-driver-{given_up}")(cluster)
+    cluster.settle()
+    assert cluster.status.driver.number == given_up
+    assert conditions(cluster)["Stalled"] == ("True", "DriverGaveUp")
+    assert "sink out: refused" in cluster.status.message
     cluster.edit(restartNonce=1)
     cluster.settle()
     assert cluster.status.driver.number > given_up

@@ -101,6 +101,15 @@ class DriverStatus(Part):
     retry_at: Time | None = Field(
         None, description="When the next driver is started after a failure; none after too many."
     )
+    ended_pod: str | None = Field(
+        None, description="Name of the last pod that the operator ended, for an edit for example."
+    )
+    drained: str | None = Field(
+        None,
+        description="Fingerprint of a topology whose input is drained: no driver follows, even if "
+        "the pod goes.",
+    )
+    gave_up: str | None = Field(None, description="The same of one whose drivers failed too often.")
 
 
 class CrewStatus(Part):

@@ -10,7 +10,10 @@ What happens if the operator dies
 - after the pod: the next plan finds it, and all is as if it had created it itself.
 
 A driver's pod that is being deleted, ended or is on a lost node is replaced at once, without
-waiting until it is proven dead.
+waiting until it is proven dead. Not so one that has drained its input, or on which was given up:
+the status says so of the fingerprint that it was started with, and goes by that when the pod is
+collected. What happens if the operator dies between such an end and its status: if the pod goes
+too, another driver starts, and ends as that did.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from millrace_operator.reconcile.edits import fingerprint
 from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
 from millrace_operator.reconcile.troubles import Trouble
 
+_GAVE_UP = "DriverGaveUp"
 _NO_CODE = -1
 """Of a driver that did not end by itself."""
 
@@ -86,6 +90,8 @@ def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan
         # No driver follows that fences them: a pod stays until its node says that it is dead.
         ending = [pod for pod in (*older, current) if pod is not None and not pod.deleting]
         ended = [DeletePod(pod.name, pod.uid) for pod in ending if pod in older or not pod.ended]
+        if current is not None and not current.ended:
+            status = _ending(status, current)
         return DriverPlan(before if before is None else status, (), tuple(ended))
     cleaning = [action for pod in older for action in _end(observed, pod)]
     made = _plan_current(observed, wanted, status, current, now)
@@ -102,24 +108,35 @@ def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan
 def _plan_current(
     observed: Observed, wanted: Wanted, status: DriverStatus, pod: Pod | None, now: datetime
 ) -> DriverPlan:
+    wanted_print = fingerprint(wanted.accepted)
+    if status.drained == wanted_print:
+        return DriverPlan(status, finished=True)
+    if status.gave_up == wanted_print:
+        return DriverPlan(status, gave_up=_given_up(observed, wanted, status, pod))
     if pod is None:
         return _after_absence(observed, wanted, status, now)
-    changed = pod.fingerprint != fingerprint(wanted.accepted)
+    changed = pod.fingerprint != wanted_print
+    if pod.phase is PodPhase.SUCCEEDED and not changed:
+        drained = status.model_copy(update={"drained": wanted_print})
+        return DriverPlan(drained, finished=True)
     if pod.deleting or observed.lost(pod):
         return _start(observed, wanted, status, pod)
     match pod.phase:
-        case PodPhase.SUCCEEDED if not changed:
-            return DriverPlan(status, finished=True)
         case PodPhase.SUCCEEDED | PodPhase.FAILED if changed:
             forgiven = _forgiven(status)
             return _start(observed, wanted, forgiven, pod)
         case PodPhase.FAILED:
             return _after_failure(observed, wanted, status, pod, now)
         case _:
-            told = status.model_copy(update={"pod": pod.name})
-            # Asked to end it stops behind what is sealed; the next one follows at once.
-            ending = (DeletePod(pod.name, pod.uid),) if changed else ()
-            return DriverPlan(told, (), ending)
+            if changed:
+                # Asked to end it stops behind what is sealed; the next one follows at once.
+                return DriverPlan(_ending(status, pod), (), (DeletePod(pod.name, pod.uid),))
+            return DriverPlan(status.model_copy(update={"pod": pod.name, "ended_pod": None}))
+
+
+def _ending(status: DriverStatus, pod: Pod) -> DriverStatus:
+    """It is no failure if this pod is gone at the next look."""
+    return status.model_copy(update={"pod": pod.name, "ended_pod": pod.name})
 
 
 def _after_absence(
@@ -130,6 +147,10 @@ def _after_absence(
     if status.number == 0:
         return _start(observed, wanted, status, None)
     name = wanted.owner.child(f"driver-{status.number}")
+    if status.drained is not None or status.gave_up is not None:
+        return _start(observed, wanted, _forgiven(status), None)
+    if status.ended_pod == name:
+        return _start(observed, wanted, status, None)
     if status.failed_pod != name:
         progressed = (observed.window or 0) > (status.restored_window or 0)
         fruitless = 0 if progressed else status.fruitless
@@ -166,17 +187,27 @@ def _after_failure(
     if status.failed_pod != pod.uid:
         status = _judged(observed, status, pod, now)
     if status.retry_at is None:
-        code = ExitCode.FAILED if status.exit_code is None else status.exit_code
-        text = (
-            f"driver pod {pod.name} ended with exit code {code} for the {status.same_code}. time; "
-            "it is started again when the topology is edited, spec.restartNonce for example"
-        )
-        said = f": {pod.message}" if pod.message else ""
-        return DriverPlan(status, gave_up=Trouble("DriverGaveUp", text + said))
+        status = status.model_copy(update={"gave_up": pod.fingerprint})
+        return DriverPlan(status, gave_up=_given_up(observed, wanted, status, pod))
     left_s = _left_s(status, now)
     if left_s > 0:
         return DriverPlan(status, wait_s=left_s)
     return _start(observed, wanted, status, pod)
+
+
+def _given_up(observed: Observed, wanted: Wanted, status: DriverStatus, pod: Pod | None) -> Trouble:
+    before = observed.resource.status.conditions
+    told = next((c.message for c in before if c.reason == _GAVE_UP), None)
+    if pod is None and told is not None:
+        return Trouble(_GAVE_UP, told)
+    name = pod.name if pod is not None else wanted.owner.child(f"driver-{status.number}")
+    code = ExitCode.FAILED if status.exit_code is None else status.exit_code
+    text = (
+        f"driver pod {name} ended with exit code {code} for the {status.same_code}. time; "
+        "it is started again when the topology is edited, spec.restartNonce for example"
+    )
+    said = f": {pod.message}" if pod is not None and pod.message else ""
+    return Trouble(_GAVE_UP, text + said)
 
 
 def _judged(observed: Observed, status: DriverStatus, pod: Pod, now: datetime) -> DriverStatus:
@@ -221,7 +252,8 @@ def _start(
     number = status.number + 1
     window = observed.window or 0
     name = wanted.owner.child(f"driver-{number}")
-    told = status.model_copy(update={"number": number, "pod": name, "restored_window": window})
+    begun = {"number": number, "pod": name, "restored_window": window}
+    told = status.model_copy(update={**begun, "ended_pod": None, "drained": None, "gave_up": None})
     started = driver_pod(
         wanted.owner,
         wanted.settings,
@@ -236,14 +268,20 @@ def _start(
     )
     ending = _end(observed, pod) if pod is not None else []
     actions = (Create(settings), Create(started), *ending)
-    return DriverPlan(told, () if quiet else _events(observed, pod, name, window), actions)
+    events = () if quiet else _events(observed, status, pod, name, window)
+    return DriverPlan(told, events, actions)
 
 
-def _events(observed: Observed, pod: Pod | None, name: str, window: int) -> tuple[Announce, ...]:
+def _events(
+    observed: Observed, status: DriverStatus, pod: Pod | None, name: str, window: int
+) -> tuple[Announce, ...]:
     first = newest(observed) == 0
+    settled = status.drained is not None or status.gave_up is not None
     origin = "from the beginning" if window == 0 else f"from sealed window {window}"
     started = Announce("DriverStarted", f"driver pod {name} goes on {origin}")
-    if first or (pod is not None and pod.phase is PodPhase.SUCCEEDED):
+    if first or settled or (pod is not None and pod.phase is PodPhase.SUCCEEDED):
+        return (started,)
+    if status.ended_pod is not None and (pod is None or pod.name == status.ended_pod):
         return (started,)
     what = "is not there any more"
     if pod is not None:
