@@ -118,6 +118,37 @@ def test_a_node_that_fell_silent_does_not_answer(ready: str, answers: bool):
     assert reading.node_answers({})
 
 
+def test_a_status_of_a_newer_release_says_what_it_always_said():
+    """Forgotten numbers of drivers would be used again, and lost stores be made anew."""
+    status = {
+        "phase": "Dreaming",
+        "driver": {"number": 7, "fruitless": 2, "dreams": [{"of": "sheep"}]},
+        "conditions": [
+            {"type": "Ready", "status": "True", "reason": "A", "message": "", "colour": "red"}
+            | {"lastTransitionTime": "2026-02-01T00:00:30Z"}
+        ],
+        "sleep": {"deep": True},
+    }
+    read = reading.resource_of(topology(status))
+    assert read.unread == ""
+    assert read.status.driver is not None
+    assert (read.status.driver.number, read.status.driver.fruitless) == (7, 2)
+    assert (read.status.phase, len(read.status.conditions)) == (None, 1)
+    changed = reading.resource_of(topology({**status, "driver": {"number": "seven"}}))
+    assert "status.driver.number" in changed.unread
+
+
+def topology(status: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": "words", "namespace": "default", "uid": "u1", "generation": 1}
+    return {"metadata": metadata, "spec": {}, "status": status}
+
+
+def test_an_accepted_topology_of_a_newer_format_is_not_taken_for_a_lost_one():
+    text = json.dumps(checked.with_checksum({"format": 99, "topology": {}}))
+    with pytest.raises(NewerFormatError, match="format 99"):
+        reading.accepted_of({"data": {"accepted.json": text}})
+
+
 def test_a_status_that_no_release_wrote_counts_as_none():
     world = World()
     world.resource["status"] = {"driver": {"number": "many"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,19 @@ def test_the_memory_that_is_told_is_what_pods_ask_for():
         for pod in pods
     )
     assert f"ask for {asked / 2**30:.1f} GiB" in " ".join(section("A first topology").split())
+
+
+def test_what_another_release_accepted_is_told_as_the_document_says():
+    cluster = Cluster()
+    cluster.settle()
+    assert cluster.accepted is not None
+    topology = cluster.accepted.topology
+    newer = {**topology, "spec": {**topology["spec"], "futures": 1}}
+    cluster.accepted = replace(cluster.accepted, topology=newer)
+    cluster.reconcile()
+    (stalled,) = (c for c in cluster.status.conditions if c.type == "Stalled")
+    text = " ".join(section("Upgrading").split())
+    assert f"`Stalled` of the reason `{stalled.reason}`" in text
 
 
 # -- what a cluster cannot do yet

@@ -13,7 +13,7 @@ from memory_cluster import SETTINGS, SPEC, Cluster, CrashError, summary
 from millrace.errors import ExitCode
 from millrace.homes.pods import MAX_MEMORY
 from millrace.homes.restarts import DELAYS_S
-from millrace_operator.api.resources import Phase
+from millrace_operator.api.resources import Phase, TopologyStatus
 from millrace_operator.reconcile.actions import Create
 from millrace_operator.reconcile.driver import rfc3339
 from millrace_operator.reconcile.observe import PAUSED, Child, Moment, PodPhase
@@ -740,6 +740,35 @@ def test_a_drained_topology_runs_again_when_it_is_edited():
     cluster.edit(parallelism=4)
     cluster.settle()
     assert (cluster.status.phase, cluster.status.driver.number) == (Phase.RUNNING, 2)
+
+
+def test_what_another_release_accepted_is_told_and_left_alone():
+    cluster = settled()
+    accepted = cluster.accepted
+    assert accepted is not None
+    spec = {**accepted.topology["spec"], "futures": {"some": 1}}
+    cluster.accepted = replace(accepted, topology={**accepted.topology, "spec": spec})
+    vanish("words-driver-1")(cluster)
+    before = (dict(cluster.pods), cluster.status.driver)
+    for edit in ({}, {"parallelism": 4}, {"sinks": []}):
+        cluster.edit(**edit)
+        cluster.settle()
+        assert conditions(cluster)["Stalled"] == ("True", "NewerFormat")
+        assert "spec.futures" in cluster.status.message
+        assert (cluster.pods, cluster.status.driver) == before
+    assert "NewerFormat" in reasons(cluster)
+    cluster.spec = settled().spec
+    cluster.accepted = accepted
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+    assert "words-driver-2" in cluster.pods
+
+
+def test_a_status_that_cannot_be_read_is_not_written_over():
+    observed = settled().observed()
+    resource = replace(observed.resource, status=TopologyStatus(), unread="status.driver: no")
+    made = plan(replace(observed, resource=resource, pods=()), *_given(settled()))
+    assert summary(made.actions) == ["warning NewerFormat"]
 
 
 def drained() -> Cluster:

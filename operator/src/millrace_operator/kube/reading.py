@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -18,8 +19,9 @@ from millrace.homes.pods import Role
 from millrace.kube.journalmap import events_in
 from millrace.protocol.codec import decode_view
 from millrace.protocol.types import View
+from millrace.topology.problems import format_path
 from millrace_operator.api.resources import TopologyStatus
-from millrace_operator.builders.documents import ACCEPTED_KEY
+from millrace_operator.builders.documents import ACCEPTED_KEY, FORMAT
 from millrace_operator.builders.naming import FINGERPRINT
 from millrace_operator.reconcile.observe import Child, Pod, PodPhase, Resource
 from millrace_operator.reconcile.plan import DIGEST
@@ -28,12 +30,9 @@ Object = Mapping[str, Any]
 
 
 def resource_of(found: Object) -> Resource:
-    """A topology. A status that no release wrote counts as none."""
+    """A topology, with what this release knows of its status."""
     metadata = found["metadata"]
-    try:
-        status = TopologyStatus.model_validate(found.get("status") or {})
-    except ValidationError:
-        status = TopologyStatus()
+    status, unread = _status(found.get("status") or {})
     return Resource(
         metadata["name"],
         metadata["namespace"],
@@ -42,7 +41,36 @@ def resource_of(found: Object) -> Resource:
         {"metadata": {"annotations": metadata.get("annotations") or {}}, "spec": found["spec"]},
         status,
         "deletionTimestamp" in metadata,
+        unread,
     )
+
+
+_SHOWN_ALONE = ("phase",)
+"""Fields of a status that nothing follows from."""
+
+
+def _status(document: Object) -> tuple[TopologyStatus, str]:
+    """A status, and what of it cannot be read though something may follow from it. Fields that
+    only a newer release knows are left out: what there was before them means what it meant."""
+    for _ in range(2):
+        try:
+            return TopologyStatus.model_validate(document), ""
+        except ValidationError as error:
+            faults = error.errors(include_input=False, include_url=False)
+        document = copy.deepcopy(document)
+        for fault in faults:
+            *above, last = fault["loc"]
+            if fault["type"] == "extra_forbidden" or fault["loc"][:1] == _SHOWN_ALONE:
+                holder: Any = document
+                for step in above:
+                    holder = holder[step]
+                holder.pop(last, None)
+    fault = faults[0]
+    text = (
+        f"{format_path(('status', *fault['loc']))}: {fault['msg']}: another release may have "
+        "written it; run that operator again, or a newer one"
+    )
+    return TopologyStatus(), text
 
 
 def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | None:
@@ -129,10 +157,17 @@ def child_of(found: Object) -> Child:
 
 
 def accepted_of(found: Object | None) -> Accepted | None:
-    """The accepted topology in its config map; None where there is none that can be believed."""
+    """The accepted topology in its config map; None where there is none that can be believed.
+    Raises ``NewerFormatError``."""
     text = _data(found, ACCEPTED_KEY)
     try:
-        return None if text is None else accepted_from(checked.verified(checked.parse(text)))
+        document = None if text is None else checked.decode(text)
+        if document is not None and document.get("format", FORMAT) > FORMAT:
+            raise NewerFormatError(
+                f"the accepted topology is written in format {document['format']}, and this "
+                f"operator reads {FORMAT}; run the newer one"
+            )
+        return None if document is None else accepted_from(document)
     except (checked.DamagedError, KeyError, TypeError):
         return None
 

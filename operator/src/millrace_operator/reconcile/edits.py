@@ -14,6 +14,8 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
+from pydantic import ValidationError
+
 from millrace.homes.accepted import Accepted, accept
 from millrace.homes.pods import DATA_FOLDER
 from millrace.topology.checks.pods import moved_files, on_cluster
@@ -21,7 +23,7 @@ from millrace.topology.edits import Edit, classify
 from millrace.topology.kinds.base import Effect
 from millrace.topology.load import parse
 from millrace.topology.model import API_VERSION, KIND, StreamTopology
-from millrace.topology.problems import NOTHING, InvalidTopologyError
+from millrace.topology.problems import NOTHING, InvalidTopologyError, format_path
 from millrace_operator.reconcile.observe import Resource
 
 IN_PLACE = frozenset(
@@ -57,12 +59,14 @@ class EditKind(StrEnum):
     RESTART = "Restart"
     REFUSED = "Refused"
     INVALID = "Invalid"
+    UNREAD = "Unread"
 
 
 @dataclass(frozen=True, slots=True)
 class Edited:
     """``accepted`` is what is in force, None where nothing ever was; ``topology`` is the same as a
-    model. ``text`` says for people what was changed, or why it was not."""
+    model. ``text`` says for people what was changed, or why it was not. Both are None too where
+    what is in force cannot be read: nothing follows from it, and nothing takes its place."""
 
     kind: EditKind
     accepted: Accepted | None
@@ -73,20 +77,23 @@ class Edited:
 def edited(resource: Resource, before: Accepted | None) -> Edited:
     """Hold a resource against what was accepted before."""
     try:
+        was = StreamTopology.model_validate(before.topology) if before is not None else None
+    except ValidationError as error:
+        return Edited(EditKind.UNREAD, None, None, _foreign(error))
+    try:
         wanted = parse(json.dumps(_document(resource)), import_code=False)
     except InvalidTopologyError as error:
-        return _kept(EditKind.INVALID, before, _shown([str(p) for p in error.problems]))
+        return _kept(EditKind.INVALID, before, was, _shown([str(p) for p in error.problems]))
     astray = on_cluster(wanted, DATA_FOLDER)
     if astray:
-        return _kept(EditKind.INVALID, before, _shown([str(problem) for problem in astray]))
+        return _kept(EditKind.INVALID, before, was, _shown([str(problem) for problem in astray]))
     document = wanted.model_dump(by_alias=True, mode="json", exclude_none=True)
-    if before is None:
+    if before is None or was is None:
         return Edited(EditKind.FIRST, accept(None, document), wanted)
-    was = StreamTopology.model_validate(before.topology)
     edits = [*classify(was, wanted), *_moved(was, wanted)]
     refused = [edit for edit in edits if edit.effect is Effect.REFUSED]
     if refused:
-        return _kept(EditKind.REFUSED, before, _shown([str(edit) for edit in refused]))
+        return _kept(EditKind.REFUSED, before, was, _shown([str(edit) for edit in refused]))
     kind = max((_kind(edit) for edit in edits), key=_ORDER.index, default=EditKind.NONE)
     text = _shown([edit.path for edit in edits if _kind(edit) is kind])
     return Edited(kind, accept(before, document), wanted, text)
@@ -142,9 +149,16 @@ def _moved(was: StreamTopology, wanted: StreamTopology) -> list[Edit]:
     ]
 
 
-def _kept(kind: EditKind, before: Accepted | None, text: str) -> Edited:
-    topology = StreamTopology.model_validate(before.topology) if before is not None else None
-    return Edited(kind, before, topology, text)
+def _kept(kind: EditKind, before: Accepted | None, was: StreamTopology | None, text: str) -> Edited:
+    return Edited(kind, before, was, text)
+
+
+def _foreign(error: ValidationError) -> str:
+    fields = [format_path(tuple(found["loc"])) for found in error.errors(include_input=False)]
+    return (
+        f"another release accepted what this one does not know ({_shown(fields)}); run that "
+        "operator again, or a newer one"
+    )
 
 
 def _document(resource: Resource) -> Mapping[str, Any]:

@@ -37,7 +37,10 @@ class PodPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """The topology itself. ``document`` has its spec, labels and annotations as they were read."""
+    """The topology itself. ``document`` has its spec, labels and annotations as they were read.
+
+    ``unread`` says what of the status cannot be read, which then counts as empty.
+    """
 
     name: str
     namespace: str
@@ -46,6 +49,7 @@ class Resource:
     document: Manifest
     status: TopologyStatus = field(default_factory=TopologyStatus)
     deleting: bool = False
+    unread: str = ""
 
     @property
     def paused(self) -> bool:

@@ -83,13 +83,17 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     resource = observed.resource
     if resource.deleting:
         return Plan()
+    if resource.unread:
+        # Nothing is written over a status that holds more than can be read.
+        return Plan((Announce("NewerFormat", resource.unread, warning=True),))
     if resource.paused:
         return Plan(tuple(_told(observed, paused_status(observed, moment.now), [])))
     owner = Owner(resource.name, resource.namespace, resource.uid, settings.version)
     edit = edited(resource, observed.accepted)
     lost = _lost_store(observed, owner) or _taken_names(observed) or _unknown_server(observed, edit)
     if edit.accepted is None or edit.topology is None or lost is not None:
-        stalled = lost or Trouble("InvalidTopology", edit.text)
+        unread = edit.kind is EditKind.UNREAD
+        stalled = lost or Trouble("NewerFormat" if unread else "InvalidTopology", edit.text)
         standing = Standing(Sizes(0, 0), 0, resource.status.driver, stalled)
         status = status_of(observed, owner, standing, moment.now)
         again_s = STRANGERS_S if observed.strangers else None
@@ -240,7 +244,7 @@ def _edit_events(observed: Observed, edit: Edited) -> list[Announce]:
             window = observed.window or 0
             text = f"the driver starts again from sealed window {window}: {edit.text}"
             return [Announce("EditedWithRestart", text)]
-        case EditKind.FIRST | EditKind.NONE | EditKind.REFUSED | EditKind.INVALID:
+        case EditKind.FIRST | EditKind.NONE | EditKind.REFUSED | EditKind.INVALID | EditKind.UNREAD:
             return []
 
 
