@@ -595,6 +595,37 @@ def test_without_a_driver_a_server_that_is_too_much_goes():
     assert "delete words-state-2" in done(cluster)
 
 
+def drivers(cluster: Cluster) -> list[str]:
+    return [name for name in cluster.pods if "driver" in name]
+
+
+def test_behind_a_driver_deleted_on_a_lost_node_no_server_goes_until_another_has_the_view():
+    """Its pod is gone, it is not: a quota holds up the next one, and it may still act."""
+    cluster = flapping()
+    cluster.change("words-driver-1", node="node-9")
+    cluster.refused = {f"words-driver-{number}": "quota" for number in range(2, 9)}
+    assert "force words-driver-1" in done(cluster)
+    assert drivers(cluster) == []
+    cluster.edit(suspend=True)
+    for _ in range(3):
+        assert "delete words-state-2" not in done(cluster)
+        cluster.now += timedelta(seconds=30)
+    cluster.edit(suspend=False)
+    cluster.refused = {}
+    done(cluster)
+    # One that ended before it had claimed the view has fenced nobody.
+    [driver] = drivers(cluster)
+    cluster.change(driver, phase=PodPhase.FAILED, exit_code=1)
+    assert "delete words-state-2" not in done(cluster)
+    for _ in range(3):
+        cluster.now += timedelta(seconds=30)
+        done(cluster)
+        cluster.progress()
+    cluster.drive()
+    assert cluster.told.follows == cluster.proposal.number
+    assert "delete words-state-2" in done(cluster)
+
+
 def test_a_suspended_driver_on_a_lost_node_stays_until_it_is_known_to_be_dead():
     cluster = settled()
     node_of("words-driver-1")(cluster)

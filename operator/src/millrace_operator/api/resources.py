@@ -110,6 +110,11 @@ class DriverStatus(Part):
         "the pod goes.",
     )
     gave_up: str | None = Field(None, description="The same of one whose drivers failed too often.")
+    unfenced: Count | None = Field(
+        None,
+        description="Highest execution of a driver that was deleted while nobody could say whether "
+        "it runs; one that claims a higher one fences it.",
+    )
 
 
 class CrewStatus(Part):

@@ -9,7 +9,8 @@ its node, or for a user who deletes the pod.
 
 A driver may still follow an older proposal, and make a server a member after the view was read. So
 a server goes only once the last proposal is without it and the driver of the view says that it
-follows this one, or where no driver lives.
+follows this one, or where no driver lives. One whose pod was deleted by force on a lost node may
+live on without a pod, until another has claimed the view.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, replace
 from millrace.homes.documents import Proposal
 from millrace.homes.pods import Role, pod_name, state_url
 from millrace.protocol.ackerload import AckerBounds
-from millrace.protocol.types import Member
+from millrace.protocol.types import Member, View
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.naming import Owner
@@ -94,11 +95,19 @@ def may_be_needed(observed: Observed, pod: Pod) -> bool:
     names = {m.name for m in proposed.members} if proposed is not None else set()
     if holds_state(observed, pod) or pod.name in names:
         return True
-    if view is None or all(driver.ended for driver in observed.of(Role.DRIVER)):
+    if view is None or _no_driver_lives(observed, view):
         return False
     if told is None or told.execution != view.execution or proposed is None:
         return True
     return told.follows != proposed.number
+
+
+def _no_driver_lives(observed: Observed, view: View) -> bool:
+    status = observed.resource.status.driver
+    unfenced = status.unfenced if status is not None else None
+    if unfenced is not None and view.execution <= unfenced:
+        return False
+    return all(driver.ended for driver in observed.of(Role.DRIVER))
 
 
 def proposal(observed: Observed, count: Sizes) -> Proposal | None:

@@ -9,6 +9,9 @@ What happens if the operator dies
 - after the status, before the pod: the next plan finds no pod of the number and takes the next one;
 - after the pod: the next plan finds it, and all is as if it had created it itself.
 
+The status also says, before a driver on a lost node is deleted by force, which execution may live
+on without a pod: what no driver needs is deleted only behind that (``crew``).
+
 A driver's pod that is being deleted, ended or is on a lost node is replaced at once, without
 waiting until it is proven dead. Not so one that has drained its input, or on which was given up:
 the status says so of the fingerprint that it was started with, and goes by that when the pod is
@@ -95,14 +98,27 @@ def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan
         return DriverPlan(before if before is None else status, (), tuple(ended))
     cleaning = [action for pod in older for action in _end(observed, pod)]
     made = _plan_current(observed, wanted, status, current, now)
+    actions = (*cleaning, *made.actions)
     return DriverPlan(
-        made.status,
+        _unfenced(observed, made.status, actions),
         made.events,
-        (*cleaning, *made.actions),
+        actions,
         made.wait_s,
         made.gave_up,
         made.finished,
     )
+
+
+def _unfenced(
+    observed: Observed, status: DriverStatus | None, actions: tuple[Action, ...]
+) -> DriverStatus | None:
+    """With the execution that a driver may have which is deleted before it is known to be dead."""
+    forced = any(isinstance(action, DeletePod) and action.force for action in actions)
+    if status is None or not forced:
+        return status
+    # Without a view it may be about to write the first one.
+    execution = observed.view.execution if observed.view is not None else 1
+    return status.model_copy(update={"unfenced": execution})
 
 
 def _plan_current(
