@@ -124,7 +124,7 @@ class FakeCluster:
         self.config_map(pods.view_map("words"), **data)
 
     def propose(self, *members: Member) -> None:
-        text = json.dumps(codec.encode(Proposal(members, ("acker-0",), 1)))
+        text = json.dumps(codec.encode(Proposal(members, ("words-acker-0",), 1)))
         self.config_map(pods.inbox_map("words"), **{pods.PROPOSAL: text})
 
     def running(self) -> None:
@@ -133,7 +133,7 @@ class FakeCluster:
         self.pod("words-driver-7", "driver")
         self.pod("words-acker-0", "acker")
         self.pod("words-state-0", "state-server")
-        member = Member("state-0", "run-1", "redis://10.0.0.1:6379")
+        member = Member("words-state-0", "run-1", "redis://10.0.0.1:6379")
         self.view(member)
         self.propose(member)
         self.tell()

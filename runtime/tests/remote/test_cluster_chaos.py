@@ -92,7 +92,7 @@ def test_figures_of_a_driver_before_say_nothing_of_the_one_that_runs(
     cluster.pod("words-driver-7", "driver", ready=False)
     assert not target.look().at_rest, "the driver is dead, or starts"
     cluster.pod("words-driver-8", "driver")
-    cluster.view(Member("state-0", "run-1", "redis://10.0.0.1:6379"), execution=4)
+    cluster.view(Member("words-state-0", "run-1", "redis://10.0.0.1:6379"), execution=4)
     assert not target.look().at_rest, "what is told is of execution 3"
     cluster.tell(**AT_REST, execution=4)
     assert target.look().at_rest

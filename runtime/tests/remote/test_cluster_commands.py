@@ -24,7 +24,7 @@ from millrace.remote.topology import RemoteTopology, find
 FIGURES: dict[str, Any] = {
     "epoch": 2,
     "phase": "open",
-    "members": ("state-0",),
+    "members": ("words-state-0",),
     "sealed": 17,
     "published": 16,
     "totals": Totals(roots=1234567, windows=17, replays=2, dead=1, dropped=0),
@@ -199,7 +199,9 @@ def test_it_is_scaled_when_pods_and_view_say_so(
     assert not scaling.is_scaled(words, None, 2)
     cluster.pod("words-acker-1", "acker")
     assert scaling.is_scaled(words, None, 2)
-    one, two = (Member(f"state-{n}", f"run-{n}", f"redis://10.0.0.{n}:6379") for n in range(2))
+    one, two = (
+        Member(f"words-state-{n}", f"run-{n}", f"redis://10.0.0.{n}:6379") for n in range(2)
+    )
     cluster.pod("words-state-1", "state-server")
     assert not scaling.is_scaled(words, 2, None)
     cluster.view(one, two, phase=Phase.MOVING)

@@ -63,7 +63,7 @@ def visits() -> bytes:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer.start(tmp_path_factory.mktemp("server"), "state-0") as running:
+    with EmbeddedServer.start(tmp_path_factory.mktemp("server"), "words-state-0") as running:
         client, stamp, tag = StateClient(running.address, UID), Stamp(1, 1), Tag(1, 1, 1, 9)
         chains = {"visits": (Segment("1/visits", 3, (1 << 128) - 1, base=True, rows=1),)}
         dead = (DeadSegment("1.2.0/dead", 2, 1),)
@@ -161,7 +161,7 @@ def test_what_is_in_the_way_is_said(words: FakeCluster) -> None:
     words.ports["words-state-0"] = there
     words.propose()
     with (
-        pytest.raises(StateServerError, match="state server state-0 is not alive at the moment"),
+        pytest.raises(StateServerError, match="state server words-state-0 is not alive"),
         reachable(topology),
     ):
         pass

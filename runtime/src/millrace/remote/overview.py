@@ -9,7 +9,7 @@ from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
-from millrace.remote.topology import PodRow, RemoteTopology
+from millrace.remote.topology import PodRow, RemoteTopology, number_of
 
 FIGURES = (
     *("execution", "epoch", "phase", "members", "sealed", "published", "window", "spark"),
@@ -65,12 +65,6 @@ def driver_of(pods: Sequence[PodRow]) -> PodRow | None:
     """The newest pod of a driver that may run; older ones are fenced."""
     found = [row for row in pods if row.role == Role.DRIVER and row.alive]
     return max(found, key=lambda row: number_of(row.name), default=None)
-
-
-def number_of(pod: str) -> int:
-    """The number behind a pod's name."""
-    text = pod.rpartition("-")[2]
-    return int(text) if text.isascii() and text.isdigit() else -1
 
 
 def state_of(topology: RemoteTopology, figures: Status, driver: PodRow | None) -> str:

@@ -11,8 +11,7 @@ import time
 
 from millrace.homes.pods import Role
 from millrace.protocol.types import Phase
-from millrace.remote.overview import number_of
-from millrace.remote.topology import RemoteTopology
+from millrace.remote.topology import RemoteTopology, number_of
 
 _LOOK_S = 0.5
 
@@ -50,10 +49,11 @@ def is_scaled(topology: RemoteTopology, state_servers: int | None, ackers: int |
             return False
     if state_servers is None:
         return True
-    wanted = {f"state-{number}" for number in range(state_servers)}
+    wanted = set(range(state_servers))
     view = topology.view()
     if view is None or view.phase is not Phase.OPEN:
         return False
     servers = [row for row in pods if row.role == Role.STATE_SERVER]
-    there_are = {f"state-{number_of(row.name)}" for row in servers}
-    return {member.name for member in view.target} == wanted and there_are <= wanted
+    there_are = {number_of(row.name) for row in servers}
+    members = {number_of(member.name) for member in view.target}
+    return members == wanted and there_are <= wanted

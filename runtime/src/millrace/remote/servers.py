@@ -22,7 +22,7 @@ from millrace.kube.configmaps import Api
 from millrace.kube.streams import StreamRefusedError, forwarded
 from millrace.protocol.types import Member
 from millrace.remote.cluster import ClusterError
-from millrace.remote.topology import RemoteTopology
+from millrace.remote.topology import RemoteTopology, number_of
 from millrace.state.client import StateAddress, StateClient
 from millrace.state.errors import UnreachableError
 
@@ -45,10 +45,10 @@ def reachable(topology: RemoteTopology, answer_s: float = ANSWER_S) -> Iterator[
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-")))
         clients, ways = [], []
         for member in members:
-            number = int(member.name.rpartition("-")[2])
+            number = number_of(member.name)
             pod = names.pod_name(topology.name, Role.STATE_SERVER, number)
             try:
-                way = Way(cluster.api, cluster.namespace, pod, folder / member.name)
+                way = Way(cluster.api, cluster.namespace, pod, folder / str(number))
             except StreamRefusedError as error:
                 raise ClusterError(f"{cluster.context}: {error}") from error
             stack.callback(way.close)

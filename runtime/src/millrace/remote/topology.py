@@ -105,6 +105,12 @@ def _container(found: Mapping[str, Any]) -> str:
     return role if role in listed else next(iter(listed), role)
 
 
+def number_of(pod: str) -> int:
+    """The number behind a pod's name."""
+    text = pod.rpartition("-")[2]
+    return int(text) if text.isascii() and text.isdigit() else -1
+
+
 @dataclass(frozen=True)
 class RemoteTopology:
     """``document`` is the resource as it was found."""
