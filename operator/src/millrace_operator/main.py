@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import kopf
 
 import millrace_operator
+from millrace import stacks
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, MillraceError
 from millrace.health import serve
@@ -180,6 +181,7 @@ class Operator:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the operator to its end; an exit code."""
     options = _options(arguments)
+    stacks.write_on_request()
     try:
         return Operator(options, own_api()).run()
     except MillraceError as error:

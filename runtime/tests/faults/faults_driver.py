@@ -6,6 +6,7 @@ supervisor is left out: its proposal is written once, and again when a test move
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import shutil
@@ -14,11 +15,14 @@ import sys
 import threading
 import uuid
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from millrace import stacks
 from millrace.checked import with_checksum
 from millrace.engine.driver.process import DriverProcess
 from millrace.engine.jobs.session import SessionSettings, build_session
@@ -87,6 +91,18 @@ def laboratory(folder: Path, executors: int = 0):
         spark.stop()
 
 
+def write_stacks() -> None:
+    """What this process, Spark's JVM and its Python workers do, to standard error."""
+    faulthandler.dump_traceback(2)
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            command = child.cmdline()
+            if "millrace.engine.task.daemon" in command:
+                child.send_signal(stacks.SIGNAL)
+            elif command and command[0].endswith("java"):
+                subprocess.run(["jstack", str(child.pid)], check=False)
+
+
 @dataclass
 class Life:
     """One life of a driver over a history; ``start`` it, then ``wait``.
@@ -139,6 +155,7 @@ class Life:
         """The exit code of the driver, once it has ended."""
         self._thread.join(deadline_s)
         if self._thread.is_alive():
+            write_stacks()
             self.stop()
             raise AssertionError(f"the driver did not end: {self.events()[-5:]}")
         self._end_acker()

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import millrace
+from millrace import stacks
 from millrace.cli import (
     chaos,
     dead_letters,
@@ -92,6 +93,7 @@ def main() -> None:
         from typer import rich_utils
 
         vars(rich_utils)["Console"] = SafeConsole
+    stacks.write_on_request()
     try:
         build_app()()
     except MillraceError as error:

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace import stacks
 from millrace.errors import ExitCode, MillraceError
 from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.local.files import write_json
@@ -162,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stream=sys.stderr,
     )
     quiet_repeats()
+    stacks.write_on_request()
     # What an acker holds outlives it in the log: there is nothing to be put in order.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

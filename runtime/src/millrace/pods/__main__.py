@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 
+from millrace import stacks
 from millrace.errors import ExitCode
 from millrace.homes.pods import Role
 
@@ -24,6 +25,7 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] not in roles:
         print(f"usage: python -m millrace.pods {'|'.join(roles)}", file=sys.stderr)
         return ExitCode.USAGE
+    stacks.write_on_request()
     # Each image carries what its own roles need.
     module = importlib.import_module(_MODULES[Role(arguments[0])])
     code: int = module.main(arguments[1:])

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import redis
 
-from millrace import crash
+from millrace import crash, stacks
 from millrace.errors import ExitCode, MillraceError, ProtocolError, StateServerError
 from millrace.guard import die_with
 from millrace.protocol.acker import (
@@ -213,6 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         format=f"%(asctime)s {options.name} %(levelname)s %(message)s",
     )
     quiet_repeats()
+    stacks.write_on_request()
     if options.parent_pid is not None:
         # The supervisor decides when an acker ends, not a Ctrl-C in its terminal.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

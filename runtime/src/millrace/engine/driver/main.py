@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from millrace import crash
+from millrace import crash, stacks
 from millrace.clock import SystemClock
 from millrace.engine.driver.process import DriverProcess, Start, read_settings
 from millrace.engine.driver.standby import Standby, private_orders
@@ -45,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         stream=sys.stderr,
     )
     quiet_repeats()
+    stacks.write_on_request()
     logging.getLogger("py4j").setLevel(logging.WARNING)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start: Start = start_spark

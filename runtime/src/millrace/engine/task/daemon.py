@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from millrace import guard
+from millrace import guard, stacks
 from millrace.engine.program import signing
 from millrace.engine.task import blackbox, deaths
 from millrace.engine.task.blackbox import Page, Recipient
@@ -27,6 +27,7 @@ _YOUNG_OBJECTS = 50_000
 
 def main() -> None:
     """Prepare, then serve forks until Spark closes standard input."""
+    stacks.write_on_request()
     _prepare()
     _watch_children()
     from pyspark import daemon
