@@ -146,7 +146,7 @@ class MemoryApi:
 def _is_collection(path: str) -> bool:
     parts = path.strip("/").split("/")
     rest = parts[2:] if parts[0] == "api" else parts[3:]
-    return rest[0] != "nodes" and len(rest) in (1, 3)
+    return len(rest) in (1, 3)
 
 
 def _merge(found: Json, body: Json) -> None:

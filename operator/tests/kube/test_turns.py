@@ -473,6 +473,22 @@ def test_a_surplus_server_is_deleted_as_soon_as_the_driver_follows_a_proposal_wi
     assert "deletionTimestamp" in world.pod("words-state-3")["metadata"]
 
 
+def test_silent_nodes_are_counted_among_all_of_the_cluster(world: World):
+    operator = world.settle()
+    silent = str(world.pod("words-driver-1")["spec"]["nodeName"])
+    for name in world.names("pods"):
+        world.pod(name)["spec"]["nodeName"] = silent
+    for number in range(9):
+        world.node(f"other-{number}", "Unknown" if number < 6 else "True")
+    world.node(silent, "Unknown")
+    operator.turn(KEY)
+    assert "words-driver-2" not in world.names("pods")
+    for number in range(3):
+        world.node(f"other-{number}", "True")
+    operator.turn(KEY)
+    assert "words-driver-2" in world.names("pods")
+
+
 def test_an_operator_that_may_not_ask_for_nodes_takes_no_pod_for_lost(world: World):
     world.settle()
     nodes = [path for path in world.api.objects if path.startswith("/api/v1/nodes/")]

@@ -37,6 +37,7 @@ from millrace_operator.reconcile.observe import (
     Pod,
     PodPhase,
     Resource,
+    most_silent,
 )
 from millrace_operator.reconcile.plan import DIGEST, plan
 
@@ -105,6 +106,7 @@ class Cluster:
             refusals=dict(self.refusals),
             told=self.told,
             strangers=tuple(self.earlier),
+            most_silent=most_silent(self.nodes),
         )
 
     def reconcile(self, crash_after: int | None = None) -> tuple[Action, ...]:

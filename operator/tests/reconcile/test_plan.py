@@ -773,6 +773,35 @@ def test_a_drained_topology_runs_again_when_it_is_edited():
     assert (cluster.status.phase, cluster.status.driver.number) == (Phase.RUNNING, 2)
 
 
+def test_nothing_is_moved_while_most_nodes_are_silent():
+    """Their pods run, as far as anybody knows, and kubelets would kill those that were deleted."""
+    cluster = settled()
+    there = {name: pod.uid for name, pod in cluster.pods.items()}
+    cluster.nodes = dict.fromkeys(cluster.nodes, False)
+    for name in cluster.pods:
+        cluster.change(name, ready=False)
+    assert done(cluster) == []
+    assert conditions(cluster)["Ready"] == ("False", "NodesSilent")
+    assert "DriverGone" not in reasons(cluster)
+    driver = cluster.pods["words-driver-1"]
+    beside = {name for name, pod in cluster.pods.items() if pod.node == driver.node}
+    # The way is back, but for the node of the driver.
+    cluster.nodes = dict.fromkeys(cluster.nodes, True) | {str(driver.node): False}
+    for name, pod in cluster.pods.items():
+        cluster.change(name, ready=pod.node != driver.node)
+    cluster.settle()
+    assert "words-driver-2" in cluster.pods
+    moved = {n for n, uid in there.items() if n not in cluster.pods or cluster.pods[n].uid != uid}
+    assert moved <= beside
+
+
+def test_a_node_that_is_gone_is_lost_while_most_are_silent():
+    cluster = settled()
+    node = str(cluster.pods["words-driver-1"].node)
+    cluster.nodes = {name: False for name in cluster.nodes if name != node}
+    assert "create Pod words-driver-2" in done(cluster)
+
+
 def test_what_another_release_accepted_is_told_and_left_alone():
     cluster = settled()
     accepted = cluster.accepted

@@ -219,7 +219,7 @@ def test_the_judge_sees_a_plan_that_deletes_what_the_view_needs(monkeypatch: pyt
     monkeypatch.setattr(crew, "may_be_needed", careless)
     cluster = Watched()
     cluster.settle()
-    cluster.nodes["node-0"] = cluster.nodes["node-1"] = False
+    del cluster.nodes["node-0"], cluster.nodes["node-1"]
     with pytest.raises(AssertionError, match="is in the view"):
         cluster.reconcile()
 

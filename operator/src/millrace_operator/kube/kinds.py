@@ -16,6 +16,7 @@ _PLACES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "ConfigMap": ("/api/v1", "configmaps"),
         "Event": ("/api/v1", "events"),
         "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
+        "Node": ("/api/v1", "nodes"),
         "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
         "Pod": ("/api/v1", "pods"),
         "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
@@ -48,4 +49,4 @@ def one(kind: str, namespace: str, name: str) -> str:
 
 def node(name: str) -> str:
     """Path of a node, which is in no namespace."""
-    return f"/api/v1/nodes/{name}"
+    return f"{collection('Node', None)}/{name}"

@@ -21,7 +21,7 @@ from millrace_operator.builders.naming import MANAGED_BY, MANAGER
 from millrace_operator.kube import kinds, reading
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import Object, Objects, RefusedError, owner_uid
-from millrace_operator.reconcile.observe import Observed, Pod
+from millrace_operator.reconcile.observe import Observed, Pod, most_silent
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,7 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
     labelled = objects.list("Pod", key.namespace, selector)
     pods = _pods(labelled, resource.uid)
     nodes = _nodes(objects, pods)
+    alarm = _most_silent(objects, nodes)
     run_ids = incarnations.of(resource.uid, _servers(pods, nodes))
     found_children = _children(objects, key, selector)
     children = [child for child in found_children if owner_uid(child) == resource.uid]
@@ -91,6 +92,7 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
         resync=turn.resync,
         told=told,
         strangers=_strangers([*labelled, *found_children], resource.uid),
+        most_silent=alarm,
     )
     versions = {pod["metadata"]["uid"]: pod["metadata"]["resourceVersion"] for pod in pods}
     version = found["metadata"]["resourceVersion"]
@@ -136,6 +138,20 @@ def _nodes(objects: Objects, pods: Sequence[Object]) -> dict[str, bool] | None:
         log.warning("no pod counts as lost: %s", error)
         return None
     return {name: reading.node_answers(node) for name, node in found.items() if node is not None}
+
+
+def _most_silent(objects: Objects, nodes: Mapping[str, bool] | None) -> bool:
+    """Whether most nodes of the cluster are silent; asked for only where one of ours is."""
+    if nodes is None or all(nodes.values()):
+        return False
+    try:
+        found = objects.list("Node", None)
+    except RefusedError as error:
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+        log.warning("nodes cannot be counted: %s", error)
+        return False
+    return most_silent({n["metadata"]["name"]: reading.node_answers(n) for n in found})
 
 
 def _servers(pods: Sequence[Object], nodes: Mapping[str, bool] | None) -> list[Object]:

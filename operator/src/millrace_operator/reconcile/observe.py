@@ -104,7 +104,8 @@ class Observed:
     """Everything that a plan is made of.
 
     ``nodes`` says of each node that pods name whether it answers; one that is not in it is gone.
-    None: nothing is known of nodes, and no pod counts as lost. ``view`` is what the store holds,
+    None: nothing is known of nodes, and no pod counts as lost. ``most_silent``: most nodes of the
+    cluster do not answer. ``view`` is what the store holds,
     None before the first driver wrote one; ``proposal`` what was last proposed to the driver;
     ``told`` the figures of a driver, which it wrote before that view was read; ``own_server`` the
     server that the topology names itself. ``window`` is the last sealed one that the driver told.
@@ -127,6 +128,7 @@ class Observed:
     resync: bool = False
     told: Status | None = None
     strangers: tuple[str, ...] = ()
+    most_silent: bool = False
 
     def of(self, component: Role) -> tuple[Pod, ...]:
         """The pods of a component, by their number."""
@@ -138,15 +140,30 @@ class Observed:
         return next((c for c in self.children if (c.kind, c.name) == (kind, name)), None)
 
     def lost(self, pod: Pod) -> bool:
-        """Whether its node does not answer, or is not there any more: it may run or be dead."""
+        """Whether its node does not answer, or is not there any more: it may run or be dead.
+
+        Where most nodes are silent at once, what is away is the way to them: their pods run, and
+        would be killed when it is back. So pods of silent nodes do not count as lost then.
+        """
         if pod.node is None or self.nodes is None:
             return False
+        if self.most_silent and pod.node in self.nodes:
+            return False
         return not self.nodes.get(pod.node, False)
+
+    def silent(self, pod: Pod) -> bool:
+        """Whether its node is there and does not answer."""
+        return self.nodes is not None and self.nodes.get(pod.node or "") is False
 
     def alive(self, pod: Pod) -> bool:
         """Whether it runs as far as anyone knows and is to go on doing so."""
         running = pod.phase is PodPhase.RUNNING and not pod.deleting
         return running and not self.lost(pod)
+
+
+def most_silent(nodes: Mapping[str, bool]) -> bool:
+    """Whether more than half of a cluster's nodes do not answer; Kubernetes evicts no pods then."""
+    return 2 * sum(not answers for answers in nodes.values()) > len(nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,12 @@ def trouble(observed: Observed, pod: Pod) -> Trouble | None:
     if observed.lost(pod) and not pod.ended:
         text = f"pod {pod.name} is on node {pod.node}, which does not answer or is gone"
         return Trouble("NodeLost", text)
+    if observed.silent(pod) and not pod.ended:
+        text = (
+            f"pod {pod.name} is on node {pod.node}, which does not answer, like most nodes; pods "
+            "stay as they are until it is known what became of them"
+        )
+        return Trouble("NodesSilent", text)
     known = REASONS.get(pod.reason)
     said = f": {pod.message}" if pod.message else ""
     if known is not None:
