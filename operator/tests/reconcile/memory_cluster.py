@@ -167,7 +167,8 @@ class Cluster:
         component = Role(manifest["metadata"]["labels"]["app.kubernetes.io/component"])
         told = manifest["metadata"].get("annotations", {}).get(FINGERPRINT, "")
         index = int(name.rpartition("-")[2])
-        self.pods[name] = Pod(name, self._uid(), component, index, fingerprint=told)
+        image = manifest["spec"]["containers"][0]["image"]
+        self.pods[name] = Pod(name, self._uid(), component, index, fingerprint=told, image=image)
 
     def _delete_pod(self, name: str, uid: str, force: bool) -> None:
         pod = self.pods.get(name)

@@ -16,6 +16,7 @@ from millrace.homes.restarts import DELAYS_S
 from millrace_operator.api.resources import Phase, TopologyStatus
 from millrace_operator.reconcile.actions import Create
 from millrace_operator.reconcile.driver import rfc3339
+from millrace_operator.reconcile.edits import fingerprint
 from millrace_operator.reconcile.observe import PAUSED, Child, Moment, PodPhase
 from millrace_operator.reconcile.plan import DIGEST, plan
 from millrace_operator.reconcile.troubles import REASONS
@@ -82,6 +83,7 @@ def test_a_topology_that_runs_is_left_alone_and_says_so():
         "SparkRunning": "True",
         "AckersAvailable": "True",
         "StateAvailable": "True",
+        "UpToDate": "True",
         "Stalled": "False",
         "Reconciling": "False",
     }
@@ -771,6 +773,53 @@ def test_a_drained_topology_runs_again_when_it_is_edited():
     cluster.edit(parallelism=4)
     cluster.settle()
     assert (cluster.status.phase, cluster.status.driver.number) == (Phase.RUNNING, 2)
+
+
+def test_pods_of_an_earlier_release_are_told_and_renewed_by_whom_they_belong_to():
+    cluster = settled()
+    assert conditions(cluster)["UpToDate"] == ("True", "ImagesCurrent")
+    upgraded = replace(SETTINGS, runtime_image="runtime:2")
+
+    def turn() -> list[str]:
+        actions = plan(cluster.observed(), upgraded, _given(cluster)[1]).actions
+        for action in actions:
+            cluster.act(action)
+        return [word for word in summary(actions) if word != "status"]
+
+    assert turn() == ["warning RunsOldImage"]
+    (told,) = (c for c in cluster.status.conditions if c.type == "UpToDate")
+    assert (told.status.value, told.reason) == ("False", "RunsOldImage")
+    for name in ("words-driver-1", "words-acker-0", "words-acker-1"):
+        assert name in told.message
+    assert "state" not in told.message
+    assert conditions(cluster)["Ready"][0] == "True"
+    # As the document says.
+    cluster.edit(restartNonce=1)
+    for name in ("words-acker-0", "words-acker-1"):
+        vanish(name)(cluster)
+        turn()
+        cluster.progress()
+        turn()
+    cluster.progress()
+    turn()
+    assert conditions(cluster)["UpToDate"] == ("True", "ImagesCurrent")
+
+
+def test_what_a_release_says_of_new_fields_restarts_no_driver():
+    """An operator with more fields accepts the same topology with more words."""
+    cluster = settled()
+    accepted = cluster.accepted
+    assert accepted is not None
+    fewer = {n: v for n, v in accepted.topology["spec"].items() if n not in ("pods", "spark")}
+    before = replace(accepted, topology={**accepted.topology, "spec": fewer})
+    assert "pods" in accepted.topology["spec"]
+    assert fingerprint(before) == fingerprint(accepted)
+    changed = {**fewer, "spark": {"driver": {"memory": "2g"}}}
+    after = replace(accepted, topology={**accepted.topology, "spec": changed})
+    assert fingerprint(after) != fingerprint(accepted)
+    ackers = {**fewer, "pods": {"ackers": {"nodeSelector": {"disk": "fast"}}}}
+    in_place = replace(accepted, topology={**accepted.topology, "spec": ackers})
+    assert fingerprint(in_place) == fingerprint(accepted)
 
 
 def test_nothing_is_moved_while_most_nodes_are_silent():

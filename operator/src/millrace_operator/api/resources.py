@@ -42,6 +42,7 @@ class ConditionType(StrEnum):
     SPARK_RUNNING = "SparkRunning"
     ACKERS_AVAILABLE = "AckersAvailable"
     STATE_AVAILABLE = "StateAvailable"
+    UP_TO_DATE = "UpToDate"
 
 
 class Condition(Part):

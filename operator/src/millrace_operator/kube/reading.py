@@ -101,6 +101,7 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
         message,
         exit_code,
         _lived_s(status, now),
+        next((one.get("image", "") for one in spec.get("containers") or []), ""),
     )
 
 

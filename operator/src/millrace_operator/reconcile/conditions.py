@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -28,7 +28,8 @@ from millrace_operator.reconcile.troubles import Trouble, first_trouble
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a plan found out. ``stalled`` is what only a user can mend."""
+    """What a plan found out. ``stalled`` is what only a user can mend, ``outdated`` names pods with
+    images of another release, None where that was not asked."""
 
     sizes: Sizes
     executors: int
@@ -37,6 +38,7 @@ class Standing:
     finished: bool = False
     suspended: bool = False
     waiting: str = ""
+    outdated: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,11 @@ def transitions(before: TopologyStatus, after: TopologyStatus) -> list[Announce]
     return events
 
 
+_NAMED = 5
 _ORDINARY = frozenset(
     {
         *("AllReady", "DriverRunning", "Suspended", "Drained", "NotNeeded"),
-        *("NothingStalls", "Starting", "Growing", "Moving", "Settled"),
+        *("NothingStalls", "Starting", "Growing", "Moving", "Settled", "ImagesCurrent"),
     }
 )
 """Reasons of conditions that tell of no trouble."""
@@ -115,7 +118,7 @@ def _facts(observed: Observed, owner: Owner, standing: Standing) -> list[Fact]:
     settled = standing.suspended or standing.finished
     needed = (state, ackers) if settled else (spark, state, ackers)
     lacking = next((fact for fact in needed if not fact.holds), None)
-    facts = [spark, ackers, state]
+    facts = [spark, ackers, state, *_up_to_date(standing)]
     if stalled is not None:
         facts.append(Fact(ConditionType.STALLED, True, stalled.reason, stalled.message, True))
     else:
@@ -153,6 +156,22 @@ def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
     if found is not None:
         return Fact(kind, False, found.reason, found.message, True)
     return Fact(kind, False, "Starting", standing.waiting or "the driver's pod is not ready yet")
+
+
+def _up_to_date(standing: Standing) -> Iterator[Fact]:
+    """An image is no part of what a topology says: nobody restarts anything for another one."""
+    kind, found = ConditionType.UP_TO_DATE, standing.outdated
+    if found is None:
+        return
+    if not found:
+        yield Fact(kind, True, "ImagesCurrent")
+        return
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    text = (
+        f"{', '.join(found[:_NAMED])}{more} run the image that they were made with, and the "
+        "operator has another: docs/install.md says how pods are renewed"
+    )
+    yield Fact(kind, False, "RunsOldImage", text, True)
 
 
 def _ackers_available(observed: Observed, owner: Owner, standing: Standing) -> Fact:

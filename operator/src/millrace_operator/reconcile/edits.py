@@ -103,8 +103,11 @@ _ORDER = (EditKind.NONE, EditKind.IN_PLACE, EditKind.RESTART)
 
 
 def fingerprint(accepted: Accepted) -> str:
-    """What a driver has to be started with: two that differ need a restart between them."""
-    document = accepted.topology
+    """What a driver has to be started with: two that differ need a restart between them. Fields
+    that say what would go without saying count for nothing, so that a release with more of them
+    restarts nobody."""
+    topology = StreamTopology.model_validate(accepted.topology)
+    document = topology.model_dump(by_alias=True, mode="json", exclude_defaults=True)
     rest = _without(document, frozenset(path.partition(".")[2] for path in IN_PLACE))
     text = json.dumps([rest, accepted.components.edit], sort_keys=True)
     return blake2b(text.encode(), digest_size=8).hexdigest()
@@ -119,6 +122,8 @@ def _without(document: Mapping[str, Any], fields: frozenset[str]) -> Mapping[str
             continue
         if inner and isinstance(value, Mapping):
             value = {n: v for n, v in value.items() if n not in inner}
+            if not value:
+                continue
         made[name] = value
     return made
 

@@ -63,6 +63,7 @@ class Pod:
 
     ``index`` is the number at the end of its name; ``run_id`` what the state server in it calls
     its life, None while it does not answer; ``fingerprint`` what a driver was started with.
+    ``image`` is what its container was made with, empty where that is not known.
     ``reason`` and ``message`` say why it waits, failed or ended, ``exit_code`` how; ``lived_s`` is
     how long it ran.
     """
@@ -82,6 +83,7 @@ class Pod:
     message: str = ""
     exit_code: int | None = None
     lived_s: float = 0.0
+    image: str = ""
 
     @property
     def ended(self) -> bool:

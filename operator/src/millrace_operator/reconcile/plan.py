@@ -34,6 +34,7 @@ from millrace_operator.builders.documents import (
 )
 from millrace_operator.builders.naming import Manifest, Owner
 from millrace_operator.builders.network import budgets, policies, services
+from millrace_operator.builders.pods import code_image
 from millrace_operator.reconcile.actions import (
     Action,
     Announce,
@@ -109,6 +110,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         driver.finished,
         edit.topology.spec.suspend,
         _waiting(observed, size),
+        _outdated(observed, settings, edit.topology),
     )
     status = status_of(observed, owner, standing, moment.now)
     proposed = proposal(observed, size)
@@ -279,6 +281,23 @@ def _kept_pods(observed: Observed, edit: Edited) -> list[Announce]:
             text = f"pods that run keep what spec.pods.{field} said when they were made: {remedy}"
             told.append(Announce("PodsKeepSettings", text, warning=True))
     return told
+
+
+def _outdated(
+    observed: Observed, settings: OperatorSettings, topology: StreamTopology
+) -> tuple[str, ...]:
+    """Pods that would be made with another image now; executors come and go with their driver."""
+    wanted = {
+        Role.STATE_SERVER: settings.state_image,
+        Role.ACKER: settings.runtime_image,
+        Role.DRIVER: code_image(settings, topology),
+    }
+    return tuple(
+        pod.name
+        for role, image in wanted.items()
+        for pod in observed.of(role)
+        if pod.image and pod.image != image and not pod.ended and not pod.deleting
+    )
 
 
 def _waiting(observed: Observed, size: Sizes) -> str:

@@ -164,7 +164,8 @@ TOPOLOGIES = _gauge(
 CONDITIONS = _gauge(
     "millrace_operator_topology_conditions",
     "Topologies by each of their conditions.",
-    type="`Ready`, `Reconciling`, `Stalled`, `SparkRunning`, `AckersAvailable`, `StateAvailable`",
+    type="`Ready`, `Reconciling`, `Stalled`, `SparkRunning`, `AckersAvailable`, `StateAvailable`, "
+    "`UpToDate`",
     status="`True`, `False`, `Unknown`",
 )
 
