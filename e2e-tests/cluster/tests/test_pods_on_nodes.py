@@ -379,3 +379,70 @@ def test_the_command_line_reaches_into_pods(
     until(ended, "the driver's pod has failed", POD_S, 0.2)
     status = world.get("pod", victim.name)["status"]
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
+
+
+def test_words_are_counted_exactly_though_a_node_is_killed(
+    world: World, tool: Any, crds: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node of driver, acker and one state server, by the command that a campaign is given; the
+    test brings pods back as the operator does, and then the node comes back."""
+    document = topology(records=500, watch=True, servers=2)
+    world.apply({**document, "metadata": {"name": "words", "namespace": NAMESPACE}})
+    uid = world.get("streamtopology", "words")["metadata"]["uid"]
+    made, ackers = replace(world.pods, uid=uid), ["words-acker-0"]
+    servers = ["words-state-0", "words-state-1"]
+    world.apply(on_node("n1", made.state_server(0)), made.config(document, 1))
+    crew = (made.state_server(1), made.acker(0), made.driver(1))
+    world.apply(*(on_node("n2", pod) for pod in crew))
+    world.propose(servers, ackers)
+    world.feed("0.txt", LINES)
+    until(lambda: world.judge()["equal"], "all words", RUN_S, 0.5)
+    # Windows of these are open when the node goes.
+    world.feed("1.txt", 4 * LINES)
+
+    monkeypatch.setenv("KUBECONFIG", str(Layout.standard().kubeconfig))
+    words = find(connect(None, NAMESPACE), "words")
+    command = f"{sys.executable} -m millrace_e2e.cluster --cluster=own kill-node {{node}}"
+    target = ClusterTarget(words, SystemClock(), time.sleep, node_command=command)
+    began = time.monotonic()
+    victim = target.kill(VictimKind.NODE, Second())
+    assert victim is not None
+    assert (victim.name, victim.way) == ("n2", "command")
+    until(lambda: not node_answers(tool, "n2"), "n2 is noticed", POD_S, 0.5)
+    noticed, seen = time.monotonic(), world.windows()
+    there = world.get("pods")["items"]
+    for pod in (one["metadata"]["name"] for one in there if one["spec"].get("nodeName") == "n2"):
+        tool.kubectl("-n", NAMESPACE, "delete", "pod", pod, "--force", "--grace-period=0")
+    world.apply(made.state_server(1), made.acker(0), made.config(document, 2), made.driver(2))
+    world.propose(servers, ackers)
+    world.feed("2.txt", LINES)
+    until(lambda: world.windows() > seen, "a window behind the end of n2", RUN_S, 0.2)
+    now = time.monotonic()
+    print(f"node: noticed after {noticed - began:.1f} s, a window {now - noticed:.1f} s later")
+    until(lambda: world.judge()["equal"], "all words in spite of it", RUN_S, 0.5)
+    assert world.status().execution == 2
+
+    tool.run("start-node", "n2")
+    until(lambda: node_answers(tool, "n2"), "n2 is back", POD_S, 0.5)
+    world.feed("3.txt", LINES)
+    until(lambda: world.judge()["equal"], "all words behind its return", RUN_S, 0.5)
+    verdict = world.judge()
+    assert verdict["repeated"] == 0, verdict
+    assert verdict["words"] == 7 * LINES * 6
+
+
+class Second(random.Random):
+    """The node that is killed is the second."""
+
+    def choice(self, found: Any) -> Any:
+        return found[1]
+
+
+def on_node(name: str, pod: Manifest) -> Manifest:
+    selected = {"nodeSelector": {"kubernetes.io/hostname": name}}
+    return {**pod, "spec": {**pod["spec"], **selected}}
+
+
+def node_answers(tool: Any, name: str) -> bool:
+    conditions = json.loads(tool.kubectl("get", "node", name, "-o", "json"))["status"]["conditions"]
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
