@@ -128,9 +128,11 @@ def test_kills_are_survived_and_what_is_done_to_a_sink_is_seen(place: Place) -> 
         first, second, *rest = victim.read_text().splitlines()
         victim.write_text("\n".join([second, second, '{"id": "new", "word": "w"}', *rest]) + "\n")
         feed(place.texts, 2_000)
-        again = ("--kill", "acker", "--every", "1s", "--for", "3s", "--expect")
+        again = ("--kill", "acker+state-server", "--every", "4s", "--for", "4s", "--expect")
         code, report = chaos(place, *again, "chased:expected")
         assert code == 1
+        assert [kill["kind"] for kill in report["timeline"]] == ["acker", "state-server"]
+        assert list(report["recovery_s"]) == ["acker+state-server"]
         assert (report["lost"], report["duplicated"], report["wrong"]) == (1, 1, 1)
         lost = json.dumps(json.loads(first), sort_keys=True)
         assert f"lost: {lost}" in report["sinks"]["words"]["examples"]

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from millrace.chaos.campaign import Campaign, Course
 from millrace.chaos.ledger import SinkVerdict, judge
 from millrace.chaos.picture import check
-from millrace.chaos.plan import ChaosError, VictimKind, plan
+from millrace.chaos.plan import ChaosError, Together, VictimKind, plan
 from millrace.chaos.report import Report
 from millrace.chaos.target import Look, Victim, look_of
 from millrace.homes.documents import RunningWindow, Status
@@ -45,7 +46,7 @@ class Script:
         self.killed.append(kind)
         return Victim(f"{kind}-0", "SIGKILL") if self.there else None
 
-    def run(self, kinds: list[VictimKind], settle_s: float = 30.0) -> Course:
+    def run(self, kinds: Sequence[VictimKind | Together], settle_s: float = 30.0) -> Course:
         campaign = Campaign(self, self, self.pause, 1, lambda _: None)
         return campaign.run(plan(kinds, 10.0, 30.0, seed=1), settle_s)
 
@@ -82,6 +83,29 @@ def test_a_window_that_was_sealed_before_the_kill_is_no_recovery() -> None:
         assert kill.sealed == int(kill.at_s / 4.0)
         assert kill.recovery_s is not None
         assert kill.recovery_s > 4.0 * (kill.sealed + 1) - kill.at_s
+
+
+def test_kinds_that_die_together_recover_together() -> None:
+    """The second is killed while the first is still seen to die."""
+    both = (VictimKind.ACKER, VictimKind.DRIVER)
+    meet = threading.Barrier(2, timeout=60)
+
+    class Meeting(Script):
+        def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
+            meet.wait()
+            return super().kill(kind, chance)
+
+    course = Meeting(working(until_s=60.0)).run([both], settle_s=60.0)
+    assert [kill.strike.kind for kill in course.kills] == [*both] * 3
+    report = Report("t", EXACT, 1, course, {"rows": judge([], [])}, ())
+    document = report.document()
+    assert document["kills"] == 6
+    [(label, times)] = document["recovery_s"].items()
+    assert (label, len(times)) == ("acker+driver", 3)
+    assert times == [kill.recovery_s for kill in course.kills[::2]]
+    assert times == [kill.recovery_s for kill in course.kills[1::2]]
+    assert document["timeline"][1]["together"] == ["acker", "driver"]
+    assert report.lines()[0].startswith("acker+driver: killed 3 times")
 
 
 def test_a_kill_that_hits_nothing_proves_nothing() -> None:

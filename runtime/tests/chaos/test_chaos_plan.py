@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.chaos.plan import ChaosError, VictimKind, kinds_in, plan
+from millrace.chaos.plan import ChaosError, VictimKind, kinds_in, plan, single_kinds
 
 
 @given(
@@ -33,6 +33,17 @@ def test_another_seed_is_another_plan() -> None:
     assert len({plan(list(VictimKind), 1.0, 20.0, seed) for seed in range(5)}) == 5
 
 
+def test_kinds_that_die_together_have_one_time() -> None:
+    both = (VictimKind.ACKER, VictimKind.DRIVER)
+    strikes = plan([both, VictimKind.NODE], 10.0, 40.0, 3)
+    assert [strike.number for strike in strikes] == list(range(6))
+    times = Counter(strike.at_s for strike in strikes)
+    assert sorted(times.values()) == [1, 1, 2, 2]
+    for at_s, count in times.items():
+        labels = [strike.label for strike in strikes if strike.at_s == at_s]
+        assert labels == (["acker+driver"] * 2 if count == 2 else ["node"])
+
+
 def test_what_kills_nothing_or_without_end_is_refused() -> None:
     with pytest.raises(ChaosError, match="--for 5s with --every 10s kills nothing"):
         plan([VictimKind.ACKER], 10.0, 5.0, 1)
@@ -42,5 +53,10 @@ def test_what_kills_nothing_or_without_end_is_refused() -> None:
 
 def test_kinds_are_named_with_commas() -> None:
     assert kinds_in("driver, acker,driver") == (VictimKind.DRIVER, VictimKind.ACKER)
+    both = (VictimKind.DRIVER, VictimKind.ACKER)
+    assert kinds_in("driver + acker,acker+acker") == (both, VictimKind.ACKER)
+    assert single_kinds([both, VictimKind.NODE, VictimKind.ACKER]) == (*both, VictimKind.NODE)
+    with pytest.raises(ChaosError, match=r"--kill '' is not known"):
+        kinds_in("acker+")
     with pytest.raises(ChaosError, match=r"--kill 'drivre' is not known; use acker, driver"):
         kinds_in("acker,drivre")

@@ -275,6 +275,28 @@ def test_a_node_is_ended_by_the_command_for_it(cluster: FakeCluster, tmp_path: P
     assert VictimKind.NODE in target_of(cluster).refused
 
 
+def test_the_documented_command_ends_a_node_and_starts_it_later(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    cluster.running()
+    written = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    [command] = re.findall(r'--node-command "(sh -c .*?)" \\\n', written, re.DOTALL)
+    told, go = tmp_path / "told", tmp_path / "go"
+    tool = f"echo >> {told}"
+    command = command.replace("python -m millrace_e2e.cluster", tool)
+    command = command.replace("sleep 90", f"until [ -e {go} ]; do sleep 0.02; done")
+    assert target_of(cluster, node_command=command).kill(VictimKind.NODE, CHANCE) is not None
+    assert told.read_text() == "kill-node node-1\n"
+    go.touch()
+    end_s = time.monotonic() + 60
+    while "start-node node-1" not in told.read_text():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    failing = command.replace(f"{tool} kill-node", "false")
+    with pytest.raises(ChaosError, match="exit code 1"):
+        target_of(cluster, node_command=failing).kill(VictimKind.NODE, CHANCE)
+
+
 def test_what_runs_below_a_process_is_killed_and_nothing_else() -> None:
     """The script that runs in a container, on a process of ours in the place of the reaper."""
     text = (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from millrace.chaos.plan import ChaosError, Strike
 from millrace.chaos.target import Look, Target, Victim
@@ -79,23 +81,31 @@ class Campaign:
         A run that is drained before the end leaves the other strikes out. Raises ``ChaosError``
         where the run ends in any other way, or is not at rest within ``settle_s``.
         """
-        for strike in strikes:
-            look = self._watch_until(self._began_s + strike.at_s)
+        for at_s, due in groupby(strikes, lambda strike: strike.at_s):
+            look = self._watch_until(self._began_s + at_s)
             if look.ended is not None:
                 return self._course(look)
-            self._strike(strike, look)
+            self._strike(tuple(due), look)
         return self._course(self._rest(settle_s))
 
-    def _strike(self, strike: Strike, look: Look) -> None:
+    def _strike(self, due: Sequence[Strike], look: Look) -> None:
         at_s, told_s = self._now_s(), self._clock.now_s()
-        victim = self._target.kill(strike.kind, self._chance)
-        if victim is None:
-            self._missed.append(strike)
-            self._tell(strike)
-            return
-        kill = Kill(strike, victim, at_s, told_s, look.working)
-        self._kills.append(kill)
-        self._tell(kill)
+        for strike, victim in zip(due, self._killed(due), strict=True):
+            if victim is None:
+                self._missed.append(strike)
+                self._tell(strike)
+                continue
+            kill = Kill(strike, victim, at_s, told_s, look.working)
+            self._kills.append(kill)
+            self._tell(kill)
+
+    def _killed(self, due: Sequence[Strike]) -> list[Victim | None]:
+        """Side by side, since to see that one is dead may take a while."""
+        if len(due) == 1:
+            return [self._target.kill(due[0].kind, self._chance)]
+        chances = [random.Random(self._chance.random()) for _ in due]
+        with ThreadPoolExecutor(len(due)) as pool:
+            return list(pool.map(self._target.kill, (strike.kind for strike in due), chances))
 
     def _watch_until(self, at_s: float) -> Look:
         while True:

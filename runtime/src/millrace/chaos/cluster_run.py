@@ -11,7 +11,7 @@ from millrace.chaos import expected, ledger
 from millrace.chaos.campaign import Campaign, Course, Kill
 from millrace.chaos.cluster import PACE, ClusterTarget
 from millrace.chaos.local_run import Wanted
-from millrace.chaos.plan import ChaosError, Strike, plan
+from millrace.chaos.plan import ChaosError, Strike, plan, single_kinds
 from millrace.chaos.report import Report
 from millrace.chaos.sealing import Sealing
 from millrace.clock import Clock, SystemClock
@@ -104,7 +104,7 @@ def carry_out(
 def _expectation(
     target: ClusterTarget, wanted: Wanted, folder: Path
 ) -> Callable[[Path], expected.Expected]:
-    for kind in wanted.kinds:
+    for kind in single_kinds(wanted.kinds):
         if kind in target.refused:
             raise ChaosError(f"--kill {kind}: {target.refused[kind]}")
     if wanted.expect is None:

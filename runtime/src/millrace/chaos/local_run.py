@@ -12,7 +12,7 @@ from millrace import checked
 from millrace.chaos import expected, ledger
 from millrace.chaos.campaign import Campaign, Course, Kill
 from millrace.chaos.local import LocalTarget
-from millrace.chaos.plan import ChaosError, Strike, VictimKind, plan
+from millrace.chaos.plan import ChaosError, Strike, Together, VictimKind, plan, single_kinds
 from millrace.chaos.report import Report
 from millrace.clock import SystemClock
 from millrace.local.inspect.reading import topology_of
@@ -24,7 +24,7 @@ class Wanted:
     """What is asked of a campaign. Times are in seconds; ``expect`` is ``module:function``, None
     for a twin; ``last`` names key columns by sink."""
 
-    kinds: tuple[VictimKind, ...]
+    kinds: tuple[VictimKind | Together, ...]
     every_s: float
     for_s: float
     settle_s: float
@@ -45,7 +45,7 @@ def carry_out(
     """
     target = LocalTarget(work)
     strikes = plan(wanted.kinds, wanted.every_s, wanted.for_s, wanted.seed)
-    for kind in wanted.kinds:
+    for kind in single_kinds(wanted.kinds):
         if kind in target.refused:
             raise ChaosError(f"--kill {kind}: {target.refused[kind]}")
     if target.look().ended is not None:

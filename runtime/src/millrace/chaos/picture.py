@@ -47,12 +47,12 @@ def draw(report: Report, path: Path) -> None:
             f"{report.total('duplicated')} duplicated, {report.total('wrong')} wrong"
         )
         for kill in course.kills:
-            row = kinds.index(kill.strike.kind)
+            row = kinds.index(kill.strike.label)
             colour = f"C{row + 1}"
             above.axvline(kill.at_s, color=colour, alpha=0.4, linewidth=1)
             below.barh(row, kill.recovery_s or 0, left=kill.at_s, height=0.6, color=colour)
             below.plot(kill.at_s, row, "|", color="black", markersize=14)
-        below.set_yticks(range(len(kinds)), [kind.value for kind in kinds])
+        below.set_yticks(range(len(kinds)), kinds)
         below.set_xlabel("seconds; a bar is the time from a kill to the next sealed window")
         figure.tight_layout()
         figure.savefig(path)

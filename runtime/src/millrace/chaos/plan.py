@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,22 +33,34 @@ class VictimKind(StrEnum):
     NODE = "node"
 
 
+Together = tuple[VictimKind, ...]
+"""Kinds of which one each is killed in the same moment."""
+
+
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One kill that is due ``at_s`` seconds after the campaign's beginning."""
+    """One kill that is due ``at_s`` seconds after the campaign's beginning. ``together`` are all
+    kinds that are due then, where this is not the only one."""
 
     number: int
     at_s: float
     kind: VictimKind
+    together: Together = ()
+
+    @property
+    def label(self) -> str:
+        """As it was asked for: ``acker``, or ``acker+driver``."""
+        return "+".join(self.together or (self.kind,))
 
 
 def plan(
-    kinds: Sequence[VictimKind], every_s: float, for_s: float, seed: int
+    kinds: Sequence[VictimKind | Together], every_s: float, for_s: float, seed: int
 ) -> tuple[Strike, ...]:
-    """Strikes in the order of their times, each kind as often as any other, but for one.
+    """Strikes in the order of their times, each kind as often as any other, but for one; those of
+    kinds that die together have the same time.
 
     The same arguments give the same plan. Raises ``ChaosError`` for a plan without a strike, or
-    one of more than ``100,000``.
+    one of more than ``100,000`` times.
     """
     count = int(for_s / every_s + 1e-9)
     if not kinds or count < 1:
@@ -59,23 +71,38 @@ def plan(
         raise ChaosError(f"--for and --every make {count:,} kills; {_MOST_STRIKES:,} are possible")
     chance = random.Random(seed)
     strikes: list[Strike] = []
-    while len(strikes) < count:
+    moments = 0
+    while moments < count:
         turn = list(dict.fromkeys(kinds))
         chance.shuffle(turn)
-        for kind in turn[: count - len(strikes)]:
-            number = len(strikes)
-            late = chance.uniform(-_UNSTEADY, _UNSTEADY)
-            strikes.append(Strike(number, (number + 0.5 + late) * every_s, kind))
+        for entry in turn[: count - moments]:
+            at_s = (moments + 0.5 + chance.uniform(-_UNSTEADY, _UNSTEADY)) * every_s
+            together = entry if isinstance(entry, tuple) else ()
+            for kind in together or single_kinds([entry]):
+                strikes.append(Strike(len(strikes), at_s, kind, together))
+            moments += 1
     return tuple(strikes)
 
 
-def kinds_in(text: str) -> tuple[VictimKind, ...]:
-    """The kinds in ``acker,driver``. Raises ``ChaosError`` for one that is not known."""
-    found = []
-    for name in (part.strip() for part in text.split(",")):
-        try:
-            found.append(VictimKind(name))
-        except ValueError:
-            known = ", ".join(VictimKind)
-            raise ChaosError(f"--kill {name!r} is not known; use {known}") from None
+def kinds_in(text: str) -> tuple[VictimKind | Together, ...]:
+    """What ``acker,driver+state-server`` asks for: the second two die together. Raises
+    ``ChaosError`` for a kind that is not known."""
+    found: list[VictimKind | Together] = []
+    for part in text.split(","):
+        kinds = tuple(dict.fromkeys(_kind(name.strip()) for name in part.split("+")))
+        found.append(kinds if len(kinds) > 1 else kinds[0])
     return tuple(dict.fromkeys(found))
+
+
+def single_kinds(kinds: Iterable[VictimKind | Together]) -> tuple[VictimKind, ...]:
+    """Each kind of them, whether it dies alone or together with others."""
+    found = (one if isinstance(one, tuple) else (one,) for one in kinds)
+    return tuple(dict.fromkeys(kind for entry in found for kind in entry))
+
+
+def _kind(name: str) -> VictimKind:
+    try:
+        return VictimKind(name)
+    except ValueError:
+        known = ", ".join(VictimKind)
+        raise ChaosError(f"--kill {name!r} is not known; use {known}") from None

@@ -9,7 +9,6 @@ from typing import Any
 
 from millrace.chaos.campaign import Course, Kill
 from millrace.chaos.ledger import SinkVerdict
-from millrace.chaos.plan import VictimKind
 from millrace.topology.parts import Guarantee
 
 _FAILURES = {
@@ -72,7 +71,7 @@ class Report:
             "missed": [strike.kind.value for strike in self.course.missed],
             "dead_letters": self.course.last.dead_letters,
             "ended": self.course.last.ended,
-            "recovery_s": {kind.value: recoveries(kills, kind) for kind in kinds_of(kills)},
+            "recovery_s": {kind: recoveries(kills, kind) for kind in kinds_of(kills)},
             "timeline": [_plain(kill) for kill in kills],
             "sinks": {name: asdict(verdict) for name, verdict in self.sinks.items()},
             "unread": list(self.unread),
@@ -101,19 +100,19 @@ class Report:
         return told
 
 
-def kinds_of(kills: tuple[Kill, ...]) -> list[VictimKind]:
-    """The kinds that were killed, by name."""
-    return sorted({kill.strike.kind for kill in kills})
+def kinds_of(kills: tuple[Kill, ...]) -> list[str]:
+    """The kinds that were killed, those that died together as one, by name."""
+    return sorted({kill.strike.label for kill in kills})
 
 
-def recoveries(kills: tuple[Kill, ...], kind: VictimKind) -> list[float | None]:
-    """The recovery times of a kind, in the order of the kills."""
-    return [kill.recovery_s for kill in kills if kill.strike.kind is kind]
+def recoveries(kills: tuple[Kill, ...], kind: str) -> list[float | None]:
+    """The recovery times of a kind, in the order of the kills; one of each moment."""
+    return list({k.at_s: k.recovery_s for k in kills if k.strike.label == kind}.values())
 
 
-def _of_kind(kills: tuple[Kill, ...], kind: VictimKind) -> str:
-    times = [time for time in recoveries(kills, kind) if time is not None]
-    count = sum(kill.strike.kind is kind for kill in kills)
+def _of_kind(kills: tuple[Kill, ...], kind: str) -> str:
+    all_times = recoveries(kills, kind)
+    count, times = len(all_times), [time for time in all_times if time is not None]
     if not times:
         return f"{kind}: killed {count} times, no window was sealed behind it"
     return (
@@ -126,6 +125,7 @@ def _plain(kill: Kill) -> dict[str, Any]:
     return {
         "at_s": round(kill.at_s, 3),
         "kind": kill.strike.kind.value,
+        "together": [kind.value for kind in kill.strike.together],
         "name": kill.victim.name,
         "way": kill.victim.way,
         "sealed": kill.sealed,

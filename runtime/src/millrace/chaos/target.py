@@ -77,5 +77,6 @@ class Target(Protocol):
         ...
 
     def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
-        """Kill one of a kind; None where there is none at the moment."""
+        """Kill one of a kind; None where there is none at the moment. Of several kinds at once it
+        is asked by as many threads."""
         ...

@@ -26,8 +26,9 @@ Kinds = Annotated[
     typer.Option(
         "--kill",
         metavar="KINDS",
-        help="What to kill, with commas between: acker, driver, standby, executor, worker, "
-        "state-server; on a cluster acker, driver, executor, state-server, operator, node. "
+        help="What to kill, with commas between, and + between kinds that die together: acker, "
+        "driver, standby, executor, worker, state-server; on a cluster acker, driver, executor, "
+        "state-server, operator, node. "
         f"Default: {_HERE}; on a cluster {_THERE}.",
         show_default=False,
     ),
