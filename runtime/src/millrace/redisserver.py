@@ -62,11 +62,13 @@ def open_client(
     *,
     answer_s: float,
     connect_s: float = CONNECT_TIMEOUT_S,
+    name: str | None = None,
 ) -> redis.Redis:
     """A client of one server; connects when it is first used.
 
     Its errors come at once, since trying again is up to the caller, and no answer is waited for
-    longer than ``answer_s``. Raises ``ValueError`` or ``TypeError`` for a bad address.
+    longer than ``answer_s``. The server knows its connections by ``name``.
+    Raises ``ValueError`` or ``TypeError`` for a bad address.
     """
     options: dict[str, Any] = {"password": password} if password else {}
     if not url.lower().startswith("unix:"):
@@ -78,6 +80,7 @@ def open_client(
         socket_timeout=answer_s,
         retry=Retry(NoBackoff(), 0),
         protocol=2,
+        client_name=name,
         **options,
     )
 

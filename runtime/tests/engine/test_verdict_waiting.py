@@ -18,7 +18,9 @@ from millrace.protocol.types import AttemptId, CloseMarker, Intent, Phase, Verdi
 from millrace.ring import assign
 from millrace.state.client import connect
 from millrace.state.embedded import EmbeddedServer
-from millrace.tracking.log import AckLog, AckLogFullError, decode_control
+from millrace.tracking.log import AckLog, AckLogFullError, decode_control, reader_name
+from millrace.tracking.process import connect as connect_acker
+from millrace_e2e.waiting import until
 
 UID = "judged"
 ATTEMPT = AttemptId(1, 1, 1)
@@ -176,6 +178,49 @@ def test_a_server_that_went_before_the_verdict_is_told(server, verdicts):
     notice = told.get(timeout=ANSWER_S)
     assert (notice.kind, notice.window, notice.warning) == ("WindowHeldUp", 1, True)
     assert "waits" in notice.text
+
+
+def attend(server, name: str):
+    """Be connected as an acker is."""
+    address = server.address
+    client = connect_acker(address.url, address.password, reader_name(UID, name))
+    client.ping()
+    return client
+
+
+def test_an_acker_that_is_gone_is_not_waited_for_though_nobody_says_so(server, verdicts):
+    """Whoever would tell of it may be gone as well; and one that comes back judges again."""
+    asking, events, _ = verdicts
+    redis = connect(server.address, UID).redis
+    asking.members(("acker-0", "acker-1", "acker-2"))
+    there = [attend(server, name) for name in ("acker-0", "acker-2")]
+    asking.open(ATTEMPT, 10)
+    assert set(owners_told(redis)[-1]) == {"acker-0", "acker-1", "acker-2"}
+    asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
+    until(lambda: set(owners_told(redis)[-1]) == {"acker-0", "acker-2"}, "others judge", ANSWER_S)
+    log = AckLog(redis, UID)
+    log.answer(ATTEMPT, [Verdict(ATTEMPT, (p,), 0, (), True) for p in range(18)])
+    assert isinstance(events.get(timeout=ANSWER_S), e.VerdictGiven)
+    there.append(attend(server, "acker-1"))
+    asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10)
+    assert set(owners_told(redis)[-1]) == {"acker-0", "acker-1", "acker-2"}
+
+
+@pytest.mark.parametrize("why", ["all may come back", "the server does not say"])
+def test_while_it_is_not_known_who_is_there_nobody_counts_as_gone(server, verdicts, why):
+    asking, _, told = verdicts
+    asking._silence_s = 0.0
+    redis = connect(server.address, UID).redis
+    asking.members(("acker-0", "acker-1"))
+    if why == "the server does not say":
+        there = attend(server, "acker-0")
+        assert AckLog(redis, UID).attending() == {"acker-0"}
+        redis.execute_command("ACL", "SETUSER", "default", "-client|list")
+        assert AckLog(there, UID).attending() is None
+    asking.open(ATTEMPT, 10)
+    asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
+    assert "no answer yet from acker-0, acker-1; " in told.get(timeout=ANSWER_S).text
+    assert set(owners_told(redis)[-1]) == {"acker-0", "acker-1"}
 
 
 def test_ackers_that_do_not_answer_are_named(server):

@@ -31,7 +31,7 @@ from millrace.redisserver import open_client
 from millrace.repeats import quiet_repeats
 from millrace.state.viewfile import WatchedView
 from millrace.tracking.fold import ArrayFold
-from millrace.tracking.log import AckLog
+from millrace.tracking.log import AckLog, reader_name
 from millrace.tracking.message import AckMessage, Seeds
 from millrace.tracking.process import Acker
 
@@ -168,8 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def open_log(url: str) -> AckLog:
-        client = open_client(url, os.environ.get(PASSWORD_VARIABLE), answer_s=_ANSWER_S)
-        return AckLog(client, options.uid)
+        password, name = os.environ.get(PASSWORD_VARIABLE), reader_name(options.uid, options.name)
+        return AckLog(open_client(url, password, answer_s=_ANSWER_S, name=name), options.uid)
 
     options.figures.parent.mkdir(mode=0o700, exist_ok=True)
     log.info("serving topology %s, process %d", options.uid, os.getpid())

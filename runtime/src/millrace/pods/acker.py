@@ -36,7 +36,7 @@ from millrace.pods.metrics import told
 from millrace.pods.termination import tell_end
 from millrace.protocol.types import Member, View
 from millrace.redisserver import open_client
-from millrace.tracking.log import AckLog
+from millrace.tracking.log import AckLog, reader_name
 
 log = logging.getLogger("millrace.acker")
 
@@ -113,8 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         passwords(options.secret)
 
         def open_log(url: str) -> AckLog:
-            password = passwords(options.secret)[0]
-            return AckLog(open_client(url, password, answer_s=_ANSWER_S), uid)
+            password, name = passwords(options.secret)[0], reader_name(uid, identity.pod)
+            return AckLog(open_client(url, password, answer_s=_ANSWER_S, name=name), uid)
 
         name, beat = pods.view_map(identity.topology), Beat(LIVE_S)
         watched = WatchedMap(ConfigMap(own_api(), identity.namespace, name))

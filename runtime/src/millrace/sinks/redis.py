@@ -331,8 +331,9 @@ class RedisSink(Sink):
 
     @cached_property
     def _client(self) -> redis.Redis:
-        times = {"connect_s": CONNECT_TIMEOUT_S, "answer_s": ANSWER_TIMEOUT_S}
-        return open_client(self.url, self._password, **times)
+        return open_client(
+            self.url, self._password, connect_s=CONNECT_TIMEOUT_S, answer_s=ANSWER_TIMEOUT_S
+        )
 
     @cached_property
     def _fence(self) -> Any:

@@ -76,6 +76,11 @@ return redis.call('XADD', KEYS[1], 'NOMKSTREAM', '*', unpack(ARGV))
 Entry = tuple[str, Mapping[bytes, bytes]]
 
 
+def reader_name(uid: str, acker: str) -> str:
+    """What an acker's connections to the log's server are called."""
+    return f"millrace-acker:{uid}:{acker}"
+
+
 class AckLogLostError(StateServerError):
     """The log of a window attempt is gone, or the attempt is over: it needs a new attempt."""
 
@@ -220,6 +225,20 @@ class AckLog:
         return [self.verdict_key(attempt), *streams]
 
     # -- ackers
+
+    def attending(self) -> frozenset[str] | None:
+        """Names of the ackers that are connected to the server; None where it does not say that.
+
+        One whose process has ended is not connected any more, unless its host went as well.
+        """
+        with self._server("look into"):
+            try:
+                listed = self._client.client_list()
+            except redis.exceptions.NoPermissionError:
+                return None
+        ours = reader_name(self._uid, "")
+        names = (str(one.get("name", "")) for one in listed)
+        return frozenset(name.removeprefix(ours) for name in names if name.startswith(ours))
 
     def read(
         self, after: Mapping[str, str], count: int | None = None, block_s: float = 0.0

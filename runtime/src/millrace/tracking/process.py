@@ -33,7 +33,7 @@ from millrace.protocol.types import AttemptId, Verdict
 from millrace.redisserver import open_client
 from millrace.repeats import quiet_repeats
 from millrace.tracking.fold import ArrayFold
-from millrace.tracking.log import AckLog, decode_control
+from millrace.tracking.log import AckLog, decode_control, reader_name
 from millrace.tracking.message import AckMessage, decode
 
 _LOG = logging.getLogger("millrace.acker")
@@ -193,9 +193,9 @@ class Acker:
             yield None if fields is None else self._decode(part, entry, fields)
 
 
-def connect(url: str, password: str | None) -> redis.Redis:
+def connect(url: str, password: str | None, name: str | None = None) -> redis.Redis:
     """Client of the ack log's server; its answers are waited for as long as a read may block."""
-    return open_client(url, password, answer_s=_ANSWER_S)
+    return open_client(url, password, answer_s=_ANSWER_S, name=name)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -218,7 +218,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The supervisor decides when an acker ends, not a Ctrl-C in its terminal.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         die_with(options.parent_pid, ExitCode.FAILED)
-    client = connect(options.url, os.environ.get("MILLRACE_STATE_PASSWORD"))
+    password = os.environ.get("MILLRACE_STATE_PASSWORD")
+    client = connect(options.url, password, reader_name(options.uid, options.name))
     _LOG.info("serving topology %s, pid %d", options.uid, os.getpid())
     try:
         Acker(options.name, AckLog(client, options.uid)).run()

@@ -52,6 +52,7 @@ class Verdicts:
         self._post = post
         self._ackers: tuple[str, ...] = ()
         self._placed: tuple[str, ...] = ()
+        self._absent: frozenset[str] = frozenset()
         self._control: AckControl | None = None
         self._log: AckLog | None = None
         self._where: tuple[Member, int] | None = None
@@ -66,7 +67,7 @@ class Verdicts:
 
     def members(self, ackers: tuple[str, ...]) -> None:
         """These ackers are alive. What cannot be told now is told with the next question."""
-        self._ackers = ackers
+        self._ackers, self._absent = ackers, frozenset()
         with self._lock:
             control = self._control
         if control is not None:
@@ -77,14 +78,33 @@ class Verdicts:
 
     def _place(self, control: AckControl) -> None:
         """Give slices to the ackers that are alive, if that was not done yet."""
-        ackers = self._ackers
+        ackers = self._present()
         if ackers and self._placed != ackers:
             control.set_ackers(ackers)
             self._placed = ackers
 
+    def _present(self) -> tuple[str, ...]:
+        """Those that the driver was told of, without those that are seen to be gone."""
+        ackers, absent = self._ackers, self._absent
+        return tuple(name for name in ackers if name not in absent)
+
+    def _look(self) -> None:
+        """See who is gone, whether or not anybody will say so. While none is connected all may
+        come back, and where the server does not tell nobody counts as gone."""
+        ackers, here = frozenset(self._ackers), self._reader().attending()
+        gone = ackers - here if here is not None and here & ackers else frozenset()
+        if gone - self._absent:
+            log.warning(
+                "not connected to the ack log: %s; other ackers judge in their place",
+                ", ".join(sorted(gone)),
+            )
+        self._absent = gone
+
     def open(self, attempt: AttemptId, roots: int) -> None:
         """Announce an attempt. Raises ``StateServerError``, ``FencedError``."""
         control = self._begun()
+        if self._absent:
+            self._look()
         self._place(control)
         control.open(attempt, roots)
 
@@ -153,6 +173,7 @@ class Verdicts:
                 if verdict is not None:
                     crash.reached("driver.judged")
                     return e.VerdictGiven(verdict)
+                self._look()
                 if time.monotonic() - asked_s >= self._silence_s:
                     silent = ", ".join(control.silent(marker.id))
                     self._held_up(marker, f"no answer yet from {silent}; see what their logs say")
