@@ -822,6 +822,39 @@ def test_what_a_release_says_of_new_fields_restarts_no_driver():
     assert fingerprint(in_place) == fingerprint(accepted)
 
 
+def store(url: str) -> list[dict[str, Any]]:
+    redis = {"url": url, "mode": "stream", "stream": "s"}
+    return [{"name": "store", "inputs": [{"from": "split"}], "redis": redis}]
+
+
+def test_a_password_in_an_address_is_refused_and_shown_nowhere():
+    cluster = Cluster()
+    cluster.spec["sinks"] = store("redis://:pA5sw0rd@store:6379")
+    cluster.settle()
+    assert cluster.pods == {}
+    assert conditions(cluster)["Stalled"] == ("True", "InvalidTopology")
+    assert "spec.sinks[0].redis.url" in cluster.status.message
+    assert "pA5sw0rd" not in f"{cluster.status} {cluster.events}"
+    cluster.edit(sinks=store("redis://store:6379"))
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+
+
+def test_a_password_that_an_older_release_accepted_holds_up_no_other_edit():
+    cluster = Cluster()
+    cluster.spec["sinks"] = store("redis://store:6379")
+    cluster.settle()
+    old = store("redis://:pA5sw0rd@store:6379")
+    accepted = cluster.accepted
+    assert accepted is not None
+    spec = {**accepted.topology["spec"], "sinks": old}
+    cluster.accepted = replace(accepted, topology={**accepted.topology, "spec": spec})
+    cluster.edit(sinks=old, parallelism=4)
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+    assert cluster.accepted.topology["spec"]["parallelism"] == 4
+
+
 def test_nothing_is_moved_while_most_nodes_are_silent():
     """Their pods run, as far as anybody knows, and kubelets would kill those that were deleted."""
     cluster = settled()

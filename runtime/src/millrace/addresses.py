@@ -85,6 +85,17 @@ def place_of(address: str) -> str:
     return shown_address(address).replace(f":{HIDDEN}@", "")
 
 
+def has_password(text: str) -> bool:
+    """Whether a text is an address with a password in it."""
+    if _SCHEME.match(text) is None:
+        return False
+    try:
+        parts = urlsplit(text)
+        return bool(parts.password) or bool(dict(parse_qsl(parts.query)).get("password"))
+    except ValueError:
+        return False
+
+
 def local_path(place: str) -> str | None:
     """The path of a place that is one, or the URL of one; None where it is elsewhere."""
     scheme, separator, rest = place.partition("://")

@@ -9,7 +9,7 @@ import pytest
 from topology_texts import changed, model, problems_in
 
 from millrace.homes import pods as names
-from millrace.topology.checks.pods import on_cluster
+from millrace.topology.checks.pods import on_cluster, plain_passwords
 from millrace.topology.pods import (
     OWN_FOLDERS,
     Resources,
@@ -243,6 +243,38 @@ def test_snapshots_outlive_the_pod_that_takes_them(snapshots: Any, said: str | N
     found = on_cluster(model(changed(volumes=given, snapshots=snapshots)), "/data")
     assert [p.path for p in found] == (["spec.snapshots.to"] if said else [])
     assert all(said in p.message for p in found)
+
+
+def sinks(url: str, **options: Any) -> Any:
+    inputs = [{"from": "counts"}]
+    redis = {"url": url, "mode": "stream", "stream": "s"}
+    own = {"class": "words:Sink", "options": options}
+    return model(
+        changed(
+            sinks=[
+                {"name": "store", "inputs": inputs, "redis": redis},
+                {"name": "own", "inputs": inputs, "custom": own},
+            ]
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:pA5s@h:1", "rediss://me:pA5s@h:1/2", "redis://h:1?password=pA5s"]
+)
+def test_passwords_in_addresses_are_found_and_not_repeated(url: str):
+    found = plain_passwords(sinks(url, places=[{"at": "sql://me:pA5s@h/db"}]))
+    assert [p.path for p in found] == [
+        "spec.sinks[0].redis.url",
+        "spec.sinks[1].custom.options.places[0].at",
+    ]
+    assert all("pA5s" not in str(p) and "secretRef" in str(p) for p in found)
+
+
+def test_addresses_without_a_password_are_no_secret():
+    ref = {"secretRef": {"name": "store", "key": "url"}}
+    options = {"at": "sql://me@h/db", "note": "a:b@c", "whole": ref, "broken": "x://[:y@z"}
+    assert plain_passwords(sinks("redis://h:1", **options)) == []
 
 
 def test_nothing_is_restored_on_a_cluster():

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from millrace.homes.accepted import Accepted, accept
 from millrace.homes.pods import DATA_FOLDER
-from millrace.topology.checks.pods import moved_files, on_cluster
+from millrace.topology.checks.pods import moved_files, on_cluster, plain_passwords
 from millrace.topology.edits import Edit, classify
 from millrace.topology.kinds.base import Effect
 from millrace.topology.load import parse
@@ -84,7 +84,10 @@ def edited(resource: Resource, before: Accepted | None) -> Edited:
         wanted = parse(json.dumps(_document(resource)), import_code=False)
     except InvalidTopologyError as error:
         return _kept(EditKind.INVALID, before, was, _shown([str(p) for p in error.problems]))
-    astray = on_cluster(wanted, DATA_FOLDER)
+    # What an older release accepted can be edited still: another address would be another sink.
+    known = {problem.value for problem in plain_passwords(was)} if was is not None else set()
+    told = [problem for problem in plain_passwords(wanted) if problem.value not in known]
+    astray = [*on_cluster(wanted, DATA_FOLDER), *told]
     if astray:
         return _kept(EditKind.INVALID, before, was, _shown([str(problem) for problem in astray]))
     document = wanted.model_dump(by_alias=True, mode="json", exclude_none=True)

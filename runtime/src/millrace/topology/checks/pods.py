@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from millrace.addresses import local_path
+from millrace.addresses import has_password, local_path, shown_address
 from millrace.topology.checks.facts import Facts
 from millrace.topology.model import OnStateLoss, Processor, Sink, Source, StreamTopology
 from millrace.topology.pods import (
@@ -224,6 +224,34 @@ def _lost_snapshots(topology: StreamTopology, folder: str) -> Iterator[Problem]:
         astray = _astray(topology, True, at, folder)
         if astray is not None:
             yield Problem(path, snapshots.to, astray, remedy)
+
+
+def plain_passwords(topology: StreamTopology) -> list[Problem]:
+    """Passwords in addresses of sources and sinks. On a cluster whoever may read topologies reads
+    them, and that are more people than may read Secrets."""
+    message = "holds a password, for all who may read topologies to see"
+    remedy = "take it out, and name a key of a Secret instead: secretRef: {name: …, key: …}"
+    return [
+        Problem(format_path(path), shown_address(text), message, remedy)
+        for section, parts in _declared(topology)
+        for index, part in enumerate(parts)
+        for path, text in _texts(
+            part.settings.model_dump(by_alias=True, mode="json"),
+            ("spec", section, index, part.kind.name),
+        )
+        if has_password(text)
+    ]
+
+
+def _texts(document: object, path: FieldPath) -> Iterator[tuple[FieldPath, str]]:
+    if isinstance(document, str):
+        yield path, document
+    elif isinstance(document, Mapping):
+        for name, inner in document.items():
+            yield from _texts(inner, (*path, str(name)))
+    elif isinstance(document, list | tuple):
+        for index, inner in enumerate(document):
+            yield from _texts(inner, (*path, index))
 
 
 def _declared(topology: StreamTopology) -> tuple[tuple[str, Sequence[Source | Sink]], ...]:
