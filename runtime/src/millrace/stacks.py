@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import signal
+import sys
 
 SIGNAL = signal.SIGUSR1
 
@@ -13,4 +14,6 @@ def write_on_request() -> None:
 
     That needs neither the interpreter's lock nor memory, so it works in a process that hangs.
     """
-    faulthandler.register(SIGNAL, all_threads=True, chain=False)
+    # The process's own: whoever calls from another program may have put a text there instead.
+    if sys.__stderr__ is not None:
+        faulthandler.register(SIGNAL, file=sys.__stderr__, all_threads=True, chain=False)
