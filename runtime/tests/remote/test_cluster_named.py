@@ -62,9 +62,10 @@ def test_refusals_say_what_to_do(cluster: FakeCluster, here: Cluster) -> None:
     cluster.refused = {"/words": 401}
     with pytest.raises(ClusterError, match=r"\(401 .*\); it does not know you: log in again"):
         find(here, "words")
-    cluster.refused = {"streamtopologies": 404}
-    with pytest.raises(NotThereError, match="it knows no StreamTopology: apply the definitions"):
-        find(here, None)
+    cluster.refused = {"streamtopologies": 404, "/words": 404}
+    for name in (None, "words"):
+        with pytest.raises(NotThereError, match="knows no StreamTopology: apply the definitions"):
+            find(here, name)
     with pytest.raises(ClusterError, match=r"context away: .*is it there, and does kubectl reach"):
         find(connect("away", None), "words")
 

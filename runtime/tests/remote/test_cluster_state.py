@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -179,14 +180,20 @@ def test_a_server_of_ones_own_is_not_reached(words: FakeCluster) -> None:
 
 
 def test_a_campaign_knows_what_is_sealed_from_the_record(
-    words: FakeCluster, server: EmbeddedServer
+    words: FakeCluster,
+    server: EmbeddedServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    places = tmp_path_factory.mktemp("s")
+    monkeypatch.setattr(tempfile, "tempdir", str(places))
     sealing = Sealing(find(connect(None, None), "words"), SystemClock())
     assert sealing.seen.window == 0
     sealing.start()
     client, stamp = StateClient(server.address, UID), Stamp(1, 1)
     try:
         until(lambda: sealing.seen.window == 9)
+        assert len(list(places.iterdir())) == 1
         assert sealing.trouble == ""
         for window in (10, 11):
             tag = Tag(1, 1, 1, window)
@@ -197,6 +204,7 @@ def test_a_campaign_knows_what_is_sealed_from_the_record(
         sealing.close()
         client.close()
     assert sealing.seen.window == 11
+    assert list(places.iterdir()) == []
 
 
 def test_a_record_that_cannot_be_read_is_said(words: FakeCluster) -> None:

@@ -25,6 +25,9 @@ MEMBERS_S = 15.0
 
 ANSWER_S = 2.0
 
+CLOSE_S = 10.0
+"""How long an answer that is under way is waited for at the end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -44,14 +47,17 @@ class Sealing:
         self._topology = topology
         self._clock = clock
         self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sealing", daemon=True)
 
     def start(self) -> None:
         """Read until it is closed."""
-        threading.Thread(target=self._run, name="sealing", daemon=True).start()
+        self._thread.start()
 
     def close(self) -> None:
-        """Read no more; what is known stays."""
+        """Read no more, and leave nothing behind; what is known stays."""
         self._closed.set()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
         while not self._closed.is_set():

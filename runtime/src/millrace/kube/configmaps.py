@@ -86,10 +86,13 @@ class Api:
         return int(response.status), self._document(method, path, response)
 
     def _document(self, method: str, path: str, response: Any) -> dict[str, Any]:
+        text = b""
         try:
-            found = json.loads(response.read())
+            text = response.read()
+            found = json.loads(text)
         except (ValueError, urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._away(method, path, error) from error
+            refused = f"{response.status} {_message(text)}" if response.status >= 400 else error
+            raise self._away(method, path, refused) from error
         return cast("dict[str, Any]", found)
 
     def lines(

@@ -83,6 +83,9 @@ def speaking(context: str) -> Iterator[None]:
         yield
     except HomeAwayError as error:
         text = str(error).removesuffix("; it is tried again")
+        if "(404 " in text:
+            # In plain text: not an object of an API is missing, but the API.
+            raise NotThereError(f"{context}: {text}") from error
         if "(401 " in text:
             remedy = "it does not know you: log in again, as for kubectl"
         elif "(403 " in text:
