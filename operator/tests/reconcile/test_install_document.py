@@ -93,8 +93,9 @@ def test_the_commands_go_with_the_manifests():
         == f"redis://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
     )
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    (variable,) = container["env"]
-    assert variable["valueFrom"]["secretKeyRef"] == {"name": secret, "key": key}
+    for variable in container["env"]:
+        assert variable["valueFrom"]["secretKeyRef"] == {"name": secret, "key": key}
+    assert f"$({container['env'][0]['name']})" in container["command"]
     (asked,) = re.findall(r"valkey-cli hgetall (\S+)", commands)
     assert re.fullmatch(sink["key"].replace("{band}", "(low|middle|high)"), asked)
     assert "password" not in str(documents("store.yaml")).replace("'key': 'password'", "")
