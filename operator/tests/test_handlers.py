@@ -79,6 +79,14 @@ def test_what_changes_often_and_means_nothing_is_let_pass(heard: Heard, name: st
     assert heard.keys() == ([WORDS] if news else [])
 
 
+def test_what_was_heard_is_not_kept():
+    """kopf holds the very object for seconds."""
+    metadata = {"name": "m", "uid": "u", "labels": LABELS, "annotations": {"a": "b" * 1000}}
+    found = {"kind": "ConfigMap", "metadata": metadata, "data": {"a": "b" * 1000}}
+    handlers.forget(found)
+    assert found == {"kind": "ConfigMap", "metadata": {"name": "m", "uid": "u"}}
+
+
 def test_a_label_without_a_name_is_nobody_s(heard: Heard):
     labels = {"millrace.dev/topology": ""}
     heard.hints.child({"metadata": {"namespace": "jobs", "name": "any", "labels": labels}})
@@ -119,6 +127,8 @@ def test_kopf_s_known_traps_have_a_setting():
     assert watching.connect_timeout is not None
     assert watching.inactivity_timeout < 120
     assert made.networking.request_timeout is not None
+    assert watching.chunk_size is not None
+    assert watching.chunk_size <= 50
     assert not made.posting.enabled
     assert made.peering.standalone
     assert made.scanning.disabled

@@ -396,6 +396,33 @@ def test_it_catches_up_with_what_happened_while_it_was_dead(cluster: Cluster, tm
     assert cluster.topology()["status"]["driver"]["number"] == 2
 
 
+STRANGERS = 200
+MOST_BYTES = 250 << 20
+"""The chart gives the operator 512 MiB; without strangers it takes about 100."""
+
+
+def test_what_others_label_does_not_fill_its_memory(cluster: Cluster, tmp_path: Path):
+    """Whoever may make config maps in one namespace could end the operator of all of them."""
+    labels = {pods.TOPOLOGY_LABEL: "words", "app.kubernetes.io/managed-by": "millrace-operator"}
+    for number in range(STRANGERS):
+        metadata = {"name": f"large-{number}", "namespace": cluster.namespace, "labels": labels}
+        made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        assert cluster.objects.create({**made, "data": {"a": "x" * 1_000_000}})
+    cluster.create()
+    with running(cluster, tmp_path / "log") as operator:
+        operator.await_ready()
+        operator.await_look()
+        told = (Path("/proc") / str(operator.process.pid) / "status").read_text()
+        (peak_kib,) = re.findall(r"^VmHWM:\s+(\d+) kB$", told, re.MULTILINE)
+        # It stands beside what has its names, and says so.
+        reason = cluster.condition("Stalled")
+    for number in range(STRANGERS):
+        path = kinds.one("ConfigMap", cluster.namespace, f"large-{number}")
+        cluster.api.answer("DELETE", path)
+    assert int(peak_kib) << 10 < MOST_BYTES
+    assert reason == ("True", "NamesTaken")
+
+
 def test_one_stands_by_and_follows_at_once(cluster: Cluster, tmp_path: Path):
     with running(cluster, tmp_path / "one") as one:
         one.await_ready()

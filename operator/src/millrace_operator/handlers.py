@@ -19,6 +19,7 @@ from millrace.homes.pods import TOPOLOGY_LABEL
 from millrace_operator.api.resources import GROUP, TOPOLOGIES, VERSION
 from millrace_operator.control.workers import ALL, Queue
 from millrace_operator.kube import reading
+from millrace_operator.kube.objects import AT_ONCE
 from millrace_operator.kube.observing import Key
 from millrace_operator.reconcile.observe import PAUSED
 
@@ -41,6 +42,8 @@ def settings() -> kopf.OperatorSettings:
     made.watching.connect_timeout = 10.0
     made.watching.inactivity_timeout = SILENCE_S
     made.networking.request_timeout = 30.0
+    # Anybody may label objects of a megabyte each, as many as they like.
+    made.watching.chunk_size = AT_ONCE
     # Only what belongs to a topology.
     for kind in ("pods", "configmaps"):
         made.watching.label_selectors[("", "v1", kind)] = TOPOLOGY_LABEL
@@ -53,6 +56,9 @@ def settings() -> kopf.OperatorSettings:
     # None is ever set. Should kopf meet one of an older operator's, it is not taken for its own.
     made.persistence.finalizer = f"{GROUP}/none"
     return made
+
+
+_KEPT = {"name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp"}
 
 
 class Hints:
@@ -102,6 +108,15 @@ class Hints:
         return True
 
 
+def forget(found: dict[str, Any]) -> None:
+    """Drop what was heard but for whose it is: kopf holds each object for seconds afterwards, and
+    anybody may label objects of a megabyte each, as many as they like."""
+    for name in found.keys() - {"kind", "apiVersion", "metadata"}:
+        del found[name]
+    for name in found["metadata"].keys() - _KEPT:
+        del found["metadata"][name]
+
+
 def registry(hints: Hints) -> kopf.OperatorRegistry:
     """The handlers of kopf."""
     made = kopf.OperatorRegistry()
@@ -113,14 +128,17 @@ def registry(hints: Hints) -> kopf.OperatorRegistry:
     @kopf.on.event(GROUP, VERSION, TOPOLOGIES, registry=made)
     async def on_topology(event: Any, **_: Any) -> None:
         hints.topology(event["type"], event["object"])
+        forget(event["object"])
 
     @kopf.on.event("", "v1", "pods", labels={TOPOLOGY_LABEL: kopf.PRESENT}, registry=made)
     async def on_pod(event: Any, **_: Any) -> None:
         hints.child(event["object"])
+        forget(event["object"])
 
     @kopf.on.event("", "v1", "configmaps", labels={TOPOLOGY_LABEL: kopf.PRESENT}, registry=made)
     async def on_config_map(event: Any, **_: Any) -> None:
         hints.child(event["object"])
+        forget(event["object"])
 
     @kopf.on.event("", "v1", "nodes", registry=made)
     async def on_node(event: Any, **_: Any) -> None:

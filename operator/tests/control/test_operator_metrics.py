@@ -54,7 +54,7 @@ class Listed:
     names: list[str] = field(default_factory=list)
     away: bool = False
 
-    def list(self, kind: str, namespace: str | None) -> list[object]:
+    def heads(self, kind: str, namespace: str | None) -> list[object]:
         if self.away:
             raise HomeAwayError("no answer")
         return [{"metadata": {"namespace": "jobs", "name": name}} for name in self.names]

@@ -36,6 +36,7 @@ class MemoryApi:
         body: Any = None,
         *,
         kind: str = "",
+        accept: str = "",
         query: Mapping[str, str] | None = None,
     ) -> tuple[int, Json]:
         self.calls.append((method, path))
@@ -46,7 +47,8 @@ class MemoryApi:
             case "GET" if path in self.objects:
                 return 200, copy.deepcopy(self.objects[path])
             case "GET" if _is_collection(path):
-                return 200, self._list(path, query)
+                heads = "as=PartialObjectMetadataList;" in accept
+                return 200, self._list(path, query, {"metadata"} if heads else None)
             case "POST":
                 return self._create(path, body)
             case "PATCH" if "apply" in kind:
@@ -71,7 +73,7 @@ class MemoryApi:
         self.objects[path] = found
         return found
 
-    def _list(self, path: str, query: Mapping[str, str]) -> Json:
+    def _list(self, path: str, query: Mapping[str, str], only: set[str] | None) -> Json:
         spaced, _, plural = path.rpartition("/")
         wanted = dict(w.split("=") for w in query.get("labelSelector", "").split(",") if w)
         found = []
@@ -80,11 +82,14 @@ class MemoryApi:
             apart = folder.startswith(f"{spaced}/namespaces/") and folder.endswith(f"/{plural}")
             labels = one["metadata"].get("labels") or {}
             if (folder == path or apart) and wanted.items() <= labels.items():
-                found.append({k: v for k, v in copy.deepcopy(one).items() if k != "kind"})
+                shown = {k: v for k, v in one.items() if k != "kind" and k in (only or one)}
+                found.append(copy.deepcopy(shown))
         start = int(query.get("continue", "0"))
-        more = start + self.page
+        more = start + min(self.page, int(query.get("limit", self.page)))
         told = {"continue": str(more)} if more < len(found) else {}
-        return {"metadata": told, "items": found[start:more]}
+        # As real ones do: of heads there is a null where there are none.
+        items = found[start:more]
+        return {"metadata": told, "items": items or (None if only else [])}
 
     def _create(self, path: str, body: Json) -> tuple[int, Json]:
         name = body["metadata"]["name"]

@@ -15,7 +15,7 @@ from kubernetes.client import Configuration
 
 from millrace.homes.stores import HomeAwayError
 from millrace.kube.configmaps import Api
-from millrace_operator.kube.objects import Objects, RefusedError, StaleError
+from millrace_operator.kube.objects import AT_ONCE, Objects, RefusedError, StaleError
 
 MAP = {
     "apiVersion": "v1",
@@ -117,7 +117,7 @@ def test_a_list_is_asked_for_as_it_is_now_and_to_its_end(server: Scripted):
         ("ConfigMap", "b"),
     ]
     first, second = (asked[2] for asked in server.asked)
-    assert first == {"limit": ["500"], "labelSelector": ["a=b"]}
+    assert first == {"limit": [str(AT_ONCE)], "labelSelector": ["a=b"]}
     assert second == {**first, "continue": ["next"]}
 
 
@@ -173,7 +173,7 @@ def test_every_answer_is_heard_and_that_there_is_none(server: Scripted):
     page: dict[str, Any] = {"metadata": {"continue": "next"}, "items": []}
     last: dict[str, Any] = {"metadata": {}, "items": []}
     server.answers = [(200, json.dumps(one).encode()) for one in (page, page, last)]
-    objects.list("ConfigMap", "jobs")
+    assert list(objects.heads("ConfigMap", "jobs")) == []
     assert len(heard) == 3
     server.answers = [(503, b"{}")]
     with pytest.raises(HomeAwayError):

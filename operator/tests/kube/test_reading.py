@@ -7,14 +7,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from memory_world import KEY, World
+from memory_world import KEY, World, running
 
 from millrace import checked
 from millrace.errors import MillraceError, NewerFormatError
 from millrace.homes import codec
 from millrace.homes.documents import RunEvent, Status
 from millrace.homes.pods import Role
+from millrace_operator.builders.naming import FINGERPRINT
 from millrace_operator.kube import reading
+from millrace_operator.kube.objects import owner_uid
 from millrace_operator.reconcile.observe import PodPhase
 
 NOW = datetime(2026, 2, 1, 0, 1, tzinfo=UTC)
@@ -43,6 +45,29 @@ def test_a_pod_that_nobody_looked_at_yet():
 )
 def test_a_pod_that_is_none_of_ours(name: str, role: str):
     assert reading.pod_of(pod(name, role), NOW) is None
+
+
+def test_nothing_that_is_read_of_a_pod_is_left_out_of_what_is_kept_of_it():
+    full = pod(**running("c1"))
+    full["metadata"] |= {
+        "resourceVersion": "7",
+        "deletionTimestamp": "2026-02-01T00:00:00Z",
+        "annotations": {FINGERPRINT: "abc", "large": "x" * 1000},
+        "ownerReferences": [{"uid": "t1", "controller": True, "name": "words"}],
+    }
+    full["spec"] = {
+        "nodeName": "node-1",
+        "containers": [{"image": "runtime:1", "env": ["x" * 1000]}, {"image": "other"}],
+        "volumes": ["x" * 1000],
+    }
+    kept = reading.brief(full)
+    read = reading.pod_of(full, NOW, "r1")
+    assert read is not None
+    assert reading.pod_of(kept, NOW, "r1") == read
+    assert (read.image, read.fingerprint, read.node) == ("runtime:1", "abc", "node-1")
+    assert owner_uid(kept) == "t1"
+    assert kept["metadata"]["resourceVersion"] == "7"
+    assert "x" * 1000 not in json.dumps(kept)
 
 
 def test_an_executor_has_whatever_name_spark_gives_it():

@@ -6,7 +6,7 @@ is made of what is there then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -20,8 +20,11 @@ Answer = tuple[int, dict[str, Any]]
 
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
-_AT_ONCE = "500"
-"""Objects in one answer of a list."""
+AT_ONCE = 20
+"""Objects in one answer of a list. Anybody may put objects of a megabyte each where they are listed
+with those of a topology."""
+
+_HEADS = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 class RefusedError(MillraceError):
@@ -60,23 +63,33 @@ class Objects:
             return None
         return _taken(path, status, found)
 
-    def list(self, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
-        """All objects of a kind, as they are now, by labels."""
+    def list(self, kind: str, namespace: str | None, selector: str = "") -> Iterator[Object]:
+        """All objects of a kind, as they are now, by labels; no more than ``AT_ONCE`` of them are
+        held while they are looked through."""
+        return self._pages(kind, namespace, selector, {})
+
+    def heads(self, kind: str, namespace: str | None, selector: str = "") -> Iterator[Object]:
+        """The same with their metadata alone: what they hold is not even sent."""
+        return self._pages(kind, namespace, selector, {"accept": _HEADS})
+
+    def _pages(
+        self, kind: str, namespace: str | None, selector: str, how: Mapping[str, str]
+    ) -> Iterator[Object]:
         path = kinds.collection(kind, namespace)
-        query = {"limit": _AT_ONCE}
+        query = {"limit": str(AT_ONCE)}
         if selector:
             query["labelSelector"] = selector
-        items: list[Object] = []
         while True:
-            status, found = self._answer("GET", path, query=query)
+            status, found = self._answer("GET", path, query=query, **how)
             if status == HTTPStatus.GONE:
                 raise StaleError(f"{path}: changed faster than it could be read")
             page = _taken(path, status, found)
-            # Those in a list do not say what they are.
-            items += ({**item, "kind": kind} for item in page["items"])
             more = page["metadata"].get("continue")
+            # Those in a list do not say what they are; a list of heads without any has a null.
+            yield from ({**item, "kind": kind} for item in page["items"] or [])
+            del found, page
             if not more:
-                return items
+                return
             query = {**query, "continue": more}
 
     def create(self, manifest: Object) -> bool:

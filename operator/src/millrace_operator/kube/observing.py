@@ -1,16 +1,17 @@
 """Everything that a plan for one topology is made of, read live from the API server.
 
-The view is read last: a state server's pod is deleted on the ground of what stands there. What the
-driver told comes in the same answer as the view, as both were at one moment.
+The view is read last, behind what the driver told: a state server's pod is deleted on the ground of
+what stands there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from http import HTTPStatus
+from itertools import chain
 
 from millrace.homes import pods as names
 from millrace.homes.documents import RunEvent
@@ -21,9 +22,11 @@ from millrace_operator.builders.naming import MANAGED_BY, MANAGER
 from millrace_operator.kube import kinds, reading
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import Object, Objects, RefusedError, owner_uid
-from millrace_operator.reconcile.observe import Observed, Pod, most_silent
+from millrace_operator.reconcile.observe import Child, Observed, Pod, most_silent
 
 log = logging.getLogger(__name__)
+
+_MAP = "ConfigMap"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -69,29 +72,28 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
         return None
     resource = reading.resource_of(found)
     selector = f"{TOPOLOGY_LABEL}={key.name}"
-    labelled = objects.list("Pod", key.namespace, selector)
-    pods = _pods(labelled, resource.uid)
+    strangers: list[str] = []
+    pods = _pods(objects.list("Pod", key.namespace, selector), resource.uid, strangers)
     nodes = _nodes(objects, pods)
     alarm = _most_silent(objects, nodes)
     run_ids = incarnations.of(resource.uid, _servers(pods, nodes))
-    found_children = _children(objects, key, selector)
-    children = [child for child in found_children if owner_uid(child) == resource.uid]
-    maps = {child["metadata"]["name"]: child for child in children if child["kind"] == "ConfigMap"}
-    journal = maps.get(names.journal_map(key.name))
+    children = _children(objects, key, selector, resource.uid, strangers)
+    maps = _maps(objects, key, resource.uid, {name for kind, name in children if kind == _MAP})
+    journal = maps[names.journal_map(key.name)]
     told = reading.status_of(journal)
     observed = Observed(
         resource,
         tuple(_read(pods, turn.now, run_ids)),
         nodes,
-        tuple(reading.child_of(child) for child in children),
-        reading.accepted_of(maps.get(f"{key.name}-{ACCEPTED}")),
-        reading.view_of(maps.get(names.view_map(key.name))),
-        reading.proposal_of(maps.get(names.inbox_map(key.name))),
+        tuple(children.values()),
+        reading.accepted_of(maps[f"{key.name}-{ACCEPTED}"]),
+        reading.view_of(maps[names.view_map(key.name)]),
+        reading.proposal_of(maps[names.inbox_map(key.name)]),
         window=None if told is None else told.sealed,
         refusals=turn.refusals,
         resync=turn.resync,
         told=told,
-        strangers=_strangers([*labelled, *found_children], resource.uid),
+        strangers=tuple(strangers),
         most_silent=alarm,
     )
     versions = {pod["metadata"]["uid"]: pod["metadata"]["resourceVersion"] for pod in pods}
@@ -101,16 +103,23 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
 
 def topologies(objects: Objects, namespaces: Sequence[str]) -> list[Key]:
     """All topologies of some namespaces, or of all where none is named. Raises as ``Objects``."""
-    found = [one for space in namespaces or (None,) for one in objects.list(KIND, space)]
+    found = (one for space in namespaces or (None,) for one in objects.heads(KIND, space))
     return [Key(one["metadata"]["namespace"], one["metadata"]["name"]) for one in found]
 
 
-def _pods(found: Sequence[Object], uid: str) -> list[Object]:
+def _pods(found: Iterable[Object], uid: str, strangers: list[str]) -> list[Object]:
     """Those of this very topology: executors belong to its drivers, the others to itself. What an
     earlier one of the same name left behind is about to be collected."""
-    own = [pod for pod in found if owner_uid(pod) == uid]
+    own, executors = [], []
+    for pod in found:
+        if owner_uid(pod) == uid:
+            own.append(reading.brief(pod))
+        elif _role(pod) == Role.EXECUTOR:
+            executors.append(reading.brief(pod))
+        else:
+            _note(pod, strangers)
     drivers = {pod["metadata"]["uid"] for pod in own if _role(pod) == Role.DRIVER}
-    return [*own, *(pod for pod in found if _role(pod) == Role.EXECUTOR and _of(pod) & drivers)]
+    return [*own, *(pod for pod in executors if _of(pod) & drivers)]
 
 
 def _role(found: Object) -> str | None:
@@ -146,12 +155,13 @@ def _most_silent(objects: Objects, nodes: Mapping[str, bool] | None) -> bool:
         return False
     try:
         found = objects.list("Node", None)
+        answers = {one["metadata"]["name"]: reading.node_answers(one) for one in found}
     except RefusedError as error:
         if error.status != HTTPStatus.FORBIDDEN:
             raise
         log.warning("nodes cannot be counted: %s", error)
         return False
-    return most_silent({n["metadata"]["name"]: reading.node_answers(n) for n in found})
+    return most_silent(answers)
 
 
 def _servers(pods: Sequence[Object], nodes: Mapping[str, bool] | None) -> list[Object]:
@@ -161,21 +171,39 @@ def _servers(pods: Sequence[Object], nodes: Mapping[str, bool] | None) -> list[O
     return [pod for pod in servers if nodes.get(pod.get("spec", {}).get("nodeName", ""), False)]
 
 
-def _strangers(found: Sequence[Object], uid: str) -> tuple[str, ...]:
+def _note(found: Object, strangers: list[str]) -> None:
     """What an operator made for another resource of this name; executors have names of their own.
     What has such a name and was made by nobody of ours is found out when it is in the way."""
-    others = (one for one in found if owner_uid(one) != uid and _role(one) != Role.EXECUTOR)
-    made = (one for one in others if one["kind"] == "Secret" or _label(one, MANAGED_BY) == MANAGER)
-    return tuple(f"{one['kind']} {one['metadata']['name']}" for one in made)
+    made = found["kind"] == "Secret" or _label(found, MANAGED_BY) == MANAGER
+    if made and _role(found) != Role.EXECUTOR:
+        strangers.append(f"{found['kind']} {found['metadata']['name']}")
 
 
-def _children(objects: Objects, key: Key, selector: str) -> list[Object]:
-    """What may be children, but for pods; of the secret only that it is there."""
-    path = kinds.one("Secret", key.namespace, names.secret(key.name))
-    secret = objects.get(path)
-    found: list[Object] = [] if secret is None else [{**secret, "kind": "Secret", "data": {}}]
-    for kind in kinds.LISTED:
-        found += objects.list(kind, key.namespace, selector)
+def _children(
+    objects: Objects, key: Key, selector: str, uid: str, strangers: list[str]
+) -> dict[tuple[str, str], Child]:
+    """Children by kind and name, but for pods; of the secret only that it is there."""
+    secret = objects.get(kinds.one("Secret", key.namespace, names.secret(key.name)))
+    first: list[Object] = [] if secret is None else [{**secret, "kind": "Secret"}]
+    listed = (one for kind in kinds.LISTED for one in objects.heads(kind, key.namespace, selector))
+    found = {}
+    for one in chain(first, listed):
+        if owner_uid(one) == uid:
+            found[one["kind"], one["metadata"]["name"]] = reading.child_of(one)
+        else:
+            _note(one, strangers)
+    return found
+
+
+def _maps(objects: Objects, key: Key, uid: str, there: Container[str]) -> dict[str, Object | None]:
+    """Config maps that are read, by name, the view behind the journal; None for one that is not
+    there. Others with the topology's label may be anybody's, and as many and as large as they
+    like."""
+    wanted = (f"{key.name}-{ACCEPTED}", names.inbox_map(key.name))
+    found: dict[str, Object | None] = {}
+    for name in (*wanted, names.journal_map(key.name), names.view_map(key.name)):
+        one = objects.get(kinds.one(_MAP, key.namespace, name)) if name in there else None
+        found[name] = one if one is not None and owner_uid(one) == uid else None
     return found
 
 

@@ -73,6 +73,28 @@ def _status(document: Object) -> tuple[TopologyStatus, str]:
     return TopologyStatus(), text
 
 
+def brief(found: Object) -> Object:
+    """What of a pod is read here, by whomever it was made: the rest may be large."""
+    metadata, labels = found["metadata"], found["metadata"].get("labels") or {}
+    annotations = metadata.get("annotations") or {}
+    kept = ("name", "uid", "resourceVersion", "deletionTimestamp")
+    owners, spec = metadata.get("ownerReferences") or [], found.get("spec", {})
+    return {
+        "kind": "Pod",
+        "metadata": {
+            **{name: metadata[name] for name in kept if name in metadata},
+            "ownerReferences": [{n: o[n] for n in ("uid", "controller") if n in o} for o in owners],
+            "labels": {n: labels[n] for n in (names.ROLE_LABEL,) if n in labels},
+            "annotations": {n: annotations[n] for n in (FINGERPRINT,) if n in annotations},
+        },
+        "spec": {
+            **{n: spec[n] for n in ("nodeName",) if n in spec},
+            "containers": [{"image": c.get("image", "")} for c in spec.get("containers", [])[:1]],
+        },
+        "status": found.get("status", {}),
+    }
+
+
 def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | None:
     """A pod of a topology; None for one whose labels or name say that it is none of ours."""
     metadata, spec, status = found["metadata"], found.get("spec", {}), found.get("status", {})

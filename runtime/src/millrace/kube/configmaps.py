@@ -76,11 +76,13 @@ class Api:
         body: object = None,
         *,
         kind: str = _JSON,
+        accept: str = _JSON,
         query: Mapping[str, str] | None = None,
     ) -> tuple[int, dict[str, Any]]:
-        """Status and JSON object of an answer, also of one that refuses. Raises ``HomeAwayError``
-        where none comes, or one that says no more than that it is to be tried again."""
-        response = self._sent(method, path, body, kind, query, self._answer_s)
+        """Status and JSON object of an answer, also of one that refuses; ``accept`` names a form of
+        it. Raises ``HomeAwayError`` where none comes, or one that says no more than that it is to
+        be tried again."""
+        response = self._sent(method, path, body, kind, query, self._answer_s, accept)
         if response.status >= 500 or response.status in _PASSING:
             raise self._away(method, path, f"{response.status} {_message(response.read())}")
         return int(response.status), self._document(method, path, response)
@@ -153,9 +155,10 @@ class Api:
         kind: str,
         query: Mapping[str, str] | None,
         timeout: float | tuple[float, float],
+        accept: str = _JSON,
     ) -> Any:
         client = self._client
-        headers = {"Accept": _JSON, "Content-Type": kind}
+        headers = {"Accept": accept, "Content-Type": kind}
         try:
             _, url, headers, sent, _ = client.param_serialize(
                 method,
