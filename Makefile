@@ -88,8 +88,9 @@ e2e-cluster: $(STAMP) ## The tests of the cluster itself, which bring one up and
 	@$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
 .PHONY: e2e-smoke
-e2e-smoke: $(STAMP) ## Word count in pods on two nodes, one of each kind deleted; cluster and images are made
-	@$(BIN)/python -m pytest -x $(CLUSTER_TESTS)/test_pods_on_nodes.py -k forced $(ARGS)
+e2e-smoke: $(STAMP) ## The chart, then a topology by the operator on two nodes, one pod of each kind deleted
+	@$(BIN)/python -m pytest -x $(CLUSTER_TESTS)/test_chart_on_nodes.py \
+		$(CLUSTER_TESTS)/test_operator_on_nodes.py -k "installed or from_apply" $(ARGS)
 
 ##@ Maintain it
 
