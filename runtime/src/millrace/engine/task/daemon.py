@@ -50,42 +50,66 @@ def _prepare() -> None:
 
 def _watch_children() -> None:
     """Give each worker a page for its notes, and reap it, where Spark's daemon would ignore
-    SIGCHLD."""
+    SIGCHLD.
+
+    To tell of an end is to fork, and a fork takes locks that are held through another one: a signal
+    that comes within a fork, or while ends are told, is heard behind it.
+    """
     daemon_pid = os.getpid()
     install, fork = signal.signal, os.fork
     pages: dict[int, Page] = {}
+    busy = due = False
 
     def forked() -> int:
-        page = _page()
-        pid = fork()
-        if pid == 0:
-            os.fork = fork
-            for other in pages.values():
-                other.close()
-            pages.clear()
-            blackbox.mine = page
-        elif page is not None:
-            pages[pid] = page
+        nonlocal busy
+        busy, page = True, _page()
+        try:
+            pid = fork()
+            if pid == 0:
+                os.fork = fork
+                for other in pages.values():
+                    other.close()
+                pages.clear()
+                blackbox.mine = page
+            elif page is not None:
+                pages[pid] = page
+        finally:
+            busy = False
+            reap_all()
         return pid
 
-    def reap(_number: int, _frame: FrameType | None) -> None:
-        while os.getpid() == daemon_pid:
+    def heard(_number: int, _frame: FrameType | None) -> None:
+        nonlocal due
+        due = True
+        reap_all()
+
+    def reap_all() -> None:
+        nonlocal busy, due
+        while due and not busy and os.getpid() == daemon_pid:
+            busy, due = True, False
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            page = pages.pop(pid, None)
-            if page is not None:
-                told = deaths.within_a_task(pid, status, page)
-                page.close()
-                if told is not None:
-                    _send(fork, *told)
+                while reaped():
+                    pass
+            finally:
+                busy = False
+
+    def reaped() -> bool:
+        """Whether a child had ended that was not heard of yet."""
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        page = pages.pop(pid, None)
+        if page is not None:
+            told = deaths.within_a_task(pid, status, page)
+            page.close()
+            if told is not None:
+                _send(fork, *told)
+        return pid != 0
 
     def guarded(number: int, handler: Any) -> Any:
         if number == signal.SIGCHLD and handler == signal.SIG_IGN and os.getpid() == daemon_pid:
-            handler = reap
+            handler = heard
         return install(number, handler)
 
     os.fork = forked
