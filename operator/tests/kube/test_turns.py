@@ -536,3 +536,32 @@ def test_of_a_driver_that_is_refused_the_refusal_is_told_until_one_is_created(wo
     operator.turn(KEY)
     assert world.condition("Ready") == ("True", "AllReady")
     assert "DriverGone" in world.reasons()
+
+
+def test_only_pods_that_are_called_as_state_servers_are_asked_who_they_are(world: World):
+    """Each that does not answer takes time, and whoever may make pods gives them any labels."""
+    world.settle()
+    found = world.pod("words-state-0")
+    for name in ("mine", "words-state-x", "words-state-00", "words-state-64", "other-state-0"):
+        metadata = {**found["metadata"], "name": name, "uid": f"u-{name}"}
+        world.api.put(f"{CORE}/pods/{name}", {**found, "metadata": metadata})
+    world.asked.clear()
+    seen = observe(
+        Objects(world.api),  # type: ignore[arg-type]
+        Incarnations(world.ask),
+        Key("jobs", "words"),
+        Turn(datetime.now(UTC)),
+    )
+    assert seen is not None
+    assert sorted(world.asked) == ["words-state-0", "words-state-1", "words-state-2"]
+
+
+def test_an_event_of_no_time_is_told_as_of_now(world: World):
+    """What the driver's code may write stops no turn."""
+    world.settle()
+    journal = world.api.objects[f"{CORE}/configmaps/words-journal"]
+    told = RunEvent(1e300, "DriverRecovered", "execution 1 goes on")
+    journal["data"]["events"] = f"e1 {codec.encode_line(told)}"
+    world.api.put(f"{CORE}/configmaps/words-journal", journal)
+    world.settle()
+    assert "DriverRecovered" in world.reasons()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
@@ -80,9 +81,20 @@ def open_client(
         socket_timeout=answer_s,
         retry=Retry(NoBackoff(), 0),
         protocol=2,
-        client_name=name,
+        redis_connect_func=None if name is None else _named(name),
         **options,
     )
+
+
+def _named(name: str) -> Callable[[redis.Connection], None]:
+    def connected(connection: redis.Connection) -> None:
+        connection.on_connect()
+        connection.send_command("CLIENT", "SETNAME", name)
+        # A server may refuse that to this user, who is served without a name then.
+        with suppress(redis.ResponseError):
+            connection.read_response()
+
+    return connected
 
 
 def memory_of(client: redis.Redis) -> MemoryUse:

@@ -18,6 +18,8 @@ from millrace.protocol.types import AttemptId, CloseMarker, Intent, Phase, Verdi
 from millrace.ring import assign
 from millrace.state.client import connect
 from millrace.state.embedded import EmbeddedServer
+from millrace.tracking import log as tracking_log
+from millrace.tracking.control import AckControl
 from millrace.tracking.log import AckLog, AckLogFullError, decode_control, reader_name
 from millrace.tracking.process import connect as connect_acker
 from millrace_e2e.waiting import until
@@ -221,6 +223,47 @@ def test_while_it_is_not_known_who_is_there_nobody_counts_as_gone(server, verdic
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
     assert "no answer yet from acker-0, acker-1; " in told.get(timeout=ANSWER_S).text
     assert set(owners_told(redis)[-1]) == {"acker-0", "acker-1"}
+
+
+def test_an_acker_that_asks_for_nothing_is_not_there(server, monkeypatch):
+    """So it is when its host is gone, and nobody ends its connection."""
+    monkeypatch.setattr(tracking_log, "ATTENDING_S", 1)
+    there, log = attend(server, "acker-0"), AckLog(connect(server.address, UID).redis, UID)
+    until(lambda: log.attending() == frozenset(), "nobody reads", ANSWER_S)
+    there.ping()
+    assert log.attending() == {"acker-0"}
+
+
+def test_an_acker_that_may_have_no_name_is_served_without_one(server):
+    redis = connect(server.address, UID).redis
+    redis.execute_command("ACL", "SETUSER", "default", "-client|setname")
+    assert attend(server, "acker-0").ping()
+    assert AckLog(redis, UID).attending() == frozenset()
+
+
+def test_of_two_threads_that_place_slices_the_last_word_counts(server, verdicts, monkeypatch):
+    asking, _, _ = verdicts
+    asking.open(ATTEMPT, 10)
+    told, within, go_on = AckControl.set_ackers, threading.Event(), threading.Event()
+
+    def slow(control, names):
+        if names == ("acker-1",):
+            within.set()
+            assert go_on.wait(ANSWER_S)
+        told(control, names)
+
+    monkeypatch.setattr(AckControl, "set_ackers", slow)
+    threads = [
+        threading.Thread(target=asking.members, args=((name,),)) for name in ("acker-1", "acker-2")
+    ]
+    threads[0].start()
+    assert within.wait(ANSWER_S)
+    threads[1].start()
+    threads[1].join(0.2)
+    go_on.set()
+    for thread in threads:
+        thread.join(ANSWER_S)
+    assert set(owners_told(connect(server.address, UID).redis)[-1]) == {"acker-2"}
 
 
 def test_ackers_that_do_not_answer_are_named(server):

@@ -45,7 +45,10 @@ def announce(objects: Objects, of: Resource, what: Announce, now: datetime) -> N
 def relay(objects: Objects, of: Resource, name: str, told: RunEvent, now: datetime) -> None:
     """Say once what a driver told under that name. Raises ``HomeAwayError``."""
     made = event(of, Announce(told.kind, told.text or told.kind, told.warning), now)
-    moment = rfc3339(datetime.fromtimestamp(int(told.time), UTC))
+    try:
+        moment = rfc3339(datetime.fromtimestamp(int(told.time), UTC))
+    except (ValueError, OverflowError, OSError):
+        moment = rfc3339(now.replace(microsecond=0))  # no clock says what stands there
     made["metadata"]["name"] = f"{of.name}.{name}"
     try:
         objects.create({**made, "firstTimestamp": moment, "lastTimestamp": moment})

@@ -62,7 +62,7 @@ def said(name: str, text: bytes) -> str | None:
         found = json.loads(text)
         run_id = found["runId"]
         same = found["name"] == name
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return run_id if same and isinstance(run_id, str) and run_id else None
 

@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 _MAP = "ConfigMap"
 
 
+MOST_SERVERS = 64
+"""As many as a topology may ask for. Each pod that is asked who it is may take two seconds."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
     """Which topology is spoken of."""
@@ -76,7 +80,7 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
     pods = _pods(objects.list("Pod", key.namespace, selector), resource.uid, strangers)
     nodes = _nodes(objects, pods)
     alarm = _most_silent(objects, nodes)
-    run_ids = incarnations.of(resource.uid, _servers(pods, nodes))
+    run_ids = incarnations.of(resource.uid, _servers(key, pods, nodes))
     children = _children(objects, key, selector, resource.uid, strangers)
     maps = _maps(objects, key, resource.uid, {name for kind, name in children if kind == _MAP})
     journal = maps[names.journal_map(key.name)]
@@ -164,11 +168,17 @@ def _most_silent(objects: Objects, nodes: Mapping[str, bool] | None) -> bool:
     return most_silent(answers)
 
 
-def _servers(pods: Sequence[Object], nodes: Mapping[str, bool] | None) -> list[Object]:
-    servers = [pod for pod in pods if _role(pod) == Role.STATE_SERVER]
-    if nodes is None:
-        return servers
-    return [pod for pod in servers if nodes.get(pod.get("spec", {}).get("nodeName", ""), False)]
+def _servers(key: Key, pods: Sequence[Object], nodes: Mapping[str, bool] | None) -> list[Object]:
+    """State servers that can be asked, by their numbers. A pod of another name is none of them."""
+    numbered = {names.pod_name(key.name, Role.STATE_SERVER, n): n for n in range(MOST_SERVERS)}
+    servers = [
+        pod
+        for pod in pods
+        if _role(pod) == Role.STATE_SERVER
+        and pod["metadata"]["name"] in numbered
+        and (nodes is None or nodes.get(pod.get("spec", {}).get("nodeName", ""), False))
+    ]
+    return sorted(servers, key=lambda pod: numbered[pod["metadata"]["name"]])
 
 
 def _note(found: Object, strangers: list[str]) -> None:

@@ -76,6 +76,11 @@ return redis.call('XADD', KEYS[1], 'NOMKSTREAM', '*', unpack(ARGV))
 Entry = tuple[str, Mapping[bytes, bytes]]
 
 
+ATTENDING_S = 10
+"""An acker asks the log again after a second at most, so that one which has not asked for so many
+seconds does not read it; what it judges meanwhile takes far less."""
+
+
 def reader_name(uid: str, acker: str) -> str:
     """What an acker's connections to the log's server are called."""
     return f"millrace-acker:{uid}:{acker}"
@@ -227,9 +232,10 @@ class AckLog:
     # -- ackers
 
     def attending(self) -> frozenset[str] | None:
-        """Names of the ackers that are connected to the server; None where it does not say that.
+        """Names of the ackers that read from the server; None where it does not say that.
 
-        One whose process has ended is not connected any more, unless its host went as well.
+        The connection of one whose process has ended is gone; that of one whose host went as well,
+        or that hangs, asks for nothing any more.
         """
         with self._server("look into"):
             try:
@@ -237,7 +243,9 @@ class AckLog:
             except redis.exceptions.NoPermissionError:
                 return None
         ours = reader_name(self._uid, "")
-        names = (str(one.get("name", "")) for one in listed)
+        names = (
+            str(one.get("name", "")) for one in listed if int(one.get("idle", 0)) < ATTENDING_S
+        )
         return frozenset(name.removeprefix(ours) for name in names if name.startswith(ours))
 
     def read(

@@ -59,6 +59,7 @@ class Verdicts:
         self._asked: AttemptId | None = None
         self._stopped = threading.Event()
         self._lock = threading.Lock()
+        self._placing = threading.Lock()
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="verdict")
 
     def stop(self) -> None:
@@ -78,10 +79,12 @@ class Verdicts:
 
     def _place(self, control: AckControl) -> None:
         """Give slices to the ackers that are alive, if that was not done yet."""
-        ackers = self._present()
-        if ackers and self._placed != ackers:
-            control.set_ackers(ackers)
-            self._placed = ackers
+        # Two threads do this: what is told last must be what counts as told.
+        with self._placing:
+            ackers = self._present()
+            if ackers and self._placed != ackers and control is self._control:
+                control.set_ackers(ackers)
+                self._placed = ackers
 
     def _present(self) -> tuple[str, ...]:
         """Those that the driver was told of, without those that are seen to be gone."""
