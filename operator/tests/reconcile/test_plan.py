@@ -601,6 +601,17 @@ def drivers(cluster: Cluster) -> list[str]:
     return [name for name in cluster.pods if "driver" in name]
 
 
+def test_behind_a_driver_whose_end_nobody_saw_no_server_goes_until_another_has_the_view():
+    """Somebody deleted its pod by force: what ran in it may still act."""
+    cluster = flapping()
+    cluster.pods.pop("words-driver-1")
+    assert "delete words-state-2" not in done(cluster)
+    cluster.change("words-driver-2", phase=PodPhase.FAILED, exit_code=1)
+    assert "delete words-state-2" not in done(cluster)
+    cluster.settle()
+    assert "words-state-2" not in cluster.pods
+
+
 def test_behind_a_driver_deleted_on_a_lost_node_no_server_goes_until_another_has_the_view():
     """Its pod is gone, it is not: a quota holds up the next one, and it may still act."""
     cluster = flapping()

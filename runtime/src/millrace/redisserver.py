@@ -86,8 +86,8 @@ def open_client(
     )
 
 
-def _named(name: str) -> Callable[[redis.Connection], None]:
-    def connected(connection: redis.Connection) -> None:
+def _named(name: str) -> Callable[[Any], None]:
+    def connected(connection: Any) -> None:
         connection.on_connect()
         connection.send_command("CLIENT", "SETNAME", name)
         # A server may refuse that to this user, who is served without a name then.

@@ -107,7 +107,13 @@ def _no_driver_lives(observed: Observed, view: View) -> bool:
     unfenced = status.unfenced if status is not None else None
     if unfenced is not None and view.execution <= unfenced:
         return False
-    return all(driver.ended for driver in observed.of(Role.DRIVER))
+    drivers = observed.of(Role.DRIVER)
+    if drivers or status is None or status.number == 0:
+        return all(driver.ended for driver in drivers)
+    # Whoever deleted the last one's pod by force may have left its process behind.
+    last = pod_name(observed.resource.name, Role.DRIVER, status.number)
+    seen_to_end = (status.ended_pod == last, status.drained, status.gave_up)
+    return any(seen_to_end) or last in observed.refusals
 
 
 def proposal(observed: Observed, count: Sizes) -> Proposal | None:

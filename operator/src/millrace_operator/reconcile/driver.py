@@ -116,9 +116,13 @@ def _unfenced(
     forced = any(isinstance(action, DeletePod) and action.force for action in actions)
     if status is None or not forced:
         return status
+    return status.model_copy(update={"unfenced": _highest_execution(observed)})
+
+
+def _highest_execution(observed: Observed) -> int:
+    """That a driver may have whose end nobody saw."""
     # Without a view it may be about to write the first one.
-    execution = observed.view.execution if observed.view is not None else 1
-    return status.model_copy(update={"unfenced": execution})
+    return observed.view.execution if observed.view is not None else 1
 
 
 def _plan_current(
@@ -174,6 +178,8 @@ def _after_absence(
         retry_at = rfc3339(now + timedelta(seconds=delay_s))
         judged = {"failed_pod": name, "fruitless": fruitless + 1, "retry_at": retry_at}
         status = status.model_copy(update=judged)
+        if name not in observed.refusals:
+            status = status.model_copy(update={"unfenced": _highest_execution(observed)})
     left_s = _left_s(status, now)
     if left_s > 0:
         return DriverPlan(status, wait_s=left_s)
