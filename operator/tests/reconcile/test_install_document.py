@@ -208,3 +208,14 @@ def test_a_node_with_the_only_copy_is_not_drained(copies: int, may_go: bool):
     work = state_server_pod(OWNER, SETTINGS, topology, 0)["spec"]["volumes"]
     assert {"name": "work", "emptyDir": {}} in work
     assert "`kubectl drain`" in gap("spec.stateServers.copies: 1")
+
+
+def test_the_readme_has_the_commands_of_this_document():
+    readme = (ROOT / "README.md").read_text()
+    found = re.search(r"^## On a cluster\n.*?^```sh\n(.*?)^```", readme, re.M | re.S)
+    assert found is not None
+    commands = [line.partition("   #")[0] for line in found[1].splitlines() if line]
+    look = {"kubectl -n bands get topo,pods", "kubectl delete namespace bands"}
+    kill = {"kubectl -n bands delete pod -l app.kubernetes.io/component=driver"}
+    assert look | kill <= set(commands)
+    assert {one for one in commands if one not in TEXT} - look <= kill
