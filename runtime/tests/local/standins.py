@@ -73,9 +73,10 @@ class Run:
         return {row["name"]: row for row in rows}
 
     def up(self) -> None:
-        """Wait until all processes run."""
+        """Wait until all processes run, and the supervisor's list says so."""
         until(self.complete, "the driver's tree")
         until(lambda: self.tree("acker"), "the acker")
+        until(lambda: {"driver", "acker-0"} <= self.processes().keys(), "their rows in the list")
 
     def family(self) -> list[psutil.Process]:
         """Every process below the supervisor."""
