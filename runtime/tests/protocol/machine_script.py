@@ -155,7 +155,11 @@ class Script:
     # -- events
 
     def _on_propose(self, words: list[str]) -> e.Event:
-        return e.MembersSeen(tuple(member(word) for word in words))
+        split = words.index("leaving") if "leaving" in words else len(words)
+        members, leaving = words[:split], words[split + 1 :]
+        return e.MembersSeen(
+            tuple(member(word) for word in members), 0, tuple(member(word) for word in leaving)
+        )
 
     def _on_view(self, words: list[str]) -> e.Event:
         if words == ["none"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from machine_script import Script, describe
+from machine_script import Script, describe, member, stamp
 
 from millrace.protocol import events as e
 from millrace.protocol.driver import Driver
@@ -42,12 +42,16 @@ WINDOW = """
 
 
 def script() -> Script:
-    """A run whose servers learn before they join."""
+    """A run whose servers learn before others join or leave."""
+    return unopened().play(OPENED)
+
+
+def unopened() -> Script:
     found = Script()
     before = found.machine
     settings = replace(before.settings, learners=True)
     found.machine = Driver(settings, before.membership.owners, lambda piece, index: index)
-    return found.play(OPENED)
+    return found
 
 
 def test_windows_go_on_while_a_server_learns() -> None:
@@ -67,6 +71,9 @@ def test_windows_go_on_while_a_server_learns() -> None:
     found.play(WINDOW)
     found.tell("ack a1", "ack b1")
     assert found.machine.windows.attempt is not None
+    # It makes nothing anew that is being learned.
+    [run] = [action for action in found.actions if isinstance(action, e.Run)]
+    assert run.plan.learning
     found.play("copied")
     assert found.machine.membership.standing.value == "recovered", "not within a window"
 
@@ -194,8 +201,133 @@ def test_an_answer_that_was_for_others_teaches_nobody() -> None:
     found.play("copied\n-> CasView 5 e2 moving x2 a1 b1 to a1 b1 c1 d1")
 
 
-def test_nothing_is_learned_for_servers_that_only_leave() -> None:
+def test_nothing_is_learned_where_a_server_is_gone() -> None:
     script().play("propose a1\n-> CasView 5 e2 moving x2 a1 b1 to a1")
+
+
+LESSON = """
+    propose a1 leaving b1
+    -> CopyObjects 1.2.1.1 from a1 b1
+    """
+
+
+def test_windows_go_on_while_others_learn_what_one_leaves() -> None:
+    found = script().play(LESSON)
+    copy = found.actions[-1]
+    assert isinstance(copy, e.CopyObjects)
+    assert copy.learning
+    assert [m.name for m in copy.view.target] == ["a"]
+    assert copy.view.owners == (("a",), ("a",))
+    # The one that leaves is a member like the other until then: it takes records and windows.
+    found.play(WINDOW)
+    found.tell("ack a1", "ack b1")
+    assert found.machine.windows.attempt is not None
+    found.play("copied")
+    assert found.machine.membership.standing.value == "recovered", "not within a window"
+
+
+def test_the_view_moves_between_windows_and_copies_what_was_written_since() -> None:
+    script().play(LESSON).play(
+        """
+        copied
+        -> CasView 5 e2 moving x2 a1 b1 to a1
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        stamped a1 R
+        stamped b1 R
+        -> CopyObjects 1.1.1.5 from a1 b1
+        """
+    )
+
+
+def test_nobody_leaves_while_another_has_no_room_for_what_it_holds() -> None:
+    found = script().play(LESSON)
+    found.play("nospace a is full\n-> Notify StateServerFull")
+    found.play(WINDOW)
+    found.tell("ack a1", "ack b1")
+    assert found.machine.windows.attempt is not None
+    before = sum(isinstance(action, e.CopyObjects) for action in found.actions)
+    found.tell("wait 1", "tick")
+    assert sum(isinstance(action, e.CopyObjects) for action in found.actions) == before + 1
+    found.play("copied\n-> Notify StateServerBack")
+    assert found.machine.membership.prepared()
+
+
+def test_one_that_dies_on_its_leave_is_gone_at_once() -> None:
+    script().play(LESSON).play("propose a1\n-> CasView 5 e2 moving x2 a1 b1 to a1")
+
+
+def test_one_that_falls_silent_on_its_leave_is_not_waited_for() -> None:
+    found = script().play(LESSON)
+    found.play(WINDOW)
+    found.tell("ack a1", "ack b1")
+    for _ in range(PATIENCE + 1):
+        found.tell("wait 1", "tick", "stamped a1 R")
+    assert any(str(describe(a)).startswith("CasView 5 e2 moving") for a in found.actions)
+
+
+def test_others_that_come_while_one_leaves_begin_the_lesson_anew() -> None:
+    found = (
+        script()
+        .play(LESSON)
+        .play(
+            """
+        propose a1 c1 leaving b1
+        -> SendStamp c1 e1x2
+        stamped c1 none
+        -> CopyObjects 1.2.1.1 from a1 b1
+        copied
+        -> CasView 5 e2 moving x2 a1 b1 to a1 c1
+        """
+        )
+    )
+    assert not any(str(describe(a)) == "CasView 5 e2 moving x2 a1 b1 to a1" for a in found.actions)
+
+
+def test_one_that_is_to_stay_after_all_stays() -> None:
+    found = script().play(LESSON)
+    found.play("propose a1 b1\ncopied")
+    found.tell("wait 1", "tick")
+    assert not any(str(describe(a)).startswith("CasView 5") for a in found.actions)
+
+
+def test_a_driver_that_starts_meanwhile_opens_first_and_has_it_learned_again() -> None:
+    opened = OPENED.replace("propose a1 b1", "propose a1 leaving b1")
+    planned = "-> Plan behind {}"
+    copied = "-> CopyObjects 1.2.1.1 from a1 b1"
+    opened = opened.replace(planned, f"{copied}\n    {planned}")
+    unopened().play(opened)
+
+
+def test_one_that_leaves_does_not_count_as_lost_beside_one_that_is_silent() -> None:
+    """Two of three are not to be members, and only the silent one is not at hand."""
+    found = script()
+    found.play(
+        """
+        propose a1 b1 c1
+        -> SendStamp c1 e1x2
+        stamped c1 none
+        -> CopyObjects 1.2.1.1 from a1 b1
+        copied
+        -> CasView 5 e2 moving x2 a1 b1 to a1 b1 c1
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp c1 e2x2
+        stamped a1 R
+        stamped b1 R
+        stamped c1 none
+        -> CopyObjects 1.1.1.5 from a1 b1
+        """
+    )
+    found.tell("copied", "ack a1", "ack b1", "ack c1", "cas done", "fenced")
+    assert found.machine.membership.standing.value == "recovered"
+    found.tell("propose a1 b1 leaving c1")
+    for _ in range(PATIENCE):
+        found.machine.membership.suspicion.asked([e.SendStamp(member("b1"), stamp("e2x2"))])
+        found.tell("wait 1", "tick")
+    assert [m.name for m in found.machine.membership.wanted()] == ["a"]
 
 
 def test_what_is_under_way_is_sent_again_and_silence_ends_it() -> None:

@@ -10,7 +10,7 @@ from machine_script import Script, member
 from millrace.protocol import events as e
 from millrace.protocol.driver import LOOK_AGAIN
 from millrace.protocol.membership import Standing
-from millrace.protocol.types import Sealed, Stamp
+from millrace.protocol.types import Phase, Sealed, Stamp, View
 
 RECORD = "record R 1.1.1.5 sealed 3\n"
 CLAIM = """
@@ -443,3 +443,16 @@ def test_a_proposal_is_followed_once_no_change_can_come_of_an_earlier_one() -> N
     other = (member("a1"), member("c1"))
     moves = told(found, e.MembersSeen(other, 8))
     assert follows() == (None if any(isinstance(a, e.CasView) for a in moves) else 8)
+
+
+def test_a_restore_that_is_not_done_is_no_beginning():
+    """Only whoever restores knows the record of its timeline (rule 17)."""
+    found = Script()
+    found.play("propose a1 b1\nstart\n-> ReadView")
+    members = (member("a1"), member("b1"))
+    owners = (("a", "b"),)
+    begun = View("topo", 2, 3, Phase.CREATING, 4, members, members, 3, owners)  # type: ignore[arg-type]
+    (stop,) = told(found, e.ViewRead(7, begun))
+    assert isinstance(stop, e.Stop)
+    assert stop.kind is e.StopKind.FAILED
+    assert "a restore of this topology was begun" in stop.text

@@ -155,14 +155,16 @@ class Driver:
         return actions
 
     def _teach(self) -> list[e.Action]:
-        """Before new members are let in they learn what there is, beside the windows."""
+        """Before members come or leave on purpose, those that are to hold something learn it,
+        beside the windows."""
         record = self.windows.record
         if record is None or not self.membership.members_changed() or self.membership.prepared():
             return []
         return self.membership.teach(record)
 
     def _must_move(self) -> bool:
-        """A lost member is replaced at once, a new one is let in between windows."""
+        """A lost member is replaced at once; between windows a new one is let in, and one that is
+        to leave is let go."""
         if self.membership.member_gone():
             return True
         changed = self.membership.members_changed() and self.windows.between()
@@ -194,7 +196,7 @@ class Driver:
         return self.membership.acknowledged(event)
 
     def _proposed(self, event: e.MembersSeen) -> list[e.Action]:
-        return self.membership.propose(event.members, event.number)
+        return self.membership.propose(event.members, event.number, event.leaving)
 
     def _sinks_fenced(self, event: e.SinksFenced) -> list[e.Action]:
         if event.execution != self.membership.execution or self._fenced_sinks:

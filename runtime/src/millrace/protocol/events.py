@@ -473,10 +473,12 @@ class PublishFailed:
 @dataclass(frozen=True, slots=True)
 class MembersSeen:
     """The incarnations of state servers seen alive by the operator or supervisor; ``number`` is
-    that of its proposal, if it has one."""
+    that of its proposal, if it has one. Those ``leaving`` are alive, too, and are to go once the
+    view does without them."""
 
     members: tuple[Member, ...]
     number: int = 0
+    leaving: tuple[Member, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Servers that are to join learn the objects first, while windows go on (rule 11).
+"""Servers that join, or that others leave something to, learn it first, beside windows (rule 11).
 
 ::
 
@@ -6,10 +6,16 @@
           ^                                        |
           +- others are to come, or one has no room +
 
-A learner is stamped under the open view. It takes objects and no record, is no member, and nothing
-is read from it. What it has learned is never taken for complete: the view that moves then reads
-the record anew and copies what is lacking (rules 13 to 15), which is little. So whoever dies at any
-point leaves objects behind that no record names there, and the next driver goes on from the view.
+Members that are to hold more, since another is to leave, learn in the same way: they are stamped
+already. The one that leaves stays a member and a source until the view has moved without it; if it
+dies or falls silent meanwhile the view moves at once, as for any member. If another one does, the
+view moves at once, too, and still has the one that leaves: nobody leaves in haste.
+
+A learner that joins is stamped under the open view. It takes objects and no record, is no member,
+and nothing is read from it. What was learned is never taken for complete: the view that moves then
+reads the record anew and copies what is lacking (rules 13 to 15), which is little. So whoever dies
+at any point leaves objects behind that no record names there, and the next driver goes on from the
+view.
 """
 
 from __future__ import annotations
@@ -22,7 +28,8 @@ from millrace.protocol.types import Member, Record, View
 
 @dataclass(slots=True)
 class Lesson:
-    """What those learn that join with the view ``planned``, under the stamp of the open view."""
+    """What is learned for the view ``planned``, under the stamp of the open view; ``learners`` are
+    those that join with it."""
 
     planned: View
     learners: frozenset[Member]

@@ -23,7 +23,8 @@ Which members the view should have is the operator's proposal without those serv
 answer this driver (``protocol.suspicion``).
 
 A view in phase ``creating`` is the topology's birth: until its CAS to ``open`` succeeds nothing
-was ever acted on, so a next driver simply writes the first record again (rule 17).
+was ever acted on, so a next driver simply writes the first record again (rule 17). In a later
+timeline such a view is a restore's, whose record nobody else knows: a driver that finds it ends.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ _ALL_GONE = (
 _STALE = (
     "the restarted state server holds an older record than was last committed: its append-only "
     "file is out of date; bring the newest file back, or start over with --fresh"
+)
+
+_UNFINISHED = (
+    "a restore of this topology was begun and is not done, so that there is no state to go on "
+    "from; the next driver, or whoever began it, does it again"
 )
 
 MAX_MISSING = 5
@@ -102,8 +108,8 @@ class Membership:
     """The machine of this module; the driver machine feeds it and asks ``standing``.
 
     ``copies`` is the number of copies of an object (R); ``owners`` places key groups; with
-    ``learners`` those that join learn the objects before the view moves; with ``restores`` an
-    object that is lost for good ends the driver, else it is waited for.
+    ``learners`` whoever is to hold objects learns them before the view moves, unless a member is
+    gone; with ``restores`` an object that is lost for good ends the driver, else it is waited for.
     """
 
     def __init__(
@@ -130,6 +136,7 @@ class Membership:
         self._lesson: Lesson | None = None
         self._key_groups = key_groups
         self._proposed: tuple[Member, ...] = ()
+        self._leaving: tuple[Member, ...] = ()
         self._number = 0
         self._seq = Seq(0)
         self._answers: dict[Member, Record | None] = {}
@@ -155,6 +162,12 @@ class Membership:
 
     def wanted(self) -> tuple[Member, ...]:
         """The members that the view should have: those proposed that can be relied on."""
+        staying = tuple(m for m in self._relied() if m in self._proposed)
+        # Nobody leaves as long as there is none to leave anything to.
+        return staying or self._relied()
+
+    def _relied(self) -> tuple[Member, ...]:
+        """Those, and who is to leave and can be relied on until then."""
         if self.view is None:
             return self._proposed
         if self.view.phase is Phase.CREATING:
@@ -162,7 +175,7 @@ class Membership:
             return self.suspicion.choose(self._proposed, (), 1)
         at_stake = [m for m in self.view.last_open if not self._copied_from(m)]
         bearable = max(1, min(self.copies, len(self.view.last_open)))
-        return self.suspicion.choose(self._proposed, at_stake, bearable)
+        return self.suspicion.choose((*self._proposed, *self._leavers()), at_stake, bearable)
 
     def _copied_from(self, member: Member) -> bool:
         """Whether what a last open member holds is at hand even if it is no member any more: it
@@ -188,31 +201,61 @@ class Membership:
         )
 
     def member_gone(self) -> bool:
-        """Whether a member of the view is not among those that it should have."""
+        """Whether a member of the view is neither among those that it should have nor one that is
+        to leave and still answers."""
         return (
             self.members_changed()
             and self.view is not None
-            and not set(self.view.target) <= set(self.wanted())
+            and not set(self.view.target) <= set(self._relied())
         )
 
-    def prepared(self) -> bool:
-        """Whether those that are to join have learned, or have nothing to learn."""
+    @property
+    def learning(self) -> bool:
+        """Whether members are about to change, and some learn before that."""
+        return self._lesson is not None and self.members_changed()
+
+    def _leavers(self) -> list[Member]:
+        """Members that are to leave, once others have learned what they hold."""
+        if self.view is None or not self._learners:
+            return []
+        there = [m for m in self.view.target if m in self._leaving and m not in self._proposed]
+        return [m for m in there if not self.suspicion.silent(m)]
+
+    def _must_change(self) -> bool:
+        """Whether a view that is not open yet is to be another one. Whoever only joins or leaves
+        learns, or is learned from, once it is; a view that moves takes those along who come, since
+        they may hold what it lacks."""
         assert self.view is not None
-        if not self._learners or set(self.wanted()) <= set(self.view.target):
+        if not self._learners or self.view.phase is Phase.CREATING:
+            return self.members_changed()
+        if self.view.phase is Phase.OPEN:
+            return self.member_gone()
+        return bool(self._proposed) and set(self._relied()) != set(self.view.target)
+
+    def prepared(self) -> bool:
+        """Whether those that are to hold what others hold now have learned it, if they can."""
+        assert self.view is not None
+        joined = set(self.wanted()) <= set(self.view.target)
+        if not self._learners or (joined and not self._leavers()):
             return True
+        return self._learned()
+
+    def _learned(self) -> bool:
         lesson = self._lesson
         return lesson is not None and lesson.learned and lesson.planned.target == self.wanted()
 
     def teach(self, record: Record) -> list[e.Action]:
-        """Let those that are to join learn what ``record`` names, the last committed one."""
+        """Let those that are to join, and those that are to have what others leave behind, learn
+        what ``record`` names, the last committed one."""
         assert self.view is not None
         wanted, lesson = self.wanted(), self._lesson
+        sources = tuple(m for m in self.view.target if not self.suspicion.silent(m))
         if lesson is None or lesson.planned.target != wanted:
             owners = self.owners(wanted, self.view.owners)
             planned = replace(self.view, target=wanted, owners=owners)
-            self._lesson = Lesson(planned, frozenset(wanted) - frozenset(self.view.target))
-            return self._lesson.ask()
-        sources = tuple(m for m in self.view.target if not self.suspicion.silent(m))
+            learners = frozenset(wanted) - frozenset(self.view.target)
+            lesson = self._lesson = Lesson(planned, learners)
+            return lesson.ask() or lesson.go_on(record, sources)
         return lesson.go_on(record, sources)
 
     # -- events
@@ -221,15 +264,17 @@ class Membership:
         self.standing = Standing.CLAIMING
         return [e.ReadView()]
 
-    def propose(self, members: tuple[Member, ...], number: int = 0) -> list[e.Action]:
-        self._proposed, self._number = members, number
+    def propose(
+        self, members: tuple[Member, ...], number: int = 0, leaving: tuple[Member, ...] = ()
+    ) -> list[e.Action]:
+        self._proposed, self._number, self._leaving = members, number, leaving
         if self.standing is Standing.CLAIMING and self._cas is None:
             return [e.ReadView()]
         return self._move_if_changed() or []
 
     def _move_if_changed(self) -> list[e.Action] | None:
         """On the way to an open view other members make another way; None if they are the same."""
-        return self.move() if self.standing in _ON_THE_WAY and self.members_changed() else None
+        return self.move() if self.standing in _ON_THE_WAY and self._must_change() else None
 
     def view_read(self, event: e.ViewRead) -> list[e.Action]:
         view = event.view
@@ -413,14 +458,18 @@ class Membership:
         return self._swap(view)
 
     def _claim(self, view: View) -> list[e.Action]:
+        if view.phase is Phase.CREATING and view.timeline > 1:
+            # Only whoever restores writes the first record of a timeline (rule 17).
+            return [e.Stop(e.StopKind.FAILED, _UNFINISHED)]
         # A view that equals an earlier claim of mine may be another driver's: two drivers that
         # read the same view write the same words. So an unanswered claim is never believed.
         return self._swap(replace(view, execution=Execution(view.execution + 1)))
 
     def move(self) -> list[e.Action]:
-        """CAS to ``moving`` (rule 12): from the last open members to the proposed ones."""
+        """CAS to ``moving`` (rule 12): from the last open members to the proposed ones, and who is
+        to leave and has taught nobody yet."""
         assert self.view is not None
-        wanted = self.wanted() or self.view.target
+        wanted = (self.wanted() if self._learned() else self._relied()) or self.view.target
         self.standing = Standing.MOVING
         self._write = None
         self._lesson = None
@@ -466,7 +515,7 @@ class Membership:
         self._answers = {}
         self._lost = set()
         actions: list[e.Action] = [e.SendStamp(m, self.stamp) for m in self._to_stamp()]
-        if self.members_changed():
+        if self._must_change():
             # The view names incarnations that are gone: change it, do not wait for them.
             return self.move()
         return actions

@@ -422,7 +422,8 @@ class AttemptPlan:
     ``excluded`` are sequence numbers left out; ``uncombined`` the key groups (bit mask) by
     processor whose tuples travel one by one with their ids, so that a failure finds its roots.
     ``chains`` is the state to start from, ``slices`` how many slices of the ack log it has, which
-    whoever announced it there knows.
+    whoever announced it there knows. ``learning``: servers learn beside it what there is, which
+    bases would make anew.
     """
 
     id: AttemptId
@@ -432,6 +433,7 @@ class AttemptPlan:
     uncombined: Mapping[str, Mask]
     chains: Mapping[str, tuple[Segment, ...]]
     slices: int = UNSAID_SLICES
+    learning: bool = False
 
 
 @dataclass(frozen=True, slots=True)

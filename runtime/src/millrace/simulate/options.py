@@ -185,7 +185,7 @@ def draw(seed: int) -> Options:
         older_s=_older(seed) if servers == 1 and not poison_only else None,
     )
     options = replace(options, dead_percent=_dead_percent(options), holes=_holes(seed))
-    options = _with_standby(_with_servers(options))
+    options = _with_standby(_with_leaves(_with_servers(options)))
     options = replace(options, chaos=replace(options.chaos, power_s=_power(options)))
     return _with_losses(options)
 
@@ -205,6 +205,17 @@ def _with_losses(options: Options) -> Options:
         snapshot_s=rng.uniform(0.5, 3.0),
         lost_s=options.storm_s * rng.uniform(0.1, 0.7),
     )
+
+
+def _with_leaves(options: Options) -> Options:
+    """Some of the runs have more servers than copies, which come and go on purpose all the time."""
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"leaves/{options.seed}")
+    if options.poison_only or options.copies == 1 or rng.random() < 0.6:
+        return options
+    more = max(options.servers, options.copies + rng.choice((1, 2, 2)))
+    chaos = replace(options.chaos, scale_s=rng.uniform(0.8, 3.0))
+    return replace(options, servers=more, chaos=chaos, learners=rng.random() < 0.8)
 
 
 def _power(options: Options) -> float:

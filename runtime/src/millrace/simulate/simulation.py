@@ -105,6 +105,7 @@ class Simulation:
             self._make_driver,
             self.options.standby,
             self._restorer() if self.options.lost_s is not None else None,
+            lambda name: self.machines.parting(self.store.view, name),
         )
         self.checkers = Checkers(
             self.history,

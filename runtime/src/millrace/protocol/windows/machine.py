@@ -433,6 +433,7 @@ class Windows:
             frozenset(progress.failed),
             progress.uncombined,
             self.record.chains,
+            learning=self.membership.learning,
         )
         opened = [e.OpenLog(attempt, intent.roots)] if self.settings.tracking else []
         return [*opened, e.Run(plan)]

@@ -68,6 +68,7 @@ BUGS: dict[str, Bug] = {
         Bug("learner_is_source", "rule 11", lambda: _driver(membership=m.LearnerIsSource)),
         Bug("learner_is_complete", "rule 11", lambda: _driver(membership=m.LearnerIsComplete)),
         Bug("learner_takes_records", "rule 11", lambda: _driver(w.LearnerTakesRecords)),
+        Bug("leaver_ends_early", "rule 11", lambda: Machines(parting=k.at_once)),
         Bug("target_may_be_silent", "rule 13", lambda: _driver(membership=m.TargetMayBeSilent)),
         Bug("reads_before_stamping", "rule 15", lambda: _driver(membership=m.ReadsBeforeStamping)),
         Bug("copies_nothing", "rule 15", lambda: _driver(membership=m.CopiesNothing)),

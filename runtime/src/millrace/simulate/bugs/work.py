@@ -13,6 +13,7 @@ from millrace.protocol.types import (
     AttemptId,
     CloseMarker,
     Sealed,
+    View,
 )
 from millrace.simulate.parts.driver import DriverProcess
 from millrace.simulate.parts.engine import Attempt, Task
@@ -144,3 +145,11 @@ class NeverTakesOver(DriverProcess):
 
     def take_over(self) -> None:
         self.started = self.alive
+
+
+# --- the operator
+
+
+def at_once(_view: View | None, _name: str) -> bool:
+    """Ends a server as soon as it is to leave, whatever the view still has of it."""
+    return True

@@ -114,6 +114,19 @@ class Cluster:
             if slot.alive and name in self.wanted
         )
 
+    def leaving(self) -> tuple[Member, ...]:
+        """Incarnations that are up and not wanted any more."""
+        return tuple(
+            Member(name, slot.model.run_id)
+            for name, slot in self._slots.items()
+            if slot.alive and name not in self.wanted
+        )
+
+    def part_with(self, name: str) -> None:
+        """A server that was to leave ends, and what it held is deleted. It may be wanted again."""
+        self.kill(name)
+        self.start(name, keeps_file=False, kept=None)
+
     def is_alive(self, member: Member) -> bool:
         slot = self._slots[member.name]
         return slot.alive and slot.model.run_id == member.run_id

@@ -24,6 +24,9 @@ from millrace.simulate.world import World
 
 RESTART_S = 0.8
 
+SEVERAL = 0.3
+"""How often all servers but as many as there are copies are to leave at once."""
+
 EMPTY_FILE = 0.3
 """How often a file that takes the place of the only server's own holds nothing."""
 
@@ -101,7 +104,8 @@ class Nemesis:
 
     def _server(self) -> None:
         options, cluster = self._to.options, self._to.cluster
-        members = [m for m in cluster.alive() if options.copies == 1 or self._expendable(m)]
+        there = (*cluster.alive(), *cluster.leaving())
+        members = [m for m in there if options.copies == 1 or self._expendable(m)]
         if not members or self._stale_file:
             return
         name = self._world.rng.choice(members).name
@@ -216,12 +220,16 @@ class Nemesis:
         return member in view.last_open or (named and back)
 
     def _scale(self) -> None:
-        """The user wants fewer or more state servers; only empty ones go at once."""
+        """The user wants fewer or more state servers; those too much leave, and then end."""
         cluster, options = self._to.cluster, self._to.options
         if options.copies == 1 or len(cluster.names) == 1 or self._recovering():
             return
         name = self._world.rng.choice(cluster.names)
-        if name in cluster.wanted and len(cluster.wanted) > options.copies:
+        if self._world.rng.random() < SEVERAL:
+            few = self._world.rng.sample(cluster.names, options.copies)
+            cluster.wanted.clear()
+            cluster.wanted.update(few)
+        elif name in cluster.wanted and len(cluster.wanted) > options.copies:
             cluster.wanted.discard(name)
         else:
             cluster.wanted.add(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millrace.protocol import events as e
+from millrace.protocol.types import Phase, View
 from millrace.simulate.parts.acklog import AckerProcess
 from millrace.simulate.parts.cluster import Cluster
 from millrace.simulate.parts.driver import DriverProcess
@@ -19,7 +20,17 @@ READY_S = 2.0
 PATIENCE_S = 1.5
 """How long one that is told to take over may be silent until another driver is started."""
 
+Parting = Callable[[str], bool]
+"""Whether a server that is to leave may be ended."""
+
 MakeDriver = Callable[[int, Callable[[DriverProcess, str], None]], DriverProcess]
+
+
+def is_without(view: View | None, name: str) -> bool:
+    """Whether a view is open, and no life of a server has a part in it."""
+    if view is None or view.phase is not Phase.OPEN:
+        return False
+    return name not in {member.name for member in (*view.target, *view.last_open)}
 
 
 class Supervisor:
@@ -33,6 +44,7 @@ class Supervisor:
         make: MakeDriver,
         standby: bool = False,
         restorer: Restorer | None = None,
+        parting: Parting | None = None,
     ) -> None:
         self._world = world
         self._cluster = cluster
@@ -48,6 +60,7 @@ class Supervisor:
         self.crashes = 0
         self._starting = False
         self._restorer = restorer
+        self._parting = parting
         self.restoring: Restore | None = None
         self.watcher: Callable[[DriverProcess, str], None] | None = None
         """Who starts drivers instead, for a while."""
@@ -206,9 +219,20 @@ class Supervisor:
     def _propose(self, driver: DriverProcess) -> None:
         members = self._cluster.alive()
         if members:
-            self._world.send(driver.post, e.MembersSeen(members))
+            leaving = self._cluster.leaving()
+            self._world.send(driver.post, e.MembersSeen(members, leaving=leaving))
+
+    def _part(self) -> None:
+        """End those that were to leave, once that may be. Whoever asks for one that comes instead
+        finds it empty, as a user does who scales down and up again."""
+        if self._parting is None or self.restoring is not None:
+            return
+        for member in self._cluster.leaving():
+            if self._parting(member.name):
+                self._cluster.part_with(member.name)
 
     def _propose_again(self) -> None:
         if not self.drained:
+            self._part()
             self._propose_all()
             self._world.after(PROPOSE_S, self._propose_again)
