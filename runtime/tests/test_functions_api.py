@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from millrace import Processor, migrates, row, spec_of, stateful, vectorized, where
+from millrace import (
+    Processor,
+    makes,
+    migrates,
+    restores,
+    row,
+    spec_of,
+    stateful,
+    vectorized,
+    where,
+)
 from millrace.ddl import parse_schema, parse_type
 from millrace.errors import TopologyError
 from millrace.functions import FunctionKind
+
+GUIDE = Path(__file__).parents[2] / "docs" / "code.md"
 
 
 @row(output="word string")
@@ -196,6 +210,149 @@ def test_migrations_belong_to_what_they_are_declared_for():
     migrates(Derived, state="n long")(older)
     assert [one.function for one in spec_of(Derived).migrations] == [older]
     assert spec_of(Base).migrations == ()
+
+
+class Tally:
+    """A form of state that is no dict."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+
+def formed():
+    @stateful(output="n long", state="n long, note string")
+    def counts(line, tally):
+        for _ in range(2):
+            tally.n += line["by"]
+            yield {"n": tally.n}
+
+    @restores(counts)
+    def tally_of(columns):
+        return Tally(columns["n"] or 0)
+
+    @makes(counts)
+    def columns_of(tally):
+        if tally.n == 13:
+            return [13]
+        return {"n": tally.n} if tally.n else None
+
+    return counts, tally_of, columns_of
+
+
+def test_state_may_have_a_form_of_its_own():
+    counts, tally_of, columns_of = formed()
+    assert (tally_of({"n": 3}).n, columns_of(Tally(4))) == (3, {"n": 4})
+    call = spec_of(counts).target
+    state = {"n": None, "note": "gone"}
+    # What it puts out lazily has changed the state by the time that is kept.
+    assert list(call({"by": 2}, state)) == [{"n": 2}, {"n": 4}]
+    assert state == {"n": 4}
+    assert list(call({"by": -2}, state)) == [{"n": 2}, {"n": 0}]
+    assert state == {}
+    with pytest.raises(TypeError, match=r"columns_of gave a list, not a dict"):
+        call({"by": 6.5}, {"n": None, "note": None})
+    # The function itself is tested as what it is.
+    assert next(counts({"by": 1}, Tally(1))) == {"n": 2}
+
+
+class Lazily:
+    """Rows that are made whenever somebody asks for them."""
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+
+    def __iter__(self):
+        self.tally.n += 1
+        yield {"n": self.tally.n}
+
+
+def test_what_is_made_when_it_is_asked_for_changes_the_state_that_is_kept():
+    @stateful(output="n long", state="n long")
+    def counts(line, tally):
+        return Lazily(tally)
+
+    restores(counts)(lambda columns: Tally(columns["n"] or 0))
+    makes(counts)(lambda tally: {"n": tally.n})
+    call = spec_of(counts).target
+    state = {"n": None}
+    assert [row["n"] for _ in range(3) for row in call({}, state)] == [1, 2, 3]
+    assert state == {"n": 3}
+
+
+def test_the_documents_example_keeps_a_mean():
+    (example,) = [text for text in GUIDE.read_text().split("```") if "@restores(" in text]
+    names: dict[str, object] = {"__name__": "example"}
+    exec(example.removeprefix("python\n"), names)
+    call, state = spec_of(names["average"]).target, {"n": None, "total": None}
+    assert call({"word": "a", "size": 1.0}, state) == {"word": "a", "mean": 1.0}
+    assert call({"word": "a", "size": 2.0}, state) == {"word": "a", "mean": 1.5}
+    assert state == {"n": 2, "total": 3.0}
+
+
+def only(hook):
+    _, tally_of, _ = formed()
+
+    @stateful(output="n long", state="n long")
+    def other(line, tally):
+        return None
+
+    hook(other)(tally_of)
+    return other
+
+
+def unformed(target):
+    restores(target)(dict)
+    return target
+
+
+def plain_row():
+    @row(output="n long")
+    def plain(line):
+        return None
+
+    return plain
+
+
+def in_class_form():
+    class Counting(Processor):
+        output = "n long"
+        state = "n long"
+
+        def process(self, row, out):
+            pass
+
+    return Counting
+
+
+def badly_called():
+    @stateful(output="n long", state="n long")
+    def other(line, tally):
+        return None
+
+    restores(other)(lambda columns, more: None)
+    makes(other)(dict)
+    return other
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        (only(restores), "nothing makes it; write the other function and mark it with @makes"),
+        (only(makes), "nothing restores it; write the other function"),
+        (unformed(plain_row()), "plain, which is no stateful function"),
+        (unformed(in_class_form()), "Counting, which is no stateful function"),
+        (badly_called(), r"which restores a state, has the wrong signature"),
+    ],
+)
+def test_hooks_that_cannot_be_used_say_why(target, told):
+    with pytest.raises(TopologyError, match=told):
+        spec_of(target)
+
+
+@pytest.mark.parametrize("hook", [restores, makes])
+def test_a_second_hook_is_refused(hook):
+    with pytest.raises(TopologyError, match=f"second function that {hook.__name__} the state of"):
+        hook(formed()[0])(dict)
 
 
 def migrated(*states, kept="n long, last string", function=dict):

@@ -14,8 +14,9 @@ Nothing here imports Arrow: a topology is validated where only the base package 
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -27,6 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__millrace_function__"
 _MIGRATIONS = "__millrace_migrations__"
+_FORM = "__millrace_form__"
 
 
 class FunctionKind(str, Enum):
@@ -110,6 +112,36 @@ def migrates(target: Callable[..., Any], *, state: str) -> Callable[[F], F]:
         # Of a class its own, not what it has from the class that it is derived from.
         known = vars(target).get(_MIGRATIONS, ())
         setattr(target, _MIGRATIONS, (*known, (state, function)))
+        return function
+
+    return mark
+
+
+def restores(target: Callable[..., Any]) -> Callable[[F], F]:
+    """Marks ``f(columns: dict) -> object``: what ``target``, a stateful function, is called with
+    instead of a dict. A new key has ``None`` in all columns. The object is the function's own for
+    one call, and ``makes`` says what is kept of it; a state has both hooks or none.
+    """
+    return _form(target, "restores")
+
+
+def makes(target: Callable[..., Any]) -> Callable[[F], F]:
+    """Marks ``f(object) -> dict | None``: the columns that are kept of what ``target`` was called
+    with; those that it leaves out are ``None``, and without any, or for ``None``, the key has no
+    state. It is called behind each call that went well.
+    """
+    return _form(target, "makes")
+
+
+def _form(target: Callable[..., Any], hook: str) -> Callable[[F], F]:
+    def mark(function: F) -> F:
+        known = getattr(target, _FORM, {})
+        if hook in known:
+            raise TopologyError(
+                f"{_name(function)} is the second function that {hook} the state of "
+                f"{_name(target)}; keep one of them"
+            )
+        setattr(target, _FORM, {**known, hook: function})
         return function
 
     return mark
@@ -203,7 +235,7 @@ def spec_of(target: object) -> FunctionSpec:
     kept = _columns(target, "state", state)
     return FunctionSpec(
         kind=kind,
-        target=target,
+        target=_with_form(target, kind),
         output=_columns(target, "output", output),
         state=kept,
         migrations=_migrations(target, kept),
@@ -245,6 +277,7 @@ def _class_spec(target: type) -> FunctionSpec:
         raise TopologyError(f"class {_name(target)} needs the method process(self, row, out)")
     _check_signature(target.process, FunctionKind.CLASS, skip=1)
     _check_constructor(target)
+    _check_no_form(target)
     kept = _columns(target, "state", target.state)
     return FunctionSpec(
         kind=FunctionKind.CLASS,
@@ -275,6 +308,50 @@ def _migrations(target: object, kept: tuple[Column, ...] | None) -> tuple[StateM
         _check_one_argument(function, what)
         found.append(StateMigration(old, function))
     return tuple(found)
+
+
+def _with_form(target: Callable[..., Any], kind: FunctionKind) -> Callable[..., Any]:
+    """The function as the engine calls it, with a dict, whatever form its state has.
+
+    Raises ``TopologyError`` for hooks that are of no use.
+    """
+    hooks = getattr(target, _FORM, {})
+    if not hooks:
+        return target
+    if kind is not FunctionKind.STATEFUL:
+        _check_no_form(target)
+    for hook, other in (("restores", "makes"), ("makes", "restores")):
+        if hook not in hooks:
+            raise TopologyError(
+                f"{_name(hooks[other])} {other} the state of {_name(target)}, and nothing {hook} "
+                f"it; write the other function and mark it with @{hook}"
+            )
+        _check_one_argument(hooks[hook], f"{_name(hooks[hook])}, which {hook} a state,")
+    restore, make = hooks["restores"], hooks["makes"]
+
+    @functools.wraps(target)
+    def call(row: dict[str, Any], columns: dict[str, Any]) -> Any:
+        state = restore(dict(columns))
+        found = target(row, state)
+        if isinstance(found, Iterable) and not isinstance(found, Mapping | str | bytes):
+            # What is made on the way may change the state.
+            found = list(found)
+        made = make(state)
+        if made is not None and not isinstance(made, Mapping):
+            raise TypeError(f"{_name(make)} gave a {type(made).__name__}, not a dict")
+        columns.clear()
+        columns.update(made or {})
+        return found
+
+    return call
+
+
+def _check_no_form(target: object) -> None:
+    for hook, function in getattr(target, _FORM, {}).items():
+        raise TopologyError(
+            f"{_name(function)} {hook} a state for {_name(target)}, which is no stateful function; "
+            "remove it, or turn the state into columns yourself"
+        )
 
 
 def _check_one_argument(function: Callable[..., Any], what: str) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from engine_support import Windows, write_lines
 
+from millrace.engine.program.kit import Kit, store
 from millrace.engine.task import worker
 from millrace.state.client import StateClient, connect
 from millrace.state.keyed import chunks, query
@@ -126,6 +127,13 @@ def test_a_first_window_reads_the_key_groups_that_it_touches(
     reads.parts.clear()
     assert counted(run, tmp_path, [other], "h.txt") == {other: expected[other] + 1}
     assert reads.parts == []
+
+    # Another server joins, with a password of its own: what a worker has stays with it.
+    passwords = {**run.services.passwords, "state-7": "another"}
+    run.kit = store(Kit(run.program, passwords), tmp_path / "kit")
+    assert counted(run, tmp_path, [other], "i.txt") == {other: expected[other] + 2}
+    assert reads.parts == []
+    assert worker._PROCESS[str(run.kit)].passwords == passwords
 
 
 def test_an_attempt_that_is_run_again_reads_nothing_twice_and_counts_once(

@@ -15,8 +15,15 @@ from millrace.protocol.types import Segment
 from millrace.state.errors import BlobError
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
-from millrace.state.keyed.cache import OpenState, StateCache, StateKey
-from millrace.state.keyed.chain import MAX_DELTAS, links, should_compact
+from millrace.state.keyed.cache import PATIENCE_LEARNING, OpenState, StateCache, StateKey
+from millrace.state.keyed.chain import (
+    BYTES_PER_DELTA,
+    MAX_DELTAS,
+    MOST_DELTAS,
+    links,
+    part_for_base,
+    should_compact,
+)
 from millrace.state.keyed.dictstate import DictState
 from millrace.state.keyed.keys import hash_keys, key_groups
 from millrace.state.keyed.loading import Extent
@@ -74,11 +81,10 @@ class Window:
         if mine:
             add(opened.state, mine, 1)
         written = opened.write(name, len(chain), **options)
-        if written is None:
-            return tuple(chain)
-        segment, data = written
-        self.store.objects[name] = data
-        return extend({"counts": tuple(chain)}, [("counts", segment)])["counts"]
+        self.store.objects |= {segment.name: data for segment, data in written}
+        self.written = [segment for segment, _ in written]
+        own = [("counts", segment) for segment in self.written]
+        return extend({"counts": tuple(chain)}, own)["counts"]
 
 
 def group_of(key: int) -> int:
@@ -311,6 +317,12 @@ def test_long_or_heavy_chains_are_compacted() -> None:
     assert should_compact([base, heavy, heavy], ALL, patience=2)
     assert not should_compact([base, *light, *light], ALL, patience=2)
     assert should_compact([base, *light, *light, *light[:2]], ALL, patience=2)
+    # A large base is worth a longer chain, up to a limit.
+    large, larger = (replace(base, size_bytes=n * BYTES_PER_DELTA) for n in (40, 1000))
+    assert not should_compact([large, *light, *light[:8]], ALL)
+    assert should_compact([large, *light, *light[:9]], ALL)
+    assert not should_compact([larger, *(5 * light)[: MOST_DELTAS - 1]], ALL)
+    assert should_compact([larger, *(5 * light)[:MOST_DELTAS]], ALL)
 
 
 def test_only_what_a_window_touches_is_loaded() -> None:
@@ -370,6 +382,62 @@ def test_a_group_that_nobody_wrote_is_there_at_once() -> None:
         opened.require(1)
 
 
+def test_a_large_state_gets_its_base_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads the chain anew, as a whole or in part, finds the same."""
+    monkeypatch.setattr("millrace.state.keyed.chain.PART_BYTES", 1_000)
+    store = Store()
+    window = Window(store)
+    chain = window.attempt((), range(1000), "w1")
+    keys = [next(k for k in range(1000) if group_of(k) == g) for g in range(K)]
+    for number in range(MAX_DELTAS):
+        chain = window.attempt(chain, keys, f"d{number}")
+    assert not any(segment.base for segment in chain[1:])
+    parts = []
+    while any(segment.name.startswith("d") for segment in chain):
+        chain = window.attempt(chain, keys, f"p{len(parts)}")
+        delta, base = window.written
+        assert (delta.base, base.base) == (False, True)
+        assert not delta.groups & base.groups
+        parts.append(base.groups)
+        assert totals(Window(store).open(chain).state) == totals(window.open(chain).state)
+    # Each key group came once, and no window wrote much more than its share.
+    assert sum(parts) == ALL
+    assert sum(part.bit_count() for part in parts) == K
+    assert max(part.bit_count() for part in parts) <= 4
+    times = MAX_DELTAS + len(parts) + 1
+    assert (
+        totals(lazy(store).open(chain, 1).state).items()
+        <= {k: times if k in keys else 1 for k in range(1000)}.items()
+    )
+
+
+def test_deltas_over_a_few_key_groups_bring_a_base_of_these_alone() -> None:
+    base = Segment("b", 1, ALL, True, size_bytes=64 << 20)
+    over = [Segment(f"d{n}", 2 + n, 0b101, False, size_bytes=100) for n in range(MOST_DELTAS)]
+    assert part_for_base([base, *over], ALL) == 0b101
+    # Those whose base is the oldest come first; what is written beside it makes the part larger.
+    newer = Segment("n", 500, 0b001, True, size_bytes=1 << 20)
+    spread = [replace(one, window=501, groups=ALL) for one in over[:40]]
+    assert part_for_base([base, newer, *spread], ALL) == 0b110
+    assert part_for_base([base, newer, *spread], ALL, 64 << 20).bit_count() == K - 0
+    assert part_for_base([replace(base, size_bytes=1 << 20), *over], ALL) == ALL
+
+
+def test_a_base_waits_while_servers_learn_the_chain() -> None:
+    store = Store()
+    window = Window(store)
+    chain = window.attempt((), range(100), "w1")
+    for number in range(MAX_DELTAS):
+        chain = window.attempt(chain, [0], f"d{number}")
+    learned = window.attempt(chain, [0], "beside", learning=True)
+    assert [segment.name for segment in learned] == [*(s.name for s in chain), "beside"]
+    for number in range(PATIENCE_LEARNING * MAX_DELTAS - len(learned) + 1):
+        learned = window.attempt(learned, [0], f"e{number}", learning=True)
+    assert not learned[-1].base
+    [base] = window.attempt(learned, [0], "last", learning=True)
+    assert base.base
+
+
 def test_part_of_a_state_never_becomes_a_base_and_a_long_chain_loads_it_whole() -> None:
     store = Store()
     chain = Window(store).attempt((), range(100), "w1")
@@ -387,11 +455,19 @@ def test_part_of_a_state_never_becomes_a_base_and_a_long_chain_loads_it_whole() 
 
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("seed", range(12))
-def test_random_histories_equal_a_plain_model(seed: int, small: bool) -> None:
+def test_random_histories_equal_a_plain_model(
+    seed: int, small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Processes with caches of their own take turns; some attempts are sealed, some are lost.
 
-    Where the state is not ``small`` it is loaded by key group.
+    Where the state is not ``small`` it is loaded by key group. With half of the seeds bases are
+    written often, and of a part of the state.
     """
+    in_parts = 0
+    if seed % 2:
+        monkeypatch.setattr("millrace.state.keyed.chain.MIN_COMPACT_BYTES", 3_000)
+        monkeypatch.setattr("millrace.state.keyed.chain.DELTAS_PER_BASE", 0.5)
+        monkeypatch.setattr("millrace.state.keyed.chain.PART_BYTES", 2_000)
     dice = random.Random(seed)
     store = Store()
     tasks = (0x003F, 0xFFC0) if dice.random() < 0.7 else (ALL,)
@@ -411,10 +487,8 @@ def test_random_histories_equal_a_plain_model(seed: int, small: bool) -> None:
                 window = dice.choice(workers)[mask]
                 name = f"{number}.{dice.getrandbits(60)}"
                 window.attempt(chain, keys, name)
-                if name in store.objects:
-                    entry = window.cache._entries[window.key]
-                    assert entry.wrote is not None
-                    segments.append(("counts", entry.wrote[-1].segment))
+                segments += [("counts", segment) for segment in window.written]
+                in_parts += sum(s.base and s.groups != mask for s in window.written)
             if dice.random() < 0.6:
                 break
             if dice.random() < 0.2:
@@ -431,6 +505,7 @@ def test_random_histories_equal_a_plain_model(seed: int, small: bool) -> None:
     fresh = StateCache()
     everything = fresh.open(StateKey("uid", "counts", ALL), chain, make, store.load)
     assert totals(everything.state) == model
+    assert bool(in_parts) == (seed % 2 == 1)
 
 
 def test_deletions_reach_other_processes() -> None:
@@ -444,16 +519,14 @@ def test_deletions_reach_other_processes() -> None:
     opened = here.open(key, (), make_dicts, store.load)
     for row in opened.state.find([pa.array(range(10))]).tolist():
         opened.state.values[row]["v"] = row
-    written = opened.write("w1", 1)
-    assert written is not None
+    [written] = opened.write("w1", 1)
     store.objects["w1"] = written[1]
     chain = [written[0]]
     there.open(key, chain, make_dicts, store.load)
     opened = here.open(key, chain, make_dicts, store.load)
     for row in opened.state.find([pa.array([3, 4])]).tolist():
         opened.state.values[row].clear()
-    written = opened.write("w2", 2)
-    assert written is not None
+    [written] = opened.write("w2", 2)
     assert not written[0].base
     store.objects["w2"] = written[1]
     chain.append(written[0])

@@ -192,7 +192,7 @@ class Chain:
             self.segments
         )
         name = str(len(self.segments))
-        segment, data = opened.write(name, 1, compact=False)
+        [(segment, data)] = opened.write(name, 1, compact=False)
         self.objects[name] = data
         self.segments = (*self.segments, segment)
 

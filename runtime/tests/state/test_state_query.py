@@ -53,8 +53,8 @@ class Chains:
             opened = self._cache.open(key, self.chain, self._make, self.fetch)
             change(opened.state, mask)
             found = opened.write(f"{number}/{mask}", number, compact=compact)
-            if found is not None:
-                segment, self.objects[f"{number}/{mask}"] = found
+            for segment, data in found:
+                self.objects[segment.name] = data
                 written.append(segment)
         self.chain += tuple(written)
 

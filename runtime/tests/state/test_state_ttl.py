@@ -93,10 +93,8 @@ class World:
         self.written += 1
         name = f"{self.written}"
         found = opened.write(name, self.window + 1, compact=compact)
-        if found is None:
-            return []
-        segment, self.objects[name] = found
-        return [segment]
+        self.objects |= {segment.name: data for segment, data in found}
+        return [segment for segment, _ in found]
 
     def stored(self) -> dict[int, int]:
         """What a reader from outside sees, as of the last window."""

@@ -25,6 +25,11 @@ class Kit:
     program: Program
     passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
 
+    def digest(self) -> str:
+        """Of the program alone: kits for other servers have the same."""
+        data = signing.signed(_PURPOSE, self.program)
+        return hashlib.blake2b(data, digest_size=16).hexdigest()
+
 
 def store(kit: Kit, folder: Path) -> Path:
     """Write a kit into a folder; its name tells its content."""

@@ -110,9 +110,12 @@ class TaskState:
         objects: list[StateObject] = []
         segments: list[tuple[str, Segment]] = []
         for (name, shard), opened in self._opened.items():
-            written = opened.write(self._object(name, shard), self._task.plan.id.window)
-            if written is not None:
-                segment, data = written
+            written = opened.write(
+                self._object(name, shard),
+                self._task.plan.id.window,
+                learning=self._task.plan.learning,
+            )
+            for segment, data in written:
                 segments.append((name, segment))
                 objects.append(StateObject(segment.name, data, segment.groups))
         if objects:

@@ -68,6 +68,7 @@ class ProcessToolbox:
     def __init__(self, kit: Kit) -> None:
         self.program = program = kit.program
         self.passwords = kit.passwords
+        self.digest = kit.digest()
         use_path(program.code_path)
         self.box = Box(blackbox.mine, program.tuple_timeout_s)
         self.memory = WorkerMemory()
@@ -156,7 +157,13 @@ def toolbox_of(job: Job) -> ProcessToolbox:
 def _toolbox(kit: str) -> ProcessToolbox:
     toolbox = _PROCESS.get(kit)
     if toolbox is None:
-        toolbox = ProcessToolbox(load_kit(_place_of(kit)))
+        loaded = load_kit(_place_of(kit))
+        toolbox = next(iter(_PROCESS.values()), None)
+        if toolbox is not None and toolbox.digest == loaded.digest():
+            # The servers are others; the state that this process keeps goes by the sealed chain.
+            toolbox.passwords = loaded.passwords
+        else:
+            toolbox = ProcessToolbox(loaded)
         _PROCESS.clear()
         _PROCESS[kit] = toolbox
     return toolbox

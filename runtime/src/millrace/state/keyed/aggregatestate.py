@@ -27,6 +27,7 @@ from millrace.state.keyed.aggregates import (
 )
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array, check_key_type
+from millrace.state.keyed.keys import groups_in
 from millrace.state.keyed.keys import key_groups as group_of
 from millrace.state.keyed.keytable import KeyTable
 
@@ -185,14 +186,18 @@ class AggregateState:
 
     # -- blobs
 
-    def delta(self) -> Blob | None:
-        """State object of the touched keys' whole partial values; None when there are none."""
+    def delta(self, without: int = 0) -> Blob | None:
+        """State object of the touched keys' whole partial values, but for those of the key groups
+        ``without`` (mask); None when there are none."""
         rows = self.touched()
+        if without:
+            rows = rows[~groups_in(self.groups(rows), without)]
         return self._blob(rows) if len(rows) else None
 
-    def base(self) -> Blob:
-        """State object of all keys."""
-        return self._blob(self.live())
+    def base(self, groups: int = -1) -> Blob:
+        """State object of all keys in key groups (mask; -1: all)."""
+        rows = self.live()
+        return self._blob(rows if groups == -1 else rows[groups_in(self.groups(rows), groups)])
 
     def check_columns(self, schema: pa.Schema) -> None:
         """Raises ``StateSchemaError`` unless rows of an object of this schema can be applied."""

@@ -15,7 +15,8 @@ an attempt before anything in it can change, so a task that ends anywhere leaves
 
 A state that is large is loaded by key group, those that a window touches: an entry *holds* a mask
 of groups and is of the chain as far as it matters for them. It is *whole* when that is all of them,
-and only then may it become a base. Groups are added at ``open``, before the attempt begins.
+and only then may it become a base, in parts where it is large (``chain.part_for_base``). Groups
+are added at ``open``, before the attempt begins.
 
 The columns of all objects of the chain are compared when a process first opens a state of it, of
 other key groups', too: where the code cannot read one of them, nothing may be written beside it.
@@ -34,13 +35,19 @@ from millrace.errors import EngineError
 from millrace.ids import WindowNumber
 from millrace.protocol.types import Segment
 from millrace.state.keyed.blobs import Blob
-from millrace.state.keyed.chain import Link, links, should_compact
+from millrace.state.keyed.chain import Link, links, part_for_base, should_compact
 from millrace.state.keyed.keybytes import Array
 from millrace.state.keyed.keys import mask_of
 from millrace.state.keyed.loading import Load, read_links, read_schemas
 
 PATIENCE = 2
 """How many times as long a chain may be before a state that is not whole is loaded for a base."""
+
+PATIENCE_LEARNING = 4
+"""The same while servers learn what there is: a base would be one more thing to be learned."""
+
+PART = "+"
+"""Ends the name of a base of a part of the key groups."""
 
 DEFAULT_LIMIT_BYTES = 1 << 30
 
@@ -67,8 +74,8 @@ class State(Protocol):
     def apply(self, batch: pa.RecordBatch) -> None: ...
     def touched(self) -> Array: ...
     def groups(self, rows: Array) -> Array: ...
-    def delta(self) -> Blob | None: ...
-    def base(self) -> Blob: ...
+    def delta(self, without: int = 0) -> Blob | None: ...
+    def base(self, groups: int = -1) -> Blob: ...
 
 
 S = TypeVar("S", bound=State)
@@ -122,33 +129,59 @@ class OpenState(Generic[S]):
             )
 
     def write(
-        self, name: str, window: WindowNumber, *, compact: bool | None = None
-    ) -> tuple[Segment, bytes] | None:
-        """The object to store under ``name`` for what this attempt changed, and its segment.
+        self,
+        name: str,
+        window: WindowNumber,
+        *,
+        compact: bool | None = None,
+        learning: bool = False,
+    ) -> list[tuple[Segment, bytes]]:
+        """The objects to store for what this attempt changed, and their segments: one under
+        ``name``, and a base of a part of the state beside it under ``name`` and ``PART``.
 
         To be called once, when nothing will change any more. A base when the chain is long or
-        hardly anything is untouched (``compact`` overrules), never of a state that is not whole;
-        None when nothing changed and there is no need of a base. Raises ``EngineError`` where key
-        groups were touched that had not been loaded.
+        hardly anything is untouched (``compact`` overrules), later while servers are ``learning``
+        the chain, never of a state that is not whole; nothing when nothing changed and there is no
+        need of a base. Raises ``EngineError`` where key groups were touched that had not been
+        loaded.
         """
         if not self.whole:
             self.require(mask_of(self.state.groups(self.state.touched())))
             compact = False
-        elif compact is None:
-            compact = should_compact(self._chain, self.key.groups)
+        due = compact
+        if due is None:
+            patience = PATIENCE_LEARNING if learning else 1
+            due = should_compact(self._chain, self.key.groups, patience=patience)
         blob = None if compact else self.state.delta()
-        if blob is None and not compact:
-            self._entry.wrote = self._entry.reflects
-            return None
-        if blob is None or (self.whole and 2 * blob.rows >= self.state.size):
-            compact, blob = True, self.state.base()
-        groups = self.key.groups if compact else blob.groups
-        size_bytes = len(blob.data)
-        columns = self.state.columns
-        segment = Segment(
-            name, window, groups, compact, blob.rows, size_bytes, blob.digest, blob.index, columns
+        if self.whole and blob is not None and 2 * blob.rows >= self.state.size:
+            due = compact = True
+        part = 0
+        if due:
+            all_groups, size = self.key.groups, 0 if blob is None else len(blob.data)
+            part = all_groups if compact else part_for_base(self._chain, all_groups, size)
+            if blob is not None and part & blob.groups:
+                blob = self.state.delta(part) if part != all_groups else None
+        written = []
+        if blob is not None:
+            written.append(self._object(name, window, blob, blob.groups, base=False))
+        if part:
+            own = name if part == self.key.groups else f"{name}{PART}"
+            base = self.state.base(part) if part != self.key.groups else self.state.base()
+            written.append(self._object(own, window, base, part, base=True))
+        added = [segment for segment, _ in written]
+        # As in the record: a base takes its key groups away from what was before it.
+        self._entry.wrote = (
+            links((*self._chain, *added), self._entry.holds) if added else self._entry.reflects
         )
-        self._entry.wrote = links((*self._chain, segment), self._entry.holds)
+        return written
+
+    def _object(
+        self, name: str, window: WindowNumber, blob: Blob, groups: int, *, base: bool
+    ) -> tuple[Segment, bytes]:
+        size_bytes, columns = len(blob.data), self.state.columns
+        segment = Segment(
+            name, window, groups, base, blob.rows, size_bytes, blob.digest, blob.index, columns
+        )
         return segment, blob.data
 
 

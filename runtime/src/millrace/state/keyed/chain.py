@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from millrace.protocol.types import Segment
@@ -10,9 +10,20 @@ from millrace.protocol.types import Segment
 MAX_DELTAS = 32
 """Longest chain of deltas: each is one more object to read, and a line in the record."""
 
+MOST_DELTAS = 128
+BYTES_PER_DELTA = 256 << 10
+"""Where the bases are large a chain may be longer, by so many bytes of them for each delta, up to
+the most: small windows would write all of the state again and again."""
+
 MIN_COMPACT_BYTES = 256 << 10
 DELTAS_PER_BASE = 2.0
 """A base is written once the deltas weigh this much more than the base before them."""
+
+
+PART_BYTES = 8 << 20
+MOST_PARTS = 16
+"""A large state gets its base in parts, one with each window: as many bytes as here, or so many
+parts where that would be more. A window that wrote all of it would hold up the next ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +59,40 @@ def should_compact(
 ) -> bool:
     """Whether a task that holds ``groups`` should write a base instead of one more delta.
 
-    All limits are ``patience`` times as high.
+    All limits are ``patience`` times as high; where bases are large ``max_deltas`` is.
     """
     parts = links(chain, groups)
     deltas = [link.segment.size_bytes for link in parts if not link.segment.base]
     bases = sum(link.segment.size_bytes for link in parts if link.segment.base)
-    if len(deltas) >= patience * max_deltas:
+    most = max(max_deltas, min(MOST_DELTAS, bases // BYTES_PER_DELTA))
+    if len(deltas) >= patience * most:
         return True
     return sum(deltas) > patience * max(MIN_COMPACT_BYTES, DELTAS_PER_BASE * bases)
+
+
+def part_for_base(chain: Sequence[Segment], groups: int, delta_bytes: int = 0) -> int:
+    """Those of some key groups (mask) that the next base is to be of, where one is due.
+
+    All of a small state. Else those whose base is the oldest, as far as deltas lie over it, and so
+    many that a base has about as many bytes as a part, or as ``delta_bytes`` if they are more: what
+    is written beside it would outgrow it otherwise.
+    """
+    parts = links(chain, groups)
+    stored = sum(link.segment.size_bytes for link in parts)
+    part_bytes = max(PART_BYTES, stored // MOST_PARTS, delta_bytes)
+    count = -(-groups.bit_count() * part_bytes // max(stored, 1))
+    if count >= groups.bit_count():
+        return groups
+    based = dict.fromkeys(_bits(groups), 0)
+    behind = 0
+    for link in parts:
+        if link.segment.base:
+            based.update(dict.fromkeys(_bits(link.groups), link.segment.window))
+        else:
+            behind |= link.groups
+    oldest = sorted(_bits(behind), key=lambda group: based[group])
+    return sum(1 << group for group in oldest[:count])
+
+
+def _bits(mask: int) -> Iterator[int]:
+    return (group for group in range(mask.bit_length()) if mask >> group & 1)

@@ -21,6 +21,7 @@ from millrace.state.keyed.ages import Ages, bare, parted
 from millrace.state.keyed.aggregatestate import order_by_group
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array, check_key_type
+from millrace.state.keyed.keys import groups_in
 from millrace.state.keyed.keys import key_groups as group_of
 from millrace.state.keyed.keytable import KeyTable
 from millrace.state.keyed.migrations import NO_MIGRATIONS, Migration, Migrations
@@ -199,8 +200,9 @@ class DictState:
 
     # -- blobs
 
-    def delta(self) -> Blob | None:
-        """State object of the changed keys, deleted ones marked; None when nothing changed.
+    def delta(self, without: int = 0) -> Blob | None:
+        """State object of the changed keys, deleted ones marked, but for those of the key groups
+        ``without`` (mask); None when nothing changed.
 
         Raises ``StateValueError`` when a value does not have its declared type.
         """
@@ -213,11 +215,18 @@ class DictState:
             young = ages is not None and ages.of(row) != times.get(row, 0)
             if (now != before and _present(before)) or ((now != before or young) and _present(now)):
                 changed.append(row)
-        return self._blob(np.array(changed, np.int64)) if changed else None
+        rows = np.array(changed, np.int64)
+        if without:
+            rows = rows[~groups_in(self.groups(rows), without)]
+        return self._blob(rows) if len(rows) else None
 
-    def base(self) -> Blob:
-        """State object of all keys that have state; raises as ``delta``."""
-        present = [row for row, held in enumerate(self.values) if _present(held)]
+    def base(self, groups: int = -1) -> Blob:
+        """State object of all keys in key groups (mask; -1: all) that have state; raises as
+        ``delta``."""
+        rows = np.arange(len(self.values))
+        if groups != -1:
+            rows = rows[groups_in(self.groups(rows), groups)]
+        present = [row for row in rows.tolist() if _present(self.values[row])]
         rows = np.array(present, np.int64)
         return self._blob(rows if self._ages is None else rows[~self._ages.expired(rows)])
 

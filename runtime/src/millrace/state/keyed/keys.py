@@ -42,6 +42,14 @@ def mask_of(groups: Array) -> int:
     return sum(1 << group for group in np.flatnonzero(np.bincount(groups)).tolist())
 
 
+def groups_in(groups: Array, mask: int) -> Array:
+    """Which of some key groups (int64) are in a bit mask, as a boolean array."""
+    if not groups.size:
+        return np.zeros(0, bool)
+    wanted = np.array([mask >> group & 1 for group in range(int(groups.max()) + 1)], bool)
+    return wanted[groups]
+
+
 @dataclass(frozen=True, slots=True)
 class Distinct:
     """Which rows have equal keys.
