@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -165,6 +165,13 @@ class Source(ABC):
         Asked about once a second while a window is processed, by the thread that plans.
         """
         return None
+
+    def on_news(self, tell: Callable[[], None]) -> None:  # noqa: B027, polling is a good answer
+        """Have ``tell`` called, from any thread, whenever there may be more than a plan has found.
+
+        Called once on the driver, before the first plan. A hint that saves the time up to the next
+        look: whoever cannot tell, or misses some, is asked for a plan every 50 ms all the same.
+        """
 
     def check(self) -> None:  # noqa: B027, nothing to look for is a good answer
         """Raise the ``SourceError`` that reading would raise now, if that is known without reading.

@@ -17,7 +17,7 @@ and a plan that is not in the record was never made.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from millrace.sources.finding import candidates
 from millrace.sources.formats import FileFormat, LineFormat, Opened, open_regular
 from millrace.sources.json_lines import JsonDecoder
 from millrace.sources.lines import BadFileError
-from millrace.sources.listing import FileStat, Place
+from millrace.sources.listing import FileStat, FolderNews, Place
 from millrace.sources.parquet import ParquetFormat, parquet_schema
 from millrace.sources.sight import LOOKS, Lookout, Sight, Wishes
 from millrace.sources.text import TextDecoder
@@ -109,6 +109,7 @@ class FileSource(Source):
             clock or SystemClock(),
         )
         self._states: list[tuple[Json, ReadState]] = []
+        self._news: FolderNews | None = None
 
     def schema(self) -> pa.Schema:
         return self._opened_format().schema
@@ -123,6 +124,14 @@ class FileSource(Source):
             raise self._complaints.matches_nothing()
 
     # -- planning
+
+    def on_news(self, tell: Callable[[], None]) -> None:
+        if self.watch:
+            self._news = FolderNews(self._place, tell)
+
+    def close(self) -> None:
+        if self._news is not None:
+            self._news.close()
 
     def plan(self, offsets: Json, max_records: int) -> SourcePlan:
         before = self._state(offsets)

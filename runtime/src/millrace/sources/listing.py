@@ -8,11 +8,14 @@ everything that the one before it showed is still there under the same name.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
+import logging
 import os
 import re
 import stat as kinds
+import threading
 import time
 import zlib
 from collections import deque
@@ -20,6 +23,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+from inotify_simple import INotify, flags
+
+log = logging.getLogger(__name__)
 
 _WILD = "*?["
 
@@ -34,6 +41,12 @@ YOUNG_S = 5.0
 
 RESTLESS_S = 10.0
 """So long is waited for names to rest before something is taken for gone all the same."""
+
+MOST_WATCHED = 1000
+"""Folders of one source of which the kernel is asked to tell."""
+
+_HEARD_MS = 500
+_NEWS = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE
 
 Skip = Callable[[str, str, bool], None]
 """Told of an entry that is left out: its path, why, and whether its content is unreadable."""
@@ -138,6 +151,20 @@ class Place:
         else:
             walk.folder()
         return dict(sorted(walk.found.items()))
+
+    def folders(self) -> set[Path]:
+        """Those in which files are, or may come to be, as far as there are any now."""
+        if not os.path.dirname(self.pattern):
+            return {self.root}
+        try:
+            names = self.list()
+        except OSError:
+            names = {}
+        return {self.root, *((self.root / name).parent for name in names)}
+
+    def concerns(self, name: str) -> bool:
+        """Whether what happened to a file of this name may be of interest."""
+        return name == self.file if self.file else not name.startswith(("_", "."))
 
     def around(self, paths: Iterable[str]) -> dict[str, FileStat]:
         """All other files of the folders in which ``paths`` lie, whatever their names.
@@ -322,3 +349,43 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:
         return False
+
+
+class FolderNews:
+    """A thread that calls ``tell`` when something changes at a place.
+
+    Where the kernel cannot tell (a network's file system, too many folders) nothing is told.
+    """
+
+    def __init__(self, place: Place, tell: Callable[[], None]) -> None:
+        self._place = place
+        self._tell = tell
+        self._closed = threading.Event()
+        folders = place.folders()
+        if len(folders) > MOST_WATCHED:
+            return  # others on this machine want watches too
+        try:
+            inotify = INotify()
+        except OSError as error:
+            log.info("changes of files are found by looking every time: %s", error)
+            return
+        try:
+            for folder in folders:
+                inotify.add_watch(folder, _NEWS)
+        except OSError as error:
+            log.info("changes of files are found by looking every time: %s", error)
+            inotify.close()
+            return
+        threading.Thread(target=self._run, args=(inotify,), name="news", daemon=True).start()
+
+    def close(self) -> None:
+        """Tell nothing more."""
+        self._closed.set()
+
+    def _run(self, inotify: INotify) -> None:
+        with contextlib.closing(inotify):
+            while not self._closed.is_set():
+                events = inotify.read(timeout=_HEARD_MS)
+                told = any(self._place.concerns(event.name) for event in events)
+                if told and not self._closed.is_set():
+                    self._tell()

@@ -13,11 +13,17 @@ from millrace.errors import MillraceError, error_text
 from millrace.protocol import events as e
 from millrace.protocol.types import Json, RootRange
 from millrace.sources.base import Source
+from millrace.topology.model import Window
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.05
 """Longest pause between two looks at sources that had nothing new."""
+
+LEAST_PAUSE_S = 0.003
+PAUSE_FACTOR = 10
+"""Between two looks at sources that have news, and no record, without an end: so long at least, and
+so many times what a look takes."""
 
 LAG_S = 1.0
 """How often sources are asked what waits in them while nothing is to be planned."""
@@ -68,18 +74,37 @@ def look(
     return NextInput(ranges, after, drained, lags)
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When a plan that is not full is posted, in seconds.
+
+    As soon as it has a record and no window runs, but not before ``least_s`` have passed since the
+    plan before; while one runs, ``most_s`` after its first record was seen.
+    """
+
+    least_s: float
+    most_s: float
+
+    @classmethod
+    def of(cls, window: Window) -> Pace:
+        """As the topology says."""
+        least = window.min_interval
+        return cls(least.seconds if least else 0.0, window.max_interval.seconds)
+
+
 class Planner:
     """One thread that answers ``Plan`` actions; a newer one replaces an unanswered older one.
 
-    ``post`` takes the answer. A plan is posted when it is full, when ``max_interval_s`` has
-    passed with at least one record, or when the sources are drained.
+    ``post`` takes the answer. A plan is posted when it is full, when its ``pace`` says so, or when
+    the sources are drained. Where a source can tell that there may be more, it is asked at once,
+    and every ``POLL_S`` where none can.
     """
 
     def __init__(
         self,
         sources: Sequence[Source],
         max_records: int,
-        max_interval_s: float,
+        pace: Pace,
         clock: Clock,
         post: Callable[[e.Event], None],
     ) -> None:
@@ -90,16 +115,26 @@ class Planner:
         self._behind: Mapping[str, Json] | None = None
         self._sources = sources
         self._max_records = max_records
-        self._max_interval_s = max_interval_s
+        self.pace = pace
         self._clock = clock
         self._post = post
         self._wanted: e.Plan | None = None
         self._changed = threading.Condition()
         self._stopped = False
+        self._busy = False
+        self._freed = False
+        self._news = False
+        self._posted_s = float("-inf")
         self._first = 0
         self._thread = threading.Thread(target=self._run, name="planner", daemon=True)
 
     def start(self) -> None:
+        for source in self._sources:
+            try:
+                source.on_news(self._heard)
+            except Exception:
+                # The boundary to anyone's code: it is looked at often enough without.
+                log.exception("source %s cannot tell of news", source.name)
         self._thread.start()
 
     def stop(self) -> None:
@@ -118,6 +153,13 @@ class Planner:
         with self._changed:
             self._wanted = plan
             self._held = 0  # the records of the plan before are in a window by now
+            self._changed.notify()
+
+    def busy(self, runs: bool) -> None:
+        """Whether a window runs for which the next one has to wait."""
+        with self._changed:
+            self._freed = self._freed or (self._busy and not runs)
+            self._busy = runs
             self._changed.notify()
 
     def taken(self, offsets: Mapping[str, Json]) -> None:
@@ -153,6 +195,7 @@ class Planner:
         since: float | None = None
         offsets = plan.offsets
         while True:
+            began_s = self._clock.monotonic_s()
             found = look(self._sources, offsets, self._max_records, self._first)
             if not found.roots:
                 # What a source noticed, a file that went say, counts from the next look on.
@@ -164,18 +207,24 @@ class Planner:
             now = self._clock.monotonic_s()
             if found.roots and since is None:
                 since = now
-            waited = since is not None and now - since >= self._max_interval_s
-            if found.drained or found.roots >= self._max_records or waited:
+            due_s = self._due_s(since)
+            if found.drained or found.roots >= self._max_records or now >= due_s:
                 self._first = (self._first + 1) % len(self._sources)
                 self._behind = found.offsets
+                self._posted_s = now
                 crash.reached("driver.planned")
                 self._post(e.Planned(plan.token, found.ranges, found.offsets, found.drained))
                 return
-            pause = POLL_S
-            if since is not None:
-                pause = min(POLL_S, max(0.001, since + self._max_interval_s - now))
-            if self._interrupted(pause):
+            rest_s = min(POLL_S, max(LEAST_PAUSE_S, PAUSE_FACTOR * (now - began_s)))
+            if self._interrupted(min(POLL_S, max(0.001, due_s - now)), rest_s, since is None):
                 return
+
+    def _due_s(self, since: float | None) -> float:
+        """When a plan whose first record was seen at ``since`` is to be posted."""
+        if since is None:
+            return float("inf")
+        latest_s = since + self.pace.most_s
+        return latest_s if self._busy else min(latest_s, self._posted_s + self.pace.least_s)
 
     def _look_behind(self) -> None:
         """Ask what has come in behind the last plan while a window is being processed."""
@@ -190,8 +239,28 @@ class Planner:
             if lag is not None:
                 self._lags[source.name] = lag
 
-    def _interrupted(self, pause_s: float) -> bool:
+    def _heard(self) -> None:
+        """A source may have more; called by threads of sources."""
         with self._changed:
-            return self._changed.wait_for(
-                lambda: self._stopped or self._wanted is not None, pause_s
+            self._news = True
+            self._changed.notify()
+
+    def _interrupted(self, pause_s: float, rest_s: float, curious: bool) -> bool:
+        """Wait until there is a reason to look again; whether the plan is of no use any more.
+
+        What sources tell is a reason only for one who has nothing yet, and is ``curious``, and
+        only after a rest: a file may be written to without an end and have no record all the time.
+        """
+        with self._changed:
+            if curious:
+                self._changed.wait_for(lambda: self._useless or self._freed, rest_s)
+            self._changed.wait_for(
+                lambda: self._useless or self._freed or (curious and self._news), pause_s
             )
+            self._freed = False
+            self._news = self._news and not curious
+            return self._useless
+
+    @property
+    def _useless(self) -> bool:
+        return self._stopped or self._wanted is not None

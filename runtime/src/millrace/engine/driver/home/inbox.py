@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from millrace.engine.driver.letters import DamagedLettersError, decode_letters, replay_of
@@ -24,7 +24,8 @@ class Mailbox:
     A request is done once the committed record reflects it, so a driver that dies in between
     leaves it to the next one; taking a letter twice changes nothing. ``fetch`` reads an object by
     its name; ``ackers`` is told who is alive; ``snapshots`` is given requests for one, at every
-    look until it is done, and calls them done itself.
+    look until it is done, and calls them done itself; ``waiting`` is told the tokens of all
+    requests before that.
     """
 
     def __init__(
@@ -33,12 +34,16 @@ class Mailbox:
         fetch: Callable[[str], bytes],
         ackers: Callable[[tuple[str, ...]], None],
         snapshots: Callable[[PendingRequest], None] | None = None,
+        waiting: Callable[[set[str]], None] = lambda _: None,
     ) -> None:
         self._inbox = inbox
         self._fetch = fetch
         self._ackers = ackers
         self._snapshots = snapshots
+        self._all = waiting
         self._seen: Proposal | None = None
+        self.nodes: Mapping[str, str] = {}
+        """The node of each member of the last proposal, where it tells it."""
         self._record: Record | None = None
         self._waiting: dict[str, e.DeadLetterRequest] = {}
         self._stops: list[str] = []
@@ -84,14 +89,17 @@ class Mailbox:
         if proposal is None or proposal == self._seen:
             return
         self._seen = proposal
+        # Before the members are told: owners are chosen by it.
+        self.nodes = dict(proposal.nodes)
         members = tuple(sorted(proposal.members, key=lambda member: member.name))
         if members:
-            yield e.MembersSeen(members, proposal.number)
+            yield e.MembersSeen(members, proposal.number, proposal.leaving or ())
         # Behind it: the ackers are told through a server, which may be the one that is gone.
         self._ackers(proposal.ackers)
 
     def _new_requests(self) -> Iterator[e.Event]:
         found = self._inbox.requests()
+        self._all({asked.token for asked in found})
         for asked in found:
             if asked.request.action is Ask.STOP and asked.token not in self._stops:
                 self._stops.append(asked.token)
@@ -99,7 +107,7 @@ class Mailbox:
         for asked in found:
             if asked.request.action is Ask.STOP or asked.token in self._waiting:
                 continue
-            if asked.request.action is Ask.SNAPSHOT:
+            if asked.request.action in (Ask.SNAPSHOT, Ask.DELETE_SNAPSHOT):
                 if self._snapshots is not None:
                     self._snapshots(asked)
                 continue
