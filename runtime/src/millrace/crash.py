@@ -49,6 +49,12 @@ POINTS = {
 }
 """Every crash point and the state of affairs when it fires."""
 
+LEARNING_POINTS = {
+    "driver.taught": "others have learned what a server leaves, or have what they are to hold when "
+    "they join; the view has not moved",
+}
+"""The same of servers that come and go on purpose; the steps behind it are a view change's."""
+
 SNAPSHOT_POINTS = {
     "snapshot.part": "a part of a snapshot is written, its manifest is not",
     "snapshot.manifest": "the manifest is written: the snapshot is there, nobody was told",

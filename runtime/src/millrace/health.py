@@ -6,10 +6,13 @@ import json
 import logging
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from millrace.clock import Clock, SystemClock
 from millrace.homes import pods
@@ -17,6 +20,11 @@ from millrace.homes import pods
 log = logging.getLogger(__name__)
 
 _ASKING_S = 5.0
+
+MOST_AT_ONCE = 32
+"""Requests that are answered at the same time. Who asks is not known: one that is behind these cuts
+off the oldest, so that slow ones keep nobody from an answer, and cost no more than that."""
+
 _TEXT = "text/plain; charset=utf-8"
 
 
@@ -58,10 +66,32 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
 
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._asking: deque[socket.socket] = deque()
+        self._lock = threading.Lock()
+        super().__init__(address, handler)
+
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         super().server_bind()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._asking.append(request)
+            cut = self._asking.popleft() if len(self._asking) > MOST_AT_ONCE else None
+            if cut is not None:
+                with suppress(OSError):
+                    cut.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock, suppress(ValueError):
+            self._asking.remove(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("%s went away", client_address, exc_info=True)
 
 
 def serve(questions: Questions, port: int = pods.HEALTH_PORT) -> ThreadingHTTPServer:

@@ -97,7 +97,7 @@ class Bench:
             view=self.home.view,
             stores=self.stores,
             verdicts=part,  # type: ignore[arg-type]
-            planner=SimpleNamespace(stop=quiet, ask=self.planned.put),  # type: ignore[arg-type]
+            planner=SimpleNamespace(stop=quiet, busy=quiet, ask=self.planned.put),  # type: ignore[arg-type]
             publisher=part,  # type: ignore[arg-type]
             mailbox=Mailbox(self.home.inbox, self.stores.fetch, quiet),
             events=EventTeller(self.home.journal, SystemClock()),

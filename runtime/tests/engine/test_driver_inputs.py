@@ -7,15 +7,18 @@ import queue
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from millrace.clock import Clock, SystemClock
+from millrace.engine.driver import planner as planning
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import REPEAT_S, EventTeller, StatusBoard
 from millrace.engine.driver.home.reader import InboxReader
 from millrace.engine.driver.letters import decode_letters, encode_letters
-from millrace.engine.driver.planner import Planner
+from millrace.engine.driver.planner import Pace, Planner
+from millrace.engine.driver.process import DriverProcess
 from millrace.errors import StateServerError
 from millrace.homes.documents import Ask, Proposal, Request
 from millrace.homes.memory import MemoryInbox
@@ -36,6 +39,9 @@ class Broken:
 
     name = "lines"
 
+    def on_news(self, tell):
+        pass
+
     def plan(self, offsets, max_records):
         raise ConnectionResetError("the feed went away")
 
@@ -45,7 +51,7 @@ class Broken:
 
 def test_a_source_that_cannot_plan_is_told_and_holds_nothing_up():
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
-    planner = Planner([Broken()], 10, 0.1, SystemClock(), events.put)
+    planner = Planner([Broken()], 10, Pace(0.0, 0.1), SystemClock(), events.put)
     planner.start()
     for token in (1, 2):
         planner.ask(e.Plan(token, {}))
@@ -62,6 +68,9 @@ class Endless:
     def __init__(self, name):
         self.name = name
 
+    def on_news(self, tell):
+        pass
+
     def plan(self, offsets, max_records):
         start = offsets or 0
         piece = RootRange(self.name, 1, start, max_records)
@@ -73,7 +82,7 @@ def test_windows_smaller_than_the_number_of_sources_starve_none(max_records):
     names = ["a", "b", "c"]
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
     sources = [Endless(name) for name in names]
-    planner = Planner(sources, max_records, 0.1, SystemClock(), events.put)
+    planner = Planner(sources, max_records, Pace(0.0, 0.1), SystemClock(), events.put)
     planner.start()
     offsets = {}
     for token in range(30):
@@ -110,7 +119,7 @@ def until(look):
 def test_the_lag_counts_what_no_window_has_taken_also_while_one_runs():
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
     source = Filling("lines")
-    planner = Planner([source], 2, 0.1, SystemClock(), events.put)
+    planner = Planner([source], 2, Pace(0.0, 0.1), SystemClock(), events.put)
     assert planner.lag_records == 0
     planner.start()
     planner.ask(e.Plan(1, {}))
@@ -132,6 +141,9 @@ class Vanishing:
 
     name = "lines"
 
+    def on_news(self, tell):
+        pass
+
     def plan(self, offsets, max_records):
         if offsets is None:
             return SourcePlan((), "noticed", False, 0)
@@ -140,10 +152,120 @@ class Vanishing:
 
 def test_what_a_source_notices_without_a_record_counts_from_the_next_look_on():
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
-    planner = Planner([Vanishing()], 1, 0.1, SystemClock(), events.put)
+    planner = Planner([Vanishing()], 1, Pace(0.0, 0.1), SystemClock(), events.put)
     planner.start()
     planner.ask(e.Plan(1, {}))
     assert events.get(timeout=30).offsets == {"lines": ["noticed"]}
+    planner.stop()
+
+
+class Trickle:
+    """Has what it was given, and can say when that is more."""
+
+    name = "lines"
+
+    def __init__(self):
+        self.there = 0
+        self.looks = 0
+
+    def on_news(self, tell):
+        self.tell = tell
+
+    def plan(self, offsets, max_records):
+        self.looks += 1
+        start = offsets or 0
+        found = min(max_records, self.there - start)
+        pieces = (RootRange(self.name, 1, start, found),) if found else ()
+        return SourcePlan(pieces, start + found, False, 0)
+
+    def lag(self, offsets):
+        return None
+
+
+def of_a_trickle(pace):
+    source, events = Trickle(), queue.SimpleQueue()
+    planner = Planner([source], 100, pace, SystemClock(), events.put)
+    planner.start()
+    return source, planner, events
+
+
+def test_while_no_window_runs_one_record_is_planned_at_once():
+    source, planner, events = of_a_trickle(Pace(0.0, 60.0))
+    for token in range(1, 4):
+        planner.ask(e.Plan(token, {"lines": token - 1}))
+        source.there = token
+        assert events.get(timeout=30).offsets == {"lines": token}
+    planner.stop()
+
+
+def test_while_a_window_runs_the_next_one_gathers_until_that_is_over():
+    source, planner, events = of_a_trickle(Pace(0.0, 60.0))
+    planner.busy(True)
+    planner.ask(e.Plan(1, {}))
+    source.there = 1
+    until(lambda: planner.lag_records == 1)
+    source.there = 2
+    until(lambda: planner.lag_records == 2)
+    assert events.empty()
+    planner.busy(False)
+    assert events.get(timeout=30).offsets == {"lines": 2}
+    planner.stop()
+
+
+def test_no_plan_waits_longer_than_the_longest_interval_whatever_runs():
+    source, planner, events = of_a_trickle(Pace(0.0, 0.2))
+    planner.busy(True)
+    source.there = 1
+    began_s = time.monotonic()
+    planner.ask(e.Plan(1, {}))
+    assert events.get(timeout=30).offsets == {"lines": 1}
+    assert time.monotonic() - began_s >= 0.2
+    planner.stop()
+
+
+def test_plans_that_are_not_full_keep_the_least_interval_and_full_ones_do_not():
+    source, planner, events = of_a_trickle(Pace(0.3, 60.0))
+    posted = []
+    for token, there in enumerate([1, 2, 150, 250], start=1):
+        planner.ask(e.Plan(token, {"lines": source.there}))
+        source.there = there
+        events.get(timeout=30)
+        posted.append(time.monotonic())
+    assert posted[1] - posted[0] >= 0.25
+    assert posted[3] - posted[2] < 0.25
+    planner.stop()
+
+
+def test_a_source_that_has_news_is_asked_before_its_turn(monkeypatch):
+    monkeypatch.setattr(planning, "POLL_S", 60.0)
+    source, planner, events = of_a_trickle(Pace(0.0, 60.0))
+    planner.ask(e.Plan(1, {}))
+    until(lambda: source.looks == 1)
+    source.there = 1
+    source.tell()
+    assert events.get(timeout=30).offsets == {"lines": 1}
+    planner.stop()
+
+
+def test_news_without_an_end_and_without_a_record_keep_nobody_busy():
+    source, planner, events = of_a_trickle(Pace(0.0, 60.0))
+    planner.ask(e.Plan(1, {}))
+    end_s = time.monotonic() + 0.5
+    while time.monotonic() < end_s:
+        source.tell()
+    planner.stop()
+    assert events.empty()
+    assert 2 <= source.looks <= 0.5 / planning.LEAST_PAUSE_S + 5
+
+
+def test_a_source_whose_news_fail_is_asked_all_the_same():
+    source, events = Trickle(), queue.SimpleQueue()
+    source.on_news = Broken().plan
+    planner = Planner([source], 100, Pace(0.0, 60.0), SystemClock(), events.put)
+    planner.start()
+    planner.ask(e.Plan(1, {}))
+    source.there = 1
+    assert events.get(timeout=30).offsets == {"lines": 1}
     planner.stop()
 
 
@@ -313,9 +435,10 @@ def looked_at(inbox):
 
 def test_a_proposal_is_heard_though_requests_cannot_be_read():
     inbox = Failing("requests")
-    inbox.propose(Proposal((Member("state-0", "run-2"),), (), 7))
+    stays, leaves = Member("state-0", "run-2"), Member("state-1", "run-1")
+    inbox.propose(Proposal((stays,), (), 7, leaving=(leaves,)))
     reader, posted, away = looked_at(inbox)
-    assert posted.get(timeout=30) == e.MembersSeen((Member("state-0", "run-2"),), 7)
+    assert posted.get(timeout=30) == e.MembersSeen((stays,), 7, (leaves,))
     assert "requests does not answer" in str(away.get(timeout=30))
     inbox.ask(Request(Ask.STOP))
     inbox.parts.clear()
@@ -347,3 +470,16 @@ def test_a_request_that_cannot_be_read_keeps_no_other_from_being_heard(requests,
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
     assert list(requests.box.look()) == [e.StopAsked()]
     assert sorted(requests.left) == ["0.json", "1.json"]
+
+
+def test_owners_of_a_key_group_are_on_different_nodes_where_they_are_told():
+    inbox = Failing()
+    names = [f"state-{number}" for number in range(4)]
+    members = tuple(Member(name, "run-1") for name in names)
+    nodes = {name: f"node-{number % 2}" for number, name in enumerate(names)}
+    inbox.propose(Proposal(members, (), 1, tuple(nodes.items())))
+    box = Mailbox(inbox, lambda _: b"", lambda _: None)
+    driver = SimpleNamespace(_mailbox=box, _settings=SimpleNamespace(key_groups=128, copies=2))
+    assert next(box.look()) == e.MembersSeen(members, 1)
+    placed = DriverProcess._owners(driver, members, ((),) * 128)  # type: ignore[arg-type]
+    assert all({nodes[name] for name in group} == {"node-0", "node-1"} for group in placed)

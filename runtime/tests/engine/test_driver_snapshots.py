@@ -103,7 +103,9 @@ class Bench:
             SystemClock(),
         )
         self.place = FolderPlace(place)
-        part = SimpleNamespace(stop=quiet, ask=quiet, fence=quiet, forget=quiet, discard=quiet)
+        part = SimpleNamespace(
+            stop=quiet, ask=quiet, fence=quiet, forget=quiet, discard=quiet, busy=quiet
+        )
         equipment = Equipment(
             view=self.home.view,
             stores=self.stores,

@@ -228,6 +228,22 @@ CASES: dict[str, list[Case]] = {
     "metadata.namespace": [refused("metadata.namespace=other", reason="create it there")],
     "metadata.labels": [case("metadata.labels={a: b}", to=NONE, reason="only people")],
     "spec.suspend": [case("spec.suspend=true", to=NONE, reason="only a cluster")],
+    **{
+        f"spec.restoreFrom.{field}": [
+            case(
+                f"spec.restoreFrom.{field}=a",
+                *(f"spec.restoreFrom.{other}=b" for other in others),
+                to=NONE,
+                reason="only a new topology",
+            )
+        ]
+        for field, others in {
+            "snapshot": (),
+            "place": ("name",),
+            "name": ("place",),
+            "topology": ("snapshot",),
+        }.items()
+    },
     "spec.restartNonce": [case("spec.restartNonce=1", to=NONE, reason="only a cluster")],
     "metadata.annotations": [case("metadata.annotations={a: b}", to=NONE, reason="only people")],
     "spec.guarantee": [
@@ -257,7 +273,13 @@ CASES: dict[str, list[Case]] = {
     "spec.window.maxInterval": [
         case(
             "spec.window.maxInterval=3s",
-            **sees(lambda s: s.driver(lambda e: e.planner._max_interval_s), 0.1, 3.0),
+            **sees(lambda s: s.driver(lambda e: e.planner.pace.most_s), 0.1, 3.0),
+        )
+    ],
+    "spec.window.minInterval": [
+        case(
+            "spec.window.minInterval=50ms",
+            **sees(lambda s: s.driver(lambda e: e.planner.pace.least_s), 0.0, 0.05),
         )
     ],
     "spec.ackers.replicas": [
@@ -412,6 +434,9 @@ CASES: dict[str, list[Case]] = {
             **sees(lambda s: s.processes.standby is not None, True, False),
             reason="the next run begins with it",
         )
+    ],
+    "spec.spark.driver.standbyExecutors": [
+        case("spec.spark.driver.standbyExecutors=Ready", to=NONE, reason="only a cluster")
     ],
     "spec.spark.executors.instances": [
         case(

@@ -39,9 +39,9 @@ processors:
 """
 
 
-def one_step(function, more=""):
+def one_step(function, more="", patience="30s"):
     return f"""
-tupleTimeout: 1s
+tupleTimeout: {patience}
 {SOURCE}
 processors:
   - {{name: last, function: "{function}", inputs: [{{from: lines}}]}}
@@ -118,7 +118,8 @@ def test_a_worker_that_is_killed_is_run_again_within_the_attempt(windows, tmp_pa
 @pytest.mark.parametrize("small", [0, 4096])
 def test_what_ends_a_worker_is_told(windows, tmp_path, function, cause, small):
     write_lines(tmp_path, ["a", "b", "bad", "c"])
-    run = windows(one_step(f"deadlysteps:{function}"), small)
+    patience = "1s" if function.startswith("spin") else "30s"
+    run = windows(one_step(f"deadlysteps:{function}", patience=patience), small)
     with pytest.raises(AttemptDied) as caught:
         run.attempt(run.plan())
     assert cause in caught.value.reason
@@ -204,7 +205,7 @@ def test_a_cancelled_attempt_ends(windows, tmp_path):
     gate = tmp_path / "gate"
     gate.touch()
     write_lines(tmp_path, [str(gate)])
-    run = windows(one_step("deadlysteps:slow").replace("1s", "60s"))
+    run = windows(one_step("deadlysteps:slow", patience="60s"))
     started = tmp_path / "gate.started"
     outcome: list[object] = []
 

@@ -150,6 +150,12 @@ def test_a_field_that_this_release_does_not_know_is_of_a_newer_one():
         codec.decode(Proposal, text)
 
 
+def test_a_proposal_without_leave_can_be_read_by_a_release_that_knows_of_none():
+    assert "leaving" not in codec.encode(Proposal((MEMBER,), ()))
+    leaving = Proposal((), (), 1, leaving=(MEMBER,))
+    assert codec.decode(Proposal, json.dumps(codec.encode(leaving))) == leaving
+
+
 def test_a_folder_that_cannot_be_read_is_a_home_that_is_away(tmp_path):
     (tmp_path / "proposal.json").mkdir()
     with pytest.raises(HomeAwayError, match=r"proposal\.json.*tried again"):

@@ -72,8 +72,11 @@ def test_one_that_leaves_ends_when_a_view_without_it_is_open(world: World) -> No
     for unsafe in (None, view(Phase.OPEN, first, former), view(Phase.MOVING, first, second)):
         world.keeper.settle(unsafe)
         assert world.names() == set(NAMES)
+    assert world.keeper.released == ()
     world.keeper.settle(view(Phase.OPEN, first, second))
     assert world.names() == {"state-0"}
+    # The driver is told that it is there, for others to learn what it holds.
+    assert world.keeper.released == (second,)
     # Others copy from it while the view moves.
     world.keeper.settle(view(Phase.MOVING, first))
     assert len(world.keeper.pids()) == 2
@@ -82,6 +85,7 @@ def test_one_that_leaves_ends_when_a_view_without_it_is_open(world: World) -> No
     assert not (world.folder / "state-1").exists()
     assert world.told == ["StateServerLeft"]
     assert not world.keeper.leaving
+    assert world.keeper.released == ()
 
 
 def test_one_that_dies_while_it_leaves_comes_back_and_is_proposed_again(world: World) -> None:
@@ -90,6 +94,7 @@ def test_one_that_dies_while_it_leaves_comes_back_and_is_proposed_again(world: W
     world.keeper.want({"state-0"}, world.make)
     world.keeper.settle(view(Phase.OPEN, first, second))
     world.kill("state-1")
+    assert world.keeper.released == ()
     again = world.member("state-1")
     assert again != second
     assert world.names() == set(NAMES)

@@ -197,6 +197,29 @@ def test_one_that_does_not_read_yet_is_not_proposed() -> None:
     assert kept.proposed() == ("acker-0", "acker-1")
 
 
+def test_more_come_one_after_the_other_beside_the_windows() -> None:
+    kept, crew, clock, _ = keeper(AckerBounds(1, 8), 2)
+    assert crew.alive("acker") == names(2)  # the first ones begin together
+    crew.unready = set(names(8))
+    kept.scale(5)
+    kept.look()
+    assert crew.alive("acker") == names(3)
+    assert kept.next_due_s() == clock.at_s + keeping.COMING_S
+    crew.unready.remove("acker-2")
+    kept.look()
+    assert crew.alive("acker") == names(4)
+    # One that never says that it reads holds up nobody for ever.
+    clock.at_s += keeping.READY_S
+    kept.look()
+    assert crew.alive("acker") == names(5)
+    kept.scale(2)
+    clock.at_s += keeping.LEAVE_S
+    kept.look()
+    kept.look()
+    assert crew.alive("acker") == names(2)
+    assert kept.next_due_s() is None
+
+
 def test_whoever_ends_is_started_again_unless_it_was_going() -> None:
     kept, _, _, _ = keeper(AckerBounds(), 2)
     ended = Death("acker-1", "acker", 1, -9, 1.0, "")
@@ -229,6 +252,7 @@ def test_the_load_changes_their_number_between_the_bounds(monkeypatch: pytest.Mo
     pass_s(2 * SHRINK_AFTER_S + 10)
     assert kept.proposed() == tuple(names(1))
     assert kept.scale(9) == "3 ackers (not 9: spec.ackers allows 1 to 3)"
+    pass_s(1)
     assert kept.proposed() == tuple(names(3))
     assert told == [
         "2 ackers instead of 1, as the load asks for",

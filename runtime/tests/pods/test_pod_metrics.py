@@ -223,7 +223,7 @@ def test_a_driver_tells_from_its_beginning_to_its_end(
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(driver.run()), daemon=True)
     member = server.address.member()
-    with serving(questions(driver, Beat(60.0))) as served:
+    with serving(questions(lambda: driver, Beat(60.0))) as served:
         born = read(served.text(), catalogue.DRIVER)
         assert born["millrace_driver_state", "starting"] == 1
         assert ("millrace_driver_execution",) not in born

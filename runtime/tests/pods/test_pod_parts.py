@@ -8,15 +8,17 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from millrace.engine.jobs.session import SHIPPED, SessionSettings, session_conf
 from millrace.errors import ExitCode
-from millrace.health import Answer, Beat, serve
+from millrace.health import MOST_AT_ONCE, Answer, Beat, serve
 from millrace.homes import pods
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
@@ -31,6 +33,7 @@ from millrace.protocol.events import STOP_CODES, StopKind
 from millrace.topology.model import Executors
 from millrace.topology.pods import Resources
 from millrace_e2e.podprocess import PASSWORD, environment, make_secret
+from millrace_e2e.waiting import until
 
 IDENTITY = Identity("words", "default", "words-driver-3", "10.1.2.3")
 
@@ -116,6 +119,25 @@ def test_health_says_what_is_true_and_why():
     assert ask("/elsewhere") == (404, "ask for /live, /broken\n")
     server.shutdown()
     server.server_close()
+
+
+def test_many_that_ask_and_never_end_cost_a_few_threads_and_keep_nobody_from_an_answer():
+    server = serve({"/live": lambda: Answer(True, "well")}, 0)
+    port = server.server_address[1]
+    before = threading.active_count()
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(5 * MOST_AT_ONCE)]
+    try:
+        for one in slow:
+            with suppress(OSError):
+                one.sendall(b"GET /live HTTP/1.1\r\nX:")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/live", timeout=4) as said:
+            assert said.read() == b"well\n"
+        until(lambda: threading.active_count() <= before + MOST_AT_ONCE, "threads end", 4.0)
+    finally:
+        for one in slow:
+            one.close()
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])

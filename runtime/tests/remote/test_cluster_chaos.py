@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import re
@@ -31,6 +32,7 @@ from millrace.remote.cluster import ClusterError, connect
 from millrace.remote.topology import find
 from millrace.state.embedded import EmbeddedServer
 from millrace.topology.model import StreamTopology
+from millrace.topology.secretrefs import SecretRef
 
 AT_REST = {"sealed": 7, "published": 7, "lag_records": 0}
 CHANCE = random.Random(1)
@@ -371,6 +373,36 @@ def model(*sinks: dict[str, Any]) -> StreamTopology:
     return StreamTopology.model_validate({**document, "metadata": {"name": "words"}, "spec": spec})
 
 
+def no_secret(ref: SecretRef) -> str:
+    raise AssertionError(f"nobody needs {ref}")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"mode": "stream", "stream": "rows"}, {"mode": "hash", "key": "word:{word}"}],
+    ids=lambda more: str(more["mode"]),
+)
+def test_a_password_by_reference_is_read_from_its_secret(
+    cluster: FakeCluster, server: EmbeddedServer, more: dict[str, str]
+) -> None:
+    password = server.address.password
+    with redis.Redis.from_url(url_of(server)) as client:
+        client.flushall()
+        client.xadd("rows", {"word": "a", "n": "1"})
+        client.hset("word:a", "n", "1")
+    held = base64.b64encode(password.encode()).decode()
+    cluster.objects[f"{CORE}/secrets/store"] = {"data": {"key": held}}
+    inside = {"url": server.address.url, **more}
+    by_reference = {"secretRef": {"name": "store", "key": "key"}}
+    topology = model({"name": "out", "redis": {**inside, "password": by_reference}})
+    secret = connect(None, None).secret
+    ([found], _) = readable_sinks(topology, (), {}, secret)
+    assert found.read() == [{"word": "a", "n": "1"}]
+    cluster.objects[f"{CORE}/secrets/store"] = {"data": {"other": held}}
+    with pytest.raises(ClusterError, match=r"secret store .*: it has no 'key' that is a text"):
+        readable_sinks(topology, (), {}, secret)
+
+
 def test_sinks_are_read_where_they_are_seen_from_here(tmp_path: Path) -> None:
     for name in ("out", "deep/out", "mine"):
         (tmp_path / name).mkdir(parents=True)
@@ -383,7 +415,7 @@ def test_sinks_are_read_where_they_are_seen_from_here(tmp_path: Path) -> None:
         {"name": "seen", "console": {}},
     )
     places = (str(tmp_path), f"moved={tmp_path / 'mine'}")
-    found, unread = readable_sinks(topology, places, {})
+    found, unread = readable_sinks(topology, places, {}, no_secret)
     assert {sink.name: sink.read() for sink in found} == {
         "near": [{"in": "out"}],
         "whole": [{"in": "deep/out"}],
@@ -391,13 +423,13 @@ def test_sinks_are_read_where_they_are_seen_from_here(tmp_path: Path) -> None:
     }
     assert unread == ("far", "seen")
     with pytest.raises(ChaosError, match="no sink of this topology can be read from here"):
-        readable_sinks(topology, (), {})
+        readable_sinks(topology, (), {}, no_secret)
     with pytest.raises(ChaosError, match="nowhere: is no folder"):
-        readable_sinks(topology, ("nowhere",), {})
+        readable_sinks(topology, ("nowhere",), {}, no_secret)
     with pytest.raises(ChaosError, match="fra=x: is no PLACE and no SINK=PLACE; sinks: near"):
-        readable_sinks(topology, ("fra=x",), {})
+        readable_sinks(topology, ("fra=x",), {}, no_secret)
     with pytest.raises(ChaosError, match=r"--last far: is no sink .* that can be read"):
-        readable_sinks(topology, places, {"far": ("a",)})
+        readable_sinks(topology, places, {"far": ("a",)}, no_secret)
 
 
 # -- the whole of it
@@ -498,11 +530,11 @@ def test_a_server_of_a_sink_must_answer_before_anything_is_killed(
     assert "sink out: redis://127.0.0.1:1: cannot be read" in done.stderr
     assert "say with --sinks-at out=PLACE" in done.stderr
     [found], unread = readable_sinks(
-        find(connect(None, None), "words").model, (f"out={url_of(server)}",), {}
+        find(connect(None, None), "words").model, (f"out={url_of(server)}",), {}, no_secret
     )
     assert (found.read(), unread) == ([], ())
     with pytest.raises(ChaosError, match="--sinks-at out: 'here' is no address of a server"):
-        readable_sinks(find(connect(None, None), "words").model, ("out=here",), {})
+        readable_sinks(find(connect(None, None), "words").model, ("out=here",), {}, no_secret)
     assert deletions(cluster) == []
 
 

@@ -401,6 +401,29 @@ def test_windows_that_are_taken_back_are_shown_again_with_other_content(
     assert shown(tmp_path) == once(*kept, "other")
 
 
+def test_who_is_fenced_takes_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = make(tmp_path, 1)
+    for window, word in enumerate("abc", 1):
+        sealed = stage(old, window, [word])
+        old.publish(sealed, sealed.staged, 1)
+    new = make(tmp_path, 2)
+    with pytest.raises(FencedError):
+        old.retract(1)
+    assert shown(tmp_path) == once("a", "b", "c")
+    # Also while it is at that: then what is left stays, and what was shown meanwhile.
+    real = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        real(path, missing_ok=missing_ok)
+        if path.name.startswith("part-"):
+            make(tmp_path, 3)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(FencedError):
+        new.retract(1)
+    assert len(shown(tmp_path)) == 2
+
+
 def test_taking_back_more_than_is_shown_makes_no_mark(tmp_path: Path) -> None:
     sink = make(tmp_path, 1)
     sink.retract(3)

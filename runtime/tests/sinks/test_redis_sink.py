@@ -560,6 +560,11 @@ def test_hashes_of_windows_that_are_taken_back_are_written_over(server: Server) 
     assert counts(server) == {"wc:a": {"n": "6"}}
     with pytest.raises(FencedError):
         make(server, HASH, 1)
+    # Nor does an older one take back what this one shows.
+    make(server, HASH, 3)
+    with pytest.raises(FencedError):
+        sink.retract(2)
+    assert sink.last_shown()[0] == 6  # type: ignore[index]
 
 
 def test_what_was_never_shown_needs_nothing_taken_back(server: Server) -> None:

@@ -22,7 +22,7 @@ from millrace.protocol.record import needed_objects
 from millrace.snapshots import reading
 from millrace.snapshots.manifest import FORMAT, Column, Manifest, encode
 from millrace.snapshots.places import FolderPlace, Place, StorePlace, open_place
-from millrace.snapshots.retention import Retention, outdated, own_name
+from millrace.snapshots.retention import Retention, is_kept, outdated, own_name
 from millrace.snapshots.timelines import Fork, Line, line_to
 from millrace.snapshots.writing import write_snapshot
 
@@ -419,6 +419,19 @@ def test_retention_goes_by_count_and_age_and_leaves_what_is_not_its_own(place: P
     # The newest stays, however old it is.
     assert out(3, 5.0, now_s=99_999.0) == [old[1], old[0]]
     assert other not in out(1, 0.0, now_s=99_999.0)
+
+
+def test_what_a_user_called_much_like_its_own_is_not_the_topology_s(place: Place) -> None:
+    named = f"auto-{UID[:8]}-before-the-edit"
+    write_snapshot(place, named, subject(empty()), Objects({}), shown)
+    newer = taken(place, 9)
+    half = f"auto-{UID[:8]}-by-hand"
+    place.write(half, f"{'0' * 64}.arrow", b"part")
+    record = replace(empty(), tag=replace(empty().tag, execution=4))
+    found = reading.entries(place)
+    assert {entry.name for entry in found} == {named, newer, half}
+    assert outdated(found, record, Retention(1, 0.0), 99_999.0, line_to((), 1)) == []
+    assert not is_kept(found, empty())
 
 
 def test_what_an_ended_driver_left_unfinished_goes_and_what_one_writes_now_stays(

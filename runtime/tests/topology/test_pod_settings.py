@@ -277,9 +277,11 @@ def test_addresses_without_a_password_are_no_secret():
     assert plain_passwords(sinks("redis://h:1", **options)) == []
 
 
-def test_nothing_is_restored_on_a_cluster():
+def test_what_is_restored_from_outlives_pods():
     given = changed(volumes=[claim()], onStateLoss="Restore")
-    assert [p.path for p in on_cluster(model(given), "/data")] == ["spec.onStateLoss"]
+    assert [p.path for p in on_cluster(model(given), "/data")] == ["spec.snapshots.to"]
+    kept = changed(volumes=[claim()], onStateLoss="Restore", snapshots={"to": "snapshots"})
+    assert on_cluster(model(kept), "/data") == []
 
 
 def test_a_folder_beside_the_volume_is_not_on_it():

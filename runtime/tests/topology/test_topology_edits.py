@@ -31,6 +31,7 @@ def test_equal_topologies_have_no_edits():
         ("metadata.labels={a: b}", Effect.NONE),
         ("spec.window.maxRecords=5", Effect.RESTART),
         ("spec.window.maxInterval=1s", Effect.RESTART),
+        ("spec.window.minInterval=50ms", Effect.RESTART),
         ("spec.ackers.replicas=3", Effect.RESTART),
         ("spec.ackers.min=1", Effect.RESTART),
         ("spec.ackers.max=4", Effect.RESTART),

@@ -24,7 +24,7 @@ from millrace.homes.pods import Role
 from millrace.homes.stores import HomeAwayError
 from millrace.kube.streams import StreamRefusedError, executed
 from millrace.remote.cluster import ClusterError, NotThereError
-from millrace.remote.overview import driver_of, state_of
+from millrace.remote.overview import driver_of, standby_of, state_of
 from millrace.remote.topology import PodRow, RemoteTopology, pod_row
 
 PACE = Pace(look_s=0.25, rest_s=15.0)
@@ -39,6 +39,7 @@ _ROLES = {
     VictimKind.ACKER: Role.ACKER,
     VictimKind.DRIVER: Role.DRIVER,
     VictimKind.EXECUTOR: Role.EXECUTOR,
+    VictimKind.STANDBY: Role.DRIVER,
     VictimKind.STATE_SERVER: Role.STATE_SERVER,
 }
 
@@ -86,7 +87,6 @@ class ClusterTarget:
         ways: Sequence[str] = WAYS,
     ) -> None:
         self.refused: Mapping[VictimKind, str] = {
-            VictimKind.STANDBY: "no driver stands by on a cluster yet",
             VictimKind.WORKER: "a worker is a process of an executor's or driver's pod: kill these",
             **({} if node_command is not None else {VictimKind.NODE: "give a --node-command"}),
         }
@@ -124,7 +124,7 @@ class ClusterTarget:
         with now.speaking():
             told = now.journal.status()
         figures = told if told.uid == now.uid else Status()
-        view, driver = now.view(), driver_of(now.pods())
+        view, driver = now.view(), driver_of(now, now.pods())
         state = state_of(now, figures, driver)
         # A driver that is ready has claimed its execution; other figures are of one before it.
         speaks = state == "running" and view is not None and figures.execution == view.execution
@@ -168,8 +168,11 @@ class ClusterTarget:
             rows = [row for row in self._topology.pods() if row.role == _ROLES[kind]]
         rows = [row for row in rows if row.phase == "Running" and not row.ending]
         if kind is VictimKind.DRIVER:
-            newest = driver_of(rows)
+            newest = driver_of(self._topology.again(), rows)
             return [] if newest is None else [newest]
+        if kind is VictimKind.STANDBY:
+            waiting = standby_of(self._topology.again(), rows)
+            return [] if waiting is None else [waiting]
         return rows
 
     def _operators(self) -> list[PodRow]:

@@ -20,6 +20,7 @@ from millrace.remote.topology import RemoteTopology
 from millrace.topology.kinds.sink_files import FilesSink
 from millrace.topology.kinds.sink_redis import RedisMode, RedisSink
 from millrace.topology.model import Sink, StreamTopology
+from millrace.topology.secretrefs import SecretRef
 
 _TOLD_S = 30.0
 """A driver that tells nothing new for so long has nothing new to tell."""
@@ -71,7 +72,9 @@ def carry_out(
         seen=lambda: sealing.seen,
     )
     function = _expectation(target, wanted, folder)
-    sinks, unread = readable_sinks(topology.model, around.sinks_at, wanted.last)
+    sinks, unread = readable_sinks(
+        topology.model, around.sinks_at, wanted.last, topology.cluster.secret
+    )
     _rows(sinks)  # a place that cannot be read is known before anything is killed
     if (ended := target.look().ended) is not None:
         raise ChaosError(
@@ -116,17 +119,21 @@ def _expectation(
 
 
 def readable_sinks(
-    topology: StreamTopology, sinks_at: Sequence[str], last: Mapping[str, tuple[str, ...]]
+    topology: StreamTopology,
+    sinks_at: Sequence[str],
+    last: Mapping[str, tuple[str, ...]],
+    secret: Callable[[SecretRef], str],
 ) -> tuple[tuple[Readable, ...], tuple[str, ...]]:
     """(sinks that can be read, names of the others).
 
     Files are read where ``sinks_at`` says it, Redis-protocol servers also where the topology says
-    it. Raises ``ChaosError`` for a name that is no sink, and where nothing can be read.
+    it; ``secret`` is asked for a password that the topology has by reference. Raises
+    ``ChaosError`` for a name that is no sink, and where nothing can be read, and as ``secret``.
     """
     data, places = _places(sinks_at, [sink.name for sink in topology.spec.sinks])
     found, others = [], []
     for sink in topology.spec.sinks:
-        read = _reader(sink, places.get(sink.name), data)
+        read = _reader(sink, places.get(sink.name), data, secret)
         if read is None:
             others.append(sink.name)
             continue
@@ -161,7 +168,7 @@ def _places(sinks_at: Sequence[str], names: Sequence[str]) -> tuple[str | None, 
 
 
 def _reader(
-    sink: Sink, place: str | None, data: str | None
+    sink: Sink, place: str | None, data: str | None, secret: Callable[[SecretRef], str]
 ) -> Callable[[], list[ledger.Row]] | None:
     settings = sink.settings
     if isinstance(settings, FilesSink):
@@ -176,11 +183,13 @@ def _reader(
         url = settings.url if place is None else place
         if not url.startswith(_SERVERS):
             raise ChaosError(f"--sinks-at {sink.name}: {place!r} is no address of a server")
+        held = settings.password
+        password = None if held is None else secret(held.secret_ref)
         if settings.mode is RedisMode.STREAM:
             stream = str(settings.stream)
-            return lambda: ledger.read_stream(url, stream)
+            return lambda: ledger.read_stream(url, stream, password)
         template = str(settings.key)
-        return lambda: ledger.read_hashes(url, template)
+        return lambda: ledger.read_hashes(url, template, password)
     return None
 
 

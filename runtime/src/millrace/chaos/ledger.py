@@ -72,9 +72,10 @@ def _rows_of(path: Path) -> Iterator[Row]:
                 yield json.loads(line)
 
 
-def read_hashes(url: str, template: str) -> list[Row]:
+def read_hashes(url: str, template: str, password: str | None = None) -> list[Row]:
     """The hashes of a Redis-protocol server whose keys are like ``wc:{word}``: a row each, with the
-    columns of the key and a column for each field, all as texts. Raises ``UnreadableError``."""
+    columns of the key and a column for each field, all as texts. ``password`` counts where ``url``
+    has none. Raises ``UnreadableError``."""
     parts = re.split(r"\{([^{}]*)\}", template)
     pattern = "".join(
         re.escape(part) if at % 2 == 0 else "(.*)" if at == len(parts) - 2 else "(.*?)"
@@ -90,12 +91,12 @@ def read_hashes(url: str, template: str) -> list[Row]:
                 fields = client.hgetall(key).items()
                 yield {**dict(zip(parts[1::2], found.groups(), strict=True)), **_texts(fields)}
 
-    return _of_server(url, rows)
+    return _of_server(url, password, rows)
 
 
-def read_stream(url: str, stream: str) -> list[Row]:
-    """The entries of a stream in their order: a row each, all values as texts. Raises
-    ``UnreadableError``."""
+def read_stream(url: str, stream: str, password: str | None = None) -> list[Row]:
+    """The entries of a stream in their order: a row each, all values as texts. ``password`` counts
+    where ``url`` has none. Raises ``UnreadableError``."""
 
     def rows(client: Any) -> Iterator[Row]:
         after = b"-"
@@ -103,14 +104,16 @@ def read_stream(url: str, stream: str) -> list[Row]:
             yield from (_texts(fields.items()) for _, fields in entries)
             after = b"(" + entries[-1][0]
 
-    return _of_server(url, rows)
+    return _of_server(url, password, rows)
 
 
-def _of_server(url: str, rows: Callable[[Any], Iterator[Row]]) -> list[Row]:
+def _of_server(url: str, password: str | None, rows: Callable[[Any], Iterator[Row]]) -> list[Row]:
     import redis
 
     try:
-        with redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=5) as client:
+        with redis.Redis.from_url(
+            url, password=password, socket_timeout=30, socket_connect_timeout=5
+        ) as client:
             return list(rows(client))
     except (redis.RedisError, OSError, ValueError) as error:
         # An address may hold a password, also where an error repeats it.

@@ -29,13 +29,20 @@ Index = Annotated[int, Field(ge=0)]
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """State servers and ackers seen alive: incarnations, and names. Whoever wants to know that the
-    driver follows this one (``Status.follows``) gives it a ``number`` above that of the last."""
+    driver follows this one (``Status.follows``) gives it a ``number`` above that of the last.
+    ``nodes`` are pairs of a member's name and the node that it is on, where there are nodes: the
+    owners of a key group are chosen on different ones.
+
+    Those ``leaving`` are alive, too, and end once the view is open without them; None for nobody,
+    so that a driver of a release that knows nothing of it reads what concerns it."""
 
     __pydantic_config__ = STRICT
 
     members: tuple[Member, ...]
     ackers: tuple[str, ...]
     number: Index = 0
+    nodes: tuple[tuple[str, str], ...] = ()
+    leaving: tuple[Member, ...] | None = None
 
 
 class Ask(StrEnum):
@@ -45,13 +52,18 @@ class Ask(StrEnum):
     DROP = "drop"
     STOP = "stop"
     SNAPSHOT = "snapshot"
+    DELETE_SNAPSHOT = "deleteSnapshot"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """``REPLAY`` and ``DROP`` are about letters of one object of dead letters; ``STOP`` ends the
     driver behind what is sealed, and names nothing. ``SNAPSHOT`` takes one called ``name``, in the
-    place ``to`` or where the topology keeps its own."""
+    place ``to`` or where the topology keeps its own; ``DELETE_SNAPSHOT`` deletes one that was taken
+    of this life of the topology.
+
+    Where ``answered`` is set the driver answers in its figures (``Answer``), and whoever asked
+    takes the request out of the inbox once it has read that; else the driver does."""
 
     __pydantic_config__ = STRICT
 
@@ -60,11 +72,12 @@ class Request:
     indexes: tuple[Index, ...] = ()
     name: str | None = None
     to: str | None = None
+    answered: bool | None = None
 
     def __post_init__(self) -> None:
         if self.action in (Ask.REPLAY, Ask.DROP) and not self.segment:
             raise ValueError(f"to {self.action} needs a segment")
-        if self.action is Ask.SNAPSHOT and not self.name:
+        if self.action in (Ask.SNAPSHOT, Ask.DELETE_SNAPSHOT) and not self.name:
             raise ValueError("a snapshot needs a name")
 
 
@@ -118,6 +131,53 @@ class ServerMemory:
     full: bool = False
 
 
+class Outcome(StrEnum):
+    """What became of a request about a snapshot."""
+
+    TAKEN = "taken"
+    DELETED = "deleted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSnapshot:
+    """A snapshot that a topology has taken by itself; ``created`` is wall-clock time in seconds."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    window: int
+    created: float
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of the request ``token``: of one that was taken the snapshot and its ``place``,
+    of one that failed the reason in ``text``."""
+
+    __pydantic_config__ = STRICT
+
+    token: str
+    outcome: Outcome
+    snapshot: KeptSnapshot | None = None
+    place: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFigures:
+    """``kept`` are the newest of those that the topology has taken by itself, in ``place``, the
+    oldest first; None while that is not known. ``answers`` are those to requests that are still in
+    the inbox."""
+
+    __pydantic_config__ = STRICT
+
+    place: str
+    kept: tuple[KeptSnapshot, ...] | None = None
+    answers: tuple[Answer, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """A driver's figures; ``None`` is what is not known (yet). ``updated`` is wall-clock time.
@@ -149,6 +209,7 @@ class Status:
     updated: float | None = None
     memory: tuple[ServerMemory, ...] | None = None
     follows: int | None = None
+    snapshots: SnapshotFigures | None = None
 
     @property
     def whole(self) -> bool:

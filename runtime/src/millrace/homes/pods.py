@@ -28,6 +28,9 @@ class Role(StrEnum):
 TOPOLOGY_LABEL = f"{GROUP}/topology"
 ROLE_LABEL = "app.kubernetes.io/component"
 
+STANDBY_ANNOTATION = f"{GROUP}/standby"
+"""Of a driver's pod that was made to stand by: whether its executors do so too."""
+
 # -- environment variables
 
 POD_NAME = "MILLRACE_POD_NAME"
@@ -104,6 +107,11 @@ def journal_map(topology: str) -> str:
     return f"{topology}-journal"
 
 
+def snapshots_map(topology: str) -> str:
+    """The ConfigMap of what the operator has to know of snapshots whose resources are gone."""
+    return f"{topology}-snapshots"
+
+
 def secret(topology: str) -> str:
     """The Secret that all pods mount."""
     return f"{topology}-secret"
@@ -139,6 +147,14 @@ def state_url(ip: str, port: int = STATE_PORT) -> str:
 VIEW_VERSION = "version"
 VIEW = "view"
 WRITTEN_BY = "writtenBy"
+"""A word of the write, behind the name of the writer's pod and a full stop."""
+
+RESTORING = "restoring"
+"""Beside the view: the restore that has begun and is not done."""
+
+TIMELINES = "timelines"
+"""Beside the view: which restore began each timeline."""
+
 PROPOSAL = "proposal"
 REQUEST_PREFIX = "request."
 STATUS = "status"

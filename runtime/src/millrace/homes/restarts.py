@@ -24,6 +24,7 @@ FINAL_CODES: Mapping[int, int] = {
     ExitCode.NEWER_FORMAT: 1,
     ExitCode.TOO_MANY_DEAD: 1,
     ExitCode.STATE_LOST: 1,
+    ExitCode.SNAPSHOT: 1,
     ExitCode.SINK: 2,
     ExitCode.SOURCE: 2,
     ExitCode.ENGINE: 2,

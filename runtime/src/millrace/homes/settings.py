@@ -104,12 +104,25 @@ class RetiredSink:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoreSettings:
+    """The snapshot that a new topology begins with: its name and place (a path as the driver sees
+    it, or a URL). ``topology`` is the one that it was taken of, where that has another name."""
+
+    __pydantic_config__ = STRICT
+
+    snapshot: str
+    place: str
+    topology: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DriverSettings:
     """``topology`` is the file of the topology's document, ``folder`` where its relative paths
     start, ``workdir`` the scratch of this process and of Spark.
 
     ``fresh``: the topology begins; ``overwrite``: sinks may be emptied; ``drop_removed`` gives up
     what removed sinks have still to show, ``drop_gone`` records that cannot be read any more.
+    ``restore``: before the first window, unless a driver before has done so.
     """
 
     __pydantic_config__ = STRICT
@@ -128,6 +141,7 @@ class DriverSettings:
     drop_removed: bool = False
     drop_gone: bool = False
     password_variable: str = PASSWORD_VARIABLE
+    restore: RestoreSettings | None = None
 
 
 def in_folder(workdir: Path, uid: str, topology: Path, folder: Path) -> DriverSettings:

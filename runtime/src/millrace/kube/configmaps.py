@@ -239,8 +239,9 @@ class ConfigMap:
                 return None
             raise self._refused(error) from error
 
-    def replace(self, expected: str, data: Mapping[str, str]) -> bool:
-        """Merge ``data`` into it if its ``resourceVersion`` is still ``expected``; else False."""
+    def replace(self, expected: str, data: Mapping[str, str | None]) -> bool:
+        """Merge ``data`` into it if its ``resourceVersion`` is still ``expected``, without keys of
+        None; else False."""
         body = {"metadata": {"resourceVersion": expected}, "data": data}
         return self._merged(body) is not None
 

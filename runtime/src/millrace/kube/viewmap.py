@@ -1,8 +1,8 @@
 """The view of a topology as a ConfigMap: compare-and-swap by ``resourceVersion``.
 
 The data says its version, which counts the views, since the object's own ``resourceVersion`` also
-changes with labels; and which write brought it (``writtenBy``, a random word). A write whose answer
-is lost is settled by that word::
+changes with labels; and which write brought it (``writtenBy``, a random word, in pods behind the
+pod's name). A write whose answer is lost is settled by that word::
 
     PATCH under a resourceVersion -- answer --> new version, or None
                |
@@ -20,7 +20,7 @@ A process that dies at any of these points leaves the view as it was, or replace
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from millrace.errors import ProtocolError
 from millrace.homes import pods
@@ -45,9 +45,14 @@ class ViewMap:
     def read(self) -> tuple[int, View | None]:
         return decode(self._map.name, self._map.read())
 
-    def cas(self, expected: int, view: View) -> int | None:
+    def cas(
+        self, expected: int, view: View, beside: Mapping[str, str | None] | None = None
+    ) -> int | None:
+        """As ``ViewStore.cas``; ``beside`` are other keys of the ConfigMap that are written with
+        the view or not at all, None where one goes."""
         word, after = self._word(), expected + 1
         data = {
+            **(beside or {}),
             pods.VIEW_VERSION: str(after),
             pods.VIEW: encode_view(view).decode(),
             pods.WRITTEN_BY: word,
@@ -73,9 +78,14 @@ class ViewMap:
             f"ConfigMap {self._map.name}: whether version {after} was written is not known"
         )
 
-    def _write(self, held: Held | None, data: dict[str, str]) -> bool:
+    def beside(self, key: str) -> str | None:
+        """Another key of the ConfigMap, as the last write left it."""
+        held = self._map.read()
+        return None if held is None else held.data.get(key)
+
+    def _write(self, held: Held | None, data: Mapping[str, str | None]) -> bool:
         if held is None:
-            return self._map.create(data)
+            return self._map.create({k: text for k, text in data.items() if text is not None})
         return self._map.replace(held.resource_version, data)
 
 

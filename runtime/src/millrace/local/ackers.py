@@ -3,7 +3,8 @@
 ===========================  =================================================================
 what happens                 what follows
 ===========================  =================================================================
-more are wanted              they are started, and proposed once they read the log
+more are wanted              they are started one after the other, since windows go on beside
+                             that, and proposed once they read the log
 fewer are wanted             the last ones are proposed no more, and end a moment later
 one that goes is wanted      it is proposed again; its life goes on
 one ends while it goes       nothing: it is not started again
@@ -41,6 +42,9 @@ READY_S = 5.0
 
 LOOK_S = 1.0
 
+COMING_S = 0.05
+"""How soon one that comes is looked at again."""
+
 _TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -71,6 +75,7 @@ class AckerKeeper:
         self._count = plan.count
         self._addresses: Sequence[StateAddress] = ()
         self._leaving: dict[str, float] = {}
+        self._coming: tuple[str, float] | None = None
         self._trend = Trend()
         self._used: dict[int, float] = {}
         self._looked_s = clock.monotonic_s()
@@ -80,7 +85,12 @@ class AckerKeeper:
         self._addresses = addresses
         wanted = self._plan.specs(addresses, self._count) if addresses else ()
         names = {spec.name for spec in wanted}
+        first = not any(post.spec.role == ACKER for post in self._crew.posts.values())
         for spec in wanted:
+            if not first and spec.name not in self._crew.posts:
+                if self._comes():
+                    break
+                self._coming = spec.name, self._clock.monotonic_s() + READY_S
             self._leaving.pop(spec.name, None)
             self._crew.want(spec, FINAL_CODES)
         until_s = self._clock.monotonic_s() + LEAVE_S
@@ -105,6 +115,9 @@ class AckerKeeper:
         for name in over:
             del self._leaving[name]
             self._crew.dismiss([name], ACKER_STOP_S)
+        if self._coming is not None and not self._comes():
+            self._coming = None
+            self.follow(self._addresses)
         if self._plan.bounds.automatic and now_s - self._looked_s >= LOOK_S:
             cores = self._cores(now_s)
             self._trend, wanted = ackers_for(
@@ -131,7 +144,16 @@ class AckerKeeper:
         )
 
     def next_due_s(self) -> float | None:
-        return min(self._leaving.values(), default=None)
+        soon = [self._clock.monotonic_s() + COMING_S] if self._coming is not None else []
+        return min([*self._leaving.values(), *soon], default=None)
+
+    def _comes(self) -> bool:
+        """Whether an acker is being started beside the windows: the next one waits for that."""
+        if self._coming is None:
+            return False
+        name, until_s = self._coming
+        here = name in self._crew.posts and name not in self._leaving
+        return here and self._clock.monotonic_s() < until_s and not self._crew.ready(name, READY_S)
 
     def _change(self, count: int) -> None:
         self._count = count

@@ -123,6 +123,11 @@ def run_topology(
     def waiting(older: Holder) -> None:
         tell(f"another run of {topology.name} (process {older.pid}) is being taken over")
 
+    if topology.spec.restore_from is not None and not folder.view.exists():
+        raise TopologyError(
+            f"{topology.name}: spec.restoreFrom is for a cluster; here take it out, and restore "
+            "the snapshot with millrace snapshot restore before the first run"
+        )
     try:
         lease = take_over(folder.path, waiting, begins=lambda: beginning(folder))
     except OSError as error:

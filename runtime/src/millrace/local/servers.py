@@ -320,8 +320,9 @@ class ServerKeeper:
            |                                                         v
            +------ meanwhile a view has begun to have it --------- killed --> folder deleted
 
-    A driver may follow an older proposal. So the view is looked at once more when the process has
-    ended: a view that does not have it by then can never open with this life.
+    One that is released is named as leaving, so that the others learn what it holds before the view
+    goes without it. A driver may follow an older proposal. So the view is looked at once more when
+    the process has ended: a view that does not have it by then can never open with this life.
     """
 
     def __init__(
@@ -405,6 +406,13 @@ class ServerKeeper:
         found = ((kept, kept.server.address) for kept in self._kept)
         members = [(kept, one.member()) for kept, one in found if one is not None]
         return tuple(member for kept, member in members if member != kept.released)
+
+    @property
+    def released(self) -> tuple[Member, ...]:
+        """Incarnations seen alive that are to leave, and stay until a view is open without them."""
+        found = ((kept, kept.server.address) for kept in self._kept if kept.leaving)
+        members = [(kept, one.member()) for kept, one in found if one is not None]
+        return tuple(member for kept, member in members if member == kept.released)
 
     @property
     def leaving(self) -> bool:

@@ -392,7 +392,8 @@ class Supervisor:
 
     def _publish(self) -> None:
         """Write ``proposal.json`` and ``processes.json`` where they changed."""
-        proposal = Proposal(self._servers.proposed, self._ackers.proposed())
+        leaving = self._servers.released or None
+        proposal = Proposal(self._servers.proposed, self._ackers.proposed(), leaving=leaving)
         me = ProcessId.me()
         own = ProcessRow("supervisor", "supervisor", me.pid, me.ticks, started=self._started)
         processes = ProcessTable((own, *self._servers.rows(), *self._crew.rows()))

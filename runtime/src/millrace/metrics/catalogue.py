@@ -165,7 +165,7 @@ CONDITIONS = _gauge(
     "millrace_operator_topology_conditions",
     "Topologies by each of their conditions.",
     type="`Ready`, `Reconciling`, `Stalled`, `SparkRunning`, `AckersAvailable`, `StateAvailable`, "
-    "`UpToDate`",
+    "`UpToDate`, `Restored`, `StandbyReady`",
     status="`True`, `False`, `Unknown`",
 )
 

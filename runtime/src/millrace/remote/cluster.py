@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from kubernetes.config import ConfigException, list_kube_config_contexts
 from millrace.errors import MillraceError
 from millrace.homes.stores import HomeAwayError
 from millrace.kube.configmaps import Api, by_kubeconfig, in_cluster
+from millrace.topology.secretrefs import SecretRef
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _MERGE = "application/merge-patch+json"
@@ -43,6 +45,17 @@ class Cluster:
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         """An object or a list. Raises ``NotThereError``, ``ClusterError``."""
         return self._asked("GET", path, query=query)
+
+    def secret(self, ref: SecretRef) -> str:
+        """The value that a topology of this namespace refers to. Raises as ``get``, and
+        ``ClusterError`` where the Secret has no such key."""
+        data = self.get(f"/api/v1/namespaces/{self.namespace}/secrets/{ref.name}").get("data") or {}
+        try:
+            return base64.b64decode(data[ref.key]).decode()
+        except (LookupError, ValueError) as error:
+            raise ClusterError(
+                f"secret {ref.name} in {self.shown}: it has no {ref.key!r} that is a text"
+            ) from error
 
     def patch(self, path: str, body: object) -> dict[str, Any]:
         """Merge into an object. Raises as ``get``."""

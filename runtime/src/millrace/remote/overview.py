@@ -34,7 +34,7 @@ def overview(topology: RemoteTopology) -> dict[str, Any]:
     spec, status = now.spec, now.status
     tracked = spec.get("tracking", "On") == "On" and spec.get("guarantee") != "AtMostOnce"
     conditions = list(status.get("conditions") or [])
-    driver = driver_of(pods)
+    driver = driver_of(now, pods)
     return {
         "name": now.name,
         "uid": now.uid,
@@ -61,10 +61,22 @@ def overview(topology: RemoteTopology) -> dict[str, Any]:
     }
 
 
-def driver_of(pods: Sequence[PodRow]) -> PodRow | None:
-    """The newest pod of a driver that may run; older ones are fenced."""
+def driver_of(topology: RemoteTopology, pods: Sequence[PodRow]) -> PodRow | None:
+    """The newest pod of a driver that may run; older ones are fenced. One that stands by is the
+    driver where no other is left."""
     found = [row for row in pods if row.role == Role.DRIVER and row.alive]
-    return max(found, key=lambda row: number_of(row.name), default=None)
+    waiting = standby_of(topology, pods)
+    works = [row for row in found if row is not waiting and not row.ending]
+    return max(works or found, key=lambda row: number_of(row.name), default=None)
+
+
+def standby_of(topology: RemoteTopology, pods: Sequence[PodRow]) -> PodRow | None:
+    """The pod of the driver that stands by, as far as the operator has said which it is."""
+    number = (topology.status.get("driver") or {}).get("standby")
+    if number is None:
+        return None
+    name = names.pod_name(topology.name, Role.DRIVER, number)
+    return next((row for row in pods if row.name == name and row.alive), None)
 
 
 def state_of(topology: RemoteTopology, figures: Status, driver: PodRow | None) -> str:

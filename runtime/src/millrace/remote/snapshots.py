@@ -1,4 +1,4 @@
-"""Has the driver of a topology on a cluster take a snapshot.
+"""Has the driver of a topology on a cluster take a snapshot; lists and deletes their resources.
 
 Where it lies may be a folder that only the pods see, so that the driver's own word counts here: the
 event that it tells, before it takes the request out of the inbox.
@@ -7,16 +7,19 @@ event that it tells, before it takes the request out of the inbox.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from millrace.clock import Clock
 from millrace.errors import SnapshotError
 from millrace.homes.documents import Ask, Request, RunEvent
+from millrace.homes.pods import GROUP
 from millrace.homes.stores import HomeAwayError, Inbox
-from millrace.remote.cluster import ClusterError
+from millrace.remote.cluster import Cluster, ClusterError
 from millrace.remote.topology import RemoteTopology
+from millrace.topology.model import API_VERSION
 
 _LOOK_S = 0.5
 _WORD_S = 15.0
@@ -104,3 +107,81 @@ def _outcome(name: str, events: Sequence[RunEvent]) -> Taken | None:
         if found is not None and found["name"] == name:
             return Taken(name, int(found["window"]), event.text)
     return None
+
+
+PLURAL = "topologysnapshots"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRow:
+    """The resource of a snapshot; what is not known yet is None."""
+
+    name: str
+    topology: str
+    phase: str
+    window: int | None
+    taken: str | None
+    place: str | None
+    snapshot: str | None
+    size_bytes: int | None
+    deletion_policy: str
+    periodic: bool
+    message: str
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "name": self.name,
+            "topology": self.topology,
+            "phase": self.phase,
+            "window": self.window,
+            "taken": self.taken,
+            "place": self.place,
+            "snapshot": self.snapshot,
+            "sizeBytes": self.size_bytes,
+            "deletionPolicy": self.deletion_policy,
+            "periodic": self.periodic,
+            "message": self.message or None,
+        }
+
+
+def listed(cluster: Cluster, topology: str | None) -> list[SnapshotRow]:
+    """The resources of a namespace, of one topology where it is named, in the order of their
+    names; the topology may be gone. Raises ``ClusterError``."""
+    rows = [_row(one) for one in cluster.get(_path(cluster))["items"]]
+    return sorted((r for r in rows if topology in (None, r.topology)), key=lambda r: r.name)
+
+
+def shown(cluster: Cluster, name: str) -> SnapshotRow:
+    """One of them. Raises ``NotThereError``, ``ClusterError``."""
+    return _row(cluster.get(f"{_path(cluster)}/{name}"))
+
+
+def deleted(cluster: Cluster, name: str) -> SnapshotRow:
+    """Delete the resource; what it was. Its files follow by its deletionPolicy. Raises as
+    ``shown``."""
+    row = shown(cluster, name)
+    cluster.delete(f"{_path(cluster)}/{name}", {})
+    return row
+
+
+def _path(cluster: Cluster) -> str:
+    return f"/apis/{API_VERSION}/namespaces/{cluster.namespace}/{PLURAL}"
+
+
+def _row(found: Mapping[str, Any]) -> SnapshotRow:
+    metadata, spec = found["metadata"], found["spec"]
+    status = found.get("status") or {}
+    return SnapshotRow(
+        metadata["name"],
+        spec["topology"],
+        status.get("phase", "Pending"),
+        status.get("window"),
+        status.get("taken"),
+        status.get("place"),
+        status.get("snapshot"),
+        status.get("sizeBytes"),
+        spec.get("deletionPolicy", "Retain"),
+        bool((metadata.get("labels") or {}).get(f"{GROUP}/periodic")),
+        status.get("message", ""),
+    )

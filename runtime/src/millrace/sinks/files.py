@@ -64,6 +64,7 @@ class FileSink(Sink):
         self.root = folder / str(self.options["path"])
         self._markers = Markers(name, self.root)
         self._uid = ""
+        self._fenced = 0
 
     # -- whose folder it is
 
@@ -131,6 +132,7 @@ class FileSink(Sink):
         with self._disk("fencing it"):
             self._check_owner()
             self._markers.fence(execution)
+            self._fenced = execution
 
     def last_shown(self) -> tuple[int, str] | None:
         with self._disk("looking at what it shows"):
@@ -242,14 +244,18 @@ class FileSink(Sink):
     def retract(self, window: int) -> None:
         """The mark of ``window`` comes first and the marks behind it go last, so that a crash
         leaves either to be done again and nothing that is shown twice. No mark is made that is
-        higher than what is shown."""
+        higher than what is shown. A later execution may fence it and show windows meanwhile, so
+        that is looked at before each file goes."""
         with self._disk("taking windows back"):
+            self._markers.check_fence(self._fenced)
             if self._markers.high_water() > window:
                 self._markers.done(window)
             for name in os.listdir(self.root):
                 if _PART.fullmatch(name) and int(name.split("-")[1]) > window:
+                    self._markers.check_fence(self._fenced)
                     (self.root / name).unlink(missing_ok=True)
             sync_folder(self.root)
+            self._markers.check_fence(self._fenced)
             self._markers.retract(window)
 
     def discard(self, covers: Callable[[str], bool]) -> None:

@@ -77,6 +77,7 @@ class RedisSink(Sink):
         self.target = str(self.options[wanted])
         self.marker = f"millrace:sink:{self.target}"
         self._uid = ""
+        self._fenced = 0
 
     @property
     def shown_url(self) -> str:
@@ -172,6 +173,7 @@ class RedisSink(Sink):
     def fence(self, execution: int) -> None:
         with self._server():
             self._answer(self._fence(keys=[self.marker], args=[self._uid, execution]))
+            self._fenced = execution
 
     def last_shown(self) -> tuple[int, str] | None:
         with self._server():
@@ -265,7 +267,8 @@ class RedisSink(Sink):
         if not self.retracts:
             raise NotImplementedError
         with self._server():
-            self._answer(self._retract(keys=[self.marker], args=[self._uid, window]))
+            mine = [self._uid, window, self._fenced]
+            self._answer(self._retract(keys=[self.marker], args=mine))
             self._sync()
 
     def discard(self, covers: Callable[[str], bool]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from millrace import crash
@@ -101,12 +101,16 @@ def read_part(place: Place, manifest: Manifest, part: SnapshotPart) -> bytes:
     return data
 
 
-def faults(place: Place, manifest: Manifest) -> Iterator[str]:
-    """What is wrong with the parts of a snapshot; all of them are read.
+def faults(
+    place: Place, manifest: Manifest, pause: Callable[[], None] = lambda: None
+) -> Iterator[str]:
+    """What is wrong with the parts of a snapshot; all of them are read, with a ``pause`` before
+    each.
 
     Raises ``SnapshotsAwayError`` where one cannot be read now, which says nothing of it.
     """
     for part in manifest.parts:
+        pause()
         try:
             read_part(place, manifest, part)
         except SnapshotsAwayError:

@@ -34,11 +34,16 @@ def is_of_another(name: str, uid: str) -> bool:
     return _OWN.fullmatch(name) is not None and not name.startswith(_family(uid))
 
 
+def is_own(name: str, uid: str) -> bool:
+    """Whether by its name this life of a topology took a snapshot by itself."""
+    return _OWN.fullmatch(name) is not None and name.startswith(_family(uid))
+
+
 def is_kept(found: Iterable[Entry], record: Record) -> bool:
     """Whether the topology took one of this window already, in whichever execution."""
-    family, wanted = _family(record.uid), (record.tag.timeline, record.sealed)
+    wanted = (record.tag.timeline, record.sealed)
     whole = (e for e in found if e.manifest is not None and e.manifest.uid == record.uid)
-    return any(e.name.startswith(family) and _age(e) == wanted for e in whole)
+    return any(is_own(e.name, record.uid) and _age(e) == wanted for e in whole)
 
 
 def outdated(
@@ -46,8 +51,7 @@ def outdated(
 ) -> list[str]:
     """Names of those to be deleted: the topology's own, older than ``record``'s execution where
     they were never finished. What a user asked for stays. ``line`` is what led to ``record``."""
-    family = _family(record.uid)
-    mine = [entry for entry in found if entry.name.startswith(family)]
+    mine = [entry for entry in found if is_own(entry.name, record.uid)]
     dead = [e.name for e in mine if e.unfinished and _execution(e.name) < record.tag.execution]
     whole = [e for e in mine if e.manifest is not None and e.manifest.uid == record.uid]
     whole.sort(key=lambda entry: (not line.lacks(*_age(entry)), _age(entry)), reverse=True)

@@ -1,8 +1,8 @@
 """The timelines of a topology: which restore began each, and what of the one before counts in it.
 
 ``timelines.json`` of the work folder holds one entry for each restore, written before the view is
-claimed for the new timeline. An entry of a timeline that no view ever had is written over by the
-next restore, or leads nowhere.
+claimed for the new timeline; on a cluster that is a key beside the view, written with the claim. An
+entry of a timeline that no view ever had is written over by the next restore, or leads nowhere.
 """
 
 from __future__ import annotations
@@ -67,6 +67,24 @@ def read(path: Path) -> tuple[Fork, ...]:
             f"{file}: cannot be read ({error}), so it is not known which snapshots belong to what "
             "the sinks show; bring it back from a copy, or start over with --fresh"
         ) from error
+
+
+def decoded(text: str | None) -> tuple[Fork, ...]:
+    """The restores in a document; none where there is none. Raises ``WorkFolderError`` for a
+    damaged one, ``NewerFormatError``."""
+    try:
+        return () if text is None else codec.decode(Timelines, text).forks
+    except checked.DamagedError as error:
+        raise WorkFolderError(
+            f"the timelines of the topology cannot be read ({error}), so it is not known which "
+            "snapshots belong to what the sinks show; bring its ConfigMap back from a copy"
+        ) from error
+
+
+def encoded(forks: Iterable[Fork], fork: Fork) -> str:
+    """A document with one restore more."""
+    others = tuple(one for one in forks if one.timeline != fork.timeline)
+    return json.dumps(codec.encode(Timelines((*others, fork))))
 
 
 def note(path: Path, fork: Fork) -> None:

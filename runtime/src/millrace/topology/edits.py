@@ -115,6 +115,7 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
     ("spec.stateServers", Effect.RESTART, "the members of the view change at the start"),
     ("spec.snapshots", Effect.RESTART, "the driver reads it at its start"),
     ("spec.onStateLoss", Effect.RESTART, "the driver reads it at its start"),
+    ("spec.restoreFrom", Effect.NONE, "only a new topology on a cluster goes by it"),
     ("spec.parallelism", Effect.RESTART, "passes are built with as many partitions"),
     (
         "spec.keyGroups",
@@ -132,6 +133,7 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
     ("spec.code", Effect.RESTART, "user code is loaded at the start"),
     ("spec.volumes", Effect.NONE, "only a cluster goes by it"),
     ("spec.pods", Effect.NONE, "only a cluster goes by it"),
+    ("spec.spark.driver.standbyExecutors", Effect.NONE, "only a cluster goes by it"),
     ("spec.spark.driver.standby", Effect.RESTART, "the next run begins with it"),
     ("spec.spark", Effect.RESTART, "the Spark session is built at the start"),
 )

@@ -68,7 +68,14 @@ class Window(Part):
 
     max_records: Whole = Field(200_000, ge=1, le=2**31 - 1, description="Most roots in one window.")
     max_interval: Duration = Field(
-        Duration(100), description="A window opens at the latest this long after its first record."
+        Duration(100),
+        description="While a window runs, the next is made up at the latest this long after its "
+        "first record. Where none runs it opens at once.",
+    )
+    min_interval: Duration | None = Field(
+        None,
+        description="Windows that are not full are made up at least this far apart: fewer of them, "
+        "and fewer files of a sink, for records that come one by one. Not above maxInterval.",
     )
 
 
@@ -134,6 +141,23 @@ class Snapshots(Part):
     )
 
 
+class RestoreFrom(Part):
+    """A snapshot that a new topology begins with."""
+
+    snapshot: TopologyName | None = Field(
+        None, description="Name of a TopologySnapshot in the same namespace; or place and name."
+    )
+    place: Text | None = Field(
+        None,
+        description="Where it lies: a folder as the driver's pod sees it, or a URL that fsspec "
+        "reaches.",
+    )
+    name: Text | None = Field(None, description="What it is called there.")
+    topology: TopologyName | None = Field(
+        None, description="Topology that it was taken of, where that has another name."
+    )
+
+
 class StateServers(Part):
     """The Redis-protocol servers that hold the record and the state."""
 
@@ -162,6 +186,13 @@ class Code(Part):
     config_map: Label | None = Field(None, description="ConfigMap whose keys are module files.")
 
 
+class StandbyExecutors(str, Enum):
+    """Whether a driver that stands by on a cluster has its executors."""
+
+    READY = "Ready"
+    ON_TAKE_OVER = "OnTakeOver"
+
+
 class Driver(Part):
     """The Spark driver."""
 
@@ -171,8 +202,13 @@ class Driver(Part):
         ge=0,
         le=1,
         description="Drivers that stand by with Spark and your code up, to go on at once where the "
-        "driver ends; each takes the memory of a driver, executors included. Default: 1 where a "
-        "source is endless, else 0.",
+        "driver ends; each takes the memory of a driver, executors included. Default on one "
+        "machine: 1 where a source is endless, else 0; on a cluster: 0.",
+    )
+    standby_executors: StandbyExecutors = Field(
+        StandbyExecutors.ON_TAKE_OVER,
+        description="On a cluster: Ready has as many executors again stand by with their driver; "
+        "OnTakeOver starts them when it takes over. One machine does not go by it.",
     )
 
 
@@ -321,6 +357,12 @@ class Spec(Part):
         "and processed again, and sinks that can take back those windows. Stop: the run ends, or "
         "waits for the state server that may still hold it.",
     )
+    restore_from: RestoreFrom | None = Field(
+        None,
+        description="On a cluster: the snapshot that the topology begins with, instead of nothing. "
+        "It counts once, before the first window; its sinks hold nothing then. One machine has "
+        "millrace snapshot restore.",
+    )
     parallelism: Whole = Field(2, ge=1, le=1024, description="Partitions of each pass.")
     key_groups: Whole = Field(
         128,
@@ -350,8 +392,14 @@ class Spec(Part):
         return self.tracking is Tracking.ON and self.guarantee is not Guarantee.AT_MOST_ONCE
 
     @property
+    def standby_pods(self) -> int:
+        """The same on a cluster, where memory that is asked for is kept from everybody else."""
+        return self.spark.driver.standby or 0
+
+    @property
     def standbys(self) -> int:
-        """Drivers that stand by: what is read to its end is not waited for, if nothing is said."""
+        """Drivers that stand by on one machine: what is read to its end is not waited for, if
+        nothing is said."""
         said = self.spark.driver.standby
         endless = any(source.kind.endless(source.settings) for source in self.sources)
         return int(endless) if said is None else said

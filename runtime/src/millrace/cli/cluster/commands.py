@@ -97,7 +97,7 @@ def ask_letters(topology: RemoteTopology, action: str, wanted: list[Letter]) -> 
 
     with topology.speaking():
         ask_in(topology.inbox, action, wanted)
-    return driver_of(topology.pods()) is not None
+    return driver_of(topology, topology.pods()) is not None
 
 
 def snapshot(

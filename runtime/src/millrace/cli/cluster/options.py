@@ -15,6 +15,7 @@ import typer
 from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
+    from millrace.remote.cluster import Cluster
     from millrace.remote.topology import RemoteTopology
 
 Namespace = Annotated[
@@ -49,6 +50,19 @@ def cluster_topology(
 
     Raises ``ClusterError``, and ``MillraceError`` without the package that it takes.
     """
+    cluster = cluster_meant(workdir, namespace, context)
+    if cluster is None:
+        return None
+    from millrace.remote.topology import find
+
+    return find(cluster, None if name is None else str(name))
+
+
+def cluster_meant(
+    workdir: Path | None, namespace: str | None, context: str | None
+) -> Cluster | None:
+    """The namespace of a cluster that is meant; None where a work folder is. Raises as
+    ``cluster_topology``."""
     if namespace is None and context is None:
         return None
     if workdir is not None:
@@ -64,6 +78,5 @@ def cluster_topology(
             f"--namespace and --context ask a cluster, which takes a package more: {_NEEDED}"
         )
     from millrace.remote.cluster import connect
-    from millrace.remote.topology import find
 
-    return find(connect(context, namespace), None if name is None else str(name))
+    return connect(context, namespace)

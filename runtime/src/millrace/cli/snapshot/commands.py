@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from millrace.cli.cluster.options import Context, Namespace, cluster_topology
+from millrace.cli.cluster.options import Context, Namespace, cluster_meant, cluster_topology
 from millrace.cli.folders import NamedTopology, WorkDir, named_folder
 from millrace.cli.options import TopologyOption, needed_file, one_file
 from millrace.cli.output import console, counted, print_plain, print_warning, visible
@@ -107,11 +107,22 @@ def list_snapshots(
     file: NamedTopology = None,
     topology: TopologyOption = None,
     workdir: WorkDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
     place: Where = None,
     as_json: AsJson = False,
 ) -> None:
     """List the snapshots of a place, the oldest first; also what was not finished, and what is
-    damaged."""
+    damaged. On a cluster list resources of the kind TopologySnapshot, by name, also of topologies
+    that are gone."""
+    cluster = cluster_meant(workdir, namespace, context)
+    if cluster is not None:
+        from millrace.cli.snapshot.resources import list_resources
+
+        _no_place(place)
+        named = one_file(file, topology)
+        list_resources(cluster, None if named is None else str(named), as_json)
+        return
     from millrace.snapshots.reading import entries
 
     where = _place(one_file(file, topology), workdir, place)
@@ -148,11 +159,25 @@ def show(
     name: Name,
     topology: TopologyOption = None,
     workdir: WorkDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
     place: Where = None,
     check: Check = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a snapshot holds."""
+    """Show what a snapshot holds; on a cluster what its resource says, NAME being that of the
+    resource."""
+    cluster = cluster_meant(workdir, namespace, context)
+    if cluster is not None:
+        from millrace.cli.snapshot.resources import show_resource
+
+        _no_place(place)
+        if check:
+            raise typer.BadParameter(
+                "--check reads every object, which pods alone can see: leave it out on a cluster"
+            )
+        show_resource(cluster, name, as_json)
+        return
     from millrace.snapshots.reading import faults, load
 
     where = _place(topology, workdir, place)
@@ -172,6 +197,8 @@ def restore(
     name: Name,
     topology: TopologyOption = None,
     workdir: WorkDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
     place: Where = None,
 ) -> None:
     """Restore a topology from a snapshot; the next millrace run goes on behind its window.
@@ -179,8 +206,14 @@ def restore(
     In the work folder that the snapshot was taken of, what was sealed behind it is given up: the
     sinks take those windows back, or nothing is changed where one of them cannot. In a new work
     folder (--workdir) the topology begins a life of its own, with sinks that hold nothing. The
-    file may ask for another parallelism, and for other numbers of state servers and ackers.
+    file may ask for another parallelism, and for other numbers of state servers and ackers. On a
+    cluster a new topology names the snapshot itself: spec.restoreFrom.
     """
+    if cluster_meant(workdir, namespace, context) is not None:
+        raise SnapshotError(
+            f"snapshot {name}: on a cluster a new topology begins with a snapshot: apply one with "
+            f"spec.restoreFrom: {{snapshot: {name}}}; one that runs is not set back"
+        )
     from millrace.clock import SystemClock
     from millrace.local.snapshots.places import place_of_file
     from millrace.local.snapshots.restoring import restore as restore_here
@@ -204,13 +237,30 @@ def delete(
     name: Name,
     topology: TopologyOption = None,
     workdir: WorkDir = None,
+    namespace: Namespace = None,
+    context: Context = None,
     place: Where = None,
 ) -> None:
-    """Delete a snapshot, or what is left of one that was not finished."""
+    """Delete a snapshot, or what is left of one that was not finished. On a cluster delete its
+    resource; the files follow where its deletionPolicy is Delete."""
+    cluster = cluster_meant(workdir, namespace, context)
+    if cluster is not None:
+        from millrace.cli.snapshot.resources import delete_resource
+
+        _no_place(place)
+        delete_resource(cluster, name)
+        return
     from millrace.snapshots.reading import delete as delete_there
 
     delete_there(_place(topology, workdir, place), name)
     print_plain(f"snapshot {name} is deleted")
+
+
+def _no_place(place: str | None) -> None:
+    if place is not None:
+        raise typer.BadParameter(
+            "--place names files that pods alone can see: on a cluster it goes with create alone"
+        )
 
 
 def _place(file: Path | None, workdir: Path | None, place: str | None) -> Place:

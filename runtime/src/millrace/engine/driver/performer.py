@@ -292,6 +292,7 @@ class RealPerformer:
     def _run(self, action: e.Run) -> list[e.Event]:
         crash.reached("driver.started")
         self._equipment.running(action.plan)
+        self._equipment.planner.busy(True)
         self._pending.add(action.plan.id)
         self._spark.submit(self._attempt, action.plan)
         return []
@@ -356,6 +357,8 @@ class RealPerformer:
 
     def _ask_verdict(self, action: e.AskVerdict) -> list[e.Event]:
         self._equipment.verdicts.ask(action.marker)
+        # So near its end that what the next window is opened with can go into the same record.
+        self._equipment.planner.busy(False)
         return []
 
     def _held_up(self, reason: str, window: WindowNumber) -> list[e.Event]:
@@ -446,6 +449,7 @@ class RealPerformer:
         if self._equipment.snapshots is not None:
             self._equipment.snapshots.committed(action.record)
         self._reader.committed(action.record)
+        self._equipment.planner.busy(bool(action.record.intents))
         self._equipment.committed(action.record)
         return []
 

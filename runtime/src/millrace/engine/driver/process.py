@@ -20,8 +20,13 @@ from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller, StatusBoard
 from millrace.engine.driver.loop import Loop
 from millrace.engine.driver.performer import Equipment, RealPerformer
-from millrace.engine.driver.places import open_inbox, open_journal, open_view
-from millrace.engine.driver.planner import Planner
+from millrace.engine.driver.places import (
+    open_inbox,
+    open_journal,
+    open_view,
+    restores_noted,
+)
+from millrace.engine.driver.planner import Pace, Planner
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.retired import RetiredSinks
 from millrace.engine.driver.room import Room
@@ -34,7 +39,7 @@ from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.task.state import Services
 from millrace.errors import ExitCode, MillraceError, NewerFormatError, SinkError, WorkFolderError
 from millrace.homes.documents import Status
-from millrace.homes.settings import DriverSettings, decode_settings
+from millrace.homes.settings import ConfigMapPlace, DriverSettings, decode_settings
 from millrace.metrics.tally import Sample
 from millrace.protocol import events as e
 from millrace.protocol.cohorts import DeadLimit
@@ -44,7 +49,6 @@ from millrace.protocol.settings import Settings
 from millrace.protocol.types import Guarantee, Json, Record, RootRange
 from millrace.ring import owners
 from millrace.sinks.base import Sink
-from millrace.snapshots import timelines
 from millrace.snapshots.places import snapshots_place
 from millrace.snapshots.retention import Retention
 from millrace.topology.model import OnStateLoss, StreamTopology
@@ -148,6 +152,7 @@ class DriverProcess:
         self._machine.windows.wall_ms = lambda: int(self._clock.now_s() * 1000)
         self._loop = Loop(self._machine, self._clock)
         self._inbox = open_inbox(told.inbox)
+        self._mailbox: Mailbox | None = None
         self._journal = journal = open_journal(told.journal)
         self._beat = beat
         self._events = EventTeller(journal, self._clock)
@@ -163,6 +168,11 @@ class DriverProcess:
     def status(self) -> Status:
         """The figures as they are now."""
         return self._statistics.status
+
+    @property
+    def execution(self) -> int:
+        """The execution that it claimed last; 0 before."""
+        return int(self._machine.membership.execution)
 
     def samples(self) -> Iterator[Sample]:
         """The figures as Prometheus wants them, from any thread."""
@@ -230,7 +240,7 @@ class DriverProcess:
         planner = Planner(
             self._sources,
             spec.window.max_records,
-            spec.window.max_interval.seconds,
+            Pace.of(spec.window),
             self._clock,
             post,
         )
@@ -241,6 +251,14 @@ class DriverProcess:
         self._statistics.lag = lambda: planner.lag_records
         self._statistics.taken = planner.taken
         snapshots = self._snapshots()
+        self._statistics.snapshots = snapshots.figures
+        self._mailbox = mailbox = Mailbox(
+            self._inbox,
+            self._stores.fetch,
+            verdicts.members,
+            snapshots.asked,
+            snapshots.waiting,
+        )
         equipment = Equipment(
             view=self._view,
             stores=self._stores,
@@ -249,7 +267,7 @@ class DriverProcess:
             publisher=Publisher(
                 self._sinks, self._callbacks, post, self._retired(), self._tell, self._loop.fail
             ),
-            mailbox=Mailbox(self._inbox, self._stores.fetch, verdicts.members, snapshots.asked),
+            mailbox=mailbox,
             events=self._events,
             sources={source.name: source for source in self._sources},
             runner=self._attempt_runner,
@@ -274,7 +292,8 @@ class DriverProcess:
             self._folder,
             Retention(wanted.keep, None if wanted.max_age is None else wanted.max_age.seconds),
             None if wanted.every is None else wanted.every.seconds,
-            lambda: timelines.read(Path(told.workdir)),
+            lambda: restores_noted(told),
+            isinstance(told.view, ConfigMapPlace),
         )
         fetch, done = self._stores.fetch, self._inbox.done
         return SnapshotTaker(plan, fetch, done, self._tell, self._clock)
@@ -316,7 +335,8 @@ class DriverProcess:
         self, members: tuple[Any, ...], previous: tuple[tuple[str, ...], ...]
     ) -> tuple[tuple[str, ...], ...]:
         names = [member.name for member in members]
-        return owners(self._settings.key_groups, names, self._settings.copies, None, previous)
+        nodes = self._mailbox.nodes if self._mailbox is not None else None
+        return owners(self._settings.key_groups, names, self._settings.copies, nodes, previous)
 
     def _locate(self, piece: RootRange, index: int) -> Json:
         named = {source.name: source for source in self._sources}

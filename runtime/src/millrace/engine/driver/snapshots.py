@@ -11,7 +11,9 @@ while it copies                       the request is still there: the next drive
                                       snapshot anew, of its own record; what was spared is found
                                       by the next sweep
 after the manifest                    the next driver finds the snapshot that answers the
-                                      request, and calls it done
+                                      request, and calls it done, or answers
+after an answer                       the request is there until who asked has read the answer: the
+                                      next driver answers again
 ====================================  ========================================================
 """
 
@@ -21,20 +23,22 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from millrace.clock import Clock
-from millrace.errors import MillraceError, StateServerError, error_text
+from millrace.errors import MillraceError, SnapshotError, StateServerError, error_text
+from millrace.homes.documents import Answer, Ask, KeptSnapshot, Outcome, SnapshotFigures
 from millrace.homes.stores import HomeAwayError, PendingRequest
 from millrace.protocol import events as e
 from millrace.protocol.types import Components, Record
 from millrace.protocol.windows.forgetting import Held
 from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import open_place
-from millrace.snapshots.reading import delete, entries
-from millrace.snapshots.retention import Retention, is_kept, outdated, own_name
+from millrace.snapshots.reading import delete, entries, find
+from millrace.snapshots.retention import Retention, is_kept, is_own, outdated, own_name
 from millrace.snapshots.timelines import Fork, line_to
 from millrace.snapshots.writing import Fetch, Subject, write_snapshot
 
@@ -53,7 +57,8 @@ class SnapshotPlan:
     ``to`` is a path, relative to ``folder``, or a URL. ``components`` are those that a record
     must have been written for: one from before an edit goes with another ``document``. Without
     ``every_s`` none is taken that nobody asks for. ``forks`` tells the restores that the topology
-    has gone through, and may raise ``MillraceError``.
+    has gone through, and may raise ``MillraceError``. ``tells``: somebody reads which snapshots
+    there are.
     """
 
     topology: str
@@ -65,6 +70,21 @@ class SnapshotPlan:
     retention: Retention
     every_s: float | None = None
     forks: Callable[[], Iterable[Fork]] = tuple
+    tells: bool = False
+
+
+MOST_TOLD = 100
+"""Snapshots that figures name: a ConfigMap has to hold them."""
+
+
+class _Listing(Enum):
+    """The job of looking at what there is."""
+
+    ALL = "all"
+
+
+Job = PendingRequest | _Listing | None
+"""A request, a look at what there is, or a snapshot that is due."""
 
 
 class _StoppedError(Exception):
@@ -92,8 +112,12 @@ class SnapshotTaker:
         self._record: Record | None = None
         self._held = Held()
         self._stopped = False
-        self._jobs: deque[PendingRequest | None] = deque()
+        self._jobs: deque[Job] = deque()
         self._known: set[str] = set()
+        self._asking: set[str] = set()
+        self._answers: dict[str, Answer] = {}
+        self._kept: dict[str, KeptSnapshot] | None = None
+        self._looked = False
         self._thread: threading.Thread | None = None
         self._due_s: float | None = None
         self._last: tuple[int, int] | None = None
@@ -118,8 +142,29 @@ class SnapshotTaker:
                 self._known.add(asked.token)
                 self._begin(asked)
 
+    def waiting(self, tokens: set[str]) -> None:
+        """These requests are in the inbox: nobody asks for an answer to others any more."""
+        with self._changed:
+            self._asking = tokens
+            for token in self._answers.keys() - tokens:
+                del self._answers[token]
+                self._known.discard(token)
+
+    def figures(self) -> SnapshotFigures | None:
+        """What is known of snapshots; None where nobody asks."""
+        with self._changed:
+            if not (self.plan.tells or self._answers):
+                return None
+            kept = None if self._kept is None else tuple(self._kept.values())[-MOST_TOLD:]
+            return SnapshotFigures(self._shown(self.plan.to), kept, tuple(self._answers.values()))
+
     def look(self) -> None:
         """Some time has passed: one may be due."""
+        if self.plan.tells and not self._looked:
+            with self._changed:
+                if self._record is not None:
+                    self._looked = True
+                    self._begin(_Listing.ALL)
         every_s = self.plan.every_s
         if every_s is None:
             return
@@ -138,7 +183,7 @@ class SnapshotTaker:
             self._stopped = True
             self._changed.notify_all()
 
-    def _begin(self, job: PendingRequest | None) -> None:
+    def _begin(self, job: Job) -> None:
         self._jobs.append(job)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
@@ -152,7 +197,10 @@ class SnapshotTaker:
             while True:
                 self._await(lambda: bool(self._jobs))
                 job = self._jobs[0]
-                self._take(job)
+                if isinstance(job, _Listing):
+                    self._list()
+                elif job is None or self._still_asked(job):
+                    self._do(job)
                 self._jobs.popleft()
         except _StoppedError:
             return
@@ -163,13 +211,15 @@ class SnapshotTaker:
             if self._stopped:
                 raise _StoppedError
 
-    def _take(self, job: PendingRequest | None) -> None:
+    def _still_asked(self, job: PendingRequest) -> bool:
+        with self._changed:
+            return not job.request.answered or job.token in self._asking
+
+    def _do(self, job: PendingRequest | None) -> None:
+        """What is asked for, and a word of how it went."""
+        deletes = job is not None and job.request.action is Ask.DELETE_SNAPSHOT
         try:
-            manifest = self._written(job)
-            if manifest is not None:
-                self._told(manifest)
-                if job is None:
-                    self._clean()
+            answer = self._deleted(job) if job is not None and deletes else self._taken(job)
         except _StoppedError:
             raise
         except Exception as error:
@@ -177,11 +227,77 @@ class SnapshotTaker:
             what = "a snapshot" if job is None else f"snapshot {job.request.name}"
             expected = isinstance(error, MillraceError)
             if not expected:
-                log.exception("taking %s", what)
+                log.exception("%s", what)
             why = str(error) if expected else error_text(error)
-            self._tell(e.Notify("SnapshotFailed", f"{what} was not taken: {why}", warning=True))
-        if job is not None:
+            text = f"{what} was not {'deleted' if deletes else 'taken'}: {why}"
+            self._tell(e.Notify("SnapshotFailed", text, warning=True))
+            answer = Answer("", Outcome.FAILED, text=why)
+        if self.plan.tells:
+            self._list()
+        if job is None:
+            return
+        if job.request.answered:
+            with self._changed:
+                self._answers[job.token] = replace(answer, token=job.token)
+        else:
             self._finish(job.token)
+
+    def _taken(self, job: PendingRequest | None) -> Answer:
+        manifest = self._written(job)
+        if manifest is None:
+            return Answer("", Outcome.TAKEN)
+        self._told(manifest)
+        if job is None:
+            self._clean()
+            return Answer("", Outcome.TAKEN)
+        return Answer("", Outcome.TAKEN, _kept(manifest), self._shown(self._where(job)))
+
+    def _deleted(self, job: PendingRequest) -> Answer:
+        """One that is not there any more is deleted."""
+        place, name = open_place(self._where(job), self.plan.folder), job.request.name or ""
+        self._await(lambda: self._record is not None)
+        assert self._record is not None
+        manifest = find(place, name)
+        if manifest is not None and manifest.uid != self._record.uid:
+            raise SnapshotError(
+                f"snapshot {name}: is of another topology, or of another life of this one, and is "
+                "not deleted here"
+            )
+        if place.files(name):
+            delete(place, name)
+            self._tell(e.Notify("SnapshotDeleted", f"snapshot {name} is deleted"))
+        return Answer("", Outcome.DELETED)
+
+    def _where(self, job: PendingRequest) -> str:
+        return job.request.to or self.plan.to
+
+    def _shown(self, to: str) -> str:
+        """A place as another driver can name it."""
+        return to if "://" in to else str(self.plan.folder / to)
+
+    def _list(self) -> None:
+        """What the topology has taken by itself, as far as it can be read."""
+        self._await(lambda: self._record is not None)
+        assert self._record is not None
+        uid, known = self._record.uid, self._kept or {}
+        found = []
+        try:
+            place = open_place(self.plan.to, self.plan.folder)
+            for name in place.folders():
+                if not is_own(name, uid):
+                    continue
+                one = known.get(name)
+                if one is None:
+                    manifest = find(place, name)
+                    one = _kept(manifest) if manifest is not None else None
+                if one is not None:
+                    found.append(one)
+        except MillraceError as error:
+            log.warning("which snapshots there are is not known now: %s", error)
+            return
+        found.sort(key=lambda one: (one.created, one.window))
+        with self._changed:
+            self._kept = {one.name: one for one in found}
 
     def _told(self, manifest: Manifest) -> None:
         text = (
@@ -280,3 +396,7 @@ class SnapshotTaker:
         except MillraceError as error:
             text = f"old snapshots stay for now: {error}"
             self._tell(e.Notify("SnapshotsKept", text, warning=True))
+
+
+def _kept(manifest: Manifest) -> KeptSnapshot:
+    return KeptSnapshot(manifest.name, manifest.window, manifest.created, manifest.size_bytes)

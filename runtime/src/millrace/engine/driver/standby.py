@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -57,21 +58,30 @@ def private_orders() -> int:
 
 
 class Standby:
-    """``wait`` from the main thread, once. ``start`` then is a driver's (``DriverProcess``).
+    """``wait`` or ``keep_ready`` from the main thread, once. ``start`` then is a driver's
+    (``DriverProcess``).
 
     ``settings`` is the file that the driver is told by, ``ready`` a file that is made as soon as
     all is up; another one is made beside it when it is told to take over (``answer_to``).
+    ``rehearses``: there is somebody to run tasks, so that attempts can be rehearsed.
     Raises ``WorkFolderError``, ``NewerFormatError``.
     """
 
     def __init__(
-        self, settings: Path, ready: Path, clock: Clock, start: Start = start_spark
+        self,
+        settings: Path,
+        ready: Path,
+        clock: Clock,
+        start: Start = start_spark,
+        *,
+        rehearses: bool = True,
     ) -> None:
         self._file = settings
         self._told = told = read_settings(settings)
         self._topology = topology = read_topology(Path(told.topology))
         self._ready = ready
         self._clock = clock
+        self._rehearses = rehearses
         self._taking_over = threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="standby")
         self._spark: Future[StartedSpark] = self._pool.submit(
@@ -87,17 +97,8 @@ class Standby:
         """
         poll = select.poll()
         poll.register(orders, select.POLLIN)
-        warm = self._pool.submit(self._get_ready)
-        rehearsed_s = self._clock.monotonic_s()
-        while not poll.poll(_LOOK_S * 1000):
-            if not warm.done():
-                continue
-            warm.result()
-            if self._clock.monotonic_s() - rehearsed_s >= REHEARSE_EVERY_S:
-                rehearsed_s = self._clock.monotonic_s()
-                warm = self._pool.submit(self._rehearse)
+        self.keep_ready(lambda timeout_s: bool(poll.poll(timeout_s * 1000)))
         said = os.read(orders, 64)
-        self._taking_over.set()
         if said != TAKE_OVER:
             return False
         # Where that file cannot be made the figures say it, later.
@@ -107,12 +108,28 @@ class Standby:
         self._check_topology()
         return True
 
+    def keep_ready(self, ended: Callable[[float], bool]) -> None:
+        """Get ready and stay so until ``ended`` says that it is over; that may take as many seconds
+        to find out as it is given. Raises what the start of Spark, the compiler and the user's
+        code raise."""
+        warm = self._pool.submit(self._get_ready)
+        rehearsed_s = self._clock.monotonic_s()
+        while not ended(_LOOK_S):
+            if not warm.done():
+                continue
+            warm.result()
+            if self._rehearses and self._clock.monotonic_s() - rehearsed_s >= REHEARSE_EVERY_S:
+                rehearsed_s = self._clock.monotonic_s()
+                warm = self._pool.submit(self._rehearse)
+        self._taking_over.set()
+
     def start(self, _topology: StreamTopology, _uid: str, _folder: Path, _: Path) -> StartedSpark:
         """The session and the program, as soon as they are there."""
         return self._spark.result()
 
     def _get_ready(self) -> None:
-        for _ in range(REHEARSALS):
+        self._spark.result()
+        for _ in range(REHEARSALS if self._rehearses else 0):
             if self._taking_over.is_set():
                 return
             self._rehearse()

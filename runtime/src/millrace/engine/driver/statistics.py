@@ -10,7 +10,7 @@ from dataclasses import replace
 from millrace.clock import Clock
 from millrace.engine.driver.figures import DriverFigures
 from millrace.engine.driver.home.journal import StatusBoard
-from millrace.homes.documents import RunningWindow, ServerMemory, Status, Timing
+from millrace.homes.documents import RunningWindow, ServerMemory, SnapshotFigures, Status, Timing
 from millrace.metrics.tally import Sample
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptPlan, Json, Record, View
@@ -28,7 +28,8 @@ class Statistics:
     """Numbers for people; everything exact in them is copied from the committed record.
 
     ``lag`` tells how many records wait in the sources, ``taken`` is told the record's offsets,
-    ``spark_runs`` whether Spark has started, ``memory`` how full the state servers are.
+    ``spark_runs`` whether Spark has started, ``memory`` how full the state servers are,
+    ``snapshots`` what is known of snapshots.
     """
 
     def __init__(self, board: StatusBoard, clock: Clock) -> None:
@@ -36,6 +37,7 @@ class Statistics:
         self.taken: Callable[[Mapping[str, Json]], None] = lambda _: None
         self.spark_runs: Callable[[], bool] = lambda: False
         self.memory: Callable[[], tuple[ServerMemory, ...]] = tuple
+        self.snapshots: Callable[[], SnapshotFigures | None] = lambda: None
         self._board = board
         self._clock = clock
         self._figures = DriverFigures(clock)
@@ -114,14 +116,19 @@ class Statistics:
             self._published(event.window)
 
     def write(self, force: bool = False) -> None:
-        self._board.change(lag_records=self.lag(), spark=self._spark(), memory=self._memory())
+        self._board.change(
+            lag_records=self.lag(),
+            spark=self._spark(),
+            memory=self._memory(),
+            snapshots=self.snapshots(),
+        )
         self._board.tell(force)
 
     def settle(self) -> None:
         """Write the figures of the last change, which may have come too soon after another."""
         told = self._board.status
-        now = (self.lag(), self._spark(), self._memory())
-        if now != (told.lag_records, told.spark, told.memory):
+        now = (self.lag(), self._spark(), self._memory(), self.snapshots())
+        if now != (told.lag_records, told.spark, told.memory, told.snapshots):
             self.write()
         self._board.settle()
         self._figures.looked(self.status, self._view)

@@ -176,7 +176,7 @@ class Stores:
                 elif name not in elsewhere and not action.learning:
                     _nowhere(name, silent, _unheard(action))
                 step(done, len(todo), size)
-            crash.reached("driver.copied")
+            crash.reached("driver.taught" if action.learning else "driver.copied")
         except SilentMemberError as error:
             log.warning("%s", error)
             return e.Unreachable(error.member, action.stamp, str(error))

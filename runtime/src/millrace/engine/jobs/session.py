@@ -36,6 +36,8 @@ FOLDER = "spark.millrace.folder"
 SHIPPED = "spark.millrace.shipped"
 """Setting that says that tasks cannot read that folder: Spark brings them its files."""
 
+_INSTANCES = "spark.executor.instances"
+
 _REGIONS = "-XX:G1HeapRegionSize=4m"
 """Task results are serialised into buffers of 1 MiB, too large for the regions of a small heap."""
 
@@ -161,7 +163,9 @@ def build_session(settings: SessionSettings) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings.own_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     conf = session_conf(settings)
-    jvm.start_jvm(settings.own_folder, conf)
+    # spark-submit refuses none; the context that follows does not.
+    none = {_INSTANCES} if conf.get(_INSTANCES) == "0" else set()
+    jvm.start_jvm(settings.own_folder, {k: v for k, v in conf.items() if k not in none})
     builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)
@@ -170,6 +174,14 @@ def build_session(settings: SessionSettings) -> SparkSession:
     _quieten(session)
     _remember_classes(session)
     return session
+
+
+def request_executors(session: SparkSession, count: int) -> None:
+    """Have the cluster manager keep so many executors, whatever the session began with."""
+    context = session.sparkContext
+    assert context._jvm is not None
+    none = context._jvm.scala.collection.immutable.HashMap()
+    context._jsc.sc().requestTotalExecutors(count, 0, none)
 
 
 _NOISY = (
@@ -228,7 +240,7 @@ def _elsewhere(settings: SessionSettings) -> dict[str, str]:
     if settings.cluster is None:
         return {}
     return {
-        "spark.executor.instances": str(settings.instances),
+        _INSTANCES: str(settings.instances),
         "spark.executor.cores": str(settings.cores),
         SHIPPED: "true",
         **settings.cluster,

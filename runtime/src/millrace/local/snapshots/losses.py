@@ -20,36 +20,26 @@ that cannot be read now is waited for: what lies behind the chosen one is given 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from millrace import crash
 from millrace.clock import Clock
-from millrace.errors import MillraceError, SnapshotError, StateLostError
+from millrace.errors import MillraceError, StateLostError
 from millrace.homes.restarts import DELAYS_S
 from millrace.local.snapshots.places import place_of_file
-from millrace.local.snapshots.restoring import Restored, check_fit, restore_held
+from millrace.local.snapshots.restoring import Restored, restore_held
 from millrace.local.snapshots.unfinished import marked
 from millrace.local.workdir import WorkFolder
+from millrace.restoring.fit import Choice, candidates, told
+from millrace.restoring.fit import newest as newest_of
 from millrace.snapshots import timelines
 from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import Place
-from millrace.snapshots.reading import entries, faults
-from millrace.snapshots.retention import is_of_another
 from millrace.state.viewfile import ViewFile
 from millrace.topology.load import LoadedTopology
 
 Warn = Callable[[str, str], object]
 """Told the kind and the text of an event."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The snapshot that is restored; ``passed`` says what is wrong with those that are not, though
-    they are newer or nobody knows how old."""
-
-    manifest: Manifest
-    passed: tuple[str, ...] = ()
 
 
 def restore_lost(
@@ -75,29 +65,9 @@ def restore_lost(
     else:
         restored, passed = _restore(loaded, folder, clock, pause)
     crash.reached("lost.restored")
-    warn("StateRestored", told(restored, passed))
+    text = told(restored.manifest, restored.timeline, restored.last, lost=True, passed=passed)
+    warn("StateRestored", text)
     return restored
-
-
-def told(restored: Restored, passed: Sequence[str] = ()) -> str:
-    """From which window to which a topology went back, and which snapshots it passed over."""
-    manifest, last = restored.manifest, restored.last
-    text = (
-        f"all copies of some state were gone: snapshot {manifest.name} is restored behind window "
-        f"{manifest.window}, as timeline {restored.timeline}"
-    )
-    if last is None:
-        text += "; nothing was sealed behind it"
-    else:
-        text += f"; {windows(manifest.window, last)} given up, and processed again"
-    return "; ".join([text, *(f"passed over: {' '.join(one.split())}" for one in passed)])
-
-
-def windows(behind: int, last: int) -> str:
-    """The windows behind one, as the subject of a sentence."""
-    if last == behind + 1:
-        return f"window {last} is"
-    return f"windows {behind + 1} to {last} are"
 
 
 def _restore(
@@ -117,50 +87,24 @@ def newest(loaded: LoadedTopology, folder: WorkFolder, place: Place) -> Choice:
     ``SnapshotsAwayError`` where one that may be the newest cannot be read now.
     """
     found, broken = _candidates(folder, place)
-    reasons: list[str] = []
-    for manifest in found:
-        fault = _unfit(loaded, place, manifest)
-        if fault is None:
-            return Choice(manifest, (*reasons, *broken))
-        reasons.append(fault)
+    choice = newest_of(found, loaded.topology, place)
+    if isinstance(choice, Choice):
+        return Choice(choice.manifest, (*choice.passed, *broken))
     text = (
         f"{folder.identity.name}: no state server has its state any more, and {place.shown} holds "
         "no snapshot of it that can be restored. Bring back the append-only file of a state "
         "server, restore a snapshot from elsewhere with millrace snapshot restore, or start over "
         "with --fresh; spec.snapshots.every takes snapshots for the next time"
     )
-    raise StateLostError("\n".join([text, *reasons, *broken]))
-
-
-def _unfit(loaded: LoadedTopology, place: Place, manifest: Manifest) -> str | None:
-    """Why a snapshot cannot be restored; None where it can be."""
-    try:
-        check_fit(loaded.topology, manifest, lambda _: None)
-    except SnapshotError as error:
-        return str(error)
-    return next(faults(place, manifest), None)
+    raise StateLostError("\n".join([text, *choice, *broken]))
 
 
 def _candidates(folder: WorkFolder, place: Place) -> tuple[list[Manifest], list[str]]:
-    """Snapshots of what led to the present timeline, the newest first, and what is wrong with those
-    that may be some but cannot be read. Where a restore was begun its sinks may show no more than
-    that snapshot."""
+    """Snapshots of what led to the present timeline. Where a restore was begun its sinks may show
+    no more than that snapshot."""
     _, view = ViewFile(folder.view).read()
     begun = marked(folder.path)
-    found = [one for one in entries(place) if not is_of_another(one.name, folder.uid)]
-    for entry in found:
-        if entry.away is not None:
-            raise entry.away
-    broken = [entry.fault for entry in found if entry.fault and not entry.unfinished]
-    if view is None:
-        return [], broken
-    line = timelines.line_to(timelines.read(folder.path), view.timeline)
-    mine = []
-    for manifest in (entry.manifest for entry in found):
-        if manifest is None or manifest.uid != folder.uid:
-            continue
-        timeline, window = manifest.decoded.tag.timeline, manifest.window
-        kept = begun is None or window <= begun.window
-        if kept and line.has(timeline, window):
-            mine.append(((window, timeline, manifest.created), manifest))
-    return [one for _, one in sorted(mine, key=lambda pair: pair[0], reverse=True)], broken
+    line = None
+    if view is not None:
+        line = timelines.line_to(timelines.read(folder.path), view.timeline)
+    return candidates(place, folder.uid, line, None if begun is None else begun.window)

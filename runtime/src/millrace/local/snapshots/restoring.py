@@ -31,13 +31,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
 
 from millrace import checked, crash
 from millrace.clock import Clock
-from millrace.errors import SinkError, SnapshotError, StateServerError
+from millrace.errors import SnapshotError
 from millrace.homes.accepted import Accepted, accept
 from millrace.homes.documents import Status
 from millrace.ids import Timeline, WindowNumber
@@ -49,27 +46,24 @@ from millrace.local.servers import StateServer
 from millrace.local.snapshots.unfinished import mark, marked, unmark
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder, open_folder, unusable
-from millrace.protocol.codec import encode_record
-from millrace.protocol.record import next_timeline, object_groups
-from millrace.protocol.server import NotOwner, Ok, Stamped
-from millrace.protocol.types import Phase, Record, Stamp, Tag, View
+from millrace.protocol.record import next_timeline
+from millrace.protocol.types import Phase, Record, Tag, View
+from millrace.restoring.fit import Tell, check_fit
+from millrace.restoring.shown import last_shown, take_back
+from millrace.restoring.writing import put, restored
 from millrace.ring import owners
 from millrace.sinks import Sink, SinkSpec, make_sink
 from millrace.snapshots import timelines
 from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import Place
-from millrace.snapshots.reading import faults, load, read_part
+from millrace.snapshots.reading import faults, load
 from millrace.snapshots.timelines import Fork
 from millrace.state.client import StateClient
-from millrace.state.servers import owners_of
 from millrace.state.viewfile import ViewFile
-from millrace.topology.edits import classify
-from millrace.topology.kinds.base import Effect
 from millrace.topology.load import LoadedTopology
-from millrace.topology.model import StreamTopology
 from millrace.topology.usercode import code_on_path
 
-Tell = Callable[[str], None]
+_ELSEWHERE = "a new folder with --workdir"
 
 _SERVER = re.compile(r"state-[0-9]+")
 
@@ -130,40 +124,6 @@ def restore_held(
         raise unusable(folder.path, error) from error
 
 
-def check_fit(topology: StreamTopology, manifest: Manifest, tell: Tell) -> None:
-    """The snapshot must be of this topology, and what was edited since must be allowed."""
-    told = f"snapshot {manifest.name}"
-    if manifest.topology != topology.name:
-        raise SnapshotError(
-            f"{told}: is of the topology {manifest.topology!r}, not of {topology.name!r}; name a "
-            "snapshot of this one"
-        )
-    if manifest.key_groups != topology.spec.key_groups:
-        raise SnapshotError(
-            f"{told}: its state is cut into {manifest.key_groups} key groups, spec.keyGroups is "
-            f"{topology.spec.key_groups}, and state cannot be cut anew; set it to "
-            f"{manifest.key_groups}"
-        )
-    try:
-        before = StreamTopology.model_validate(manifest.document)
-    except ValidationError as error:
-        raise SnapshotError(
-            f"{told}: its topology cannot be read by this release ({error.error_count()} "
-            "problems); use the release that took it"
-        ) from error
-    edits = classify(before, topology)
-    # Where the state lies does not matter to a copy of it.
-    refused = [
-        edit
-        for edit in edits
-        if edit.effect is Effect.REFUSED and edit.path != "spec.stateServers.url"
-    ]
-    if refused:
-        raise SnapshotError("\n".join(f"{told}: {edit}" for edit in refused))
-    for edit in edits:
-        tell(f"edited since the snapshot: {edit}")
-
-
 class _Restore:
     """One restore, in a work folder that is held."""
 
@@ -197,7 +157,7 @@ class _Restore:
             for declared in self._topology.spec.sinks:
                 sinks.append(make_sink(SinkSpec.of(declared, self._loaded.folder)))
                 stack.callback(sinks[-1].close)
-            shown = self._look_at(sinks) if own else self._check_empty(sinks)
+            shown = self._shown(sinks) if own else self._check_empty(sinks)
             given_up = max((w for w in shown if w > self._manifest.window), default=None)
             last = self._last(shown) if own else None
             if own and view is not None:
@@ -246,44 +206,6 @@ class _Restore:
             "and give its sinks places of their own"
         )
 
-    def _look_at(self, sinks: Sequence[Sink]) -> list[int]:
-        """The last windows that the sinks show. Raises ``SinkError`` where one shows more than the
-        snapshot knows and cannot take it back, or less than what was shown when it was taken."""
-        found = []
-        known = {one["name"] for one in self._manifest.document["spec"].get("sinks", ())}
-        for sink in sinks:
-            sink.prepare(self._uid)
-            try:
-                last = sink.last_shown()
-            except NotImplementedError:
-                if not sink.retracts:
-                    raise self._stays(sink, "cannot tell what it shows") from None
-                continue
-            window = -1 if last is None else last[0]
-            if window > self._manifest.window and not sink.retracts:
-                raise self._stays(sink, f"shows windows up to {window}")
-            if last is not None and window < self._manifest.window and sink.name in known:
-                raise self._lacks(sink, window)
-            found.append(window)
-        return found
-
-    def _stays(self, sink: Sink, what: str) -> SinkError:
-        return SinkError(
-            f"sink {sink.name!r}: {what}, snapshot {self._manifest.name} ends with window "
-            f"{self._manifest.window}, and it cannot take windows back (Sink.retract), so that "
-            "they would show twice. Nothing was changed. Restore into a new folder with --workdir "
-            "and other places for the sinks, or define Sink.retract"
-        )
-
-    def _lacks(self, sink: Sink, window: int) -> SinkError:
-        return SinkError(
-            f"sink {sink.name!r}: shows windows up to {window}, snapshot {self._manifest.name} "
-            f"ends with window {self._manifest.window}: the windows between were taken back by "
-            "another restore and would never show again. Nothing was changed. Restore a snapshot "
-            f"of window {window} or of one before it, or restore into a new folder with --workdir "
-            "and other places for the sinks"
-        )
-
     def _check_line(self, timeline: int) -> None:
         """The snapshot must be of what led to the present timeline. Raises ``SnapshotError``."""
         manifest, of = self._manifest, self._manifest.decoded.tag.timeline
@@ -303,6 +225,9 @@ class _Restore:
             "with --workdir and other places for the sinks"
         )
 
+    def _shown(self, sinks: Sequence[Sink]) -> list[int]:
+        return last_shown(sinks, self._manifest, self._uid, _ELSEWHERE)
+
     def _check_empty(self, sinks: Sequence[Sink]) -> list[int]:
         """A new life of the topology: its sinks must hold nothing."""
         for sink in sinks:
@@ -313,13 +238,7 @@ class _Restore:
 
     def _retract(self, sinks: Sequence[Sink], execution: int) -> None:
         self._pause()
-        for sink in sinks:
-            sink.fence(execution)
-        crash.reached("restore.fenced")
-        for sink in sinks:
-            if sink.retracts:
-                sink.retract(self._manifest.window)
-        crash.reached("restore.retracted")
+        take_back(sinks, self._manifest, execution)
 
     def _new_timeline(self, version: int, tag: Tag, last: int | None) -> View:
         topology = self._topology
@@ -350,7 +269,8 @@ class _Restore:
             crash.reached("restore.noted")
             version = self._swapped(version, creating)
             crash.reached("restore.claimed")
-            record = self._write(clients, creating, tag)
+            record = restored(self._manifest.decoded, self._uid, tag)
+            put(clients, creating, record, self._place, self._manifest, self._pause)
             opened = replace(creating, phase=Phase.OPEN)
             self._swapped(version, opened)
         self._tell_status(record, opened)
@@ -393,33 +313,6 @@ class _Restore:
             )
         return swapped
 
-    def _write(self, clients: dict[str, StateClient], view: View, tag: Tag) -> Record:
-        """Everything on its owners, then the record on every member (rule 18)."""
-        stamp = view.stamp()
-        for client in clients.values():
-            _accepted_by(client, client.stamp(stamp))
-        record = self._manifest.decoded
-        groups = object_groups(record)
-        placed = {
-            part.name: owners_of(view.owners, part.name, groups.get(part.name, 0))
-            for part in self._manifest.parts
-        }
-        for name, client in clients.items():
-            _clear(client, stamp, {part for part, at in placed.items() if name in at})
-        crash.reached("restore.cleared")
-        for part in self._manifest.parts:
-            self._pause()
-            data = read_part(self._place, self._manifest, part)
-            for owner in placed[part.name]:
-                reply = clients[owner].put(stamp, [(part.name, data)])
-                _accepted_by(clients[owner], reply)
-        crash.reached("restore.put")
-        restored = replace(record, uid=self._uid, tag=tag)
-        for client in clients.values():
-            _accepted_by(client, client.write_record(stamp, tag, encode_record(restored)))
-        crash.reached("restore.recorded")
-        return restored
-
     def _tell_status(self, record: Record, view: View) -> None:
         """What ``status`` shows until the next run."""
         status = Status(
@@ -435,23 +328,3 @@ class _Restore:
             updated=self._clock.now_s(),
         )
         self._folder.journal.tell(status)
-
-
-def _clear(client: StateClient, stamp: Stamp, keep: set[str]) -> None:
-    """Make room: what was sealed behind the snapshot may fill the memory that a server may take."""
-    listed = client.list_objects(stamp)
-    if isinstance(listed, NotOwner):
-        _accepted_by(client, listed)
-        return
-    if gone := [name for name in listed.names if name not in keep]:
-        _accepted_by(client, client.delete(stamp, gone))
-
-
-def _accepted_by(client: StateClient, reply: Any) -> None:
-    if isinstance(reply, Ok | Stamped):
-        return
-    why = f" ({reply.reason.value})" if isinstance(reply, NotOwner) else ""
-    raise StateServerError(
-        f"state server {client.address.shown} did not take what is restored{why}: somebody else "
-        "uses it; end that, and restore again"
-    )

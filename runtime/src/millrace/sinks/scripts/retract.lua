@@ -1,7 +1,9 @@
--- KEYS: marker. ARGV: uid, window. Windows above count as shown no more: fields are written over
--- when they come again.
+-- KEYS: marker. ARGV: uid, window, execution. Windows above count as shown no more: fields are
+-- written over when they come again.
 local marker = KEYS[1]
-if redis.call('HGET', marker, 'uid') ~= ARGV[1] then return {'FOREIGN'} end
+local found = redis.call('HMGET', marker, 'uid', 'execution')
+if found[1] ~= ARGV[1] then return {'FOREIGN'} end
+if found[2] and tonumber(found[2]) > tonumber(ARGV[3]) then return {'FENCED', found[2]} end
 local window = tonumber(ARGV[2])
 local shown = redis.call('HGET', marker, 'window')
 if shown and tonumber(shown) > window then

@@ -126,6 +126,19 @@ def bounds_of_ackers(facts: Facts) -> Iterator[Problem]:
         )
 
 
+def interval_bounds(facts: Facts) -> Iterator[Problem]:
+    """Windows that have to be apart cannot have to be closer."""
+    window = facts.topology.spec.window
+    least = window.min_interval
+    if least is not None and least.seconds > window.max_interval.seconds:
+        yield Problem(
+            "spec.window.minInterval",
+            str(least),
+            f"is more than spec.window.maxInterval ({window.max_interval})",
+            "lower it or raise maxInterval",
+        )
+
+
 def state_copies(facts: Facts) -> Iterator[Problem]:
     """Copies need as many servers; a server of one's own is one."""
     state = facts.topology.spec.state_servers
@@ -196,6 +209,7 @@ RULES = (
     guarantee_of_sinks,
     ackers_for_tracking,
     bounds_of_ackers,
+    interval_bounds,
     state_copies,
     state_memory,
     final_needs_an_end,

@@ -200,30 +200,45 @@ def on_cluster(topology: StreamTopology, folder: str) -> list[Problem]:
                         "persistentVolumeClaim: {claimName: …}"
                     )
                     found.append(Problem(where, path, message, remedy))
-    return [*found, *_lost_snapshots(topology, folder), *_no_restore(topology)]
-
-
-def _no_restore(topology: StreamTopology) -> Iterator[Problem]:
-    if topology.spec.on_state_loss is OnStateLoss.RESTORE:
-        message = "restores nothing on a cluster yet"
-        remedy = "leave it out, and give spec.stateServers.copies at least 2"
-        yield Problem("spec.onStateLoss", OnStateLoss.RESTORE.value, message, remedy)
+    return [*found, *_lost_snapshots(topology, folder)]
 
 
 def _lost_snapshots(topology: StreamTopology, folder: str) -> Iterator[Problem]:
     """Snapshots that would go with the pod that takes them."""
     snapshots, path = topology.spec.snapshots, "spec.snapshots.to"
-    remedy = "name a folder on a persistentVolumeClaim of spec.volumes, or a URL"
-    if snapshots.to is None:
-        if snapshots.every is not None:
-            message = "is missing: snapshots would lie in the driver's pod and go with it"
-            yield Problem(path, NOTHING, message, remedy)
+    restores = topology.spec.on_state_loss is OnStateLoss.RESTORE
+    if snapshots.to is None and snapshots.every is None and not restores:
         return
-    at = local_path(snapshots.to)
-    if at is not None:
-        astray = _astray(topology, True, at, folder)
-        if astray is not None:
-            yield Problem(path, snapshots.to, astray, remedy)
+    astray = lost_place(topology, None, folder)
+    if astray is not None:
+        given = NOTHING if snapshots.to is None else snapshots.to
+        yield Problem(path, given, astray, f"name {_KEPT_PLACE}")
+
+
+_KEPT_PLACE = "a folder on a persistentVolumeClaim of spec.volumes, or a URL"
+
+
+def lost_place(topology: StreamTopology, to: str | None, folder: str) -> str | None:
+    """Why snapshots cannot lie there, or in the topology's own place without a word, where relative
+    paths start from ``folder``; None where they can."""
+    to = to or topology.spec.snapshots.to
+    if to is None:
+        return "is missing: snapshots would lie in the driver's pod and go with it"
+    at = local_path(to)
+    return None if at is None else _astray(topology, True, at, folder)
+
+
+def sound_restore(facts: Facts) -> Iterator[Problem]:
+    """What a topology begins with is named in one way."""
+    given = facts.topology.spec.restore_from
+    if given is None:
+        return
+    by_place = (given.place is not None, given.name is not None)
+    path = "spec.restoreFrom"
+    if (given.snapshot is not None) == any(by_place) or any(by_place) != all(by_place):
+        message = "does not say which snapshot"
+        remedy = "give it snapshot alone, the name of a TopologySnapshot, or both place and name"
+        yield Problem(path, NOTHING, message, remedy)
 
 
 def plain_passwords(topology: StreamTopology) -> list[Problem]:
@@ -301,4 +316,5 @@ RULES = (
     sound_labels,
     sound_resources,
     sound_references,
+    sound_restore,
 )

@@ -1,0 +1,73 @@
+"""What sinks show beside a snapshot, and taking back what it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from millrace import crash
+from millrace.errors import SinkError
+from millrace.sinks import Sink
+from millrace.snapshots.manifest import Manifest
+
+
+def last_shown(sinks: Sequence[Sink], manifest: Manifest, uid: str, elsewhere: str) -> list[int]:
+    """The last windows that the sinks of the life ``uid`` show.
+
+    Raises ``SinkError`` where one shows more than the snapshot knows and cannot take it back, or
+    less than what was shown when it was taken; ``elsewhere`` says what to do then.
+    """
+    found = []
+    known = {one["name"] for one in manifest.document["spec"].get("sinks", ())}
+    for sink in sinks:
+        sink.prepare(uid)
+        try:
+            last = sink.last_shown()
+        except NotImplementedError:
+            if not sink.retracts:
+                raise _stays(sink, manifest, "cannot tell what it shows", elsewhere) from None
+            continue
+        window = -1 if last is None else last[0]
+        if window > manifest.window and not sink.retracts:
+            raise _stays(sink, manifest, f"shows windows up to {window}", elsewhere)
+        if last is not None and window < manifest.window and sink.name in known:
+            raise _lacks(sink, manifest, window, elsewhere)
+        found.append(window)
+    return found
+
+
+def take_back(
+    sinks: Sequence[Sink],
+    manifest: Manifest,
+    execution: int,
+    pause: Callable[[], None] = lambda: None,
+) -> None:
+    """Fence the sinks, then take back what they show behind the snapshot (rule 25), with a
+    ``pause`` before each."""
+    for sink in sinks:
+        pause()
+        sink.fence(execution)
+    crash.reached("restore.fenced")
+    for sink in sinks:
+        if sink.retracts:
+            pause()
+            sink.retract(manifest.window)
+    crash.reached("restore.retracted")
+
+
+def _stays(sink: Sink, manifest: Manifest, what: str, elsewhere: str) -> SinkError:
+    return SinkError(
+        f"sink {sink.name!r}: {what}, snapshot {manifest.name} ends with window "
+        f"{manifest.window}, and it cannot take windows back (Sink.retract), so that "
+        f"they would show twice. Nothing was changed. Restore into {elsewhere}"
+        " and other places for the sinks, or define Sink.retract"
+    )
+
+
+def _lacks(sink: Sink, manifest: Manifest, window: int, elsewhere: str) -> SinkError:
+    return SinkError(
+        f"sink {sink.name!r}: shows windows up to {window}, snapshot {manifest.name} "
+        f"ends with window {manifest.window}: the windows between were taken back by "
+        "another restore and would never show again. Nothing was changed. Restore a snapshot "
+        f"of window {window} or of one before it, or restore into {elsewhere}"
+        " and other places for the sinks"
+    )
