@@ -40,6 +40,7 @@ class Server:
         node = {"conditions": [{"type": "Ready", "status": "True"}]}
         self.lists: dict[str, list[dict[str, Any]]] = {
             "streamtopologies": [found("words", metadata={"generation": 1})],
+            "topologysnapshots": [],
             "pods": [],
             "configmaps": [],
             "nodes": [found("n", status=node)],
@@ -64,7 +65,9 @@ class Server:
                 kinds += [("events", "Event", True)]
                 return {"resources": [self._kind(*kind) for kind in kinds]}
             case "/apis/millrace.dev/v1alpha1":
-                return {"resources": [self._kind("streamtopologies", "StreamTopology", True)]}
+                kinds = [("streamtopologies", "StreamTopology", True)]
+                kinds += [("topologysnapshots", "TopologySnapshot", True)]
+                return {"resources": [self._kind(*kind) for kind in kinds]}
             case _:
                 items = self.lists[path.rpartition("/")[2]]
                 return {"metadata": {"resourceVersion": "5"}, "items": items}
@@ -165,12 +168,17 @@ def test_what_kopf_hears_becomes_work_and_nothing_is_written(
     # Only its watch tells of this pod, so that kopf is not stopped before there is one.
     labels = {**LABELS, "millrace.dev/topology": "lines"}
     server.changes["pods"] = ("ADDED", found("lines-acker-0", metadata={"labels": labels}))
-    wanted = {Key("jobs", "words"), Key("jobs", "lines"), ALL}
+    early = found("early", metadata={"generation": 1}, spec={"topology": "wanted"})
+    server.changes["topologysnapshots"] = ("ADDED", early)
+    wanted = {Key("jobs", "words"), Key("jobs", "lines"), Key("jobs", "wanted"), ALL}
     assert run(wanted, namespaces) == wanted
     assert {method for method, _, _ in server.asked} == {"GET"}
     watches = [(path, query) for _, path, query in server.asked if "watch" in query]
     watched = {path.rpartition("/")[2]: query for path, query in watches}
-    assert set(watched) <= {"streamtopologies", "pods", "configmaps", "nodes"}
+    assert set(watched) <= {
+        *("streamtopologies", "topologysnapshots"),
+        *("pods", "configmaps", "nodes"),
+    }
     spaced = f"/api/v1{'/namespaces/jobs' if namespaces else ''}/pods"
     assert spaced in [path for path, _ in watches]
     assert watched["pods"]["labelSelector"] == ["millrace.dev/topology"]

@@ -16,7 +16,7 @@ import kopf
 
 from millrace.homes import pods as names
 from millrace.homes.pods import TOPOLOGY_LABEL
-from millrace_operator.api.resources import GROUP, TOPOLOGIES, VERSION
+from millrace_operator.api.resources import GROUP, SNAPSHOTS, TOPOLOGIES, VERSION
 from millrace_operator.control.workers import ALL, Queue
 from millrace_operator.kube import reading
 from millrace_operator.kube.objects import AT_ONCE
@@ -79,6 +79,14 @@ class Hints:
         if self._is_news(f"{metadata['namespace']}/{metadata['name']}", kind, news):
             self._queue.add(Key(metadata["namespace"], metadata["name"]))
 
+    def snapshot(self, kind: str | None, found: Object) -> None:
+        """A snapshot: what the operator writes into its status is no news."""
+        metadata, spec = found["metadata"], found.get("spec") or {}
+        name = f"snapshot {metadata['namespace']}/{metadata['name']}"
+        news = (metadata["uid"], metadata.get("generation"))
+        if self._is_news(name, kind, news) and spec.get("topology"):
+            self._queue.add(Key(metadata["namespace"], spec["topology"]))
+
     def child(self, found: Object) -> None:
         """A pod or a config map. What the driver tells of itself, and what it is told, changes
         often, and nothing is to be done about it."""
@@ -128,6 +136,11 @@ def registry(hints: Hints) -> kopf.OperatorRegistry:
     @kopf.on.event(GROUP, VERSION, TOPOLOGIES, registry=made)
     async def on_topology(event: Any, **_: Any) -> None:
         hints.topology(event["type"], event["object"])
+        forget(event["object"])
+
+    @kopf.on.event(GROUP, VERSION, SNAPSHOTS, registry=made)
+    async def on_snapshot(event: Any, **_: Any) -> None:
+        hints.snapshot(event["type"], event["object"])
         forget(event["object"])
 
     @kopf.on.event("", "v1", "pods", labels={TOPOLOGY_LABEL: kopf.PRESENT}, registry=made)

@@ -267,6 +267,16 @@ BY_RULES = (
         "spec.stateServers.replicas",
     ),
     Broken("console under ExactlyOnce", lambda s: _sink(s, console={}), "spec.sinks"),
+    Broken(
+        "two ways to begin",
+        lambda s: s.update(restoreFrom={"snapshot": "early", "place": "/data/s", "name": "x"}),
+        "spec.restoreFrom",
+    ),
+    Broken(
+        "a place without a name",
+        lambda s: s.update(restoreFrom={"place": "/data/snapshots"}),
+        "spec.restoreFrom",
+    ),
     Broken("no kind", lambda s: _source(s), "spec.sources[0]"),
     Broken("two kinds", lambda s: _processor(s, 0, sql={}), "spec.processors[0]"),
     Broken(

@@ -324,6 +324,12 @@ def test_budgets_keep_the_only_copy(state: dict[str, Any], ackers: int, least: d
     assert {b["metadata"]["name"]: b["spec"]["minAvailable"] for b in made} == least
 
 
+def test_while_a_copy_is_made_no_state_server_may_go():
+    state = {"replicas": 3, "copies": 2}
+    made = budgets(OWNER, topology(stateServers=state), 1, copied=False)
+    assert [b["spec"]["minAvailable"] for b in made] == [3]
+
+
 def test_a_driver_pod_is_one_life_and_others_come_back():
     policy = {p["metadata"]["name"]: p["spec"]["restartPolicy"] for p in pods()}
     assert policy == {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -58,6 +58,9 @@ class Listed:
         if self.away:
             raise HomeAwayError("no answer")
         return [{"metadata": {"namespace": "jobs", "name": name}} for name in self.names]
+
+    def list(self, kind: str, namespace: str | None) -> Iterator[object]:
+        return iter(())
 
 
 def standing(phase: Phase = Phase.RUNNING, **conditions: bool) -> TopologyStatus:

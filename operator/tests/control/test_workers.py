@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -52,6 +52,9 @@ class Listed:
         if self.away:
             raise HomeAwayError("no answer")
         return [{"metadata": {"namespace": "jobs", "name": name}} for name in self.names]
+
+    def list(self, kind: str, namespace: str | None) -> Iterator[object]:
+        return iter(())
 
 
 class World:

@@ -12,8 +12,10 @@ from memory_world import KEY, World, running
 from millrace import checked
 from millrace.errors import MillraceError, NewerFormatError
 from millrace.homes import codec
-from millrace.homes.documents import RunEvent, Status
+from millrace.homes import pods as names
+from millrace.homes.documents import Proposal, RunEvent, Status
 from millrace.homes.pods import Role
+from millrace_operator.builders.documents import BOOKS_KEY
 from millrace_operator.builders.naming import FINGERPRINT
 from millrace_operator.kube import reading
 from millrace_operator.kube.objects import owner_uid
@@ -216,6 +218,16 @@ def test_what_the_driver_told_is_read_line_by_line():
     assert list(told) == ["a-1", "a-4"]
     assert told["a-1"] == RunEvent(1.0, "Started", "go", 3)
     assert reading.told_of(None) == {}
+
+
+def test_what_a_newer_operator_proposed_and_booked_stands_in_nobodys_way():
+    """One that takes over from it proposes and books anew, for every topology."""
+    newer = json.dumps(checked.with_checksum({"format": codec.FORMAT + 1, "more": 1}))
+    known = checked.verified(dict(codec.encode(Proposal((), ()))))
+    unknown = json.dumps(checked.with_checksum({**known, "more": 1}))
+    for text in (newer, unknown):
+        assert reading.proposal_of({"data": {names.PROPOSAL: text}}) is None
+        assert reading.booked_of({"data": {BOOKS_KEY: text}}) == ()
 
 
 def test_of_figures_that_cannot_be_read_nothing_is_known():

@@ -285,7 +285,12 @@ def test_what_a_user_labels_as_belonging_to_a_topology_is_in_nobodys_way(world: 
 def test_executors_are_those_of_the_own_drivers(world: World):
     world.settle()
     labels = {"millrace.dev/topology": "words", "app.kubernetes.io/component": "executor"}
-    owners = {"own": world.pod("words-driver-1")["metadata"]["uid"], "strange": "u0"}
+    own = world.pod("words-driver-1")["metadata"]["uid"]
+    owners = {
+        "words-driver-1-exec-1": own,
+        "words-driver-1-exec-2": "u0",
+        "words-driver-2-exec-1": own,
+    }
     for name, uid in owners.items():
         metadata = {"name": name, "namespace": "jobs", "labels": labels}
         metadata["ownerReferences"] = [{"kind": "Pod", "name": "d", "uid": uid}]

@@ -9,34 +9,46 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
 
+from millrace.homes import codec
 from millrace.homes.accepted import Accepted, accepted_from
-from millrace.homes.documents import Proposal, Status
-from millrace.homes.pods import Role
+from millrace.homes.documents import Proposal, Request, Status
+from millrace.homes.pods import STANDBY_ANNOTATION, Role
 from millrace.protocol.types import Phase, View
-from millrace_operator.api.resources import TopologyStatus
+from millrace.snapshots.timelines import Fork
+from millrace_operator.api.resources import SnapshotStatus, TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
+from millrace_operator.builders.documents import PERIODIC
 from millrace_operator.builders.naming import FINGERPRINT
 from millrace_operator.reconcile.actions import (
     Action,
     Announce,
     Apply,
+    AskDriver,
     Create,
+    CreateSnapshot,
     DeleteChild,
     DeletePod,
+    DeleteSnapshot,
     Propose,
+    Withdraw,
+    WriteSnapshotStatus,
     WriteStatus,
 )
 from millrace_operator.reconcile.observe import (
+    Booked,
+    Books,
     Child,
     Moment,
     Observed,
     Pod,
     PodPhase,
     Resource,
+    Snapshot,
     most_silent,
 )
 from millrace_operator.reconcile.plan import DIGEST, plan
@@ -70,6 +82,7 @@ class Cluster:
     deleting: bool = False
     pods: dict[str, Pod] = field(default_factory=dict)
     children: dict[tuple[str, str], Child] = field(default_factory=dict)
+    manifests: dict[tuple[str, str], Any] = field(default_factory=dict)
     accepted: Accepted | None = None
     view: View | None = None
     proposal: Proposal | None = None
@@ -83,8 +96,14 @@ class Cluster:
     uid: str = "uid-1"
     earlier: dict[str, Pod | Child] = field(default_factory=dict)
     told: Status | None = None
+    writer: str = ""
     heard: Proposal | None = None
     released: set[str | None] = field(default_factory=set)
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    booked: tuple[Booked, ...] = ()
+    asked: dict[str, Request] = field(default_factory=dict)
+    forks: tuple[Fork, ...] = ()
+    restoring: bool = False
     _ids: Any = field(default_factory=lambda: itertools.count(1))
 
     # -- what the operator does
@@ -107,6 +126,12 @@ class Cluster:
             told=self.told,
             strangers=tuple(self.earlier),
             most_silent=most_silent(self.nodes),
+            snapshots=tuple(self.snapshots.values()),
+            booked=self.booked,
+            asked=frozenset(self.asked),
+            forks=self.forks,
+            restoring=self.restoring,
+            writer=self.writer,
         )
 
     def reconcile(self, crash_after: int | None = None) -> tuple[Action, ...]:
@@ -137,8 +162,37 @@ class Cluster:
                     del self.children[(kind, name)]
             case Propose(proposal):
                 self.proposal = proposal
+            case AskDriver(token, request):
+                self.asked[token] = request
+            case Withdraw(token):
+                self.asked.pop(token, None)
+            case CreateSnapshot(manifest):
+                self.apply_snapshot(manifest)
+            case DeleteSnapshot(name, uid):
+                if (one := self.snapshots.get(name)) is not None and one.uid == uid:
+                    del self.snapshots[name]
+            case WriteSnapshotStatus(name, uid, version, wanted):
+                one = self.snapshots[name]
+                assert (one.uid, one.version) == (uid, version)
+                kept = SnapshotStatus.model_validate_json(wanted.model_dump_json(by_alias=True))
+                self.snapshots[name] = replace(one, status=kept, version=self._uid())
             case other:
                 assert_never(other)
+
+    def apply_snapshot(self, manifest: Mapping[str, Any]) -> None:
+        """Somebody makes the resource of a snapshot, unless it is there."""
+        metadata, spec = manifest["metadata"], manifest["spec"]
+        if metadata["name"] not in self.snapshots:
+            self.snapshots[metadata["name"]] = Snapshot(
+                metadata["name"],
+                self._uid(),
+                self._uid(),
+                1,
+                spec["topology"],
+                spec.get("to"),
+                spec.get("deletionPolicy") == "Delete",
+                metadata.get("labels", {}).get(PERIODIC, ""),
+            )
 
     def _put(self, manifest: dict[str, Any]) -> None:
         kind, metadata = manifest["kind"], manifest["metadata"]
@@ -147,8 +201,11 @@ class Cluster:
         uid = self.children[key].uid if key in self.children else self._uid()
         digest = metadata.get("annotations", {}).get(DIGEST, "")
         self.children[key] = Child(kind, metadata["name"], uid, digest)
+        self.manifests[key] = manifest
         if metadata["name"] == "words-accepted":
             self.accepted = accepted_from(json.loads(manifest["data"]["accepted.json"]))
+        if metadata["name"] == "words-snapshots":
+            self.booked = codec.decode(Books, manifest["data"]["snapshots.json"]).booked
 
     def _create(self, manifest: dict[str, Any]) -> None:
         kind, name = manifest["kind"], manifest["metadata"]["name"]
@@ -165,10 +222,12 @@ class Cluster:
             return
         self.created.append(name)
         component = Role(manifest["metadata"]["labels"]["app.kubernetes.io/component"])
-        told = manifest["metadata"].get("annotations", {}).get(FINGERPRINT, "")
+        notes = manifest["metadata"].get("annotations", {})
+        told, standby = notes.get(FINGERPRINT, ""), notes.get(STANDBY_ANNOTATION, "")
         index = int(name.rpartition("-")[2])
         image = manifest["spec"]["containers"][0]["image"]
-        self.pods[name] = Pod(name, self._uid(), component, index, fingerprint=told, image=image)
+        made = Pod(name, self._uid(), component, index, fingerprint=told, image=image)
+        self.pods[name] = replace(made, standby=standby)
 
     def _delete_pod(self, name: str, uid: str, force: bool) -> None:
         pod = self.pods.get(name)
@@ -227,6 +286,7 @@ class Cluster:
         pods, children = dict[str, Pod](), dict[tuple[str, str], Child]()
         self.earlier, self.pods, self.children = left, pods, children
         self.accepted = self.view = self.proposal = self.told = self.heard = self.window = None
+        self.writer = ""
         self.status, self.uid = TopologyStatus(), "uid-2"
 
     def edit(self, **spec: Any) -> None:
@@ -236,10 +296,10 @@ class Cluster:
     def drive(self, late: bool = False) -> None:
         """The newest driver that lives claims the view, and moves it to what is proposed; where it
         is ``late``, to what it heard last time."""
-        drivers = [p for p in self.observed().of(Role.DRIVER) if self.lives(p)]
+        drivers = [p for p in self.observed().of(Role.DRIVER) if self.lives(p) and self.acts(p)]
         if not drivers or self.proposal is None:
             return
-        execution = drivers[-1].index
+        execution, self.writer = drivers[-1].index, drivers[-1].name
         anew = self.told is None or self.told.execution != execution
         if anew or not late or self.heard is None:
             self.heard = self.proposal
@@ -261,7 +321,20 @@ class Cluster:
                 self.view, epoch=epoch, open_epoch=epoch, last_open=target, target=target
             )
         follows = self.heard.number if moves or not changed else None
-        self.told = Status(execution=execution, follows=follows)
+        snapshots = self.told.snapshots if self.told is not None else None
+        well = Status(uid=self.uid, state="running", spark="running", lag_records=0)
+        self.told = replace(well, execution=execution, follows=follows, snapshots=snapshots)
+
+    def acts(self, pod: Pod) -> bool:
+        """Whether a driver is one: what stands by goes by the pods that it sees."""
+        if not pod.standby or pod.name == self.writer:
+            return True
+        if pod.deleting or self.pods.get(pod.name) != pod or self._cut_off(pod):
+            return False
+        others = [p for p in self.pods.values() if p.component is Role.DRIVER and p != pod]
+        if any(p.index > pod.index for p in others):
+            return False
+        return all(p.deleting or p.phase is PodPhase.FAILED for p in others)
 
     def _cut_off(self, pod: Pod) -> bool:
         return pod.node is not None and not self.nodes.get(pod.node, False)
@@ -300,5 +373,15 @@ def _words(action: Action) -> str:
         case Propose(proposal):
             named = [*(m.name for m in proposal.members), *proposal.ackers]
             return f"propose {' '.join(name.removeprefix('words-') for name in named)}"
+        case AskDriver(_, request):
+            return f"ask {request.action.value} {request.name}"
+        case Withdraw(token):
+            return f"withdraw {token}"
+        case CreateSnapshot(manifest):
+            return f"create {manifest['metadata']['name']}"
+        case DeleteSnapshot(name):
+            return f"delete {name}"
+        case WriteSnapshotStatus(name, _, _, status):
+            return f"{name} is {status.phase.value if status.phase else None}"
         case other:
             assert_never(other)

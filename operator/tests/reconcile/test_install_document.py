@@ -12,11 +12,11 @@ import pytest
 import yaml
 from memory_cluster import SETTINGS, Cluster
 
-from millrace.topology.checks.pods import on_cluster
 from millrace.topology.model import StreamTopology
+from millrace.topology.pods import PodSettings
 from millrace.topology.scalars import quantity_bytes
 from millrace_operator.builders.naming import Owner
-from millrace_operator.builders.network import budgets
+from millrace_operator.builders.network import budgets, policies
 from millrace_operator.builders.pods import acker_pod, driver_pod, state_server_pod
 
 ROOT = Path(__file__).parents[3]
@@ -152,8 +152,6 @@ def test_each_gap_is_one_of_those_below():
     named = [re.findall(r"`([^`]+)`", one)[0] for one in GAPS]
     assert named == [
         "spec.stateServers.url",
-        "spec.onStateLoss: Restore",
-        "spec.spark.driver.standby",
         "spec.ackers.min",
         "spec.stateServers.copies: 1",
         "millrace run",
@@ -167,27 +165,6 @@ def test_a_server_of_ones_own_is_refused_as_told():
     (stalled,) = (c for c in cluster.status.conditions if c.type == "Stalled")
     assert f"`{stalled.reason}`" in gap("spec.stateServers.url")
     assert cluster.pods == {}
-
-
-def test_nothing_restores_and_nobody_looks_at_snapshots():
-    document = {**documents("topology.yaml")[0]}
-    document["spec"] = {**spec(), "onStateLoss": "Restore"}
-    (problem,) = on_cluster(StreamTopology.model_validate(document), "/data")
-    assert problem.path == "spec.onStateLoss"
-    assert "`TopologySnapshot`" in gap("spec.onStateLoss: Restore")
-    # Who looks at them has the right to.
-    rights = yaml.safe_load((ROOT / "charts/millrace/files/rights.yaml").read_text())
-    known = {what for rules in rights.values() for rule in rules for what in rule["resources"]}
-    assert "streamtopologies" in known
-    assert not any(what.startswith("topologysnapshots") for what in known)
-
-
-def test_no_driver_stands_by():
-    cluster = Cluster()
-    cluster.spec["spark"] = {"driver": {"standby": 1}}
-    cluster.settle()
-    assert [name for name in cluster.pods if "driver" in name] == ["words-driver-1"]
-    assert "no driver stands by" in gap("spec.spark.driver.standby")
 
 
 def test_load_changes_no_number_of_ackers():
@@ -210,6 +187,20 @@ def test_a_node_with_the_only_copy_is_not_drained(copies: int, may_go: bool):
     assert "`kubectl drain`" in gap("spec.stateServers.copies: 1")
 
 
+def test_what_there_is_none_of():
+    text = " ".join(section("What there is none of").split())
+    assert "no variables, service account, affinity, zone spread or sidecar" in text
+    assert set(PodSettings.model_fields) == {
+        *("resources", "node_selector", "tolerations", "priority_class_name"),
+        *("labels", "annotations"),
+    }
+    assert "not where pods may connect to" in text
+    assert {tuple(p["spec"]["policyTypes"]) for p in policies(OWNER, "system")} == {("Ingress",)}
+    assert "no admission webhook" in text
+    templates = (ROOT / "charts" / "millrace").rglob("*.yaml")
+    assert not any("admissionregistration" in path.read_text() for path in templates)
+
+
 def test_the_readme_has_the_commands_of_this_document():
     readme = (ROOT / "README.md").read_text()
     found = re.search(r"^## On a cluster\n.*?^```sh\n(.*?)^```", readme, re.M | re.S)
@@ -219,3 +210,46 @@ def test_the_readme_has_the_commands_of_this_document():
     kill = {"kubectl -n bands delete pod -l app.kubernetes.io/component=driver"}
     assert look | kill <= set(commands)
     assert {one for one in commands if one not in TEXT} - look <= kill
+
+
+# -- the word count of the examples
+
+WORDS = ROOT / "examples" / "wordcount"
+
+
+def word_count() -> dict[str, Any]:
+    """The topology as ``kubectl apply -k`` makes it."""
+    made: dict[str, Any] = yaml.safe_load((WORDS / "topology.yaml").read_text())
+    (patch,) = yaml.safe_load((WORDS / "kustomization.yaml").read_text())["patches"]
+    assert patch["target"] == {"kind": made["kind"]}
+    for one in yaml.safe_load(patch["patch"]):
+        empty, spec, name = one["path"].split("/")
+        assert (empty, spec, one["op"]) == ("", "spec", "add")
+        made["spec"][name] = one["value"]
+    return made
+
+
+def test_the_word_count_runs_on_a_cluster():
+    cluster = Cluster()
+    cluster.spec = word_count()["spec"]
+    cluster.settle()
+    conditions = {c.type: (c.status.value, c.reason) for c in cluster.status.conditions}
+    assert conditions["Stalled"] == ("False", "NothingStalls")
+    assert conditions["Ready"] == ("True", "AllReady")
+
+
+def test_all_that_the_word_count_mounts_is_applied():
+    made = yaml.safe_load((WORDS / "kustomization.yaml").read_text())
+    claim = yaml.safe_load((WORDS / "claim.yaml").read_text())["metadata"]["name"]
+    spec = word_count()["spec"]
+    maps = {one["name"]: one["files"] for one in made["configMapGenerator"]}
+    texts, counts = spec["volumes"]
+    assert maps.keys() == {spec["code"]["configMap"], texts["configMap"]["name"]}
+    assert counts["persistentVolumeClaim"] == {"claimName": claim}
+    there = {str(path.relative_to(WORDS)) for path in (WORDS / "texts").iterdir()}
+    assert set(maps[texts["configMap"]["name"]]) == there
+    assert all((WORDS / file).is_file() for files in maps.values() for file in files)
+    assert set(made["resources"]) == {"claim.yaml", "topology.yaml"}
+    text = section("Words of texts")
+    assert f"`{claim}`" in text
+    assert set(re.findall(r"-n (\S+)", text)) == {made["namespace"]}

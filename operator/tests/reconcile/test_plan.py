@@ -14,8 +14,8 @@ from millrace.errors import ExitCode
 from millrace.homes.pods import MAX_MEMORY
 from millrace.homes.restarts import DELAYS_S
 from millrace_operator.api.resources import Phase, TopologyStatus
+from millrace_operator.api.times import rfc3339
 from millrace_operator.reconcile.actions import Create
-from millrace_operator.reconcile.driver import rfc3339
 from millrace_operator.reconcile.edits import fingerprint
 from millrace_operator.reconcile.observe import PAUSED, Child, Moment, PodPhase
 from millrace_operator.reconcile.plan import DIGEST, plan
@@ -104,6 +104,9 @@ def test_the_first_proposal_waits_for_all_servers():
     cluster.run("words-state-1", "node-1")
     cluster.run("words-state-2", "node-2")
     assert done(cluster) == ["propose state-0 state-1 state-2"]
+    assert cluster.proposal is not None
+    nodes = {f"words-state-{number}": f"node-{number}" for number in range(3)}
+    assert dict(cluster.proposal.nodes) == nodes
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,11 @@ CASES = [
     Case(
         "a state server is gone",
         vanish("words-state-1"),
-        ["create Pod words-state-1", "propose state-0 state-2 acker-0 acker-1"],
+        [
+            "apply PodDisruptionBudget words-state",
+            "create Pod words-state-1",
+            "propose state-0 state-2 acker-0 acker-1",
+        ],
         ["warning StateServerLost"],
     ),
     Case(
@@ -168,7 +175,11 @@ CASES = [
         lambda c: c.change(
             "words-state-1", phase=PodPhase.FAILED, ready=False, reason="Evicted", run_id=None
         ),
-        ["delete words-state-1", "propose state-0 state-2 acker-0 acker-1"],
+        [
+            "apply PodDisruptionBudget words-state",
+            "delete words-state-1",
+            "propose state-0 state-2 acker-0 acker-1",
+        ],
         ["warning StateServerLost", "warning Evicted"],
     ),
     Case(
@@ -180,13 +191,16 @@ CASES = [
     Case(
         "a state server came back in its pod as another incarnation",
         lambda c: c.change("words-state-2", run_id="another"),
-        ["propose state-0 state-1 state-2 acker-0 acker-1"],
+        [
+            "apply PodDisruptionBudget words-state",
+            "propose state-0 state-1 state-2 acker-0 acker-1",
+        ],
         ["warning StateServerLost"],
     ),
     Case(
         "a state server does not answer",
         lambda c: c.change("words-state-2", run_id=None, ready=False),
-        ["propose state-0 state-1 acker-0 acker-1"],
+        ["apply PodDisruptionBudget words-state", "propose state-0 state-1 acker-0 acker-1"],
         ["warning StateServerLost"],
     ),
     Case(
@@ -316,7 +330,6 @@ CASES = [
         lambda c: c.edit(stateServers={"replicas": 2, "copies": 2}),
         [
             "apply ConfigMap words-accepted",
-            "apply PodDisruptionBudget words-state",
             "propose state-0 state-1 acker-0 acker-1",
         ],
         ["event EditedInPlace"],
@@ -474,10 +487,30 @@ def test_a_lost_state_server_is_replaced_when_the_view_has_moved():
     node_of("words-state-1")(cluster)
     cluster.reconcile()
     cluster.drive()
-    assert done(cluster) == ["force words-state-1"]
+    assert done(cluster) == ["apply PodDisruptionBudget words-state", "force words-state-1"]
     assert "create Pod words-state-1" in done(cluster)
     cluster.settle()
     assert {m.name for m in cluster.view.target} == {f"words-state-{n}" for n in range(3)}
+
+
+def test_no_other_state_server_may_go_before_a_new_one_holds_its_copies():
+    cluster = settled()
+
+    def least() -> int:
+        budget = cluster.manifests["PodDisruptionBudget", "words-state"]
+        found: int = budget["spec"]["minAvailable"]
+        return found
+
+    assert least() == 2
+    vanish("words-state-1")(cluster)
+    cluster.reconcile()
+    cluster.progress()
+    assert least() == 3
+    assert all(cluster.pods[f"words-state-{n}"].ready for n in range(3))
+    cluster.reconcile()
+    assert (least(), conditions(cluster)["StateAvailable"]) == (3, ("True", "Moving"))
+    cluster.settle()
+    assert (least(), conditions(cluster)["StateAvailable"]) == (2, ("True", "AllReady"))
 
 
 def test_the_only_copy_on_a_lost_node_is_waited_for():
@@ -536,6 +569,29 @@ def test_a_state_server_that_is_deleted_comes_back_with_the_memory_asked_for_now
 def pods_bytes(pod: Any) -> int:
     variables = pod["spec"]["containers"][0]["env"]
     return next(int(v["value"]) for v in variables if v["name"] == MAX_MEMORY)
+
+
+def test_a_server_that_leaves_is_named_as_long_as_the_view_has_it():
+    cluster = settled(stateServers={"replicas": 3, "copies": 2})
+    cluster.edit(stateServers={"replicas": 2, "copies": 2})
+    cluster.reconcile()
+    assert [m.name for m in cluster.proposal.members] == ["words-state-0", "words-state-1"]
+    assert [m.name for m in cluster.proposal.leaving] == ["words-state-2"]
+    cluster.drive()
+    assert "words-state-2" not in {m.name for m in cluster.view.target}
+    proposed = cluster.proposal
+    cluster.settle()
+    assert "words-state-2" not in cluster.pods
+    assert cluster.proposal == proposed, "nothing is said anew of one that has left"
+
+
+def test_a_server_that_dies_as_it_leaves_is_not_named_any_more():
+    cluster = settled(stateServers={"replicas": 3, "copies": 2})
+    cluster.edit(stateServers={"replicas": 2, "copies": 2})
+    cluster.reconcile()
+    cluster.change("words-state-2", ready=False)
+    assert "propose state-0 state-1 acker-0 acker-1" in done(cluster)
+    assert cluster.proposal.leaving is None
 
 
 def test_a_server_that_came_back_while_the_others_had_its_state_leaves():
@@ -771,7 +827,7 @@ def test_of_nobody_nothing_is_proposed():
     before = cluster.proposal
     for number in range(3):
         cluster.change(f"words-state-{number}", run_id=None, ready=False)
-    assert done(cluster) == []
+    assert done(cluster) == ["apply PodDisruptionBudget words-state"]
     assert cluster.proposal == before
 
 
@@ -1151,13 +1207,15 @@ def test_a_topology_with_a_server_of_its_own_says_that_it_cannot_run_here():
 @pytest.mark.parametrize(
     ("field", "value"), [("onStateLoss", "Restore"), ("snapshots", {"every": "1m"})]
 )
-def test_what_no_cluster_does_yet_is_refused_and_stops_nothing_that_runs(field: str, value: object):
+def test_snapshots_that_would_go_with_a_pod_are_refused_and_stops_nothing_that_runs(
+    field: str, value: object
+):
     cluster = Cluster()
     cluster.spec[field] = value
     cluster.reconcile()
     conditions = {c.type: (c.status.value, c.reason) for c in cluster.status.conditions}
     assert conditions["Stalled"] == ("True", "InvalidTopology")
-    assert f"spec.{field}" in (cluster.status.message or "")
+    assert "spec.snapshots.to" in (cluster.status.message or "")
     assert cluster.pods == {}
     running = settled()
     running.spec[field] = value

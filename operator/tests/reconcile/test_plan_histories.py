@@ -56,7 +56,8 @@ class Watched(Cluster):
             return
         number = int(name.rpartition("-")[2])
         assert self.status.driver is not None
-        assert self.status.driver.number >= number, "the number was not written before"
+        written = max(self.status.driver.number, self.status.driver.standby or 0)
+        assert written >= number, "the number was not written before"
         assert all(number > before for before in self.begun), f"{name} is made twice"
         self.begun.append(number)
 
@@ -125,6 +126,9 @@ EDITS = (
     {"keyGroups": 128},
     {"tracking": "Off"},
     {"tracking": "On"},
+    {"spark": {"driver": {"standby": 1}}},
+    {"spark": {"driver": {"standby": 1, "standbyExecutors": "Ready"}}},
+    {"spark": {"driver": {"standby": 0}}},
 )
 
 
@@ -169,9 +173,10 @@ def play(steps: list[tuple[str, int]], cluster: Watched) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(STEPS, st.booleans())
-def test_every_history_comes_to_rest(steps: list[tuple[str, int]], running: bool):
+@given(STEPS, st.booleans(), st.integers(0, 1))
+def test_every_history_comes_to_rest(steps: list[tuple[str, int]], running: bool, standby: int):
     cluster = Watched()
+    cluster.spec["spark"] = {"driver": {"standby": standby}}
     if running:
         cluster.settle()
     play(steps, cluster)
@@ -203,13 +208,16 @@ def assert_as_asked(cluster: Cluster) -> None:
     assert surplus <= needed or not fenced or cluster.view is None
     running = pods(cluster, Role.DRIVER)
     drivers = cluster.observed().of(Role.DRIVER)
-    assert len(drivers) <= 1
+    beside = int(spec["spark"]["driver"].get("standby", 0))
+    assert len(drivers) <= 1 + beside
     stalled = any(c.type == "Stalled" and c.status == "True" for c in cluster.status.conditions)
     finished = any(p.phase is PodPhase.SUCCEEDED for p in drivers)
     if suspended:
         assert running == []
     elif not stalled and not finished:
-        assert len(running) == 1
+        assert len(running) == 1 + beside
+        acting = [pod for pod in running if cluster.acts(pod)]
+        assert [pod.name for pod in acting] == [cluster.writer] == [told.pod if told else None]
 
 
 def test_the_judge_sees_a_plan_that_deletes_what_the_view_needs(monkeypatch: pytest.MonkeyPatch):

@@ -44,6 +44,7 @@ _TOPOLOGY_COLUMNS: tuple[Column, ...] = (
 )
 _SNAPSHOT_COLUMNS: tuple[Column, ...] = (
     ("Ready", "string", ".status.conditions[?(@.type=='Ready')].status", 0),
+    ("Phase", "string", ".status.phase", 0),
     ("Topology", "string", ".spec.topology", 0),
     ("Window", "integer", ".status.window", 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),

@@ -34,7 +34,7 @@ class ConditionStatus(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """The conditions of a topology."""
+    """The conditions of a topology; a snapshot has the first alone."""
 
     READY = "Ready"
     RECONCILING = "Reconciling"
@@ -43,6 +43,8 @@ class ConditionType(StrEnum):
     ACKERS_AVAILABLE = "AckersAvailable"
     STATE_AVAILABLE = "StateAvailable"
     UP_TO_DATE = "UpToDate"
+    RESTORED = "Restored"
+    STANDBY_READY = "StandbyReady"
 
 
 class Condition(Part):
@@ -85,7 +87,9 @@ class DriverStatus(Part):
     """The driver's pod."""
 
     number: Count = Field(
-        0, description="Number of the newest driver pod; written before the pod is created."
+        0,
+        description="Number of the newest driver pod that does not stand by; written before the "
+        "pod is created.",
     )
     pod: str | None = Field(None, description="Name of that pod.")
     restored_window: Number | None = Field(
@@ -111,6 +115,24 @@ class DriverStatus(Part):
         "the pod goes.",
     )
     gave_up: str | None = Field(None, description="The same of one whose drivers failed too often.")
+    given: Count = Field(
+        0,
+        description="Highest number that a driver pod was given, those included that stood by.",
+    )
+    standby: Count | None = Field(
+        None,
+        description="Number of the driver pod that stands by; written before the pod is created.",
+    )
+    standby_failures: Count = Field(
+        0, description="Pods in a row that were to stand by and did not get ready."
+    )
+    standby_retry_at: Time | None = Field(
+        None, description="When the next one is made after such a failure."
+    )
+    claim_by: Time | None = Field(
+        None,
+        description="When a driver pod that stood by is ended if it has not taken over by then.",
+    )
     unfenced: Count | None = Field(
         None,
         description="Highest execution of a driver that was deleted while nobody could say whether "
@@ -169,11 +191,13 @@ class SnapshotSpec(Part):
     topology: TopologyName = Field(description="Name of the topology, in the same namespace.")
     to: Text | None = Field(
         None,
-        description="Folder or URL that takes it. Default: spec.snapshots.to of the topology.",
+        description="Folder, as the driver's pod sees it, or URL that takes it. Default: "
+        "spec.snapshots.to of the topology.",
     )
     deletion_policy: DeletionPolicy = Field(
         DeletionPolicy.RETAIN,
-        description="Retain leaves the files when this resource is deleted; Delete removes them.",
+        description="Retain leaves the files when this resource is deleted; with Delete a driver "
+        "of the topology removes them, as long as there is the topology.",
     )
 
 
@@ -197,6 +221,10 @@ class SnapshotStatus(Part):
     )
     message: str | None = Field(None, description="Why it is not ready, in a sentence.")
     conditions: tuple[Condition, ...] = Field((), description="What is true of the snapshot.")
+    snapshot: str | None = Field(None, description="What it is called in its place.")
+    topology_uid: str | None = Field(
+        None, description="Uid of the topology that it is, or was to be, taken of."
+    )
     window: Number | None = Field(None, description="Sealed window that it stands behind.")
     taken: Time | None = Field(None, description="When it was complete.")
     place: str | None = Field(None, description="Folder or URL that holds it.")

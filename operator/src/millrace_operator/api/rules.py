@@ -262,6 +262,11 @@ def _pods() -> dict[str, Schema]:
     return made
 
 
+_RESTORE_FROM = Rule(
+    "has(self.snapshot) != has(self.place) && has(self.place) == has(self.name)",
+    "give it snapshot alone, the name of a TopologySnapshot, or both place and name",
+)
+
 _FIXED_GROUPS = Rule(
     "self == oldSelf",
     "keyGroups cannot be changed: state is cut into key groups and cannot be cut anew",
@@ -276,6 +281,7 @@ TOPOLOGY: dict[str, Schema] = {
     "spec.stateServers": validations(*_STATE_SERVERS),
     "spec.stateServers.url": {"maxLength": LONGEST_URL},
     "spec.keyGroups": validations(_FIXED_GROUPS),
+    "spec.restoreFrom": validations(_RESTORE_FROM),
     "spec.code": validations(_CODE),
     "spec.volumes": {**named_list("name", MOST_VOLUMES), **validations(_VOLUMES)},
     "spec.volumes[]": validations(_one_kind(VOLUME_KINDS)),

@@ -2,6 +2,7 @@
 
 State servers and executors ask nothing of the API server and have no account. The driver makes and
 ends its executors, where there are to be any: for that it has a right to all pods of the namespace.
+One that stands by looks at the pods of the drivers before it.
 The view, and what it is told, it reads and replaces by name: the operator has made these maps,
 since creation cannot be bounded by name in Kubernetes.
 """
@@ -34,6 +35,8 @@ def _driver_rules(owner: Owner, topology: StreamTopology) -> list[Manifest]:
     rules = [_rule(["configmaps"], ["get", "watch", "update", "patch"], own)]
     if topology.spec.spark.executors.instances > 0:
         rules.append(_rule(["pods"], lifecycle))
+    elif topology.spec.standby_pods > 0:
+        rules.append(_rule(["pods"], ["list", "watch"]))
     return rules
 
 

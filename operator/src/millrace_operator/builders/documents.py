@@ -10,7 +10,10 @@ from millrace import checked
 from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted
-from millrace.topology.model import StreamTopology
+from millrace.homes.pods import TOPOLOGY_LABEL
+from millrace.homes.settings import RestoreSettings
+from millrace.topology.model import API_VERSION, StreamTopology
+from millrace_operator.api.resources import TopologySnapshot
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.naming import Manifest, Owner
 from millrace_operator.builders.pods import executor_pod
@@ -19,6 +22,12 @@ ACCEPTED = "accepted"
 """What the name of its config map ends with."""
 
 ACCEPTED_KEY = "accepted.json"
+BOOKS_KEY = "snapshots.json"
+"""In the config map ``books_name``."""
+
+PERIODIC = "millrace.dev/periodic"
+"""Label of a snapshot that a topology has taken by itself: the topology's uid."""
+
 FORMAT = 1
 """Of the accepted topology."""
 
@@ -52,6 +61,32 @@ def accepted_map(owner: Owner, accepted: Accepted) -> Manifest:
     return owner.manifest("v1", "ConfigMap", accepted_name(owner), "driver", body)
 
 
+def books_name(owner: Owner) -> str:
+    """The config map of what the operator knows of snapshots."""
+    return names.snapshots_map(owner.name)
+
+
+def books_map(owner: Owner, books: Any) -> Manifest:
+    """Snapshots that have resources, or had; a document of ``homes.codec``."""
+    body = {"data": {BOOKS_KEY: json.dumps(codec.encode(books))}}
+    return owner.manifest("v1", "ConfigMap", books_name(owner), "driver", body)
+
+
+def periodic_snapshot(owner: Owner, name: str) -> Manifest:
+    """The resource of a snapshot that a topology has taken by itself. It has no owner: it stays
+    when the topology goes."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": TopologySnapshot.__name__,
+        "metadata": {
+            "name": name,
+            "namespace": owner.namespace,
+            "labels": {PERIODIC: owner.uid, TOPOLOGY_LABEL: owner.name},
+        },
+        "spec": {"topology": owner.name},
+    }
+
+
 def driver_map(
     owner: Owner,
     settings: OperatorSettings,
@@ -59,13 +94,14 @@ def driver_map(
     accepted: Accepted,
     number: int,
     fresh: bool,
+    restore: RestoreSettings | None = None,
 ) -> Manifest:
     """All that driver pod ``number`` is told; it never changes."""
     # JSON is YAML too.
     executor = executor_pod(owner, settings, topology)
     data = {
         names.TOPOLOGY_KEY: json.dumps(checked.with_checksum(_document(accepted))),
-        names.DRIVER_KEY: json.dumps(checked.with_checksum(_told(owner, accepted, fresh))),
+        names.DRIVER_KEY: json.dumps(checked.with_checksum(_told(owner, accepted, fresh, restore))),
         names.EXECUTOR_KEY: json.dumps(executor, indent=1),
     }
     name = names.pod_name(owner.name, names.Role.DRIVER, number)
@@ -81,7 +117,9 @@ def _document(accepted: Accepted) -> dict[str, Any]:
     return document
 
 
-def _told(owner: Owner, accepted: Accepted, fresh: bool) -> dict[str, Any]:
+def _told(
+    owner: Owner, accepted: Accepted, fresh: bool, restore: RestoreSettings | None
+) -> dict[str, Any]:
     """``homes.settings.DriverSettings`` as they are kept."""
     places = zip(("view", "inbox", "journal"), filled_maps(owner), strict=True)
     return {
@@ -97,4 +135,5 @@ def _told(owner: Owner, accepted: Accepted, fresh: bool) -> dict[str, Any]:
         "components": asdict(accepted.components),
         "retired": [asdict(one) for one in accepted.retired],
         "fresh": fresh,
+        **({} if restore is None else {"restore": asdict(restore)}),
     }

@@ -26,13 +26,16 @@ def services(owner: Owner) -> list[Manifest]:
     ]
 
 
-def budgets(owner: Owner, topology: StreamTopology, ackers: int) -> list[Manifest]:
+def budgets(
+    owner: Owner, topology: StreamTopology, ackers: int, copied: bool = True
+) -> list[Manifest]:
     """One pod of a kind at a time, and no state server that holds the only copy.
 
-    Of bare pods Kubernetes counts only those that must stay.
+    ``copied``: all state servers hold their copies. A pod that is ready may hold none yet, and
+    while that is so none may go. Of bare pods Kubernetes counts only those that must stay.
     """
     state = topology.spec.state_servers
-    spare = 0 if state.copies == 1 else 1
+    spare = 1 if state.copies > 1 and copied else 0
     made = []
     if state.url is None:
         made.append(_budget(owner, "state", "state-server", state.replicas - spare))

@@ -80,9 +80,11 @@ def driver_pod(
     number: int,
     fingerprint: str,
     retired: Sequence[Retired] = (),
+    standby: str = "",
 ) -> Manifest:
     """Driver pod ``number``, told what lies in the config map of its own name. It has the secrets
-    of removed sinks too, which may have windows to show."""
+    of removed sinks too, which may have windows to show. ``standby``: it is to stand by, and what
+    its executors do meanwhile."""
     role = Role.DRIVER
     size = Quantity(settings.driver_cpu, _pod_memory_mi(topology.spec.spark.driver.memory))
     image = code_image(settings, topology)
@@ -105,8 +107,31 @@ def driver_pod(
     spec["subdomain"] = owner.child("driver")
     spec["serviceAccountName"] = owner.child("driver")
     told = {FINGERPRINT: fingerprint}
+    if standby:
+        container["args"] += ["--standby", standby]
+        told[names.STANDBY_ANNOTATION] = standby
+    if topology.spec.standby_pods:
+        spec["topologySpreadConstraints"] = [_spread(owner, role)]
+        spec["tolerations"] = _short_silence()
     made = owner.manifest("v1", "Pod", name, role, {"spec": spec}, told)
     return asked(made, topology.spec.pods.driver)
+
+
+SILENCE_S = 20
+"""How long a driver stays on a node that does not answer: Kubernetes then marks it for deletion, by
+which the one that stands by knows, with the operator dead too."""
+
+
+def _short_silence() -> list[Manifest]:
+    return [
+        {
+            "key": f"node.kubernetes.io/{key}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": SILENCE_S,
+        }
+        for key in ("not-ready", "unreachable")
+    ]
 
 
 def executor_pod(owner: Owner, settings: OperatorSettings, topology: StreamTopology) -> Manifest:

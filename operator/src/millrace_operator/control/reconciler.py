@@ -14,14 +14,15 @@ from millrace.topology.model import KIND
 from millrace_operator.api.resources import TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.kube import kinds, reading
-from millrace_operator.kube.acting import Acting
+from millrace_operator.kube.acting import Acting, NotLeadingError, write_snapshot
 from millrace_operator.kube.events import announce, relay
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import Objects
-from millrace_operator.kube.observing import Key, Seen, Turn, observe
+from millrace_operator.kube.observing import Key, Seen, Turn, observe, snapshots
 from millrace_operator.reconcile.actions import Announce, Propose, WriteStatus
 from millrace_operator.reconcile.observe import Moment
 from millrace_operator.reconcile.plan import plan
+from millrace_operator.reconcile.snapshots import plan_orphans
 
 RESYNC_S = 600.0
 """After so long children are applied though they look unchanged: somebody may have edited them."""
@@ -81,6 +82,7 @@ class Reconciler:
         )
         if seen is None:
             self._forget(key)
+            self._orphans(key, now)
             return Result()
         memory.uid = seen.observed.resource.uid
         self._relay(seen, memory, now)
@@ -98,6 +100,14 @@ class Reconciler:
         told = [action.status for action in made.actions if isinstance(action, WriteStatus)]
         status = [seen.observed.resource.status, *told][-1]
         return Result(again_s, bool(acting.refusals), status)
+
+    def _orphans(self, key: Key, now: datetime) -> None:
+        """Snapshots of a topology that is not there."""
+        found = snapshots(self.objects, key.namespace)
+        for action in plan_orphans(tuple(s for s in found if s.topology == key.name), now):
+            if not self.leading():
+                raise NotLeadingError("this operator leads no more")
+            write_snapshot(self.objects, key.namespace, action, now)
 
     def tell(self, key: Key, error: MillraceError) -> None:
         """Tell the topology's user why a turn fails until somebody acts. Raises as ``Objects``."""

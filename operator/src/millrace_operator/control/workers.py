@@ -22,7 +22,7 @@ from millrace_operator.control.queue import WorkQueue
 from millrace_operator.control.reconciler import Reconciler
 from millrace_operator.kube.acting import NotLeadingError
 from millrace_operator.kube.objects import Objects, StaleError
-from millrace_operator.kube.observing import Key, topologies
+from millrace_operator.kube.observing import Key, awaited, topologies
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Workers:
         self._queue.add(ALL, LOOK_S)
         known = self.standings.keys()
         found = topologies(self._objects, self._namespaces)
-        for key in found:
+        for key in {*found, *awaited(self._objects, self._namespaces)}:
             self._queue.add(key)
         for key in known - set(found):
             self.standings.tell(key, None)

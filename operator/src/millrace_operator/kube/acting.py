@@ -23,17 +23,22 @@ from millrace.homes.documents import Proposal
 from millrace.topology.model import API_VERSION, KIND
 from millrace_operator.api.resources import TopologyStatus
 from millrace_operator.kube import kinds
-from millrace_operator.kube.events import announce
+from millrace_operator.kube.events import Subject, announce
 from millrace_operator.kube.objects import Object, Objects, RefusedError, StaleError, owner_uid
 from millrace_operator.kube.observing import Seen
 from millrace_operator.reconcile.actions import (
     Action,
     Announce,
     Apply,
+    AskDriver,
     Create,
+    CreateSnapshot,
     DeleteChild,
     DeletePod,
+    DeleteSnapshot,
     Propose,
+    Withdraw,
+    WriteSnapshotStatus,
     WriteStatus,
 )
 
@@ -84,6 +89,16 @@ class Acting:
                 self._delete(kind, name, uid)
             case Propose(proposal):
                 self._propose(proposal)
+            case AskDriver(token, request):
+                self._inbox(token, json.dumps(codec.encode(request)))
+            case Withdraw(token):
+                self._inbox(token, None)
+            case CreateSnapshot(manifest):
+                self.objects.create(manifest)
+            case DeleteSnapshot(name, uid):
+                self._delete(kinds.SNAPSHOT, name, uid)
+            case WriteSnapshotStatus():
+                write_snapshot(self.objects, self._space, action, self.now)
             case other:
                 assert_never(other)
 
@@ -147,9 +162,41 @@ class Acting:
         namespace = self.seen.observed.resource.namespace
         self.objects.delete(kinds.one(kind, namespace, name), uid, version, grace_s)
 
+    @property
+    def _space(self) -> str:
+        return self.seen.observed.resource.namespace
+
+    def _inbox(self, token: str, text: str | None) -> None:
+        """One request alone."""
+        resource = self.seen.observed.resource
+        path = kinds.one("ConfigMap", resource.namespace, names.inbox_map(resource.name))
+        self.objects.merge(path, {"data": {names.REQUEST_PREFIX + token: text}})
+
     def _propose(self, proposal: Proposal) -> None:
         """The key alone: requests that lie beside it are others'."""
         resource = self.seen.observed.resource
         path = kinds.one("ConfigMap", resource.namespace, names.inbox_map(resource.name))
         text = json.dumps(codec.encode(proposal))
         self.objects.merge(path, {"data": {names.PROPOSAL: text}})
+
+
+def write_snapshot(
+    objects: Objects, namespace: str, action: WriteSnapshotStatus, now: datetime
+) -> None:
+    """The status of a snapshot's resource, and behind it what is to be told. Raises as
+    ``Objects``."""
+    told = {
+        "apiVersion": API_VERSION,
+        "kind": kinds.SNAPSHOT,
+        "metadata": {
+            "name": action.name,
+            "namespace": namespace,
+            "uid": action.uid,
+            "resourceVersion": action.version,
+        },
+        "status": action.status.model_dump(by_alias=True, mode="json", exclude_none=True),
+    }
+    objects.apply(told, "/status")
+    if action.told is not None:
+        subject = Subject(action.name, namespace, action.uid, kinds.SNAPSHOT)
+        announce(objects, subject, action.told, now)

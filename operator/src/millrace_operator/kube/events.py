@@ -7,16 +7,17 @@ died between an event and the status, finds what was said before.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 
 from millrace.homes.documents import RunEvent
 from millrace.topology.model import API_VERSION, KIND
+from millrace_operator.api.times import rfc3339
 from millrace_operator.builders.naming import MANAGER, Manifest
 from millrace_operator.kube import kinds
 from millrace_operator.kube.objects import Object, Objects, RefusedError
 from millrace_operator.reconcile.actions import Announce
-from millrace_operator.reconcile.driver import rfc3339
 from millrace_operator.reconcile.observe import Resource
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,17 @@ _LONGEST = 1024
 """Characters of a message that the API server takes."""
 
 
-def announce(objects: Objects, of: Resource, what: Announce, now: datetime) -> None:
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Of what something is said, where that is no topology."""
+
+    name: str
+    namespace: str
+    uid: str
+    kind: str
+
+
+def announce(objects: Objects, of: Resource | Subject, what: Announce, now: datetime) -> None:
     """Say it. An event that is refused holds nothing up: the log has it too. Raises
     ``HomeAwayError``, and ``StaleError`` where another says the same just now."""
     level = logging.WARNING if what.warning else logging.INFO
@@ -56,7 +67,7 @@ def relay(objects: Objects, of: Resource, name: str, told: RunEvent, now: dateti
         log.warning("%s", error)
 
 
-def event(of: Resource, what: Announce, now: datetime) -> Manifest:
+def event(of: Resource | Subject, what: Announce, now: datetime) -> Manifest:
     """Said for the first time."""
     text = "\n".join([of.uid, what.reason, what.message])
     digest = blake2b(text.encode(), digest_size=8).hexdigest()
@@ -67,7 +78,7 @@ def event(of: Resource, what: Announce, now: datetime) -> Manifest:
         "metadata": {"name": f"{of.name}.{digest}", "namespace": of.namespace},
         "involvedObject": {
             "apiVersion": API_VERSION,
-            "kind": KIND,
+            "kind": of.kind if isinstance(of, Subject) else KIND,
             "name": of.name,
             "namespace": of.namespace,
             "uid": of.uid,

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from millrace.topology.model import KIND
-from millrace_operator.api.resources import GROUP, TOPOLOGIES, VERSION
+from millrace_operator.api.resources import GROUP, SNAPSHOTS, TOPOLOGIES, VERSION, TopologySnapshot
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+SNAPSHOT = TopologySnapshot.__name__
 
 _PLACES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         KIND: (f"/apis/{GROUP}/{VERSION}", TOPOLOGIES),
+        SNAPSHOT: (f"/apis/{GROUP}/{VERSION}", SNAPSHOTS),
         "ConfigMap": ("/api/v1", "configmaps"),
         "Event": ("/api/v1", "events"),
         "Lease": ("/apis/coordination.k8s.io/v1", "leases"),

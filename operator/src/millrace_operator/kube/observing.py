@@ -7,7 +7,7 @@ what stands there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from http import HTTPStatus
@@ -22,7 +22,8 @@ from millrace_operator.builders.naming import MANAGED_BY, MANAGER
 from millrace_operator.kube import kinds, reading
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import Object, Objects, RefusedError, owner_uid
-from millrace_operator.reconcile.observe import Child, Observed, Pod, most_silent
+from millrace_operator.reconcile.observe import Child, Observed, Pod, Snapshot, most_silent
+from millrace_operator.reconcile.snapshots import SETTLED
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,8 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
     run_ids = incarnations.of(resource.uid, _servers(key, pods, nodes))
     children = _children(objects, key, selector, resource.uid, strangers)
     maps = _maps(objects, key, resource.uid, {name for kind, name in children if kind == _MAP})
-    journal = maps[names.journal_map(key.name)]
+    journal, view = maps[names.journal_map(key.name)], maps[names.view_map(key.name)]
+    inbox = maps[names.inbox_map(key.name)]
     told = reading.status_of(journal)
     observed = Observed(
         resource,
@@ -91,14 +93,20 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
         nodes,
         tuple(children.values()),
         reading.accepted_of(maps[f"{key.name}-{ACCEPTED}"]),
-        reading.view_of(maps[names.view_map(key.name)]),
-        reading.proposal_of(maps[names.inbox_map(key.name)]),
+        reading.view_of(view),
+        reading.proposal_of(inbox),
         window=None if told is None else told.sealed,
         refusals=turn.refusals,
         resync=turn.resync,
         told=told,
         strangers=tuple(strangers),
         most_silent=alarm,
+        snapshots=tuple(snapshots(objects, key.namespace)),
+        booked=reading.booked_of(maps[names.snapshots_map(key.name)]),
+        asked=reading.asked_of(inbox),
+        forks=reading.forks_of(view),
+        restoring=reading.restoring(view),
+        writer=reading.writer_of(maps[names.view_map(key.name)]),
     )
     versions = {pod["metadata"]["uid"]: pod["metadata"]["resourceVersion"] for pod in pods}
     version = found["metadata"]["resourceVersion"]
@@ -109,6 +117,23 @@ def topologies(objects: Objects, namespaces: Sequence[str]) -> list[Key]:
     """All topologies of some namespaces, or of all where none is named. Raises as ``Objects``."""
     found = (one for space in namespaces or (None,) for one in objects.heads(KIND, space))
     return [Key(one["metadata"]["namespace"], one["metadata"]["name"]) for one in found]
+
+
+def snapshots(objects: Objects, namespace: str | None) -> Iterator[Snapshot]:
+    """All resources of snapshots, as far as they are not about to go."""
+    for one in objects.list(kinds.SNAPSHOT, namespace):
+        if "deletionTimestamp" not in one["metadata"]:
+            yield reading.snapshot_of(one)
+
+
+def awaited(objects: Objects, namespaces: Sequence[str]) -> set[Key]:
+    """Topologies that somebody wants a snapshot of, whether they are there or not."""
+    found = (
+        (one["metadata"]["namespace"], reading.snapshot_of(one))
+        for space in namespaces or (None,)
+        for one in objects.list(kinds.SNAPSHOT, space)
+    )
+    return {Key(space, one.topology) for space, one in found if one.status.phase not in SETTLED}
 
 
 def _pods(found: Iterable[Object], uid: str, strangers: list[str]) -> list[Object]:
@@ -209,7 +234,11 @@ def _maps(objects: Objects, key: Key, uid: str, there: Container[str]) -> dict[s
     """Config maps that are read, by name, the view behind the journal; None for one that is not
     there. Others with the topology's label may be anybody's, and as many and as large as they
     like."""
-    wanted = (f"{key.name}-{ACCEPTED}", names.inbox_map(key.name))
+    wanted = (
+        f"{key.name}-{ACCEPTED}",
+        names.snapshots_map(key.name),
+        names.inbox_map(key.name),
+    )
     found: dict[str, Object | None] = {}
     for name in (*wanted, names.journal_map(key.name), names.view_map(key.name)):
         one = objects.get(kinds.one(_MAP, key.namespace, name)) if name in there else None

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from millrace import checked
-from millrace.errors import NewerFormatError
+from millrace.errors import NewerFormatError, WorkFolderError
 from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted, accepted_from
@@ -19,11 +19,25 @@ from millrace.homes.pods import Role
 from millrace.kube.journalmap import events_in
 from millrace.protocol.codec import decode_view
 from millrace.protocol.types import View
+from millrace.snapshots.timelines import Fork, decoded
 from millrace.topology.problems import format_path
-from millrace_operator.api.resources import TopologyStatus
-from millrace_operator.builders.documents import ACCEPTED_KEY, FORMAT
+from millrace_operator.api.resources import (
+    DeletionPolicy,
+    SnapshotPhase,
+    SnapshotStatus,
+    TopologyStatus,
+)
+from millrace_operator.builders.documents import ACCEPTED_KEY, BOOKS_KEY, FORMAT, PERIODIC
 from millrace_operator.builders.naming import FINGERPRINT
-from millrace_operator.reconcile.observe import Child, Pod, PodPhase, Resource
+from millrace_operator.reconcile.observe import (
+    Booked,
+    Books,
+    Child,
+    Pod,
+    PodPhase,
+    Resource,
+    Snapshot,
+)
 from millrace_operator.reconcile.plan import DIGEST
 
 Object = Mapping[str, Any]
@@ -73,6 +87,10 @@ def _status(document: Object) -> tuple[TopologyStatus, str]:
     return TopologyStatus(), text
 
 
+_ANNOTATIONS = (FINGERPRINT, names.STANDBY_ANNOTATION)
+"""Of a pod, that are read."""
+
+
 def brief(found: Object) -> Object:
     """What of a pod is read here, by whomever it was made: the rest may be large."""
     metadata, labels = found["metadata"], found["metadata"].get("labels") or {}
@@ -85,7 +103,7 @@ def brief(found: Object) -> Object:
             **{name: metadata[name] for name in kept if name in metadata},
             "ownerReferences": [{n: o[n] for n in ("uid", "controller") if n in o} for o in owners],
             "labels": {n: labels[n] for n in (names.ROLE_LABEL,) if n in labels},
-            "annotations": {n: annotations[n] for n in (FINGERPRINT,) if n in annotations},
+            "annotations": {n: annotations[n] for n in _ANNOTATIONS if n in annotations},
         },
         "spec": {
             **{n: spec[n] for n in ("nodeName",) if n in spec},
@@ -124,6 +142,7 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
         exit_code,
         _lived_s(status, now),
         next((one.get("image", "") for one in spec.get("containers") or []), ""),
+        metadata.get("annotations", {}).get(names.STANDBY_ANNOTATION, ""),
     )
 
 
@@ -196,11 +215,11 @@ def accepted_of(found: Object | None) -> Accepted | None:
 
 
 def proposal_of(found: Object | None) -> Proposal | None:
-    """What was proposed last; what cannot be read is proposed anew."""
+    """What was proposed last; what cannot be read, a newer release's too, is proposed anew."""
     text = _data(found, names.PROPOSAL)
     try:
         return None if text is None else codec.decode(Proposal, text)
-    except checked.DamagedError:
+    except (checked.DamagedError, NewerFormatError):
         return None
 
 
@@ -211,6 +230,11 @@ def view_of(found: Object | None) -> View | None:
     return None if text is None else decode_view(text.encode())
 
 
+def writer_of(found: Object | None) -> str:
+    """The pod that wrote the view, as far as its driver says so."""
+    return (_data(found, names.WRITTEN_BY) or "").rpartition(".")[0]
+
+
 def status_of(found: Object | None) -> Status | None:
     """The figures of a driver in its config map; None for what cannot be read: nothing follows."""
     text = _data(found, names.STATUS)
@@ -218,6 +242,59 @@ def status_of(found: Object | None) -> Status | None:
         return None if text is None else codec.decode(Status, text)
     except (checked.DamagedError, NewerFormatError):
         return None
+
+
+def snapshot_of(found: Object) -> Snapshot:
+    """The resource of a snapshot, with what this release knows of its status."""
+    metadata, spec = found["metadata"], found["spec"]
+    document = found.get("status") or {}
+    known = {field.alias or name for name, field in SnapshotStatus.model_fields.items()}
+    try:
+        status = SnapshotStatus.model_validate({k: v for k, v in document.items() if k in known})
+    except ValidationError:
+        # A newer release's: what it has done is not done again.
+        status = SnapshotStatus(phase=SnapshotPhase.READY)
+    return Snapshot(
+        metadata["name"],
+        metadata["uid"],
+        metadata["resourceVersion"],
+        metadata.get("generation", 0),
+        spec["topology"],
+        spec.get("to"),
+        spec.get("deletionPolicy") == DeletionPolicy.DELETE.value,
+        (metadata.get("labels") or {}).get(PERIODIC, ""),
+        status,
+    )
+
+
+def booked_of(found: Object | None) -> tuple[Booked, ...]:
+    """The books of snapshots; none where they cannot be read, since a newer release wrote them for
+    example: then they begin anew, and files that were to be deleted stay."""
+    text = _data(found, BOOKS_KEY)
+    try:
+        return () if text is None else codec.decode(Books, text).booked
+    except (checked.DamagedError, NewerFormatError):
+        return ()
+
+
+def asked_of(found: Object | None) -> frozenset[str]:
+    """Tokens of the requests in an inbox."""
+    prefix = names.REQUEST_PREFIX
+    data: Mapping[str, str] = (found or {}).get("data") or {}
+    return frozenset(key.removeprefix(prefix) for key in data if key.startswith(prefix))
+
+
+def forks_of(found: Object | None) -> tuple[Fork, ...]:
+    """The restores noted beside the view; none where that cannot be read: nothing follows."""
+    try:
+        return decoded(_data(found, names.TIMELINES))
+    except (WorkFolderError, NewerFormatError):
+        return ()
+
+
+def restoring(found: Object | None) -> bool:
+    """Whether a restore has begun and is not done."""
+    return _data(found, names.RESTORING) is not None
 
 
 def told_of(found: Object | None) -> dict[str, RunEvent]:

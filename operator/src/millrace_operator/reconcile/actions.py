@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from millrace.homes.documents import Proposal
-from millrace_operator.api.resources import TopologyStatus
+from millrace.homes.documents import Proposal, Request
+from millrace_operator.api.resources import SnapshotStatus, TopologyStatus
 
 Manifest = Mapping[str, Any]
 
@@ -67,4 +67,59 @@ class Propose:
     proposal: Proposal
 
 
-Action = Announce | WriteStatus | Apply | Create | DeletePod | DeleteChild | Propose
+@dataclass(frozen=True, slots=True)
+class AskDriver:
+    """A request in the driver's inbox, under a token that nobody else gives."""
+
+    token: str
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """That request is not there any more: it was answered, or nobody wants it."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSnapshot:
+    """A resource that tells of a snapshot which the topology has taken by itself."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSnapshot:
+    """Deletion of this very resource, whose snapshot is not there any more."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSnapshotStatus:
+    """The status of a snapshot's resource, replaced as a whole under the version that was read.
+    ``told`` is an event of that resource."""
+
+    name: str
+    uid: str
+    version: str
+    status: SnapshotStatus
+    told: Announce | None = None
+
+
+Action = (
+    Announce
+    | WriteStatus
+    | Apply
+    | Create
+    | DeletePod
+    | DeleteChild
+    | Propose
+    | AskDriver
+    | Withdraw
+    | CreateSnapshot
+    | DeleteSnapshot
+    | WriteSnapshotStatus
+)

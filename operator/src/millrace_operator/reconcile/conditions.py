@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from millrace.homes.pods import Role
-from millrace.protocol.types import Phase as ViewPhase
+from millrace.homes.pods import Role, executor_prefix, pod_name
 from millrace_operator.api.resources import (
     AckersStatus,
     Condition,
@@ -18,18 +17,20 @@ from millrace_operator.api.resources import (
     Phase,
     TopologyStatus,
 )
+from millrace_operator.api.times import rfc3339
 from millrace_operator.builders.naming import Owner, selector_text
 from millrace_operator.reconcile.actions import Announce
-from millrace_operator.reconcile.crew import Sizes
-from millrace_operator.reconcile.driver import newest, rfc3339
-from millrace_operator.reconcile.observe import Observed, PodPhase
+from millrace_operator.reconcile.crew import Sizes, all_copied
+from millrace_operator.reconcile.driver import newest
+from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
 from millrace_operator.reconcile.troubles import Trouble, first_trouble
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What a plan found out. ``stalled`` is what only a user can mend, ``outdated`` names pods with
-    images of another release, None where that was not asked."""
+    images of another release, None where that was not asked. ``standbys``: drivers that are to
+    stand by."""
 
     sizes: Sizes
     executors: int
@@ -39,6 +40,7 @@ class Standing:
     suspended: bool = False
     waiting: str = ""
     outdated: tuple[str, ...] | None = None
+    standbys: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,11 @@ def status_of(
         observedGeneration=observed.resource.generation,
         phase=_phase(observed, standing, ready.holds),
         message=ready.message or None,
-        conditions=_conditions(facts, before, observed.resource.generation, now),
+        conditions=conditions_of(facts, before.conditions, observed.resource.generation, now),
         driver=standing.driver,
         ackers=_ackers(observed, owner, standing.sizes.ackers),
-        stateServers=_crew(observed, Role.STATE_SERVER, standing.sizes.servers),
-        executors=_crew(observed, Role.EXECUTOR, standing.executors),
+        stateServers=_crew(observed.of(Role.STATE_SERVER), observed, standing.sizes.servers),
+        executors=_crew(_executors(observed), observed, standing.executors),
         window=observed.window,
         epoch=observed.view.epoch if observed.view is not None else None,
         lastSnapshot=before.last_snapshot,
@@ -80,7 +82,7 @@ def paused_status(observed: Observed, now: datetime) -> TopologyStatus:
     text = "the annotation millrace.dev/paused is set: the operator changes nothing"
     fact = Fact(ConditionType.RECONCILING, False, "Paused", text)
     others = [c for c in before.conditions if c.type != ConditionType.RECONCILING]
-    made = _conditions([fact], before, observed.resource.generation, now)
+    made = conditions_of([fact], before.conditions, observed.resource.generation, now)
     update = {"phase": Phase.PAUSED, "message": text, "conditions": (*others, *made)}
     return before.model_copy(update=update)
 
@@ -105,6 +107,8 @@ _ORDINARY = frozenset(
     {
         *("AllReady", "DriverRunning", "Suspended", "Drained", "NotNeeded"),
         *("NothingStalls", "Starting", "Growing", "Moving", "Settled", "ImagesCurrent"),
+        # The driver tells of these itself.
+        *("Restoring", "StateLost", "BeganWithSnapshot"),
     }
 )
 """Reasons of conditions that tell of no trouble."""
@@ -118,7 +122,9 @@ def _facts(observed: Observed, owner: Owner, standing: Standing) -> list[Fact]:
     settled = standing.suspended or standing.finished
     needed = (state, ackers) if settled else (spark, state, ackers)
     lacking = next((fact for fact in needed if not fact.holds), None)
-    facts = [spark, ackers, state, *_up_to_date(standing)]
+    facts = [spark, ackers, state, *_up_to_date(standing), *_restored(observed)]
+    if standing.standbys and not settled:
+        facts.append(_standby(observed, owner, standing.driver))
     if stalled is not None:
         facts.append(Fact(ConditionType.STALLED, True, stalled.reason, stalled.message, True))
     else:
@@ -148,7 +154,7 @@ def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
     number = newest(observed)
     pods = [p for p in observed.of(Role.DRIVER) if p.index == number]
     names = [owner.child(f"driver-{number}")]
-    executors = observed.of(Role.EXECUTOR)
+    executors = _executors(observed)
     found = first_trouble(observed, [*pods, *executors], names)
     running = [p for p in pods if observed.alive(p) and p.ready]
     if running:
@@ -156,6 +162,23 @@ def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
     if found is not None:
         return Fact(kind, False, found.reason, found.message, True)
     return Fact(kind, False, "Starting", standing.waiting or "the driver's pod is not ready yet")
+
+
+def _standby(observed: Observed, owner: Owner, driver: DriverStatus | None) -> Fact:
+    """Whether the next driver could go on at once. The topology is ready without."""
+    kind, number = ConditionType.STANDBY_READY, driver.standby if driver is not None else None
+    if driver is not None and driver.standby_failures > 0:
+        text = f"{driver.standby_failures} pods in a row did not get ready"
+        return Fact(kind, False, "StandbyFails", text, True)
+    if number is None:
+        return Fact(kind, False, "Starting", "one is made when the driver works")
+    pods = [pod for pod in observed.of(Role.DRIVER) if pod.index == number]
+    if any(pod.ready and observed.alive(pod) for pod in pods):
+        return Fact(kind, True, "AllReady", f"driver pod {pods[0].name} stands by")
+    found = first_trouble(observed, pods, [owner.child(f"driver-{number}")])
+    if found is not None:
+        return Fact(kind, False, found.reason, found.message, True)
+    return Fact(kind, False, "Starting", "the pod that is to stand by is not ready yet")
 
 
 def _up_to_date(standing: Standing) -> Iterator[Fact]:
@@ -174,6 +197,22 @@ def _up_to_date(standing: Standing) -> Iterator[Fact]:
     yield Fact(kind, False, "RunsOldImage", text, True)
 
 
+def _restored(observed: Observed) -> Iterator[Fact]:
+    """Said as long as the topology lives, once it was restored."""
+    kind = ConditionType.RESTORED
+    if observed.restoring:
+        yield Fact(kind, False, "Restoring", "a driver restores a snapshot; no window runs")
+        return
+    last = max(observed.forks, key=lambda fork: fork.timeline, default=None)
+    if last is None:
+        return
+    text = f"snapshot {last.snapshot} is restored behind window {last.window}, as timeline "
+    text += str(last.timeline)
+    if last.last is not None:
+        text += f"; windows {last.window + 1} to {last.last} were given up and processed again"
+    yield Fact(kind, True, "StateLost" if last.lost else "BeganWithSnapshot", text)
+
+
 def _ackers_available(observed: Observed, owner: Owner, standing: Standing) -> Fact:
     kind, wanted = ConditionType.ACKERS_AVAILABLE, standing.sizes.ackers
     if wanted == 0:
@@ -189,8 +228,7 @@ def _state_available(observed: Observed, owner: Owner, standing: Standing) -> Fa
     view = observed.view
     if not fact.holds or view is None or standing.suspended:
         return fact
-    names = {p.name for p in observed.of(Role.STATE_SERVER) if p.index < wanted}
-    if view.phase is not ViewPhase.OPEN or {m.name for m in view.target} != names:
+    if not all_copied(observed, wanted):
         return Fact(kind, True, "Moving", f"the view moves to its new members, epoch {view.epoch}")
     return fact
 
@@ -226,10 +264,11 @@ def _phase(observed: Observed, standing: Standing, ready: bool) -> Phase:
     return Phase.STARTING if started else Phase.PENDING
 
 
-def _conditions(
-    facts: Sequence[Fact], before: TopologyStatus, generation: int, now: datetime
+def conditions_of(
+    facts: Iterable[Fact], before: Iterable[Condition], generation: int, now: datetime
 ) -> tuple[Condition, ...]:
-    known = {condition.type: condition for condition in before.conditions}
+    """Facts with the times since which they hold, by the conditions that were told before."""
+    known = {condition.type: condition for condition in before}
     moment = rfc3339(now.replace(microsecond=0))
     made = []
     for fact in facts:
@@ -249,8 +288,15 @@ def _conditions(
     return tuple(made)
 
 
-def _crew(observed: Observed, component: Role, desired: int) -> CrewStatus:
-    ready = sum(pod.ready and observed.alive(pod) for pod in observed.of(component))
+def _executors(observed: Observed) -> list[Pod]:
+    """Those of the driver; one that stands by may have its own."""
+    driver = pod_name(observed.resource.name, Role.DRIVER, newest(observed))
+    prefix = f"{executor_prefix(driver)}-exec-"
+    return [pod for pod in observed.of(Role.EXECUTOR) if pod.name.startswith(prefix)]
+
+
+def _crew(pods: Sequence[Pod], observed: Observed, desired: int) -> CrewStatus:
+    ready = sum(pod.ready and observed.alive(pod) for pod in pods)
     return CrewStatus(desired=desired, ready=ready, summary=f"{ready}/{desired}")
 
 

@@ -15,12 +15,13 @@ live on without a pod, until another has claimed the view.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from millrace.homes.documents import Proposal
 from millrace.homes.pods import Role, pod_name, state_url
 from millrace.protocol.ackerload import AckerBounds
-from millrace.protocol.types import Member, View
+from millrace.protocol.types import Member, Phase, View
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.naming import Owner
@@ -108,6 +109,8 @@ def _no_driver_lives(observed: Observed, view: View) -> bool:
     if unfenced is not None and view.execution <= unfenced:
         return False
     drivers = observed.of(Role.DRIVER)
+    if status is not None and status.standby is not None:
+        return False
     if drivers or status is None or status.number == 0:
         return all(driver.ended for driver in drivers)
     # Whoever deleted the last one's pod by force may have left its process behind.
@@ -117,7 +120,8 @@ def _no_driver_lives(observed: Observed, view: View) -> bool:
 
 
 def proposal(observed: Observed, count: Sizes) -> Proposal | None:
-    """Who is seen alive and is to stay, or None where nothing is to be said yet.
+    """Who is seen alive and is to stay, and who is to leave, or None where nothing is to be said
+    yet.
 
     Members are called as their pods are: by its pod's name an acker knows what it owns. Of nobody
     nothing follows, and the first view is to begin with all of the servers.
@@ -127,11 +131,7 @@ def proposal(observed: Observed, count: Sizes) -> Proposal | None:
         for pod in observed.of(Role.STATE_SERVER)
         if pod.index < count.servers or _came_back(observed, pod)
     ]
-    members = tuple(
-        Member(pod.name, pod.run_id, state_url(pod.address))
-        for pod in servers
-        if observed.alive(pod) and pod.ready and pod.run_id is not None and pod.address is not None
-    )
+    members = _members(observed, servers)
     if count.servers == 0 and observed.own_server is not None:
         members = (observed.own_server,)
     first = observed.view is None and observed.proposal is None
@@ -141,11 +141,40 @@ def proposal(observed: Observed, count: Sizes) -> Proposal | None:
     alive = tuple(pod.name for pod in ackers if observed.alive(pod) and pod.ready)
     told, before = observed.told, observed.proposal
     last = before.number if before is not None else 0
-    made = Proposal(members, alive, last)
+    named = {member.name for member in members}
+    nodes = tuple((pod.name, pod.node) for pod in servers if pod.name in named and pod.node)
+    rest = [pod for pod in observed.of(Role.STATE_SERVER) if pod not in servers]
+    view = observed.view.target if observed.view is not None else ()
+    leaving = tuple(member for member in _members(observed, rest) if member in view)
+    made = Proposal(members, alive, last, nodes, leaving or None)
+    if before is not None and not {*(before.leaving or ())}.intersection(view):
+        # Those that have left by now need not be told of again.
+        before = replace(before, leaving=None)
     if made == before:
-        return made
+        return observed.proposal
     # No number that a driver may have told of an inbox that is lost.
     return replace(made, number=1 + max(last, (told.follows or 0) if told is not None else 0))
+
+
+def all_copied(observed: Observed, servers: int) -> bool:
+    """Whether the lives of all state servers are those of an open view: each holds what it is to.
+
+    A pod is ready before that, and one that suspends has nobody who copies.
+    """
+    view = observed.view
+    if view is None or view.phase is not Phase.OPEN:
+        return False
+    pods = [pod for pod in observed.of(Role.STATE_SERVER) if pod.index < servers]
+    return {(m.name, m.run_id) for m in view.target} == {(p.name, p.run_id) for p in pods}
+
+
+def _members(observed: Observed, pods: Sequence[Pod]) -> tuple[Member, ...]:
+    """The incarnations in those of some pods that are seen alive and answer."""
+    return tuple(
+        Member(pod.name, pod.run_id, state_url(pod.address))
+        for pod in pods
+        if observed.alive(pod) and pod.ready and pod.run_id is not None and pod.address is not None
+    )
 
 
 def _came_back(observed: Observed, pod: Pod) -> bool:

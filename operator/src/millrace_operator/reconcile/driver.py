@@ -13,34 +13,47 @@ The status also says, before a driver on a lost node is deleted by force, which 
 on without a pod: what no driver needs is deleted only behind that (``crew``).
 
 A driver's pod that is being deleted, ended or is on a lost node is replaced at once, without
-waiting until it is proven dead. Not so one that has drained its input, or on which was given up:
-the status says so of the fingerprint that it was started with, and goes by that when the pod is
-collected. What happens if the operator dies between such an end and its status: if the pod goes
-too, another driver starts, and ends as that did.
+waiting until it is proven dead. Where another one stands by, that is the next driver (``standby``).
+Not so one that has drained its input, or on which was given up: the status says so of the
+fingerprint that it was started with, and goes by that when the pod is collected. What happens if
+the operator dies between such an end and its status: if the pod goes too, another driver starts,
+and ends as that did.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import assert_never
 
 from millrace.errors import ExitCode
 from millrace.homes.accepted import Accepted
 from millrace.homes.pods import Role
 from millrace.homes.restarts import DELAYS_S, FINAL_CODES, Again, GiveUp, Restarts
+from millrace.homes.settings import RestoreSettings
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import DriverStatus
 from millrace_operator.api.settings import OperatorSettings
+from millrace_operator.api.times import rfc3339, until_s
 from millrace_operator.builders.documents import driver_map
 from millrace_operator.builders.naming import Owner
-from millrace_operator.builders.pods import driver_pod
+from millrace_operator.builders.pods import code_image, driver_pod
 from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
 from millrace_operator.reconcile.edits import fingerprint
 from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
+from millrace_operator.reconcile.standby import (
+    EARLY_PATIENCE_S,
+    NO_STANDBY,
+    PATIENCE_S,
+    RESTORE_PATIENCE_S,
+    keep_standby,
+)
 from millrace_operator.reconcile.troubles import Trouble
 
 _GAVE_UP = "DriverGaveUp"
+_REFUSED = "SnapshotRefused"
+"""The same of one that could not begin with the snapshot that it was to begin with."""
+
 _NO_CODE = -1
 """Of a driver that did not end by itself."""
 
@@ -68,18 +81,22 @@ class Wanted:
     settings: OperatorSettings
     topology: StreamTopology
     accepted: Accepted
-
-
-def rfc3339(time: datetime) -> str:
-    """A time as Kubernetes writes it, in UTC and, where there are any, microseconds."""
-    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    restore: RestoreSettings | None = None
 
 
 def newest(observed: Observed) -> int:
-    """The highest number that a driver's pod has or was to have."""
+    """The highest number of a driver that works, worked or was to: not of one that stands by."""
     told = observed.resource.status.driver
-    numbers = [pod.index for pod in observed.of(Role.DRIVER)]
+    drivers = observed.of(Role.DRIVER)
+    numbers = [pod.index for pod in drivers if not pod.standby or pod.name == observed.writer]
     return max([told.number if told is not None else 0, *numbers])
+
+
+def highest(observed: Observed) -> int:
+    """The highest number that any driver's pod has or was to have."""
+    told = observed.resource.status.driver
+    given = told.given if told is not None else 0
+    return max([newest(observed), given, *(pod.index for pod in observed.of(Role.DRIVER))])
 
 
 def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan:
@@ -87,26 +104,64 @@ def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan
     before = observed.resource.status.driver
     number = newest(observed)
     status = _by_clock((before or DriverStatus()).model_copy(update={"number": number}), now)
+    status = _gone_back(observed, status)
     current = next((p for p in observed.of(Role.DRIVER) if p.index == number), None)
-    older = [p for p in observed.of(Role.DRIVER) if p.index < number]
+    known = before is not None and before.number == number
+    claimed = current is not None and bool(current.standby) and not known
+    if claimed:
+        status = _taken_over(status, observed.window or 0)
+    others = [p for p in observed.of(Role.DRIVER) if p.index != number]
     if wanted.topology.spec.suspend:
-        # No driver follows that fences them: a pod stays until its node says that it is dead.
-        ending = [pod for pod in (*older, current) if pod is not None and not pod.deleting]
-        ended = [DeletePod(pod.name, pod.uid) for pod in ending if pod in older or not pod.ended]
+        # No driver follows that fences them: a pod stays until its node says that it is dead. One
+        # that stands by goes first: it would take over.
+        ending = [pod for pod in (*reversed(others), current) if pod is not None]
+        ending = [pod for pod in ending if not pod.deleting]
+        ended = [DeletePod(pod.name, pod.uid) for pod in ending if pod in others or not pod.ended]
         if current is not None and not current.ended:
             status = _ending(status, current)
+        status = status.model_copy(update=NO_STANDBY)
         return DriverPlan(before if before is None else status, (), tuple(ended))
-    cleaning = [action for pod in older for action in _end(observed, pod)]
     made = _plan_current(observed, wanted, status, current, now)
+    told = made.status or status
+    kept = {told.number, told.standby}
+    # Those that stand by and are to go before the driver that is, or they would follow it.
+    gone = [pod for pod in reversed(others) if pod.index not in kept]
+    cleaning = [action for pod in gone for action in _end(observed, pod)]
+    events = made.events
+    if claimed and current is not None:
+        events = (_took_over(observed, current), *events)
     actions = (*cleaning, *made.actions)
     return DriverPlan(
         _unfenced(observed, made.status, actions),
-        made.events,
+        events,
         actions,
         made.wait_s,
         made.gave_up,
         made.finished,
     )
+
+
+def _taken_over(status: DriverStatus, window: int) -> DriverStatus:
+    """Of a driver that stood by and is the one now: it goes on with its predecessor's history."""
+    begun = {"restored_window": window, "standby": None, "claim_by": None, "retry_at": None}
+    settled = {"ended_pod": None, "drained": None, "gave_up": None}
+    return status.model_copy(update={**begun, **settled})
+
+
+def _gone_back(observed: Observed, status: DriverStatus) -> DriverStatus:
+    """Behind a restore to a window before that with which the driver began, that is what it has
+    to be ahead of."""
+    window = observed.window
+    if not observed.forks or window is None or window >= (status.restored_window or 0):
+        return status
+    return status.model_copy(update={"restored_window": window})
+
+
+def _took_over(observed: Observed, heir: Pod) -> Announce:
+    what = f"goes on from sealed window {observed.window or 0}"
+    if observed.restoring:
+        what = "begins the restore anew that was under way"
+    return Announce("StandbyTookOver", f"driver pod {heir.name}, which stood by, {what}")
 
 
 def _unfenced(
@@ -130,28 +185,61 @@ def _plan_current(
 ) -> DriverPlan:
     wanted_print = fingerprint(wanted.accepted)
     if status.drained == wanted_print:
-        return DriverPlan(status, finished=True)
+        return DriverPlan(status.model_copy(update=NO_STANDBY), finished=True)
     if status.gave_up == wanted_print:
+        status = status.model_copy(update=NO_STANDBY)
         return DriverPlan(status, gave_up=_given_up(observed, wanted, status, pod))
     if pod is None:
         return _after_absence(observed, wanted, status, now)
     changed = pod.fingerprint != wanted_print
     if pod.phase is PodPhase.SUCCEEDED and not changed:
-        drained = status.model_copy(update={"drained": wanted_print})
+        drained = status.model_copy(update={**NO_STANDBY, "drained": wanted_print})
         return DriverPlan(drained, finished=True)
     if pod.deleting or observed.lost(pod):
-        return _start(observed, wanted, status, pod)
+        return _start(observed, wanted, status, pod, now)
     match pod.phase:
         case PodPhase.SUCCEEDED | PodPhase.FAILED if changed:
             forgiven = _forgiven(status)
-            return _start(observed, wanted, forgiven, pod)
+            return _start(observed, wanted, forgiven, pod, now)
         case PodPhase.FAILED:
             return _after_failure(observed, wanted, status, pod, now)
         case _:
             if changed:
                 # Asked to end it stops behind what is sealed; the next one follows at once.
-                return DriverPlan(_ending(status, pod), (), (DeletePod(pod.name, pod.uid),))
-            return DriverPlan(status.model_copy(update={"pod": pod.name, "ended_pod": None}))
+                status = _ending(status, pod).model_copy(update=NO_STANDBY)
+                return DriverPlan(status, (), (DeletePod(pod.name, pod.uid),))
+            status = status.model_copy(update={"pod": pod.name, "ended_pod": None})
+            return _running(observed, wanted, status, pod, now)
+
+
+def _running(
+    observed: Observed, wanted: Wanted, status: DriverStatus, pod: Pod, now: datetime
+) -> DriverPlan:
+    """A driver that stood by has to take over in time; behind one that works another stands by."""
+    if not pod.standby or observed.writer == pod.name:
+        status = status.model_copy(update={"claim_by": None})
+        image = code_image(wanted.settings, wanted.topology)
+        kept = keep_standby(observed, wanted.topology, image, status, pod, highest(observed), now)
+        if kept.number is None:
+            return DriverPlan(kept.status, kept.events, wait_s=kept.wait_s)
+        mode = wanted.topology.spec.spark.driver.standby_executors.value
+        made = tuple(_driver(observed, wanted, kept.number, mode))
+        return DriverPlan(kept.status, kept.events, made)
+    # No other one is made until it has claimed the view: it would give way to a higher number.
+    longest_s = RESTORE_PATIENCE_S if observed.restoring else EARLY_PATIENCE_S
+    claim_by = status.claim_by
+    if claim_by is None or until_s(claim_by, now) > longest_s:
+        # None before, or of an operator whose clock is ahead: it begins anew by this one.
+        claim_by = _patience(observed, pod, now)
+        status = status.model_copy(update={"claim_by": claim_by})
+    left_s = None if claim_by is None else until_s(claim_by, now)
+    if left_s is None or left_s > 0:
+        return DriverPlan(status, wait_s=left_s)
+    text = f"driver pod {pod.name} stood by and does not take over; another one is started"
+    silent = Announce("StandbySilent", text, warning=True)
+    status = status.model_copy(update={"standby": None, "claim_by": None})
+    following = _start(observed, wanted, status, pod, now)
+    return DriverPlan(following.status, (silent, *following.events), following.actions)
 
 
 def _ending(status: DriverStatus, pod: Pod) -> DriverStatus:
@@ -165,12 +253,15 @@ def _after_absence(
     """The newest pod was not taken by the API server, or is gone: a life without progress, unless
     windows were sealed. The first one is followed at once."""
     if status.number == 0:
-        return _start(observed, wanted, status, None)
+        return _start(observed, wanted, status, None, now)
     name = wanted.owner.child(f"driver-{status.number}")
     if status.drained is not None or status.gave_up is not None:
-        return _start(observed, wanted, _forgiven(status), None)
+        return _start(observed, wanted, _forgiven(status), None, now)
     if status.ended_pod == name:
-        return _start(observed, wanted, status, None)
+        return _start(observed, wanted, status, None, now)
+    if _heir(observed, wanted, status) is not None:
+        # It has taken over by itself, whatever the pause would be.
+        return _start(observed, wanted, status, None, now)
     if status.failed_pod != name:
         progressed = (observed.window or 0) > (status.restored_window or 0)
         fruitless = 0 if progressed else status.fruitless
@@ -184,7 +275,7 @@ def _after_absence(
     if left_s > 0:
         return DriverPlan(status, wait_s=left_s)
     # Of one that the API server did not take the refusal is told, not that it is gone.
-    return _start(observed, wanted, status, None, quiet=name in observed.refusals)
+    return _start(observed, wanted, status, None, now, quiet=name in observed.refusals)
 
 
 def _by_clock(status: DriverStatus, now: datetime) -> DriverStatus:
@@ -197,9 +288,7 @@ def _by_clock(status: DriverStatus, now: datetime) -> DriverStatus:
 
 
 def _left_s(status: DriverStatus, now: datetime) -> float:
-    if status.retry_at is None:
-        return 0.0
-    return (datetime.fromisoformat(status.retry_at) - now).total_seconds()
+    return 0.0 if status.retry_at is None else until_s(status.retry_at, now)
 
 
 def _after_failure(
@@ -209,19 +298,21 @@ def _after_failure(
     if status.failed_pod != pod.uid:
         status = _judged(observed, status, pod, now)
     if status.retry_at is None:
-        status = status.model_copy(update={"gave_up": pod.fingerprint})
+        status = status.model_copy(update={**NO_STANDBY, "gave_up": pod.fingerprint})
         return DriverPlan(status, gave_up=_given_up(observed, wanted, status, pod))
     left_s = _left_s(status, now)
-    if left_s > 0:
+    if left_s > 0 and _heir(observed, wanted, status) is None:
         return DriverPlan(status, wait_s=left_s)
-    return _start(observed, wanted, status, pod)
+    return _start(observed, wanted, status, pod, now)
 
 
 def _given_up(observed: Observed, wanted: Wanted, status: DriverStatus, pod: Pod | None) -> Trouble:
     before = observed.resource.status.conditions
-    told = next((c.message for c in before if c.reason == _GAVE_UP), None)
+    refused = status.exit_code == ExitCode.SNAPSHOT
+    reason = _REFUSED if refused else _GAVE_UP
+    told = next((c.message for c in before if c.reason == reason), None)
     if pod is None and told is not None:
-        return Trouble(_GAVE_UP, told)
+        return Trouble(reason, told)
     name = pod.name if pod is not None else wanted.owner.child(f"driver-{status.number}")
     code = ExitCode.FAILED if status.exit_code is None else status.exit_code
     text = (
@@ -229,7 +320,7 @@ def _given_up(observed: Observed, wanted: Wanted, status: DriverStatus, pod: Pod
         "it is started again when the topology is edited, spec.restartNonce for example"
     )
     said = f": {pod.message}" if pod is not None and pod.message else ""
-    return Trouble(_GAVE_UP, text + said)
+    return Trouble(reason, text + said)
 
 
 def _judged(observed: Observed, status: DriverStatus, pod: Pod, now: datetime) -> DriverStatus:
@@ -267,31 +358,55 @@ def _start(
     wanted: Wanted,
     status: DriverStatus,
     pod: Pod | None,
+    now: datetime,
     *,
     quiet: bool = False,
 ) -> DriverPlan:
-    """Start the next driver, and see the last one off."""
-    number = status.number + 1
+    """Start the next driver, or have the one that stands by take over, and see the last one off."""
     window = observed.window or 0
-    name = wanted.owner.child(f"driver-{number}")
-    begun = {"number": number, "pod": name, "restored_window": window}
-    told = status.model_copy(update={**begun, "ended_pod": None, "drained": None, "gave_up": None})
-    started = driver_pod(
-        wanted.owner,
-        wanted.settings,
-        wanted.topology,
-        number,
-        fingerprint(wanted.accepted),
-        wanted.accepted.retired,
-    )
-    fresh = observed.view is None
-    settings = driver_map(
-        wanted.owner, wanted.settings, wanted.topology, wanted.accepted, number, fresh
-    )
     ending = _end(observed, pod) if pod is not None else []
-    actions = (Create(settings), Create(started), *ending)
+    if (heir := _heir(observed, wanted, status)) is not None:
+        begun = {"number": heir.index, "pod": heir.name, "claim_by": _patience(observed, heir, now)}
+        told = _taken_over(status, window).model_copy(update=begun)
+        events = _events(observed, status, pod, heir.name, window)
+        return DriverPlan(told, (*events[:-1], _took_over(observed, heir)), tuple(ending))
+    number = highest(observed) + 1
+    name = wanted.owner.child(f"driver-{number}")
+    begun = {"number": number, "given": number, "pod": name, "claim_by": None}
+    begun |= {"restored_window": window}
+    settled = {"ended_pod": None, "drained": None, "gave_up": None}
+    told = status.model_copy(update={**begun, **settled, **NO_STANDBY})
+    actions = (*_driver(observed, wanted, number), *ending)
     events = () if quiet else _events(observed, status, pod, name, window)
     return DriverPlan(told, events, actions)
+
+
+def _driver(observed: Observed, wanted: Wanted, number: int, standby: str = "") -> list[Action]:
+    """Driver pod ``number`` and what it is told."""
+    owner, settings, topology = wanted.owner, wanted.settings, wanted.topology
+    accepted, fresh = wanted.accepted, observed.view is None
+    told = driver_map(owner, settings, topology, accepted, number, fresh, wanted.restore)
+    with_print, retired = fingerprint(accepted), accepted.retired
+    pod = driver_pod(owner, settings, topology, number, with_print, retired, standby)
+    return [Create(told), Create(pod)]
+
+
+def _heir(observed: Observed, wanted: Wanted, status: DriverStatus) -> Pod | None:
+    """One that stands by and is the next driver: it finds out that it is by itself."""
+    heir = next((p for p in observed.of(Role.DRIVER) if p.index == status.standby), None)
+    if heir is None or heir.ended or heir.deleting or observed.lost(heir):
+        return None
+    return heir if heir.fingerprint == fingerprint(wanted.accepted) else None
+
+
+def _patience(observed: Observed, heir: Pod, now: datetime) -> str | None:
+    """Until when it may take to claim the view; that of one that does not run yet begins later."""
+    if heir.phase is not PodPhase.RUNNING:
+        return None
+    seconds = PATIENCE_S if heir.ready else EARLY_PATIENCE_S
+    if observed.restoring:
+        seconds = RESTORE_PATIENCE_S
+    return rfc3339(now + timedelta(seconds=seconds))
 
 
 def _events(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
@@ -34,6 +34,8 @@ IN_PLACE = frozenset(
         "spec.stateServers.memory",
         "spec.stateServers.replicas",
         "spec.suspend",
+        "spec.spark.driver.standby",
+        "spec.spark.driver.standbyExecutors",
         "spec.pods.ackers",
         "spec.pods.stateServers",
     }
@@ -42,9 +44,17 @@ IN_PLACE = frozenset(
 ackers and state servers get counts for those that are made from then on."""
 
 RESTARTING = frozenset(
-    {"spec.restartNonce", "spec.volumes", "spec.pods.driver", "spec.pods.executors"}
+    {
+        "spec.restartNonce",
+        "spec.restoreFrom",
+        "spec.volumes",
+        "spec.pods.driver",
+        "spec.pods.executors",
+    }
 )
 """Fields that mean nothing on one machine, and a restart here."""
+
+_BEGINNING = frozenset({"spec.restoreFrom"})
 
 _SHOWN = 3
 """Problems, or edits, that a message names; the command line shows all."""
@@ -74,8 +84,9 @@ class Edited:
     text: str = ""
 
 
-def edited(resource: Resource, before: Accepted | None) -> Edited:
-    """Hold a resource against what was accepted before."""
+def edited(resource: Resource, before: Accepted | None, begun: bool = False) -> Edited:
+    """Hold a resource against what was accepted before; ``begun``: there is state, or about to
+    be."""
     try:
         was = StreamTopology.model_validate(before.topology) if before is not None else None
     except ValidationError as error:
@@ -94,6 +105,8 @@ def edited(resource: Resource, before: Accepted | None) -> Edited:
     if before is None or was is None:
         return Edited(EditKind.FIRST, accept(None, document), wanted)
     edits = [*classify(was, wanted), *_moved(was, wanted)]
+    if begun and wanted.spec.restore_from is not None:
+        edits = [_too_late(edit) if _among(edit.path, _BEGINNING) else edit for edit in edits]
     refused = [edit for edit in edits if edit.effect is Effect.REFUSED]
     if refused:
         return _kept(EditKind.REFUSED, before, was, _shown([str(edit) for edit in refused]))
@@ -117,14 +130,18 @@ def fingerprint(accepted: Accepted) -> str:
 
 
 def _without(document: Mapping[str, Any], fields: frozenset[str]) -> Mapping[str, Any]:
-    """The spec without fields, which lie one or two levels deep."""
+    """The spec without fields."""
+    return _pruned(document["spec"], fields)
+
+
+def _pruned(part: Mapping[str, Any], fields: frozenset[str]) -> Mapping[str, Any]:
     made: dict[str, Any] = {}
-    for name, value in document["spec"].items():
+    for name, value in part.items():
         inner = {path.partition(".")[2] for path in fields if path.partition(".")[0] == name}
         if "" in inner:
             continue
         if inner and isinstance(value, Mapping):
-            value = {n: v for n, v in value.items() if n not in inner}
+            value = _pruned(value, frozenset(inner))
             if not value:
                 continue
         made[name] = value
@@ -155,6 +172,14 @@ def _moved(was: StreamTopology, wanted: StreamTopology) -> list[Edit]:
         )
         for role, name, before, after in moved_files(was, wanted, DATA_FOLDER)
     ]
+
+
+def _too_late(edit: Edit) -> Edit:
+    reason = (
+        "only a topology that has not begun can begin with a snapshot; change it back or take it "
+        "out, or make another topology"
+    )
+    return replace(edit, effect=Effect.REFUSED, reason=reason)
 
 
 def _kept(kind: EditKind, before: Accepted | None, was: StreamTopology | None, text: str) -> Edited:

@@ -14,10 +14,12 @@ from enum import StrEnum
 from typing import Any
 
 from millrace.homes.accepted import Accepted
+from millrace.homes.codec import STRICT
 from millrace.homes.documents import Proposal, Status
 from millrace.homes.pods import Role
 from millrace.protocol.types import Member, View
-from millrace_operator.api.resources import TopologyStatus
+from millrace.snapshots.timelines import Fork
+from millrace_operator.api.resources import SnapshotStatus, TopologyStatus
 
 PAUSED = "millrace.dev/paused"
 """Annotation of a topology: while it is "true" the operator leaves the children alone."""
@@ -63,6 +65,7 @@ class Pod:
 
     ``index`` is the number at the end of its name; ``run_id`` what the state server in it calls
     its life, None while it does not answer; ``fingerprint`` what a driver was started with.
+    ``standby`` is not empty for a driver that was made to stand by: what its executors do.
     ``image`` is what its container was made with, empty where that is not known.
     ``reason`` and ``message`` say why it waits, failed or ended, ``exit_code`` how; ``lived_s`` is
     how long it ran.
@@ -84,6 +87,7 @@ class Pod:
     exit_code: int | None = None
     lived_s: float = 0.0
     image: str = ""
+    standby: str = ""
 
     @property
     def ended(self) -> bool:
@@ -102,6 +106,46 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The resource of a snapshot. ``periodic`` is the uid of the topology that has taken it by
+    itself, empty for one that somebody asks for; ``deletes``: its files go with it."""
+
+    name: str
+    uid: str
+    version: str
+    generation: int
+    topology: str
+    to: str | None = None
+    deletes: bool = False
+    periodic: str = ""
+    status: SnapshotStatus = field(default_factory=SnapshotStatus)
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """A snapshot that there is a resource of, or was: what the operator has to know when the
+    resource is gone. ``snapshot`` is its name in the place ``to`` (None: the topology's own)."""
+
+    __pydantic_config__ = STRICT
+
+    uid: str
+    name: str
+    snapshot: str
+    to: str | None = None
+    deletes: bool = False
+    periodic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """All of a topology."""
+
+    __pydantic_config__ = STRICT
+
+    booked: tuple[Booked, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Everything that a plan is made of.
 
@@ -114,7 +158,10 @@ class Observed:
     ``refusals`` are children that the API server did not take when it was last asked for them, for
     a quota for example, with what it said. ``resync``: it is time to apply also what is unchanged.
     ``strangers`` ("Pod words-state-0") have a child's name and another owner, an earlier resource
-    of the topology's name for example; they are nowhere else in this.
+    of the topology's name for example; they are nowhere else in this. ``writer``: name of the
+    driver's pod that wrote the view, empty where that is not known.
+    ``snapshots`` are all of the namespace; ``booked`` those of this topology that were seen before;
+    ``asked`` tokens of requests in the inbox. ``forks`` are restores, ``restoring``: one has begun.
     """
 
     resource: Resource
@@ -131,6 +178,12 @@ class Observed:
     told: Status | None = None
     strangers: tuple[str, ...] = ()
     most_silent: bool = False
+    snapshots: tuple[Snapshot, ...] = ()
+    booked: tuple[Booked, ...] = ()
+    asked: frozenset[str] = frozenset()
+    forks: tuple[Fork, ...] = ()
+    restoring: bool = False
+    writer: str = ""
 
     def of(self, component: Role) -> tuple[Pod, ...]:
         """The pods of a component, by their number."""

@@ -6,7 +6,8 @@ The order of what is done is that in which a crash between two steps does no har
    topology as it was accepted;
 2. events, then the status, which holds intents (the number of the next driver);
 3. the other children, and pods;
-4. the proposal to the driver.
+4. the proposal to the driver;
+5. snapshots, which nothing else waits for.
 
 Whoever dies in between is followed by a plan made of what is there then. Nothing is done for a
 topology that is being deleted: its children are its own and go with it, operator or not.
@@ -28,6 +29,7 @@ from millrace_operator.builders.access import access
 from millrace_operator.builders.documents import (
     accepted_map,
     accepted_name,
+    books_name,
     empty_map,
     filled_maps,
     secrets,
@@ -52,6 +54,7 @@ from millrace_operator.reconcile.conditions import (
 )
 from millrace_operator.reconcile.crew import (
     Sizes,
+    all_copied,
     lost_members,
     plan_ackers,
     plan_servers,
@@ -61,6 +64,7 @@ from millrace_operator.reconcile.crew import (
 from millrace_operator.reconcile.driver import DriverPlan, Wanted, newest, plan_driver
 from millrace_operator.reconcile.edits import Edited, EditKind, edited
 from millrace_operator.reconcile.observe import Moment, Observed
+from millrace_operator.reconcile.snapshots import begins_from, plan_snapshots
 from millrace_operator.reconcile.troubles import Trouble
 
 DIGEST = "millrace.dev/digest"
@@ -90,16 +94,20 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     if resource.paused:
         return Plan(tuple(_told(observed, paused_status(observed, moment.now), [])))
     owner = Owner(resource.name, resource.namespace, resource.uid, settings.version)
-    edit = edited(resource, observed.accepted)
+    edit = edited(resource, observed.accepted, observed.view is not None)
+    begins = begins_from(observed, edit.topology) if edit.topology is not None else None
+    unfit = begins if isinstance(begins, Trouble) else None
+    restore = None if isinstance(begins, Trouble) else begins
     lost = _lost_store(observed, owner) or _taken_names(observed) or _unknown_server(observed, edit)
+    lost = lost or unfit
     if edit.accepted is None or edit.topology is None or lost is not None:
         unread = edit.kind is EditKind.UNREAD
         stalled = lost or Trouble("NewerFormat" if unread else "InvalidTopology", edit.text)
         standing = Standing(Sizes(0, 0), 0, resource.status.driver, stalled)
         status = status_of(observed, owner, standing, moment.now)
-        again_s = STRANGERS_S if observed.strangers else None
+        again_s = STRANGERS_S if observed.strangers or unfit is not None else None
         return Plan(tuple(_told(observed, status, [])), again_s)
-    wanted = Wanted(owner, settings, edit.topology, edit.accepted)
+    wanted = Wanted(owner, settings, edit.topology, edit.accepted, restore)
     driver = plan_driver(observed, wanted, moment.now)
     size = sizes(edit.topology)
     standing = Standing(
@@ -111,8 +119,12 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         edit.topology.spec.suspend,
         _waiting(observed, size),
         _outdated(observed, settings, edit.topology),
+        edit.topology.spec.standby_pods,
     )
+    snapshots = plan_snapshots(observed, owner, edit.topology, moment.now)
     status = status_of(observed, owner, standing, moment.now)
+    if snapshots.newest is not None:
+        status = status.model_copy(update={"last_snapshot": snapshots.newest})
     proposed = proposal(observed, size)
     events = [
         *_edit_events(observed, edit),
@@ -127,8 +139,10 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         *plan_ackers(observed, owner, settings, edit.topology),
         *driver.actions,
         *([Propose(proposed)] if proposed not in (None, observed.proposal) else []),
+        *snapshots.actions,
     ]
-    return Plan(tuple(actions), driver.wait_s)
+    waits = [wait_s for wait_s in (driver.wait_s, snapshots.wait_s) if wait_s is not None]
+    return Plan(tuple(actions), min(waits, default=None))
 
 
 def digest(manifest: Manifest) -> str:
@@ -209,7 +223,7 @@ def _children(
         *access(owner, topology),
         *services(owner),
         *policies(owner, settings.namespace, settings.metrics_from),
-        *budgets(owner, topology, size.ackers),
+        *budgets(owner, topology, size.ackers, all_copied(observed, size.servers)),
     ]
     made = {(m["kind"], m["metadata"]["name"]) for m in manifests}
     for manifest in manifests:
@@ -220,7 +234,7 @@ def _children(
             yield Apply(
                 {**manifest, "metadata": {**manifest["metadata"], "annotations": annotations}}
             )
-    kept = {*filled_maps(owner), accepted_name(owner)}
+    kept = {*filled_maps(owner), accepted_name(owner), books_name(owner)}
     kept |= {pod.name for pod in observed.of(Role.DRIVER)}
     for child in observed.children:
         named = (child.kind, child.name)

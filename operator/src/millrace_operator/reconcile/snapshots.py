@@ -1,0 +1,376 @@
+"""Resources of snapshots: taken for whoever applies one, told of where the topology takes them.
+
+The driver alone sees where snapshots lie. A request goes into its inbox under a token made of the
+resource's uid, and stays there until the status has the answer; the driver answers as long as the
+request is there, and a snapshot says which request it answers. So whoever dies is followed by one
+that does the same, and nothing is taken twice::
+
+    applied --> booked --> asked (Taking) --> answered --> status Ready or Failed --> withdrawn
+
+====================================  ========================================================
+the operator dies right after         what follows
+====================================  ========================================================
+the books                             nothing was asked for yet: it is asked for
+the request                           the driver takes the snapshot, and answers
+the status                            the request is there still, and is withdrawn
+the creation of a periodic one's      the next plan finds the resource, books it and tells its
+resource                              status
+====================================  ========================================================
+
+No resource has a finalizer: it can be deleted, and so can its namespace, whoever is away. What a
+resource that is gone had asked for on its deletion stands in the books, a config map of the
+topology, and is done by the next driver. Where the topology goes first nobody is left to do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from millrace.homes import pods as names
+from millrace.homes.documents import Answer, Ask, KeptSnapshot, Outcome, Request
+from millrace.homes.pods import DATA_FOLDER, Role
+from millrace.homes.settings import RestoreSettings
+from millrace.topology.checks.pods import lost_place
+from millrace.topology.model import StreamTopology
+from millrace_operator.api.resources import (
+    ConditionType,
+    SnapshotPhase,
+    SnapshotStatus,
+)
+from millrace_operator.api.times import rfc3339
+from millrace_operator.builders.documents import books_map, periodic_snapshot
+from millrace_operator.builders.naming import Owner
+from millrace_operator.reconcile.actions import (
+    Action,
+    Announce,
+    Apply,
+    AskDriver,
+    CreateSnapshot,
+    DeleteSnapshot,
+    Withdraw,
+    WriteSnapshotStatus,
+)
+from millrace_operator.reconcile.conditions import Fact, conditions_of
+from millrace_operator.reconcile.observe import Booked, Books, Observed, Snapshot
+from millrace_operator.reconcile.troubles import Trouble
+
+LOOK_S = 2.0
+"""How often an answer is looked for: no watch tells of what the driver tells."""
+
+_LONGEST = 80
+"""Characters of a resource's name that its snapshot is called by."""
+
+SETTLED = (SnapshotPhase.READY, SnapshotPhase.FAILED)
+"""Nothing follows from these any more, but for deletion."""
+
+
+@dataclass(slots=True)
+class SnapshotPlan:
+    """``actions`` in order; ``wait_s``: look again then; ``newest``: name of the last one taken."""
+
+    actions: list[Action] = field(default_factory=list)
+    wait_s: float | None = None
+    newest: str | None = None
+
+
+def take_token(uid: str) -> str:
+    """Of the request that takes the snapshot of a resource."""
+    return f"snapshot-{uid}"
+
+
+def delete_token(uid: str) -> str:
+    """Of the request that deletes it."""
+    return f"delete-{uid}"
+
+
+def called(snapshot: Snapshot) -> str:
+    """What a resource's snapshot is called in its place: nobody else's, also where the resource is
+    made anew under its name, or another namespace has the same place."""
+    if snapshot.periodic:
+        return snapshot.name
+    return snapshot.status.snapshot or f"{snapshot.name[:_LONGEST]}-{snapshot.uid[:8]}"
+
+
+def plan_snapshots(
+    observed: Observed, owner: Owner, topology: StreamTopology, now: datetime
+) -> SnapshotPlan:
+    """What follows for the snapshots of a topology."""
+    return _Planner(observed, owner, topology, now).plan()
+
+
+def plan_orphans(snapshots: tuple[Snapshot, ...], now: datetime) -> list[WriteSnapshotStatus]:
+    """What is told of snapshots whose topology is not there."""
+    made: list[WriteSnapshotStatus] = []
+    for one in snapshots:
+        if one.status.phase in SETTLED or one.periodic:
+            continue
+        if one.status.topology_uid is not None:
+            made += _failed(one, now, "TopologyGone", _gone(one))
+            continue
+        text = f"there is no topology {one.topology!r} in this namespace yet"
+        status = _status(one, now, SnapshotPhase.PENDING, "WaitsForTopology", text)
+        made += _written(one, status)
+    return made
+
+
+def begins_from(observed: Observed, topology: StreamTopology) -> RestoreSettings | Trouble | None:
+    """The snapshot that a topology has to begin with, or why that cannot be; None where it has
+    done so, or begins with nothing.
+
+    One that has begun without it is given it, too: its driver refuses, so that somebody is told."""
+    given, view = topology.spec.restore_from, observed.view
+    if given is None or observed.restoring:
+        return None
+    if view is not None and view.timeline > 1:
+        return None
+    of = given.topology or ""
+    if given.snapshot is None:
+        return RestoreSettings(given.name or "", given.place or "", of)
+    path = "spec.restoreFrom.snapshot"
+    found = next((one for one in observed.snapshots if one.name == given.snapshot), None)
+    if found is None:
+        text = f"{path}: there is no TopologySnapshot {given.snapshot!r} in this namespace"
+        return Trouble("SnapshotMissing", text)
+    wanted = of or observed.resource.name
+    if found.topology != wanted:
+        text = (
+            f"{path}: {given.snapshot} is of the topology {found.topology!r}, not of {wanted!r}; "
+            "name another one, or that topology in spec.restoreFrom.topology"
+        )
+        return Trouble("SnapshotForeign", text)
+    status = found.status
+    if status.phase is not SnapshotPhase.READY or not (status.snapshot and status.place):
+        why = f": {status.message}" if status.message else ""
+        text = f"{path}: {given.snapshot} is not ready{why}"
+        return Trouble("SnapshotNotReady", text)
+    return RestoreSettings(status.snapshot, status.place, of)
+
+
+class _Planner:
+    def __init__(
+        self, observed: Observed, owner: Owner, topology: StreamTopology, now: datetime
+    ) -> None:
+        self._observed = observed
+        self._owner = owner
+        self._topology = topology
+        self._now = now
+        name = observed.resource.name
+        self._mine = [one for one in observed.snapshots if one.topology == name]
+        told = observed.told
+        figures = told.snapshots if told is not None and told.uid == owner.uid else None
+        self._answers = {one.token: one for one in figures.answers} if figures else {}
+        kept = figures.kept if figures is not None else None
+        self._kept = None if kept is None else {one.name: one for one in kept}
+        self._place = figures.place if figures is not None else None
+        self._made = SnapshotPlan()
+
+    def plan(self) -> SnapshotPlan:
+        booked = list(self._booked())
+        if tuple(booked) != self._observed.booked:
+            self._made.actions.append(Apply(books_map(self._owner, Books(tuple(booked)))))
+        for one in self._mine:
+            if one.periodic:
+                self._made.actions += self._periodic(one)
+            else:
+                self._made.actions += self._asked_for(one)
+        live = {one.uid for one in self._mine}
+        for entry in self._observed.booked:
+            if entry.uid not in live:
+                self._made.actions += self._left(entry)
+        self._made.actions += self._stale(live)
+        self._made.actions += self._new_ones()
+        ready = [one.status for one in self._mine if one.status.phase is SnapshotPhase.READY]
+        ready = [one for one in ready if one.topology_uid == self._owner.uid and one.taken]
+        last = max(ready, key=lambda one: one.taken or "", default=None)
+        self._made.newest = last.snapshot if last is not None else None
+        return self._made
+
+    # -- the books
+
+    def _booked(self) -> Iterator[Booked]:
+        """What has a resource, or had one and is to be deleted or not to be told of again."""
+        live = set()
+        for one in self._mine:
+            if one.periodic and one.periodic != self._owner.uid:
+                continue
+            if one.status.topology_uid not in (None, self._owner.uid):
+                continue
+            live.add(one.uid)
+            snapshot, periodic = called(one), bool(one.periodic)
+            yield Booked(one.uid, one.name, snapshot, one.to, one.deletes, periodic)
+        for entry in self._observed.booked:
+            if entry.uid not in live and not self._done_with(entry):
+                answer = self._answers.get(delete_token(entry.uid))
+                # It would be asked for again and again.
+                failed = answer is not None and answer.outcome is Outcome.FAILED
+                yield replace(entry, deletes=False) if failed else entry
+
+    def _done_with(self, entry: Booked) -> bool:
+        """Whether nothing has to be known any more of one whose resource is gone."""
+        if entry.periodic:
+            # As long as it is there another resource would be made for it.
+            return self._kept is not None and entry.snapshot not in self._kept
+        return not entry.deletes or delete_token(entry.uid) in self._answers
+
+    def _left(self, entry: Booked) -> Iterator[Action]:
+        """The resource is gone."""
+        if take_token(entry.uid) in self._observed.asked:
+            yield Withdraw(take_token(entry.uid))
+        token = delete_token(entry.uid)
+        answer = self._answers.get(token)
+        if answer is not None:
+            if token in self._observed.asked:
+                yield Withdraw(token)
+            if answer.outcome is Outcome.FAILED:
+                text = f"snapshot {entry.snapshot} was not deleted: {answer.text}"
+                yield Announce("SnapshotLeft", text, warning=True)
+            return
+        if not entry.deletes or self._done_with(entry):
+            if token in self._observed.asked:
+                yield Withdraw(token)
+            return
+        self._made.wait_s = LOOK_S
+        if token not in self._observed.asked:
+            request = Request(Ask.DELETE_SNAPSHOT, name=entry.snapshot, to=entry.to, answered=True)
+            yield AskDriver(token, request)
+
+    def _stale(self, live: set[str]) -> Iterator[Action]:
+        """Requests of which whoever made them died before it withdrew them."""
+        known = live | {entry.uid for entry in self._observed.booked}
+        for token in sorted(self._observed.asked):
+            kind, _, uid = token.partition("-")
+            if kind in ("snapshot", "delete") and uid not in known:
+                yield Withdraw(token)
+
+    # -- asked for by somebody
+
+    def _asked_for(self, one: Snapshot) -> Iterator[Action]:
+        token = take_token(one.uid)
+        asked = token in self._observed.asked
+        answer = self._answers.get(token)
+        if one.status.phase in SETTLED:
+            if asked:
+                yield Withdraw(token)
+            return
+        if one.status.topology_uid not in (None, self._owner.uid):
+            yield from _failed(one, self._now, "TopologyGone", _gone(one))
+            return
+        if answer is not None:
+            yield from self._answered(one, answer)
+            if asked:
+                yield Withdraw(token)
+            return
+        astray = lost_place(self._topology, one.to, DATA_FOLDER)
+        if astray is not None and not asked:
+            yield from self._waits(one, SnapshotPhase.PENDING, "NoPlace", astray)
+            return
+        if self._observed.child("ConfigMap", names.inbox_map(self._owner.name)) is None:
+            text = "the topology's inbox is not made yet"
+            yield from self._waits(one, SnapshotPhase.PENDING, "WaitsForDriver", text)
+            return
+        self._made.wait_s = LOOK_S
+        reason, text = self._driver()
+        yield from self._waits(one, SnapshotPhase.TAKING, reason, text)
+        if not asked:
+            request = Request(Ask.SNAPSHOT, name=called(one), to=one.to, answered=True)
+            yield AskDriver(token, request)
+
+    def _driver(self) -> tuple[str, str]:
+        observed = self._observed
+        if any(observed.alive(pod) and pod.ready for pod in observed.of(Role.DRIVER)):
+            return "Taking", "the driver is asked for it; it waits until sinks show what is sealed"
+        return "WaitsForDriver", "no driver is ready; it takes the snapshot when there is one"
+
+    def _waits(
+        self, one: Snapshot, phase: SnapshotPhase, reason: str, text: str
+    ) -> Iterator[Action]:
+        status = _status(one, self._now, phase, reason, text)
+        if phase is SnapshotPhase.TAKING:
+            # Written before it is asked for: another topology of the name does not take it again.
+            told = {"topology_uid": self._owner.uid, "snapshot": called(one)}
+            status = status.model_copy(update=told)
+        yield from _written(one, status)
+
+    def _answered(self, one: Snapshot, answer: Answer) -> Iterator[Action]:
+        taken = answer.snapshot
+        self._made.wait_s = LOOK_S  # the topology's status names the newest one
+        if answer.outcome is not Outcome.TAKEN or taken is None:
+            text = answer.text or "the driver did not say why"
+            yield from _failed(one, self._now, "SnapshotFailed", text)
+            return
+        status = self._ready(one, taken, answer.place)
+        text = f"behind window {taken.window}: {taken.size_bytes:,} bytes in {answer.place}"
+        told = Announce("SnapshotTaken", text)
+        yield WriteSnapshotStatus(one.name, one.uid, one.version, status, told)
+
+    def _ready(self, one: Snapshot, taken: KeptSnapshot, place: str) -> SnapshotStatus:
+        status = _status(one, self._now, SnapshotPhase.READY, "Taken", "", holds=True)
+        created = datetime.fromtimestamp(int(taken.created), UTC)
+        return status.model_copy(
+            update={
+                "snapshot": taken.name,
+                "topology_uid": self._owner.uid,
+                "window": taken.window,
+                "taken": rfc3339(created),
+                "place": place,
+                "size_bytes": taken.size_bytes,
+            }
+        )
+
+    # -- taken by the topology itself
+
+    def _periodic(self, one: Snapshot) -> Iterator[Action]:
+        if one.periodic != self._owner.uid or self._kept is None:
+            return
+        there = self._kept.get(one.name)
+        if there is None:
+            yield DeleteSnapshot(one.name, one.uid)
+        elif one.status.phase is not SnapshotPhase.READY:
+            status = self._ready(one, there, self._place or "")
+            yield WriteSnapshotStatus(one.name, one.uid, one.version, status)
+
+    def _new_ones(self) -> Iterator[Action]:
+        there = {one.name for one in self._observed.snapshots}
+        known = there | {entry.snapshot for entry in self._observed.booked}
+        for name in self._kept or ():
+            if name not in known:
+                self._made.wait_s = LOOK_S
+                yield CreateSnapshot(periodic_snapshot(self._owner, name))
+
+
+def _gone(one: Snapshot) -> str:
+    return f"the topology {one.topology!r} that it was to be taken of is gone; make another one"
+
+
+def _failed(one: Snapshot, now: datetime, reason: str, text: str) -> Iterator[WriteSnapshotStatus]:
+    status = _status(one, now, SnapshotPhase.FAILED, reason, text)
+    told = Announce(reason, text, warning=True)
+    yield WriteSnapshotStatus(one.name, one.uid, one.version, status, told)
+
+
+def _written(one: Snapshot, status: SnapshotStatus) -> Iterator[WriteSnapshotStatus]:
+    if status != one.status:
+        yield WriteSnapshotStatus(one.name, one.uid, one.version, status)
+
+
+def _status(
+    one: Snapshot,
+    now: datetime,
+    phase: SnapshotPhase,
+    reason: str,
+    text: str,
+    *,
+    holds: bool = False,
+) -> SnapshotStatus:
+    """The status with another phase and its condition; what else it says stays."""
+    fact = Fact(ConditionType.READY, holds, reason, text)
+    return one.status.model_copy(
+        update={
+            "observed_generation": one.generation,
+            "phase": phase,
+            "message": text or None,
+            "conditions": conditions_of([fact], one.status.conditions, one.generation, now),
+        }
+    )
