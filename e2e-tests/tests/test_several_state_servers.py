@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -22,6 +23,7 @@ WINDOW = 400
 END_S = 240.0
 SLOW_S = 240.0
 NAMES = tuple(f"state-{number}" for number in range(5))
+TAUGHT = "driver.taught"
 CALL_S = {"MILLRACE_E2E_CALL_S": "0.1"}
 
 
@@ -40,6 +42,22 @@ def pid_of(place: Place, name: str) -> int:
 def await_members(run: Run, names: list[str]) -> None:
     """The status follows the view by a moment."""
     run.until(lambda: run.status()["members"] == names, f"the members {names}", SLOW_S)
+
+
+def scale(place: Place, run: Run, servers: int, ackers: int, victim: str | None = None) -> None:
+    """Ask for another size and wait until the run has it, with windows behind; a server that is to
+    leave dies once others have learned what it holds."""
+    asked = ("--state-servers", str(servers), "--ackers", str(ackers))
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(command, place, "scale", *asked, "--timeout", "200", deadline_s=SLOW_S)
+        if victim is not None:
+            run.until(lambda: TAUGHT in place.fired(), "a lesson at its end", SLOW_S)
+            assert victim in run.status()["members"]
+            assert processes.signalled(pid_of(place, victim), signal.SIGKILL)
+        code, text = done.result()
+    assert (code, run.process.poll()) == (0, None), text + run.tail()
+    await_members(run, list(NAMES[:servers]))
+    run.await_sealed(run.status()["sealed"] + 2, SLOW_S)
 
 
 def drain(place: Place, run: Run) -> None:
@@ -148,16 +166,25 @@ def test_a_server_that_hangs_is_left_out_and_let_in_again(hung: str, place: Plac
 
 @pytest.mark.parametrize("copies", [1, 2])
 def test_servers_and_ackers_come_and_go_under_load(copies: int, place: Place) -> None:
+    """With two copies the driver dies when others have learned what they are to hold, as servers
+    join and as two leave, and one that leaves dies with it."""
     # Input that outlasts commands which are slow to start.
     set_up(place, copies, copies, seed=7, lines=4 * LINES)
-    with running(place, environment=CALL_S) as run:
+    crashes = {"MILLRACE_CRASH_AT": TAUGHT, "MILLRACE_CRASH_DIR": str(place.marks)}
+    deaths = copies == 2
+    with running(place, environment={**CALL_S, **(crashes if deaths else {})}) as run:
         run.await_sealed(1, SLOW_S)
-        for servers, ackers in ((4, 3), (2, 1)):
-            asked = ("--state-servers", str(servers), "--ackers", str(ackers))
-            code, text = command(place, "scale", *asked, "--timeout", "200", deadline_s=SLOW_S)
-            assert (code, run.process.poll()) == (0, None), text + run.tail()
-            await_members(run, list(NAMES[:servers]))
-            run.await_sealed(run.status()["sealed"] + 2, SLOW_S)
+        scale(place, run, 4, 3)
+        if deaths:
+            assert place.fired() == {TAUGHT}
+            (driver,) = processes.listed(place.work, "driver")
+            (place.marks / TAUGHT).unlink()
+            lives = run.status().get("execution", 0)
+            # Only a driver that has not learned anything yet dies there.
+            assert processes.signalled(driver, signal.SIGKILL)
+            run.until(lambda: run.status().get("execution", 0) > lives, "the next driver", SLOW_S)
+            run.await_sealed(run.status()["sealed"] + 1, SLOW_S)
+        scale(place, run, 2, 1, victim="state-3" if deaths else None)
         # Those that left have ended, and what they kept is gone.
         listed = set(processes.names(place.work))
         assert {*NAMES, "acker-0", "acker-1", "acker-2"} & listed == {*NAMES[:2], "acker-0"}

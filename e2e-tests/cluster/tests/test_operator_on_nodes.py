@@ -34,6 +34,9 @@ from millrace_e2e.waiting import until
 
 ROOT = Path(__file__).parents[3]
 LOGS = ROOT / "e2e-tests" / "logs"
+PREFIX = "registry.example.org/millrace/"
+"""As in docs/install.md, so that one build serves all tests on nodes."""
+
 NAMESPACE = "jobs"
 SYSTEM = "millrace-system"
 SINK_PORT = 6390
@@ -165,8 +168,8 @@ class Operator:
     def start(self) -> None:
         command = [
             *(*in_network(CONTROL_NAMESPACE), sys.executable, "-m", "millrace_operator"),
-            *("--runtime-image", "millrace/runtime:0.1.0"),
-            *("--state-image", "millrace/state-server:0.1.0"),
+            *("--runtime-image", f"{PREFIX}runtime:0.1.0"),
+            *("--state-image", f"{PREFIX}state-server:0.1.0"),
             *("--own-namespace", SYSTEM, "--namespace", NAMESPACE, "--log-text"),
         ]
         with self.log.open("ab") as log:
@@ -280,9 +283,12 @@ class World:
 def images(tool: Tool) -> None:
     """A cluster of two nodes that have the images, and the definitions."""
     tool.run("up", "--nodes", "2")
-    command = [sys.executable, str(ROOT / "images" / "build.py"), "--engine", "buildah"]
+    command = [sys.executable, str(ROOT / "images" / "build.py"), "--prefix", PREFIX]
     built = subprocess.run(
-        [*command, "--base", "mmdebstrap"], stdout=subprocess.PIPE, text=True, check=True
+        [*command, "--engine", "buildah", "--base", "mmdebstrap"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     for archive in built.stdout.split():
         tool.run("load", archive)

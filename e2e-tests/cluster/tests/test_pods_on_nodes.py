@@ -41,6 +41,9 @@ from millrace_e2e.waiting import until
 ROOT = Path(__file__).parents[3]
 LOGS = ROOT / "e2e-tests" / "logs"
 EXAMPLE = ROOT / "examples" / "wordcount"
+PREFIX = "registry.example.org/millrace/"
+"""As in docs/install.md, so that one build serves all tests on nodes."""
+
 NAMESPACE = "words"
 WORDS = ["mill", "race", "wheel", "water", "grain", "stone", "flour", "sack"]
 LINES = 1_500
@@ -56,7 +59,7 @@ class World:
     def __init__(self, tool: Any, folder: Path) -> None:
         self.kubectl = tool.kubectl
         self.data = folder / "data"
-        self.pods = Pods("words", NAMESPACE, "uid-words", "data")
+        self.pods = Pods("words", NAMESPACE, "uid-words", "data", prefix=PREFIX)
 
     def begin(self) -> None:
         (self.data / "texts").mkdir(parents=True)
@@ -212,10 +215,9 @@ def topology(records: int, watch: bool, servers: int) -> dict[str, Any]:
 def images(tool: Any) -> None:
     """A cluster of two nodes that have the images, built without an engine."""
     tool.run("up", "--nodes", "2")
-    command = [sys.executable, str(ROOT / "images" / "build.py"), "--engine", "buildah"]
-    built = subprocess.run(
-        [*command, "--base", "mmdebstrap"], stdout=subprocess.PIPE, text=True, check=True
-    )
+    command = [sys.executable, str(ROOT / "images" / "build.py"), "--prefix", PREFIX]
+    command += ["--engine", "buildah", "--base", "mmdebstrap"]
+    built = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     for archive in built.stdout.split():
         tool.run("load", archive)
 

@@ -7,31 +7,22 @@ its tasks in the driver's pod.
 from __future__ import annotations
 
 import json
-import random
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from millrace import checked
 from millrace.errors import ExitCode
-from millrace.homes import codec, pods
-from millrace.homes.documents import Ask, Proposal, Request
+from millrace.homes import pods
+from millrace.homes.documents import Ask, Request
 from millrace.homes.pods import Role
-from millrace.homes.settings import in_pods
 from millrace.kube.configmaps import ConfigMap, by_kubeconfig
-from millrace.kube.inboxmap import InboxMap
-from millrace.kube.journalmap import JournalMap
-from millrace.kube.viewmap import ViewMap
-from millrace.protocol.types import Member
+from millrace.topology.model import StandbyExecutors
 from millrace_e2e import kubeapi
 from millrace_e2e.podmanifests import Manifest, Pods
 from millrace_e2e.podprocess import (
@@ -40,16 +31,13 @@ from millrace_e2e.podprocess import (
     WAIT_S,
     Pod,
     environment,
-    free_port,
-    make_secret,
 )
+from millrace_e2e.podworld import PODS, World
 from millrace_e2e.scrape import EVERY, unset
-from millrace_e2e.topologies import word_count
 from millrace_e2e.waiting import until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "wordcount"
 RUN_S = 480.0
-WORDS = ["mill", "race", "wheel", "water", "grain", "stone", "flour", "sack"]
 
 
 @pytest.fixture(scope="module")
@@ -58,114 +46,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubeapi.ApiServ
         yield server
 
 
-class World:
-    """One topology, its objects and its pods."""
-
-    def __init__(self, folder: Path, server: kubeapi.ApiServer) -> None:
-        self.folder = folder
-        self.data = folder / "data"
-        # Names of sockets are short.
-        self.scratch = Path(tempfile.mkdtemp(prefix="mr-"))
-        (self.data / "texts").mkdir(parents=True)
-        self.secret = make_secret(folder / "secret")
-        self.kubeconfig = str(server.kubeconfig)
-        api = by_kubeconfig(file=self.kubeconfig)
-        view, inbox, journal = (
-            ConfigMap(api, "default", name(TOPOLOGY))
-            for name in (pods.view_map, pods.inbox_map, pods.journal_map)
-        )
-        for one in (view, inbox, journal):
-            assert one.create({})
-        self.view, self.inbox, self.journal = ViewMap(view), InboxMap(inbox), JournalMap(journal)
-        self.pods: list[Pod] = []
-        self.ports: dict[str, int] = {}
-
-    def feed(self, lines: int, name: str) -> None:
-        dice = random.Random(name)
-        text = "".join(f"{' '.join(dice.choices(WORDS, k=6))}\n" for _ in range(lines))
-        (self.data / "texts" / name).write_text(text)
-
-    def config(self, more: Mapping[str, object] = MappingProxyType({}), **spec: object) -> Path:
-        folder = self.folder / "config"
-        folder.mkdir(exist_ok=True)
-        document = {
-            "apiVersion": "millrace.dev/v1alpha1",
-            "kind": "StreamTopology",
-            "metadata": {"name": TOPOLOGY},
-            "spec": {
-                "window": {"maxRecords": 500},
-                "code": {"path": str(EXAMPLE)},
-                "stateServers": {"replicas": 2, "copies": 2},
-                **more,
-                **word_count(spec),
-            },
-        }
-        (folder / pods.TOPOLOGY_KEY).write_text(json.dumps(checked.with_checksum(document)))
-        told = replace(
-            in_pods(TOPOLOGY, "default", UID),
-            workdir=str(self.folder / "work"),
-            topology=str(folder / pods.TOPOLOGY_KEY),
-            folder=str(self.data),
-        )
-        (folder / pods.DRIVER_KEY).write_text(json.dumps(codec.encode(told)))
-        return folder
-
-    def state_server(self, number: int) -> Pod:
-        name = pods.pod_name(TOPOLOGY, Role.STATE_SERVER, number)
-        port = self.ports.setdefault(name, free_port())
-        return self._start(Role.STATE_SERVER, name, "--work", self.folder / name, "--port", port)
-
-    def acker(self, number: int) -> Pod:
-        return self._start(Role.ACKER, pods.pod_name(TOPOLOGY, Role.ACKER, number))
-
-    def driver(self, number: int, **variables: str) -> Pod:
-        name = pods.pod_name(TOPOLOGY, Role.DRIVER, number)
-        return self._start(Role.DRIVER, name, "--config", self.folder / "config", **variables)
-
-    def _start(self, role: Role, name: str, *arguments: object, **variables: str) -> Pod:
-        scratch = self.scratch / name
-        scratch.mkdir(exist_ok=True)
-        given = [*arguments, "--secret", self.secret]
-        if role is not Role.STATE_SERVER:
-            given += ["--scratch", scratch]
-        variables = {"KUBECONFIG": self.kubeconfig, **variables}
-        made = Pod(self.folder, role, name, *given, **variables)
-        self.pods.append(made)
-        return made
-
-    def propose(self, servers: list[Pod], ackers: list[Pod]) -> None:
-        """As the operator does: whoever is ready."""
-        seen = [server.incarnation() for server in servers]
-        members = tuple(Member(one["name"], one["runId"], one["url"]) for one in seen)
-        for acker in ackers:
-            acker.until(pods.READY_PATH)
-        self.inbox.propose(Proposal(members, tuple(acker.name for acker in ackers)))
-
-    def sealed(self) -> int:
-        return self.journal.status().sealed or 0
-
-    def judge(self) -> dict[str, object]:
-        """What the example's own check says, which knows nothing of Millrace."""
-        command = [sys.executable, str(EXAMPLE / "count_words.py")]
-        folders = [str(self.data / "texts"), str(self.data / "counts")]
-        done = subprocess.run([*command, *folders], capture_output=True, text=True, check=False)
-        found: dict[str, object] = json.loads(done.stdout)
-        return found
-
-
 @pytest.fixture
 def world(tmp_path: Path, server: kubeapi.ApiServer) -> Iterator[World]:
     world = World(tmp_path, server)
     try:
         yield world
     finally:
-        for pod in world.pods:
-            pod.kill()
-        shutil.rmtree(world.scratch, ignore_errors=True)
-        api = by_kubeconfig(file=world.kubeconfig)
-        for name in (pods.view_map, pods.inbox_map, pods.journal_map):
-            path = f"/api/v1/namespaces/default/configmaps/{name(TOPOLOGY)}"
-            api.call("DELETE", path)
+        world.close()
 
 
 def test_words_are_counted_exactly_while_every_kind_of_pod_is_killed(world: World) -> None:
@@ -212,6 +99,46 @@ def test_words_are_counted_exactly_while_every_kind_of_pod_is_killed(world: Worl
         assert line["pod"] == "words-driver-2"
 
 
+def test_the_driver_that_stands_by_takes_over_without_an_operator(world: World) -> None:
+    """The driver is killed by SIGKILL; a kubelet's word on its pod is all that anybody says. Words
+    are split in executors' place, the driver's own process."""
+    world.feed(4_000, "first.txt")
+    world.config(watch=True)
+    servers, ackers = [world.state_server(0), world.state_server(1)], [world.acker(0)]
+    world.propose(servers, ackers)
+    world.driver_object(1)
+    driver = world.driver(1)
+    until(world.sealed, "a window", RUN_S)
+    world.driver_object(2)
+    standby = world.driver(2, "--standby", StandbyExecutors.ON_TAKE_OVER.value)
+    ready = until(lambda: good(standby.ask(pods.READY_PATH)), "one stands by", RUN_S)
+    assert ready == "stands by"
+    assert standby.ask(pods.METRICS_PATH)[0] == 503
+    _, view = world.view.read()
+    assert view is not None
+    assert view.execution == 1
+
+    world.feed(4_000, "second.txt")
+    driver.kill()
+    killed_s, sealed = time.monotonic(), world.sealed()
+    world.driver_is(1, "Failed", terminated={"exitCode": 137, "reason": "Error"})
+    until(lambda: (world.view.read()[1] or view).execution == 2, "the view is claimed", RUN_S)
+    claimed_s = time.monotonic() - killed_s
+    until(lambda: world.sealed() > sealed, "the next window", RUN_S)
+    print(
+        f"claimed after {claimed_s:.1f} s, told of a window after {time.monotonic() - killed_s:.1f}"
+    )
+    api = by_kubeconfig(file=world.kubeconfig)
+    held = ConfigMap(api, "default", pods.view_map(TOPOLOGY)).read()
+    assert held is not None
+    assert held.data[pods.WRITTEN_BY].startswith("words-driver-2.")
+    until(lambda: world.judge()["equal"], "all words are counted", RUN_S)
+    assert standby.end() == ExitCode.INTERRUPTED
+    verdict = world.judge()
+    assert (verdict["equal"], verdict["repeated"]) == (True, 0), verdict
+    assert verdict["words"] == 8_000 * 6
+
+
 def test_a_driver_ends_behind_what_is_sealed_when_its_pod_is_deleted(world: World) -> None:
     world.feed(500, "first.txt")
     world.config(watch=True)
@@ -231,6 +158,10 @@ def test_a_driver_ends_behind_what_is_sealed_when_its_pod_is_deleted(world: Worl
     assert world.judge()["repeated"] == 0
 
 
+def good(answer: tuple[int, str]) -> str:
+    return answer[1] if answer[0] == 200 else ""
+
+
 def answer(pod: Pod) -> str:
     return f"{pod.until(pods.METRICS_PATH)}\n"
 
@@ -239,9 +170,6 @@ def metrics(pod: Pod) -> dict[str, float]:
     """What has no labels."""
     families = text_string_to_metric_families(answer(pod))
     return {one.name: one.value for family in families for one in family.samples if not one.labels}
-
-
-PODS = "/api/v1/namespaces/default/pods"
 
 
 def kubelet(world: World, pod: Manifest) -> subprocess.Popen[bytes]:

@@ -16,7 +16,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -51,13 +51,15 @@ def missing() -> str | None:
 
 @dataclass(slots=True)
 class ApiServer:
-    """``token`` may do everything; ``kubeconfig`` is a file that says so."""
+    """``token`` may do everything; ``kubeconfig`` is a file that says so. So may the tokens of
+    ``others``, by name, which audit logs tell apart."""
 
     folder: Path
     port: int
     token: str
     etcd: subprocess.Popen[bytes]
     process: subprocess.Popen[bytes]
+    others: Mapping[str, str]
 
     @property
     def url(self) -> str:
@@ -71,7 +73,13 @@ class ApiServer:
     def kubeconfig(self) -> Path:
         file = self.folder / "kubeconfig"
         if not file.exists():
-            file.write_text(json.dumps(_kubeconfig(self)))
+            file.write_text(json.dumps(_kubeconfig(self, self.token)))
+        return file
+
+    def kubeconfig_of(self, name: str) -> Path:
+        """That of one of the others."""
+        file = self.folder / f"{name}.kubeconfig"
+        file.write_text(json.dumps(_kubeconfig(self, self.others[name])))
         return file
 
     def get(self, path: str) -> bytes:
@@ -89,19 +97,24 @@ class ApiServer:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[ApiServer]:
-    """An API server that is ready."""
+def serving(
+    folder: Path, users: Sequence[str] = (), more: Sequence[str] = ()
+) -> Iterator[ApiServer]:
+    """An API server that is ready, with more users than its one, and more arguments."""
     binary = find_apiserver()
     assert binary is not None, missing()
     folder.mkdir(parents=True)
     etcd_port, peer_port, port = _free_ports(3)
     etcd = _start(folder, "etcd", _etcd(folder, etcd_port, peer_port))
     token = secrets.token_hex(16)
-    (folder / "tokens.csv").write_text(f"{token},admin,admin,system:masters\n")
+    others = {name: secrets.token_hex(16) for name in users}
+    lines = [f"{one},{name},{name},system:masters\n" for name, one in others.items()]
+    (folder / "tokens.csv").write_text("".join([f"{token},admin,admin,system:masters\n", *lines]))
     key = folder / "sa.key"
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
-    process = _start(folder, "apiserver", _apiserver(folder, binary, etcd_port, port))
-    server = ApiServer(folder, port, token, etcd, process)
+    command = [*_apiserver(folder, binary, etcd_port, port), *more]
+    process = _start(folder, "apiserver", command)
+    server = ApiServer(folder, port, token, etcd, process, others)
     try:
         _await_ready(server)
         yield server
@@ -173,13 +186,13 @@ def _free_ports(count: int) -> list[int]:
         return [int(one.getsockname()[1]) for one in sockets]
 
 
-def _kubeconfig(server: ApiServer) -> dict[str, object]:
+def _kubeconfig(server: ApiServer, token: str) -> dict[str, object]:
     cluster = {"server": server.url, "certificate-authority": str(server.ca)}
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "test", "cluster": cluster}],
-        "users": [{"name": "admin", "user": {"token": server.token}}],
+        "users": [{"name": "admin", "user": {"token": token}}],
         "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}],
         "current-context": "test",
     }

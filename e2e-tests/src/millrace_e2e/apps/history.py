@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from millrace import migrates, row, stateful
+from millrace import makes, migrates, restores, row, stateful
 
 SLOW_EVERY = 100
 """A call of the outside is made for one line in so many."""
@@ -87,6 +87,38 @@ def number_and_last(parsed: dict[str, Any], state: dict[str, Any]) -> dict[str, 
 def without_last(state: dict[str, Any]) -> dict[str, Any]:
     """From the state that ``number`` keeps."""
     return {"n": state["n"], "last": ""}
+
+
+class Tally:
+    """How many lines a bucket had, and which was the last: a state that is no dict."""
+
+    def __init__(self, n: int, last: str) -> None:
+        self.n, self.last = n, last
+
+
+@stateful(output="bucket string, n long, id string", state="last string, n long")
+def number_by_tally(parsed: dict[str, Any], tally: Tally) -> Iterator[dict[str, Any]]:
+    """``number_and_last`` of a still later release, which counts with an object of its own."""
+    tally.n += 1
+    if tally.last >= parsed["id"]:
+        raise ValueError(f"line {parsed['id']} comes after {tally.last}")
+    tally.last = parsed["id"]
+    yield {"bucket": parsed["bucket"], "n": tally.n, "id": parsed["id"]}
+
+
+@restores(number_by_tally)
+def tally_of(columns: dict[str, Any]) -> Tally:
+    """The object of what is kept."""
+    return Tally(columns["n"] or 0, columns["last"] or "")
+
+
+@makes(number_by_tally)
+def columns_of(tally: Tally) -> dict[str, Any]:
+    """What is kept of the object."""
+    return {"n": tally.n, "last": tally.last}
+
+
+migrates(number_by_tally, state="n long")(without_last)
 
 
 def _first_time(name: str) -> bool:

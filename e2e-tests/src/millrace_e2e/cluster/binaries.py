@@ -87,7 +87,10 @@ CHART_TOOLS = (
 )
 """What tests of charts take."""
 
-SETS = {build.name: build for build in (*BUILDS, *CHART_TOOLS)}
+SIMULATED = (Build("kwok", ("sigs.k8s.io/kwok/cmd/kwok",), "-s -w"),)
+"""What benchmarks take whose nodes are simulated."""
+
+SETS = {build.name: build for build in (*BUILDS, *CHART_TOOLS, *SIMULATED)}
 
 
 def ready(build: Build) -> Path | None:

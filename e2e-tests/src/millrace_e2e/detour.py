@@ -1,0 +1,157 @@
+"""A TCP proxy between a run's drivers and its state servers, and nobody else.
+
+Workers, ackers and the supervisor go to the servers directly, so that what the proxy does to a
+server parts it from the driver alone. The driver's side of it is ``startup/sitecustomize.py``.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+STARTUP = Path(__file__).with_name("startup")
+
+_CHUNK = 1 << 16
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Way(Enum):
+    """What becomes of the connections to a server."""
+
+    FREE = "free"
+    CUT = "cut"
+    """They are reset, and new ones are refused."""
+    SWALLOWED = "swallowed"
+    """They stay, as those of a host that is gone do; nothing arrives on either side."""
+
+
+@dataclass(slots=True)
+class _Rule:
+    way: Way = Way.FREE
+    delay_s: float = 0.0
+    pairs: list[_Pair] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Pair:
+    """One connection; bytes that it lost make it useless for good."""
+
+    near: socket.socket
+    far: socket.socket
+    useless: bool = False
+
+    def close(self) -> None:
+        for end in (self.near, self.far):
+            with suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+class Detour:
+    """The proxy; servers are known by their ports."""
+
+    def __init__(self) -> None:
+        self._rules: dict[int, _Rule] = {}
+        self._lock = threading.Lock()
+        self.carried: dict[int, int] = {}
+        """Bytes that went through, by port."""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._accept, name="detour", daemon=True).start()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a run is started with, so that its drivers come this way."""
+        port = self._listener.getsockname()[1]
+        return {"MILLRACE_E2E_PROXY": str(port), "PYTHONPATH": str(STARTUP)}
+
+    def lead(self, port: int, way: Way, delay_s: float = 0.0) -> None:
+        """From now on this is what becomes of the connections to a server; ``delay_s`` is what
+        each piece takes in either direction."""
+        with self._lock:
+            rule = self._rules.setdefault(port, _Rule())
+            rule.way, rule.delay_s = way, delay_s
+            cut = rule.pairs if way is Way.CUT else []
+            if cut:
+                rule.pairs = []
+        for pair in cut:
+            pair.close()
+
+    def close(self) -> None:
+        """End all connections."""
+        self._listener.close()
+        with self._lock:
+            pairs = [pair for rule in self._rules.values() for pair in rule.pairs]
+        for pair in pairs:
+            pair.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(near,), daemon=True).start()
+
+    def _serve(self, near: socket.socket) -> None:
+        port = _asked_for(near)
+        with self._lock:
+            rule = self._rules.setdefault(port, _Rule())
+            refused = rule.way is Way.CUT
+        try:
+            if refused:
+                raise ConnectionRefusedError
+            far = socket.create_connection(("127.0.0.1", port))
+        except OSError:
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            near.close()
+            return
+        pair = _Pair(near, far)
+        with self._lock:
+            rule.pairs.append(pair)
+        back = threading.Thread(target=self._carry, args=(far, near, pair, rule, port), daemon=True)
+        back.start()
+        self._carry(near, far, pair, rule, port)
+
+    def _carry(
+        self, one: socket.socket, other: socket.socket, pair: _Pair, rule: _Rule, port: int
+    ) -> None:
+        with suppress(OSError):
+            while data := one.recv(_CHUNK):
+                if rule.delay_s:
+                    time.sleep(rule.delay_s)
+                pair.useless |= rule.way is Way.SWALLOWED
+                if not pair.useless:
+                    other.sendall(data)
+                    with self._lock:
+                        self.carried[port] = self.carried.get(port, 0) + len(data)
+        if rule.way is not Way.SWALLOWED:
+            pair.close()
+
+
+def _asked_for(near: socket.socket) -> int:
+    """The port in the first line, and not a byte behind it."""
+    line = b""
+    while not line.endswith(b"\n"):
+        found = near.recv(1)
+        if not found:
+            return 0
+        line += found
+    return int(line)
+
+
+@contextmanager
+def detour() -> Iterator[Detour]:
+    """A proxy that is closed at the end."""
+    proxy = Detour()
+    try:
+        yield proxy
+    finally:
+        proxy.close()

@@ -1,0 +1,107 @@
+"""State servers that the driver alone cannot reach: workers, ackers and the supervisor still do.
+
+A proxy between driver and servers cuts, delays or swallows; everybody else goes around it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+
+from millrace_e2e import feed, processes
+from millrace_e2e.checker import Promise
+from millrace_e2e.detour import Detour, Way, detour
+from millrace_e2e.harness import Place, Run, running
+from millrace_e2e.judge import judge
+from millrace_e2e.topologies import Shape, history
+
+LINES = 24_000
+WINDOW = 400
+WAIT_S = 240.0
+NAMES = ["state-0", "state-1", "state-2"]
+LEFT_OUT = "StateServerLeftOut"
+AWAY = "StateServerAway"
+
+
+class Parted:
+    """A run whose driver reaches its servers through a proxy."""
+
+    def __init__(self, place: Place, run: Run, proxy: Detour) -> None:
+        self.place = place
+        self.run = run
+        self.proxy = proxy
+
+    def port(self, name: str) -> int:
+        view = json.loads(processes.read_json(self.place.work / "view.json")["view"])["value"]
+        (url,) = [member["url"] for member in view["target"] if member["name"] == name]
+        return int(url.rpartition(":")[2])
+
+    def await_members(self, names: list[str]) -> None:
+        self.run.until(lambda: self.run.status().get("members") == names, f"{names}", WAIT_S)
+
+    def go_on(self, windows: int = 2) -> None:
+        self.run.await_sealed(self.run.status()["sealed"] + windows, WAIT_S)
+
+    def part(self, name: str, way: Way) -> int:
+        """Part the driver from a server; its port."""
+        port = self.port(name)
+        before = self.proxy.carried[port]
+        assert before > 0, "the driver does not come this way"
+        self.proxy.lead(port, way)
+        return port
+
+    def without(self, name: str) -> None:
+        """The server is left out, and windows go on."""
+        self.await_members([one for one in NAMES if one != name])
+        self.go_on()
+
+    def heal(self, port: int) -> None:
+        """The server is let in again, the same life of it."""
+        self.proxy.lead(port, Way.FREE)
+        self.await_members(NAMES)
+        self.go_on(1)
+
+
+def test_a_server_that_only_the_driver_cannot_reach_is_left_out_and_let_in_again(
+    place: Place,
+) -> None:
+    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 11))
+    place.write(history(Shape(max_records=WINDOW, servers=3, copies=2)))
+    with detour() as proxy:
+        environment = {"MILLRACE_E2E_CALL_S": "0.2", **proxy.environment}
+        with running(place, environment=environment) as run:
+            parted = Parted(place, run, proxy)
+            run.await_sealed(2, WAIT_S)
+            parted.await_members(NAMES)
+            lives = processes.listed(place.work, "state")
+            # Half open: nothing comes back, and nobody says so. The first has the ack log.
+            port = parted.part("state-0", Way.SWALLOWED)
+            parted.without("state-0")
+            assert len(run.events(LEFT_OUT)) == 1
+            parted.heal(port)
+            # Refused at once, and a driver that starts meanwhile finds it so.
+            port = parted.part("state-1", Way.CUT)
+            (driver,) = processes.listed(place.work, "driver")
+            assert processes.signalled(driver, signal.SIGKILL)
+            parted.without("state-1")
+            assert run.status()["execution"] >= 2
+            parted.heal(port)
+            # Slow is not silent.
+            told = len(run.events(LEFT_OUT))
+            proxy.lead(parted.port("state-2"), Way.FREE, 0.3)
+            parted.go_on(3)
+            assert len(run.events(LEFT_OUT)) == told
+            proxy.lead(parted.port("state-2"), Way.FREE)
+            # More than may be lost: windows wait for them, and for nothing else.
+            away = len(run.events(AWAY))
+            ports = [parted.part(name, Way.CUT) for name in NAMES[:2]]
+            run.until(lambda: len(run.events(AWAY)) >= away + 2, "two that are away", WAIT_S)
+            for port in ports:
+                proxy.lead(port, Way.FREE)
+            parted.go_on()
+            assert run.status()["members"] == NAMES
+            assert len(run.events(LEFT_OUT)) == told
+            assert processes.listed(place.work, "state") == lives
+            place.gate.touch()
+            assert run.wait(WAIT_S) == 0, run.tail()
+    assert judge(place, Promise.EXACTLY_ONCE) == []
