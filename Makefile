@@ -87,6 +87,11 @@ cluster-down: $(STAMP) ## Take that cluster down; nothing of it is left
 e2e-cluster: $(STAMP) ## The tests of the cluster itself, which bring one up and take it down
 	@$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
+.PHONY: e2e
+e2e: $(STAMP) ## All tests on nodes: the cluster up, images, the chart by helm, campaigns of kills, the cluster down
+	@$(BIN)/python -m pytest $(CLUSTER_TESTS)/test_chart_on_nodes.py $(CLUSTER_TESTS)/test_campaign_on_nodes.py \
+		$(CLUSTER_TESTS)/test_operator_on_nodes.py $(CLUSTER_TESTS)/test_pods_on_nodes.py -rA $(ARGS)
+
 .PHONY: e2e-smoke
 e2e-smoke: $(STAMP) ## The chart, then a topology by the operator on two nodes, one pod of each kind deleted
 	@$(BIN)/python -m pytest -x $(CLUSTER_TESTS)/test_chart_on_nodes.py \

@@ -2,14 +2,17 @@
 
 One process keeps one query alive and works on command: each line on standard input
 ``{"files": [...]}`` names the windows of a round, which are moved into the folder that the query
-watches; the answer on standard output tells when each of them was finished. Between rounds the
-query only polls its folder four times a second. ``{"stop": true}`` ends it.
+watches; the answer on standard output tells when each of them was finished. ``"expect": n`` beside
+no files waits for so many batches over what has arrived otherwise. Between rounds the query only
+polls its folder four times a second. ``{"stop": true}`` ends it.
 
 Plans (``--plan``):
     jvm         ``explode(split(value, ' '))``, ``groupBy.count``: all in the JVM
     arrow       the split in ``mapInArrow``, ``groupBy.count`` in the JVM
     arrowudf    the split in an Arrow UDF that answers with lists, ``explode`` in the JVM
     pandas      the split in ``mapInArrow``, the count in ``applyInPandasWithState``
+    keys        a line is one word: ``groupBy.count``, all in the JVM
+    keyspandas  a line is one word: the count in ``applyInPandasWithState``
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ SETTINGS = {
 }
 """Found to be the fastest on a machine of two cores; docs/benchmarks.md says what each gives."""
 
+PLANS = ("jvm", "arrow", "arrowudf", "pandas", "keys", "keyspandas")
+
 _STATE = "org.apache.spark.sql.execution.streaming.state."
 STORES = {
     "memory": {"providerClass": _STATE + "HDFSBackedStateStoreProvider"},
@@ -67,7 +72,7 @@ STORES = {
 def main() -> None:
     """Serve rounds until told to stop."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plan", choices=["jvm", "arrow", "arrowudf", "pandas"], required=True)
+    parser.add_argument("--plan", choices=PLANS, required=True)
     parser.add_argument("--store", choices=sorted(STORES), default="memory")
     parser.add_argument("--folder", type=Path, required=True, help="for input, output, checkpoint")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
@@ -78,7 +83,7 @@ def main() -> None:
     extra = dict(item.split("=", 1) for item in options.set)
     spark = _session(options.store, options.folder, extra)
     source = options.folder / "input"
-    source.mkdir(parents=True)
+    source.mkdir(parents=True, exist_ok=True)
     done: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
     query = _start(spark, options.plan, options.folder, done)
     answers.write(json.dumps({"ready": True}) + "\n")
@@ -86,7 +91,9 @@ def main() -> None:
         command = json.loads(line)
         if command.get("stop"):
             break
-        answers.write(json.dumps(_round(query, done, source, number, command["files"])) + "\n")
+        files = command["files"]
+        count = command.get("expect", len(files))
+        answers.write(json.dumps(_round(query, done, source, number, files, count)) + "\n")
     query.stop()
     spark.stop()
 
@@ -97,23 +104,26 @@ def _round(
     source: Path,
     number: int,
     files: list[str],
+    count: int,
 ) -> dict[str, Any]:
     begin = time.monotonic()
     for index, path in enumerate(files):
         Path(path).rename(source / f"{number:05d}-{index:05d}.txt")
     ends: list[float] = []
-    while len(ends) < len(files):
+    last = -1
+    while len(ends) < count:
         try:
-            ends.append(done.get(timeout=1)[1])
+            last, ended = done.get(timeout=1)
+            ends.append(ended)
         except queue.Empty:
             if query.exception() is not None:
                 raise query.exception() from None
     # A batch is finished when its commit is written, which follows foreachBatch.
     batches: dict[int, dict[str, int]] = {}
     deadline = time.monotonic() + 30
-    while len(batches) < len(files) and time.monotonic() < deadline:
+    while (len(batches) < count or max(batches) < last) and time.monotonic() < deadline:
         batches = {p["batchId"]: p["durationMs"] for p in query.recentProgress if p["numInputRows"]}
-        batches = dict(sorted(batches.items())[-len(files) :])
+        batches = dict(sorted(batches.items())[-count:])
         time.sleep(0.02)
     return {"begin": begin, "ends": ends, "batches_ms": list(batches.values())}
 
@@ -166,14 +176,16 @@ def _start(
 def _counts(lines: DataFrame, plan: str) -> DataFrame:
     from pyspark.sql import functions as f
 
-    if plan == "jvm":
+    if plan.startswith("keys"):
+        words = lines.withColumnRenamed("value", "word")
+    elif plan == "jvm":
         words = lines.select(f.explode(f.split("value", " ")).alias("word"))
     elif plan == "arrowudf":
         split = f.arrow_udf(_split_lists, "array<string>")
         words = lines.select(f.explode(split("value")).alias("word"))
     else:
         words = lines.mapInArrow(_split_batches, "word string")
-    if plan != "pandas":
+    if not plan.endswith("pandas"):
         return words.groupBy("word").count().withColumnRenamed("count", "n")
     return words.groupBy("word").applyInPandasWithState(
         _count, "word string, n long", "n long", "update", "NoTimeout"

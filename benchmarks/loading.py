@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from keyedrun import KEYS_A_LINE, LINES_A_WINDOW, TOTAL_BYTES, TOUCHED
 from measure import last_line, machine, stop_cleanly
-from recovery import KEYS_A_LINE, LINES_A_WINDOW, TOTAL_BYTES, TOUCHED
 from recovery_functions import KEY_BYTES, spread
 
 from millrace.protocol.record import extend
@@ -63,11 +63,9 @@ class Counts:
                 mine = rows.take(pa.array(np.flatnonzero(groups % PARTITIONS == partition)))
                 opened = cache.open(key(mask), self.chain, empty, self.load)
                 opened.state.update(mine)
-                found = opened.write(f"{window}.{partition}", window)
-                assert found is not None
-                segment, data = found
-                self.servers.put([StateObject(segment.name, data, segment.groups)])
-                written.append(("counts", segment))
+                for segment, data in opened.write(f"{window}.{partition}", window):
+                    self.servers.put([StateObject(segment.name, data, segment.groups)])
+                    written.append(("counts", segment))
             self.chain = extend({"counts": self.chain}, written)["counts"]
 
     def load(self, extents: Sequence[Extent]) -> Sequence[bytes]:

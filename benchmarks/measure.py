@@ -185,6 +185,7 @@ def stop_cleanly() -> None:
     """Let SIGTERM end this program as Ctrl-C does, so that its sides are stopped."""
 
     def stop(number: int, _: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would leave sides behind
         raise SystemExit(128 + number)
 
     signal.signal(signal.SIGTERM, stop)

@@ -1,22 +1,26 @@
-"""From the start of a driver to its first sealed window: ``make bench NAME=recovery``.
+"""From SIGKILL to the next window that is shown: ``make bench NAME=recovery``.
 
-A count by key under ExactlyOnce is fed until its state has the size that is asked for. Then the
-driver is killed with SIGKILL, again and again; the supervisor starts the next one, and a window of
-one line, which touches ten keys, waits for it. What is measured goes from the start of the new
-process, by the kernel's account of it, to the mark with which the sink says that this window is
-sealed and shown. Nothing is subtracted: most of it is the JVM and Spark. ``CPU`` is what all
-processes of the run spent from the kill to that mark; other load on the machine matters less to it.
+One topology for each size of state, a count by key under ExactlyOnce with two copies on three state
+servers and one acker, takes kills of every kind: of its acker, of a state server, of the driver
+(nobody stands by), of the driver while one stands by, and of one of two executors. A line that
+touches ten keys arrives with each kill, and what is measured goes from the kill to the mark with
+which the sink says that the window of this line is sealed and shown. Nothing is subtracted: of a
+cold driver the JVM and Spark are most of it. Plain Structured Streaming, which counts the same keys
+with RocksDB and a checkpoint on the disk, is killed as a whole and started again at once; of it the
+time goes until the changed totals of its line are written.
 
-``view`` is how much of that passes until the driver says that it has the record, ``read`` the bytes
-that the state server sends between the kill and the mark, by its own count: what the tasks of that
-window read of the state, and what driver and ackers ask for meanwhile. The state server lives on;
-how long one takes to come back is in the benchmark of loading.
+Before a kill all of a run has been there for two seconds, and six windows have gone through.
+Topologies of all sizes are up at once and are killed in turns, so that other load on the machine
+meets all of them. For drivers that stand by and for executors the run is ended in between and
+started again with such a topology; its state stays.
 
-State is counted as keys of 100 bytes with a total of 8, most of which does not compress. What was
-counted is compared with what was fed. Topologies of all sizes run at once, and one after another
-has its driver killed, so that other load on the machine meets all of them. The last line is one
-JSON object: medians by size in seconds and kilobytes, and ``ratio``, the median of what a size took
-to what the smallest one took beside it.
+``CPU`` is what all processes of the run spend from the kill to the mark; ``view`` is how much
+passes until the driver says that it has the record, ``read`` what the state servers send meanwhile,
+by their own counts. What was counted is compared with what was fed.
+
+Every kill is a line in ``out/recovery/kills.jsonl``, and a benchmark that was broken off goes on
+where it was; ``--fresh`` begins again. Writes ``out/recovery.png``. The last line is one JSON
+object: for each kind of kill the median in seconds by size.
 """
 
 from __future__ import annotations
@@ -24,245 +28,195 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
-import signal
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-import redis
+from killing import KINDS, PHASES, SparkRun, Topology
 from measure import last_line, machine, stop_cleanly
-from recovery_functions import KEY_BYTES
-from sides import HERE, MillraceSide
 from wordcount import OUT
 
-TOTAL_BYTES = 8
-KEYS_A_LINE = 5_000
-LINES_A_WINDOW = 40
-TOUCHED = 10
-LIMIT_S = 600.0
+SPARK = "spark_driver"
+GOALS_S = {
+    "acker": 2.0,
+    "state_server": 2.0,
+    "executor": 5.0,
+    "driver": 6.0,
+    "driver_standby": 1.5,
+}
+
+Kill = dict[str, Any]
 
 
 def main() -> None:
-    """Measure every size and print."""
+    """Measure what is not yet measured, plot and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 10, 100, 500], help="in MB")
-    parser.add_argument("--kills", type=int, default=5, help="of each size's driver")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 10, 100], help="in MB")
+    parser.add_argument("--kills", type=int, default=10, help="of each kind at each size")
+    parser.add_argument("--kinds", nargs="+", choices=[*KINDS, SPARK], default=[*KINDS, SPARK])
+    parser.add_argument("--fresh", action="store_true", help="leave nothing of an earlier one")
     parser.add_argument("--keep", action="store_true", help="leave outputs and logs in out/")
     options = parser.parse_args()
     stop_cleanly()
     print(machine())
     run = OUT / "recovery"
-    shutil.rmtree(run, ignore_errors=True)
-    with ExitStack() as stack:
-        topologies = []
-        for size in options.sizes:
-            topologies.append(Topology(run / f"{size}", size))
-            stack.callback(topologies[-1].side.stop)
-            topologies[-1].fill()
-        for _ in range(options.kills):
-            for topology in topologies:
-                topology.kill()
-    for topology in topologies:
-        check(topology.side.output, options.kills)
+    if options.fresh:
+        shutil.rmtree(run, ignore_errors=True)
+    run.mkdir(parents=True, exist_ok=True)
+    book = Book(run / "kills.jsonl")
+    for phase in PHASES:
+        kinds = [kind for kind in options.kinds if KINDS.get(kind) == phase]
+        measure(run, phase, kinds, options, book)
+    if SPARK in options.kinds:
+        measure_spark(run, options, book)
+    report(book, options)
+    plot(book, options, OUT / "recovery.png")
+    for size in options.sizes:
+        if any(kind in KINDS for kind in options.kinds):
+            print(f"  {size} MB: {topology(run, size).check()} lines were counted once each")
+        if SPARK in options.kinds:
+            print(f"  {size} MB: {spark(run, size).check()} lines of Structured Streaming, too")
     if not options.keep:
         shutil.rmtree(run, ignore_errors=True)
-    report(topologies)
-
-
-class Topology:
-    """One that runs, with a state of so many MB. All live at once and are killed in turns."""
-
-    def __init__(self, folder: Path, size_mb: int) -> None:
-        self.size_mb = size_mb
-        self.side = MillraceSide(f"recovery-{size_mb}", spec(), folder)
-        self.found: list[Recovery] = []
-        self._folder = folder
-        self._roots = 0
-
-    def fill(self) -> None:
-        """Feed it its state."""
-        self._roots = fill(self.side, self._folder, self.size_mb)
-
-    def kill(self) -> None:
-        """Kill its driver once."""
-        self._roots += 1
-        self.found.append(killed(self.side, one_line(self._folder), self._roots))
-        took = self.found[-1]
-        print(f"    {self.size_mb} MB: {took.whole_s:.2f} s, {summary([took])}", flush=True)
-
-
-def fill(side: MillraceSide, folder: Path, size_mb: int) -> int:
-    """Feed a state of that size and wait until it is shown; how many roots that were."""
-    roots = max(1, round(size_mb * 1e6 / (KEY_BYTES + TOTAL_BYTES) / KEYS_A_LINE))
-    fed = folder / "fed.txt"
-    fed.write_text("".join(f"{n * KEYS_A_LINE} {KEYS_A_LINE}\n" for n in range(roots)))
-    side.feed([fed])
-    wait_for(side, roots)
-    return roots
-
-
-def one_line(folder: Path) -> Path:
-    """A file of one line, which touches some keys."""
-    one = folder / "one.txt"
-    one.write_text(f"0 {TOUCHED}\n")
-    return one
-
-
-def report(topologies: Sequence[Topology]) -> None:
-    """Print medians, and what each size takes of the time of the smallest one beside it."""
-    figures: dict[str, float] = {}
-    smallest = [one.whole_s for one in topologies[0].found]
-    for topology in topologies:
-        whole = [one.whole_s for one in topology.found]
-        ratios = [own / other for own, other in zip(whole, smallest, strict=True)]
-        print(
-            f"  {topology.size_mb:4d} MB: {statistics.median(whole):6.2f} s to the first sealed "
-            f"window ({min(whole):.2f} to {max(whole):.2f}), {summary(topology.found)}",
-            flush=True,
-        )
-        for name in ("whole_s", "cpu_s", "view_s", "read_kb"):
-            values = [getattr(one, name) for one in topology.found]
-            figures[f"{topology.size_mb}_mb_{name}"] = round(statistics.median(values), 2)
-        figures[f"{topology.size_mb}_mb_ratio"] = round(statistics.median(ratios), 3)
-    last_line(figures)
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What passed from one kill to the next window."""
-
-    whole_s: float
-    cpu_s: float
-    view_s: float
-    read_kb: float
-
-
-def summary(found: Sequence[Recovery]) -> str:
-    """Medians in words."""
-
-    def median(name: str) -> float:
-        return statistics.median([getattr(one, name) for one in found])
-
-    return (
-        f"{median('cpu_s'):6.2f} s of CPU, view {median('view_s'):.2f} s, "
-        f"read {median('read_kb'):.0f} KB"
+    last_line(
+        {
+            f"{kind}_s": {f"{size}_mb": book.median(size, kind) for size in options.sizes}
+            for kind in options.kinds
+        }
     )
 
 
-def killed(side: MillraceSide, file: Path, roots: int) -> Recovery:
-    """Kill the driver, feed one line; until the next driver has shown its window."""
-    before, window = driver_pid(side), side.shown() + 1
-    os.kill(before, signal.SIGKILL)
-    sent = sent_bytes(side)
-    wait_until(side, lambda: not psutil.pid_exists(before))
-    cpu_s = side.cpu_s()
-    side.feed([file])
-    wait_for(side, roots)
-    cpu_s = side.cpu_s() - cpu_s
-    read_kb = (sent_bytes(side) - sent) / 1000
-    begun_s = psutil.Process(driver_pid(side, other_than=before)).create_time()
-    mark = side.output / "_millrace" / "windows" / f"{window:012d}.done"
-    whole_s = mark.stat().st_mtime_ns / 1e9 - begun_s
-    return Recovery(whole_s, cpu_s, recovered_at(side) - begun_s, read_kb)
+class Book:
+    """Every kill as a line of a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.kills: list[Kill] = [json.loads(line) for line in lines]
+
+    def add(self, size: int, kind: str, found: dict[str, float]) -> None:
+        """Note a kill and print it."""
+        figures = {name: round(value, 3) for name, value in found.items()}
+        kill = {"size_mb": size, "kind": kind, "load": round(os.getloadavg()[0], 1), **figures}
+        self.kills.append(kill)
+        with self._path.open("a") as file:
+            file.write(json.dumps(kill) + "\n")
+        told = ", ".join(f"{name} {value}" for name, value in kill.items() if name != "size_mb")
+        print(f"    {size} MB, {told}", flush=True)
+
+    def of(self, size: int, kind: str) -> list[Kill]:
+        return [one for one in self.kills if (one["size_mb"], one["kind"]) == (size, kind)]
+
+    def values(self, size: int, kind: str, figure: str = "s") -> list[float]:
+        return [float(one[figure]) for one in self.of(size, kind) if figure in one]
+
+    def median(self, size: int, kind: str, figure: str = "s") -> float | None:
+        values = self.values(size, kind, figure)
+        return round(statistics.median(values), 2) if values else None
 
 
-def recovered_at(side: MillraceSide) -> float:
-    """When, by the wall clock, the last driver said that it has its view and the record."""
-    lines = (side.workdir / "events.jsonl").read_text().splitlines()
-    events = (json.loads(line) for line in lines)
-    return max(float(e["time"]) for e in events if e["kind"] == "DriverRecovered")
+def topology(run: Path, size: int) -> Topology:
+    return Topology(run / f"{size}", size)
 
 
-def sent_bytes(side: MillraceSide) -> int:
-    """What the state server has sent, by its own count."""
-    proposal = (side.workdir / "proposal.json").read_text()
-    found = re.search(r"redis://[\d.:]+", proposal)
-    assert found is not None, proposal
-    password = (side.workdir / "state-0" / "password").read_text().strip()
-    with redis.Redis.from_url(found[0], password=password) as client:
-        return int(client.info("stats")["total_net_output_bytes"])
+def spark(run: Path, size: int) -> SparkRun:
+    return SparkRun(run / f"{size}-spark", size)
 
 
-def driver_pid(side: MillraceSide, other_than: int = 0) -> int:
-    """The process id of the driver that lives now."""
-    found = 0
-
-    def lives() -> bool:
-        nonlocal found
-        found = side.status().get("pid", 0)
-        return found not in (0, other_than) and psutil.pid_exists(found)
-
-    wait_until(side, lives)
-    return found
-
-
-def wait_for(side: MillraceSide, roots: int) -> None:
-    """Until so many roots are sealed and shown."""
-
-    def shown() -> bool:
-        found = side.status()
-        sealed = found.get("totals", {}).get("roots", 0) >= roots
-        return bool(sealed and found["published"] == found["sealed"])
-
-    wait_until(side, shown)
+def measure(
+    run: Path, phase: str, kinds: Sequence[str], options: argparse.Namespace, book: Book
+) -> None:
+    """The kills of one phase that are missing."""
+    sizes = [
+        size
+        for size in options.sizes
+        if any(len(book.of(size, kind)) < options.kills for kind in kinds)
+    ]
+    with ExitStack() as stack:
+        there = {}
+        for size in sizes:
+            there[size] = topology(run, size)
+            stack.callback(there[size].stop)
+            there[size].start(phase)
+        for number in range(options.kills):
+            for kind in kinds:
+                for size in sizes:
+                    if len(book.of(size, kind)) <= number:
+                        book.add(size, kind, there[size].kill(kind, number))
 
 
-def wait_until(side: MillraceSide, condition: Callable[[], bool]) -> None:
-    """Raises ``SystemExit`` where that takes too long."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise SystemExit(f"{side.name}: stood still for {LIMIT_S:.0f} s; see {side.workdir}")
-        time.sleep(0.05)
+def measure_spark(run: Path, options: argparse.Namespace, book: Book) -> None:
+    """The kills of Structured Streaming that are missing."""
+    sizes = [size for size in options.sizes if len(book.of(size, SPARK)) < options.kills]
+    with ExitStack() as stack:
+        there = {}
+        for size in sizes:
+            there[size] = spark(run, size)
+            stack.callback(there[size].stop)
+            there[size].start()
+        for number in range(options.kills):
+            for size in sizes:
+                if len(book.of(size, SPARK)) <= number:
+                    book.add(size, SPARK, there[size].kill())
 
 
-def check(output: Path, kills: int) -> None:
-    """The keys that every window touched were counted once for each, and once at first."""
-    last: dict[str, int] = {}
-    for part in sorted(output.glob("part-*")):
-        for line in part.read_text().splitlines():
-            row: dict[str, Any] = json.loads(line)
-            if row["n"] > 1 or row["key"] in last:
-                last[row["key"]] = max(row["n"], last.get(row["key"], 0))
-    if len(last) != TOUCHED or set(last.values()) != {kills + 1}:
-        raise SystemExit(f"{output}: {TOUCHED} keys were fed {kills + 1} times, counted: {last}")
+def report(book: Book, options: argparse.Namespace) -> None:
+    """Medians, the fewest and the most seconds."""
+    for kind in options.kinds:
+        for size in options.sizes:
+            values = book.values(size, kind)
+            if not values:
+                continue
+            more = [
+                f"{name} {book.median(size, kind, f'{figure}')}"
+                for name, figure in (
+                    ("CPU s", "cpu_s"),
+                    ("view s", "view_s"),
+                    ("read KB", "read_kb"),
+                    ("load", "load"),
+                )
+                if book.values(size, kind, figure)
+            ]
+            goal = f", goal {GOALS_S[kind]}" if kind in GOALS_S else ""
+            print(
+                f"  {kind:15s} {size:4d} MB: {statistics.median(values):6.2f} s "
+                f"({min(values):.2f} to {max(values):.2f}, {len(values)} kills{goal}); "
+                f"{', '.join(more)}",
+                flush=True,
+            )
 
 
-def spec() -> dict[str, Any]:
-    """A count of every key, of which only what a window changed is written."""
-    return {
-        "guarantee": "ExactlyOnce",
-        "window": {"maxRecords": LINES_A_WINDOW, "maxInterval": "100ms"},
-        "parallelism": 2,
-        "code": {"path": str(HERE)},
-        "sources": [{"name": "lines", "files": {"path": "input", "format": "text", "watch": True}}],
-        "processors": [
-            {
-                "name": "spread",
-                "inputs": [{"from": "lines"}],
-                "function": "recovery_functions:spread",
-            },
-            {
-                "name": "counts",
-                "inputs": [{"from": "spread", "key": ["key"]}],
-                "aggregate": {"emit": "changes", "columns": [{"name": "n", "function": "count"}]},
-            },
-        ],
-        "sinks": [
-            {
-                "name": "totals",
-                "inputs": [{"from": "counts"}],
-                "files": {"path": "output", "format": "jsonLines"},
-            }
-        ],
-    }
+def plot(book: Book, options: argparse.Namespace, path: Path) -> None:
+    """Every kill as a point."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 4.5))
+    for at, size in enumerate(options.sizes):
+        places, values = [], []
+        for place, kind in enumerate(options.kinds):
+            own = book.values(size, kind)
+            spread = 0.12 / max(1, len(own))
+            places += [place + 0.24 * (at - 1) + spread * n - 0.06 for n in range(len(own))]
+            values += own
+        axes.plot(places, values, "o", markersize=4, label=f"{size} MB", alpha=0.7)
+    for place, kind in enumerate(options.kinds):
+        if kind in GOALS_S:
+            axes.hlines(GOALS_S[kind], place - 0.4, place + 0.4, colors="grey", linestyles=":")
+    names = [kind.replace("_", " ") for kind in options.kinds]
+    axes.set_xticks(range(len(names)), names)
+    axes.set_yscale("log")
+    axes.set_ylabel("seconds")
+    axes.set_title("From SIGKILL to the next window that is shown; dotted: the goal")
+    axes.legend(title="state")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
 
 
 if __name__ == "__main__":

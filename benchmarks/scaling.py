@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from keyedrun import check, fill, one_line, spec, wait_for
 from measure import last_line, machine, stop_cleanly
-from recovery import check, fill, one_line, spec, wait_for
 from sides import MillraceSide
 from wordcount import OUT
 
@@ -89,19 +89,22 @@ class Change:
 
 
 class Feeder:
-    """Lets a line arrive every tenth of a second while it is entered."""
+    """Lets a line arrive every tenth of a second while it is entered.
+
+    ``roots`` are the lines of the state, ``fed`` those that arrived since.
+    """
 
     def __init__(self, side: MillraceSide, folder: Path) -> None:
         self.fed = 0
         self._side = side
         self._folder = folder
-        self._roots = 0
+        self.roots = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def fill(self, size_mb: int) -> None:
         """Feed the state."""
-        self._roots = fill(self._side, self._folder, size_mb)
+        self.roots = fill(self._side, self._folder, size_mb)
 
     def __enter__(self) -> Feeder:
         self._thread.start()
@@ -113,7 +116,7 @@ class Feeder:
 
     def drain(self) -> None:
         """Wait until all of it is shown."""
-        wait_for(self._side, self._roots + self.fed)
+        wait_for(self._side, self.roots + self.fed)
 
     def wait(self, pause_s: float) -> tuple[float, float]:
         """Let time pass; when that began and ended."""

@@ -27,16 +27,26 @@ class SideError(RuntimeError):
 
 
 class BaselineSide:
-    """A ``baseline.py`` process."""
+    """A ``baseline.py`` process; one on the folder of another goes on from its checkpoint."""
 
-    def __init__(self, name: str, plan: str, store: str, folder: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        plan: str,
+        store: str,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.output = folder / "output"
         self.batches_ms: list[dict[str, int]] = []
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self._drafts = folder / "drafts"
+        self._input = folder / "input"
         self._log = folder / "log.txt"
         command = [sys.executable, str(HERE / "baseline.py"), "--plan", plan, "--store", store]
+        for key, value in (settings or {}).items():
+            command += ["--set", f"{key}={value}"]
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [*command, "--folder", str(folder)],
@@ -45,17 +55,48 @@ class BaselineSide:
                 stderr=log,
                 text=True,
                 bufsize=1,
+                start_new_session=True,
             )
         self._cpu = CpuClock([self._process.pid])
         self._answer()
 
     def round(self, files: Sequence[Path]) -> Round:
-        drafts = copied(files, self._drafts)
         before = self._cpu.read_s()
-        self._tell({"files": [str(path) for path in drafts]})
+        self.begin(copied(files, self._drafts))
+        answer = self.end()
+        return Round(answer["begin"], answer["ends"], self._cpu.read_s() - before)
+
+    def begin(self, files: Sequence[Path]) -> None:
+        """Have files, which are moved away, processed as one window each."""
+        self._tell({"files": [str(path) for path in files]})
+
+    def end(self) -> dict[str, Any]:
+        """Wait until they are: when it began, and each one's ``ends``."""
         answer = self._answer()
         self.batches_ms += answer["batches_ms"]
-        return Round(answer["begin"], answer["ends"], self._cpu.read_s() - before)
+        return answer
+
+    def arrive(self, files: Sequence[Path]) -> None:
+        """Let copies of the files arrive, whether the process lives or not."""
+        there = sum(1 for _ in self._input.iterdir())
+        for index, path in enumerate(copied(files, self._drafts)):
+            path.rename(self._input / f"{there + index:08d}.txt")
+
+    def expect(self, batches: int) -> float:
+        """Wait for batches over what has arrived; when the last one was written, by
+        ``time.monotonic``."""
+        self._tell({"files": [], "expect": batches})
+        ended: float = self._answer()["ends"][-1]
+        return ended
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU that this process and those below it have spent."""
+        return self._cpu.read_s()
+
+    def kill(self) -> None:
+        """SIGKILL for the process and all that is below it, at once."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def stop(self) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -92,8 +133,8 @@ class MillraceSide:
         self.workdir = folder / "work"
         self._drafts = folder / "drafts"
         self._input = folder / "input"
-        self._input.mkdir(parents=True)
-        self._rounds = 0
+        self._input.mkdir(parents=True, exist_ok=True)
+        self._rounds = sum(1 for _ in self._input.iterdir())
         self._log = folder / "log.txt"
         topology = folder / "topology.yaml"
         spark = dict(spec.get("spark", {}))

@@ -10,7 +10,6 @@ was fed. The last line is one JSON object of medians: seconds with and without.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -18,17 +17,18 @@ import statistics
 import time
 from pathlib import Path
 
-from measure import last_line, machine, stop_cleanly
-from recovery import (
+from keyedrun import (
     check,
     driver_pid,
     fill,
     one_line,
     recovered_at,
     spec,
+    stood_by,
     wait_for,
     wait_until,
 )
+from measure import last_line, machine, stop_cleanly
 from sides import MillraceSide
 from wordcount import OUT
 
@@ -87,12 +87,6 @@ def killed(side: MillraceSide, file: Path, roots: int) -> float:
     whole_s = mark.stat().st_mtime_ns / 1e9 - begin_s
     print(f"    {whole_s:.2f} s, the record after {recovered_at(side) - begin_s:.2f} s", flush=True)
     return whole_s
-
-
-def stood_by(side: MillraceSide) -> int:
-    """How many drivers have stood by so far, with all of it up."""
-    lines = (side.workdir / "events.jsonl").read_text().splitlines()
-    return sum(json.loads(line)["kind"] == "StandbyReady" for line in lines)
 
 
 if __name__ == "__main__":
