@@ -17,12 +17,11 @@ from typing import Any, assert_never
 from millrace.homes import codec
 from millrace.homes.accepted import Accepted, accepted_from
 from millrace.homes.documents import Proposal, Request, Status
-from millrace.homes.pods import STANDBY_ANNOTATION, Role
+from millrace.homes.pods import PERIODIC_LABEL, STANDBY_ANNOTATION, Role
 from millrace.protocol.types import Phase, View
 from millrace.snapshots.timelines import Fork
 from millrace_operator.api.resources import SnapshotStatus, TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
-from millrace_operator.builders.documents import PERIODIC
 from millrace_operator.builders.naming import FINGERPRINT
 from millrace_operator.reconcile.actions import (
     Action,
@@ -191,7 +190,7 @@ class Cluster:
                 spec["topology"],
                 spec.get("to"),
                 spec.get("deletionPolicy") == "Delete",
-                metadata.get("labels", {}).get(PERIODIC, ""),
+                metadata.get("labels", {}).get(PERIODIC_LABEL, ""),
             )
 
     def _put(self, manifest: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from millrace import checked
 from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted
-from millrace.homes.pods import TOPOLOGY_LABEL
+from millrace.homes.pods import PERIODIC_LABEL, TOPOLOGY_LABEL
 from millrace.homes.settings import RestoreSettings
 from millrace.topology.model import API_VERSION, StreamTopology
 from millrace_operator.api.resources import TopologySnapshot
@@ -24,9 +24,6 @@ ACCEPTED = "accepted"
 ACCEPTED_KEY = "accepted.json"
 BOOKS_KEY = "snapshots.json"
 """In the config map ``books_name``."""
-
-PERIODIC = "millrace.dev/periodic"
-"""Label of a snapshot that a topology has taken by itself: the topology's uid."""
 
 FORMAT = 1
 """Of the accepted topology."""
@@ -81,7 +78,7 @@ def periodic_snapshot(owner: Owner, name: str) -> Manifest:
         "metadata": {
             "name": name,
             "namespace": owner.namespace,
-            "labels": {PERIODIC: owner.uid, TOPOLOGY_LABEL: owner.name},
+            "labels": {PERIODIC_LABEL: owner.uid, TOPOLOGY_LABEL: owner.name},
         },
         "spec": {"topology": owner.name},
     }

@@ -27,7 +27,7 @@ from millrace_operator.api.resources import (
     SnapshotStatus,
     TopologyStatus,
 )
-from millrace_operator.builders.documents import ACCEPTED_KEY, BOOKS_KEY, FORMAT, PERIODIC
+from millrace_operator.builders.documents import ACCEPTED_KEY, BOOKS_KEY, FORMAT
 from millrace_operator.builders.naming import FINGERPRINT
 from millrace_operator.reconcile.observe import (
     Booked,
@@ -262,7 +262,7 @@ def snapshot_of(found: Object) -> Snapshot:
         spec["topology"],
         spec.get("to"),
         spec.get("deletionPolicy") == DeletionPolicy.DELETE.value,
-        (metadata.get("labels") or {}).get(PERIODIC, ""),
+        (metadata.get("labels") or {}).get(names.PERIODIC_LABEL, ""),
         status,
     )
 

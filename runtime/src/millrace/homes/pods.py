@@ -28,6 +28,9 @@ class Role(StrEnum):
 TOPOLOGY_LABEL = f"{GROUP}/topology"
 ROLE_LABEL = "app.kubernetes.io/component"
 
+PERIODIC_LABEL = f"{GROUP}/periodic"
+"""Of the resource of a snapshot that a topology has taken by itself: the topology's uid."""
+
 STANDBY_ANNOTATION = f"{GROUP}/standby"
 """Of a driver's pod that was made to stand by: whether its executors do so too."""
 

@@ -284,6 +284,12 @@ def set_aside(
     return tuple(replays), tuple(dead)
 
 
+def dead_letters(record: Record) -> int:
+    """How many dead letters the record holds: those that were drained or dropped are not among
+    them."""
+    return sum(one.count - len(one.removed) for one in record.dead)
+
+
 def _find(
     intent: Intent, failed: Iterable[FailedRoot], locate: Locate
 ) -> Iterable[tuple[Replay, FailedRoot]]:

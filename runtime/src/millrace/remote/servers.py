@@ -6,7 +6,6 @@ and the clients are those of a run on this machine.
 
 from __future__ import annotations
 
-import base64
 import socket
 import tempfile
 import threading
@@ -25,6 +24,7 @@ from millrace.remote.cluster import ClusterError
 from millrace.remote.topology import RemoteTopology, number_of
 from millrace.state.client import StateAddress, StateClient
 from millrace.state.errors import UnreachableError
+from millrace.topology.secretrefs import SecretRef
 
 ANSWER_S = 20.0
 
@@ -94,17 +94,10 @@ def members_of(topology: RemoteTopology) -> list[Member]:
 
 
 def _password(topology: RemoteTopology) -> str:
-    name = names.secret(topology.name)
-    path = f"/api/v1/namespaces/{topology.cluster.namespace}/secrets/{name}"
-    data = topology.cluster.get(path).get("data") or {}
-    try:
-        text = base64.b64decode(data[names.PASSWORD_KEY]).decode()
-        return text.splitlines()[0]
-    except (LookupError, ValueError) as error:
-        raise ClusterError(
-            f"secret {name} in {topology.cluster.shown}: it has no {names.PASSWORD_KEY!r}; its "
-            "state servers cannot be asked"
-        ) from error
+    """The line that is used; others are accepted too. Raises ``ClusterError``."""
+    ref = SecretRef(name=names.secret(topology.name), key=names.PASSWORD_KEY)
+    first, _, _ = topology.cluster.secret(ref).partition("\n")
+    return first.rstrip("\r")
 
 
 class Way:

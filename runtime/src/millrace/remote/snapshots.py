@@ -15,7 +15,7 @@ from typing import Any
 from millrace.clock import Clock
 from millrace.errors import SnapshotError
 from millrace.homes.documents import Ask, Request, RunEvent
-from millrace.homes.pods import GROUP
+from millrace.homes.pods import PERIODIC_LABEL
 from millrace.homes.stores import HomeAwayError, Inbox
 from millrace.remote.cluster import Cluster, ClusterError
 from millrace.remote.topology import RemoteTopology
@@ -182,6 +182,6 @@ def _row(found: Mapping[str, Any]) -> SnapshotRow:
         status.get("snapshot"),
         status.get("sizeBytes"),
         spec.get("deletionPolicy", "Retain"),
-        bool((metadata.get("labels") or {}).get(f"{GROUP}/periodic")),
+        bool((metadata.get("labels") or {}).get(PERIODIC_LABEL)),
         status.get("message", ""),
     )

@@ -36,17 +36,18 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from millrace import crash
 from millrace.clock import Clock
 from millrace.errors import FencedError, MillraceError, SnapshotError, StateLostError
 from millrace.homes import codec, pods
-from millrace.homes.documents import RunEvent, Status
+from millrace.homes.documents import RunEvent
 from millrace.homes.settings import DriverSettings
 from millrace.homes.stores import Inbox, Journal
 from millrace.protocol.record import next_timeline
 from millrace.protocol.types import Member, Phase, Record, Tag, View
+from millrace.restoring.figures import figures
 from millrace.restoring.fit import Choice, candidates, check_fit, newest, told
 from millrace.restoring.shown import last_shown, take_back
 from millrace.restoring.writing import in_new_life, put, restored
@@ -73,6 +74,8 @@ FRUITLESS = 3
 """How often in a row state may be lost before a window is sealed that was not yet restored."""
 
 _ELSEWHERE = "a new topology"
+
+T = TypeVar("T")
 
 
 class RestoreStoppedError(MillraceError):
@@ -163,11 +166,11 @@ class PodRestore:
         self._held = execution
         return self._patiently(self._lost)
 
-    def _patiently(self, work: Callable[[], str | None]) -> str:
+    def _patiently(self, work: Callable[[int, View | None], T]) -> str | T:
         pause_s = PAUSE_S
         while True:
             try:
-                return work()  # type: ignore[return-value]
+                return self._attempt(work)
             except MillraceError as error:
                 if not error.retryable:
                     raise
@@ -189,13 +192,20 @@ class PodRestore:
             raise self._overtaken()
         return version, view, claim if view.phase is not Phase.CREATING else None
 
-    def _prepare(self) -> str | None:
+    def _attempt(self, work: Callable[[int, View | None], T]) -> str | T:
+        """One try: what this process has restored is said, and what was begun goes on; ``work``
+        does what else there is to do, with the view and its version."""
         version, view, done = self._read()
         if done is not None:
             return self._restored(done)
         begun = self._begun()
-        if begun is not None:
-            return self._go_on(version, view, begun)
+        if begun is None:
+            return work(version, view)
+        if begun.own:
+            return self._own_life(version, view, begun)
+        return self._new_life(version, view, begun)
+
+    def _prepare(self, version: int, view: View | None) -> str | None:
         wanted = self._told.restore
         if wanted is None:
             return None
@@ -210,18 +220,7 @@ class PodRestore:
         begun = Begun(wanted.snapshot, wanted.place, 0, own=False, topology=wanted.topology)
         return self._new_life(version, view, begun)
 
-    def _go_on(self, version: int, view: View | None, begun: Begun) -> str:
-        if not begun.own:
-            return self._new_life(version, view, begun)
-        return self._own_life(version, view, begun)
-
-    def _lost(self) -> str:
-        version, view, done = self._read()
-        if done is not None:
-            return self._restored(done)
-        begun = self._begun()
-        if begun is not None:
-            return self._go_on(version, view, begun)
+    def _lost(self, version: int, view: View | None) -> str:
         self._check_fruitless()
         return self._own_life(version, view, None)
 
@@ -338,7 +337,8 @@ class PodRestore:
 
     def _restored(self, claim: _Claim) -> str:
         fork, text = claim.fork, claim.text
-        self._tell_status(claim.record, claim.opened)
+        now_s = self._around.clock.now_s()
+        self._around.journal.tell(figures(claim.record, claim.opened, now_s))
         kind = "StateRestored" if fork.lost else "TopologyRestored"
         self._tell(kind, text, warning=fork.lost, window=fork.window)
         return text
@@ -414,19 +414,3 @@ class PodRestore:
         log.log(logging.WARNING if warning else logging.INFO, "%s", text)
         event = RunEvent(self._around.clock.now_s(), kind, text, window, warning)
         self._around.journal.add(event)
-
-    def _tell_status(self, record: Record, view: View) -> None:
-        self._around.journal.tell(
-            Status(
-                uid=self._told.uid,
-                execution=view.execution,
-                epoch=view.epoch,
-                phase=view.phase.value,
-                sealed=record.sealed,
-                published=record.published,
-                totals=record.totals,
-                pending_replays=len(record.replays),
-                dead_letters=sum(one.count - len(one.removed) for one in record.dead),
-                updated=self._around.clock.now_s(),
-            )
-        )

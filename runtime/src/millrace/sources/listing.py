@@ -365,22 +365,24 @@ class FolderNews:
         if len(folders) > MOST_WATCHED:
             return  # others on this machine want watches too
         try:
-            inotify = INotify()
+            inotify = self._watched(folders)
         except OSError as error:
             log.info("changes of files are found by looking every time: %s", error)
-            return
-        try:
-            for folder in folders:
-                inotify.add_watch(folder, _NEWS)
-        except OSError as error:
-            log.info("changes of files are found by looking every time: %s", error)
-            inotify.close()
             return
         threading.Thread(target=self._run, args=(inotify,), name="news", daemon=True).start()
 
     def close(self) -> None:
         """Tell nothing more."""
         self._closed.set()
+
+    @staticmethod
+    def _watched(folders: Iterable[Path]) -> INotify:
+        with contextlib.ExitStack() as stack:
+            inotify = stack.enter_context(contextlib.closing(INotify()))
+            for folder in folders:
+                inotify.add_watch(folder, _NEWS)
+            stack.pop_all()
+        return inotify
 
     def _run(self, inotify: INotify) -> None:
         with contextlib.closing(inotify):

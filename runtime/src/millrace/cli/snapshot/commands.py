@@ -274,8 +274,9 @@ def _place(file: Path | None, workdir: Path | None, place: str | None) -> Place:
 
 
 def _print(manifest: Manifest) -> None:
+    from millrace.protocol.record import dead_letters
+
     record = manifest.decoded
-    dead = sum(one.count - len(one.removed) for one in record.dead)
     open_ = sum(intent.roots for intent in record.intents)
     size = f"{counted(len(manifest.parts), 'object')}, {manifest.size_bytes:,} bytes"
     print_plain(f"{manifest.name}: {manifest.topology} behind window {manifest.window}")
@@ -286,13 +287,15 @@ def _print(manifest: Manifest) -> None:
         f"  processed     {record.totals.roots:,} roots in {record.totals.windows:,} windows"
     )
     print_plain(f"  to be run     {open_:,} roots of open windows, {len(record.replays):,} replays")
-    print_plain(f"  dead letters  {dead:,}")
+    print_plain(f"  dead letters  {dead_letters(record):,}")
     for processor, columns in manifest.state.items():
         shown = ", ".join(f"{column.name} {column.type}" for column in columns)
         print_plain(f"  state of {visible(processor)}: {visible(shown)}")
 
 
 def _document(manifest: Manifest) -> dict[str, Any]:
+    from millrace.protocol.record import dead_letters
+
     record = manifest.decoded
     return {
         "name": manifest.name,
@@ -307,7 +310,7 @@ def _document(manifest: Manifest) -> dict[str, Any]:
         "offsets": record.offsets,
         "openRoots": sum(intent.roots for intent in record.intents),
         "replays": len(record.replays),
-        "deadLetters": sum(one.count - len(one.removed) for one in record.dead),
+        "deadLetters": dead_letters(record),
         "state": {
             name: {column.name: column.type for column in columns}
             for name, columns in manifest.state.items()

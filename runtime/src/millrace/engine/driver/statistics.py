@@ -13,6 +13,7 @@ from millrace.engine.driver.home.journal import StatusBoard
 from millrace.homes.documents import RunningWindow, ServerMemory, SnapshotFigures, Status, Timing
 from millrace.metrics.tally import Sample
 from millrace.protocol import events as e
+from millrace.protocol.record import dead_letters
 from millrace.protocol.types import AttemptPlan, Json, Record, View
 
 RATE_WINDOWS = 20
@@ -82,7 +83,6 @@ class Statistics:
             self._opened.setdefault(intent.window, now)
         self._figures.committed(self._record, record, self._opened)
         self._record = record
-        dead = sum(s.count - len(s.removed) for s in record.dead)
         self._board.change(
             state="running",
             uid=record.uid,
@@ -94,7 +94,7 @@ class Statistics:
             published=record.published,
             totals=record.totals,
             pending_replays=len(record.replays),
-            dead_letters=dead,
+            dead_letters=dead_letters(record),
             roots_per_s=self._rate(),
         )
         self.write()

@@ -36,7 +36,6 @@ from millrace import checked, crash
 from millrace.clock import Clock
 from millrace.errors import SnapshotError
 from millrace.homes.accepted import Accepted, accept
-from millrace.homes.documents import Status
 from millrace.ids import Timeline, WindowNumber
 from millrace.local.accepted import write_accepted
 from millrace.local.files import write_json
@@ -47,7 +46,8 @@ from millrace.local.snapshots.unfinished import mark, marked, unmark
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder, open_folder, unusable
 from millrace.protocol.record import next_timeline
-from millrace.protocol.types import Phase, Record, Tag, View
+from millrace.protocol.types import Phase, Tag, View
+from millrace.restoring.figures import figures
 from millrace.restoring.fit import Tell, check_fit
 from millrace.restoring.shown import last_shown, take_back
 from millrace.restoring.writing import put, restored
@@ -273,7 +273,8 @@ class _Restore:
             put(clients, creating, record, self._place, self._manifest, self._pause)
             opened = replace(creating, phase=Phase.OPEN)
             self._swapped(version, opened)
-        self._tell_status(record, opened)
+        # What ``status`` shows until the next run.
+        self._folder.journal.tell(figures(record, opened, self._clock.now_s()))
         return opened
 
     def _fork(self, timeline: Timeline, last: int | None) -> Fork:
@@ -312,19 +313,3 @@ class _Restore:
                 "meanwhile; restore again"
             )
         return swapped
-
-    def _tell_status(self, record: Record, view: View) -> None:
-        """What ``status`` shows until the next run."""
-        status = Status(
-            uid=self._uid,
-            execution=view.execution,
-            epoch=view.epoch,
-            phase=view.phase.value,
-            sealed=record.sealed,
-            published=record.published,
-            totals=record.totals,
-            pending_replays=len(record.replays),
-            dead_letters=sum(one.count - len(one.removed) for one in record.dead),
-            updated=self._clock.now_s(),
-        )
-        self._folder.journal.tell(status)
