@@ -11,9 +11,12 @@ import yaml
 
 from millrace.homes.pods import DATA_FOLDER
 from millrace.topology.checks.pods import on_cluster
+from millrace.topology.edits import meaning
 from millrace.topology.load import parse
+from millrace.topology.schema import reference
 from millrace_operator.api.resources import SnapshotPhase, TopologySnapshot
 from millrace_operator.reconcile import edits
+from millrace_operator.reconcile.edits import EditKind
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "operator.md").read_text()
@@ -58,10 +61,45 @@ def test_reasons_of_the_document_are_those_that_there_are():
     assert reasons | stalled == known - {"ConfigMap", "SnapshotTaken", "SnapshotLeft"}
 
 
-def test_the_table_of_edits_names_what_a_cluster_goes_by():
-    rows = re.findall(r"^\| (`spec.*?) \|", TEXT, re.M)
-    named = [re.findall(r"`(spec\.[A-Za-z.]+)`", row) for row in rows]
-    restarting, in_place, _, standby = named
-    assert set(standby) == {path for path in edits.IN_PLACE if "standby" in path}
-    assert set(restarting) == edits.RESTARTING - {"spec.restartNonce"}
-    assert set(in_place) == {path for path in edits.IN_PLACE if path.startswith("spec.pods")}
+def table_of_edits() -> dict[str, str]:
+    """What follows of each field of the table, in its word."""
+    rows = re.findall(r"^\| (`spec\..*?) \| ([a-z ]+) \|", TEXT, re.M)
+    return {field: word for row, word in rows for field in re.findall(r"`(spec\.[A-Za-z.]+)`", row)}
+
+
+WORDS = {
+    EditKind.IN_PLACE: "in place",
+    EditKind.RESTART: "restart",
+    EditKind.REFUSED: "refused",
+}
+GRAPH = ("spec.sources", "spec.processors", "spec.sinks")
+
+
+def fields() -> list[str]:
+    """Every field that a topology's file may have, and none that stands for others."""
+    listed = re.findall(r"^\| `(spec\.[^`]+)` \|", reference(), re.M)
+    return [f for f in listed if not any(g.startswith((f"{f}.", f"{f}[")) for g in listed)]
+
+
+def test_the_table_of_edits_says_of_every_field_what_a_cluster_does():
+    table = table_of_edits()
+    topology = parse(json.dumps(shown()[1]), import_code=False)
+    assert topology.spec.spark.executors.instances > 0
+    followed, used = edits.in_place(topology), set()
+    for field in fields():
+        (row,) = (
+            name for name in table if field == name or field.startswith((f"{name}.", f"{name}["))
+        )
+        used.add(row)
+        if row in GRAPH:
+            continue
+        kind = edits.kind_of(field, meaning(field)[0], followed)
+        assert (field, table[row]) == (field, WORDS[kind])
+    assert used == table.keys(), "each row is about a field that there is"
+    assert {table[name] for name in GRAPH} == {"restart"}
+
+
+def test_fields_that_are_followed_are_fields():
+    known = re.findall(r"^\| `(spec\.[^`]+)` \|", reference(), re.M)
+    assert set(known) >= edits.IN_PLACE | edits.TUNED | edits.RESTARTING
+    assert not edits.IN_PLACE & edits.TUNED

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -13,6 +15,8 @@ from memory_cluster import SETTINGS, SPEC, Cluster, CrashError, summary
 from millrace.errors import ExitCode
 from millrace.homes.pods import MAX_MEMORY
 from millrace.homes.restarts import DELAYS_S
+from millrace.homes.tuning import Tuning
+from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import Phase, TopologyStatus
 from millrace_operator.api.times import rfc3339
 from millrace_operator.reconcile.actions import Create
@@ -398,6 +402,21 @@ CASES = [
         ["event EditedWithRestart"],
     ),
     Case(
+        "windows of another size, and another time-out: the driver follows while it runs",
+        lambda c: c.edit(window={"maxRecords": 9, "maxInterval": "2s"}, tupleTimeout="90s"),
+        [
+            "apply ConfigMap words-accepted",
+            "propose state-0 state-1 state-2 acker-0 acker-1",
+        ],
+        ["event EditedInPlace"],
+    ),
+    Case(
+        "windows of another size and another graph",
+        lambda c: c.edit(window={"maxRecords": 9}, parallelism=5),
+        ["apply ConfigMap words-accepted", "delete words-driver-1"],
+        ["event EditedWithRestart"],
+    ),
+    Case(
         "a restart is asked for",
         lambda c: c.edit(restartNonce=1),
         ["apply ConfigMap words-accepted", "delete words-driver-1"],
@@ -723,6 +742,87 @@ def test_an_edit_in_place_restarts_nobody():
     cluster.settle()
     assert uids <= {pod.uid for pod in cluster.pods.values()}
     assert cluster.status.ackers.summary == "4/4"
+
+
+EXECUTORS = {"executors": {"instances": 2}}
+
+
+def test_the_driver_is_told_of_settings_that_it_follows_while_it_runs():
+    cluster = settled(spark=EXECUTORS)
+    before, proposed = dict(cluster.pods), cluster.proposal
+    assert proposed.tuning is None, "it began with what is accepted"
+    cluster.edit(window={"maxRecords": 9}, parallelism=5)
+    cluster.settle()
+    assert cluster.proposal.tuning == replace(
+        Tuning.of(StreamTopology.model_validate(cluster.accepted.topology), 1),
+        max_records=9,
+        parallelism=5,
+    )
+    assert cluster.proposal.number > proposed.number
+    assert before == cluster.pods
+    (event,) = [one for one in cluster.events if one.reason == "EditedInPlace"]
+    fields = "spec.window.maxRecords; spec.parallelism"
+    assert event.message == f"without a restart, behind sealed window 7: {fields}"
+    cluster.edit(window={"maxRecords": 4})
+    cluster.settle()
+    assert (cluster.proposal.tuning.number, cluster.proposal.tuning.max_records) == (2, 4)
+    # Other edits leave the number alone.
+    cluster.edit(ackers={"replicas": 3})
+    cluster.settle()
+    assert cluster.proposal.tuning.number == 2
+    assert before.keys() < cluster.pods.keys()
+
+
+def told_at_its_start(cluster: Cluster, driver: str) -> tuple[int, Any]:
+    """The number of its settings, and the topology that it begins with."""
+    data = cluster.manifests["ConfigMap", driver]["data"]
+    settings, document = json.loads(data["driver.json"]), json.loads(data["topology.json"])
+    return settings.get("tuned", 0), document["spec"]
+
+
+@pytest.mark.parametrize("crash_after", range(6))
+def test_a_driver_that_starts_later_begins_with_what_was_accepted(crash_after: int):
+    """The operator dies between any two steps of the edit, and the driver right after it."""
+    cluster = settled(spark=EXECUTORS)
+    cluster.edit(window={"maxRecords": 9}, parallelism=5)
+    with suppress(CrashError):
+        cluster.reconcile(crash_after)
+    cluster.change("words-driver-1", phase=PodPhase.FAILED, exit_code=137)
+    cluster.settle()
+    number, spec = told_at_its_start(cluster, "words-driver-2")
+    assert (spec["window"]["maxRecords"], spec["parallelism"], number) == (9, 5, 1)
+    # What it reads in the inbox is no newer than that, and nothing to go back to.
+    tuning = cluster.proposal.tuning
+    assert (tuning.number, tuning.max_records, tuning.parallelism) == (1, 9, 5)
+
+
+def test_without_executors_other_threads_are_a_restart():
+    cluster = settled()
+    cluster.edit(parallelism=5)
+    cluster.settle()
+    number, spec = told_at_its_start(cluster, "words-driver-2")
+    assert (spec["parallelism"], number) == (5, 0)
+    assert cluster.proposal.tuning is None
+
+
+def test_what_a_driver_was_given_up_with_is_mended_by_an_edit_in_place_too():
+    """Nobody is left who could follow it."""
+    cluster = settled()
+    cluster.edit(tupleTimeout="90s")
+    cluster.settle()
+    code = int(ExitCode.TOO_MANY_DEAD)
+    cluster.change("words-driver-1", phase=PodPhase.FAILED, ready=False, exit_code=code)
+    cluster.settle()
+    assert conditions(cluster)["Stalled"] == ("True", "DriverGaveUp")
+    cluster.edit(tupleTimeout="95s")
+    cluster.settle()
+    assert cluster.status.driver.number == 2
+    assert told_at_its_start(cluster, "words-driver-2")[1]["tupleTimeout"] == "95s"
+    assert conditions(cluster)["Ready"][0] == "True"
+    cluster.change("words-driver-2", phase=PodPhase.FAILED, ready=False, exit_code=code)
+    cluster.settle()
+    assert conditions(cluster)["Stalled"] == ("True", "DriverGaveUp")
+    assert cluster.status.driver.number == 2
 
 
 def test_a_refused_edit_changes_nothing_until_it_is_taken_back():

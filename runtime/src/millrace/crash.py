@@ -55,6 +55,11 @@ LEARNING_POINTS = {
 }
 """The same of servers that come and go on purpose; the steps behind it are a view change's."""
 
+TUNING_POINTS = {
+    "driver.tuned": "a driver goes by settings that were edited while it runs; it has told nobody",
+}
+"""The same of edits in place."""
+
 SNAPSHOT_POINTS = {
     "snapshot.part": "a part of a snapshot is written, its manifest is not",
     "snapshot.manifest": "the manifest is written: the snapshot is there, nobody was told",

@@ -133,4 +133,5 @@ def _told(
         "retired": [asdict(one) for one in accepted.retired],
         "fresh": fresh,
         **({} if restore is None else {"restore": asdict(restore)}),
+        **({"tuned": accepted.tuned} if accepted.tuned else {}),
     }

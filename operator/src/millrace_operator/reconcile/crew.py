@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from millrace.homes.documents import Proposal
 from millrace.homes.pods import Role, pod_name, state_url
+from millrace.homes.tuning import Tuning
 from millrace.protocol.ackerload import AckerBounds
 from millrace.protocol.types import Member, Phase, View
 from millrace.topology.model import StreamTopology
@@ -119,7 +120,7 @@ def _no_driver_lives(observed: Observed, view: View) -> bool:
     return any(seen_to_end) or last in observed.refusals
 
 
-def proposal(observed: Observed, count: Sizes) -> Proposal | None:
+def proposal(observed: Observed, count: Sizes, tuning: Tuning | None = None) -> Proposal | None:
     """Who is seen alive and is to stay, and who is to leave, or None where nothing is to be said
     yet.
 
@@ -146,7 +147,7 @@ def proposal(observed: Observed, count: Sizes) -> Proposal | None:
     rest = [pod for pod in observed.of(Role.STATE_SERVER) if pod not in servers]
     view = observed.view.target if observed.view is not None else ()
     leaving = tuple(member for member in _members(observed, rest) if member in view)
-    made = Proposal(members, alive, last, nodes, leaving or None)
+    made = Proposal(members, alive, last, nodes, leaving or None, tuning)
     if before is not None and not {*(before.leaving or ())}.intersection(view):
         # Those that have left by now need not be told of again.
         before = replace(before, leaving=None)

@@ -186,12 +186,14 @@ def _plan_current(
     wanted_print = fingerprint(wanted.accepted)
     if status.drained == wanted_print:
         return DriverPlan(status.model_copy(update=NO_STANDBY), finished=True)
-    if status.gave_up == wanted_print:
+    if status.gave_up == _declared(wanted_print, wanted.accepted):
         status = status.model_copy(update=NO_STANDBY)
         return DriverPlan(status, gave_up=_given_up(observed, wanted, status, pod))
     if pod is None:
         return _after_absence(observed, wanted, status, now)
-    changed = pod.fingerprint != wanted_print
+    # One that was given up for what was declared then has another chance.
+    mended = pod.ended and status.gave_up is not None
+    changed = mended or pod.fingerprint != wanted_print
     if pod.phase is PodPhase.SUCCEEDED and not changed:
         drained = status.model_copy(update={**NO_STANDBY, "drained": wanted_print})
         return DriverPlan(drained, finished=True)
@@ -240,6 +242,11 @@ def _running(
     status = status.model_copy(update={"standby": None, "claim_by": None})
     following = _start(observed, wanted, status, pod, now)
     return DriverPlan(following.status, (silent, *following.events), following.actions)
+
+
+def _declared(with_print: str, accepted: Accepted) -> str:
+    """What a driver was given up with: an edit that would have needed no restart mends it, too."""
+    return f"{with_print}-{accepted.tuned}" if accepted.tuned else with_print
 
 
 def _ending(status: DriverStatus, pod: Pod) -> DriverStatus:
@@ -298,7 +305,8 @@ def _after_failure(
     if status.failed_pod != pod.uid:
         status = _judged(observed, status, pod, now)
     if status.retry_at is None:
-        status = status.model_copy(update={**NO_STANDBY, "gave_up": pod.fingerprint})
+        declared = _declared(pod.fingerprint, wanted.accepted)
+        status = status.model_copy(update={**NO_STANDBY, "gave_up": declared})
         return DriverPlan(status, gave_up=_given_up(observed, wanted, status, pod))
     left_s = _left_s(status, now)
     if left_s > 0 and _heir(observed, wanted, status) is None:

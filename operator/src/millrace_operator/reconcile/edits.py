@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from millrace.homes.accepted import Accepted, accept
 from millrace.homes.pods import DATA_FOLDER
+from millrace.homes.tuning import FIELDS, Tuning
 from millrace.topology.checks.pods import moved_files, on_cluster, plain_passwords
 from millrace.topology.edits import Edit, classify
 from millrace.topology.kinds.base import Effect
@@ -42,6 +43,12 @@ IN_PLACE = frozenset(
 )
 """Fields that pods and proposals follow; the driver has no need to know of them. What pods of
 ackers and state servers get counts for those that are made from then on."""
+
+TUNED = frozenset(FIELDS)
+"""Fields that the driver follows while it runs, from a sealed window on (``homes.tuning``)."""
+
+_THREADS = "spec.parallelism"
+"""Without executors Spark has as many threads, from its start on, as this lets it have."""
 
 RESTARTING = frozenset(
     {
@@ -76,12 +83,14 @@ class EditKind(StrEnum):
 class Edited:
     """``accepted`` is what is in force, None where nothing ever was; ``topology`` is the same as a
     model. ``text`` says for people what was changed, or why it was not. Both are None too where
-    what is in force cannot be read: nothing follows from it, and nothing takes its place."""
+    what is in force cannot be read: nothing follows from it, and nothing takes its place.
+    ``tuned``: the driver that runs has to follow it."""
 
     kind: EditKind
     accepted: Accepted | None
     topology: StreamTopology | None
     text: str = ""
+    tuned: bool = False
 
 
 def edited(resource: Resource, before: Accepted | None, begun: bool = False) -> Edited:
@@ -110,12 +119,24 @@ def edited(resource: Resource, before: Accepted | None, begun: bool = False) -> 
     refused = [edit for edit in edits if edit.effect is Effect.REFUSED]
     if refused:
         return _kept(EditKind.REFUSED, before, was, _shown([str(edit) for edit in refused]))
-    kind = max((_kind(edit) for edit in edits), key=_ORDER.index, default=EditKind.NONE)
-    text = _shown([edit.path for edit in edits if _kind(edit) is kind])
-    return Edited(kind, accept(before, document), wanted, text)
+    followed = in_place(wanted)
+    kinds = [kind_of(edit.path, edit.effect, followed) for edit in edits]
+    kind = max(kinds, key=_ORDER.index, default=EditKind.NONE)
+    paths = [edit.path for edit, one in zip(edits, kinds, strict=True) if one is kind]
+    # A driver that is started anew begins with them.
+    tuned = kind is EditKind.IN_PLACE and Tuning.of(wanted, 0) != Tuning.of(was, 0)
+    accepted = accept(before, document)
+    accepted = replace(accepted, tuned=accepted.tuned + tuned)
+    return Edited(kind, accepted, wanted, _shown(paths), tuned)
 
 
 _ORDER = (EditKind.NONE, EditKind.IN_PLACE, EditKind.RESTART)
+
+
+def in_place(topology: StreamTopology) -> frozenset[str]:
+    """Fields whose edits need no restart."""
+    executors = topology.spec.spark.executors.instances
+    return IN_PLACE | (TUNED if executors else TUNED - {_THREADS})
 
 
 def fingerprint(accepted: Accepted) -> str:
@@ -124,7 +145,8 @@ def fingerprint(accepted: Accepted) -> str:
     restarts nobody."""
     topology = StreamTopology.model_validate(accepted.topology)
     document = topology.model_dump(by_alias=True, mode="json", exclude_defaults=True)
-    rest = _without(document, frozenset(path.partition(".")[2] for path in IN_PLACE))
+    followed = in_place(topology)
+    rest = _without(document, frozenset(path.partition(".")[2] for path in followed))
     text = json.dumps([rest, accepted.components.edit], sort_keys=True)
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -148,10 +170,14 @@ def _pruned(part: Mapping[str, Any], fields: frozenset[str]) -> Mapping[str, Any
     return made
 
 
-def _kind(edit: Edit) -> EditKind:
-    if _among(edit.path, IN_PLACE):
+def kind_of(path: str, effect: Effect, followed: frozenset[str]) -> EditKind:
+    """What an edit of a field is on a cluster; ``effect`` is what it is on one machine,
+    ``followed`` what needs no restart (``in_place``)."""
+    if effect is Effect.REFUSED:
+        return EditKind.REFUSED
+    if _among(path, followed):
         return EditKind.IN_PLACE
-    restarts = edit.effect is Effect.RESTART or _among(edit.path, RESTARTING)
+    restarts = effect is Effect.RESTART or _among(path, RESTARTING)
     return EditKind.RESTART if restarts else EditKind.NONE
 
 

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from millrace.homes import pods as names
+from millrace.homes.accepted import Accepted
 from millrace.homes.pods import Role
+from millrace.homes.tuning import Tuning
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
@@ -125,7 +127,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     status = status_of(observed, owner, standing, moment.now)
     if snapshots.newest is not None:
         status = status.model_copy(update={"last_snapshot": snapshots.newest})
-    proposed = proposal(observed, size)
+    proposed = proposal(observed, size, _tuning(edit.accepted, edit.topology))
     events = [
         *_edit_events(observed, edit),
         *driver.events,
@@ -143,6 +145,11 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     ]
     waits = [wait_s for wait_s in (driver.wait_s, snapshots.wait_s) if wait_s is not None]
     return Plan(tuple(actions), min(waits, default=None))
+
+
+def _tuning(accepted: Accepted, topology: StreamTopology) -> Tuning | None:
+    """Settings that a driver may have begun without: none before they were edited."""
+    return Tuning.of(topology, accepted.tuned) if accepted.tuned else None
 
 
 def digest(manifest: Manifest) -> str:
@@ -254,7 +261,8 @@ def _stalled(edit: Edited, driver: DriverPlan) -> Trouble | None:
 def _edit_events(observed: Observed, edit: Edited) -> list[Announce]:
     match edit.kind:
         case EditKind.IN_PLACE:
-            edited_in_place = Announce("EditedInPlace", f"without a restart: {edit.text}")
+            since = f", behind sealed window {observed.window or 0}" if edit.tuned else ""
+            edited_in_place = Announce("EditedInPlace", f"without a restart{since}: {edit.text}")
             return [edited_in_place, *_kept_memory(observed, edit), *_kept_pods(observed, edit)]
         case EditKind.RESTART:
             window = observed.window or 0

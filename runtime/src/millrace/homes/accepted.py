@@ -29,11 +29,13 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A topology's document, and the lives of its components."""
+    """A topology's document, and the lives of its components. ``tuned`` counts the edits of what a
+    driver takes while it runs (``homes.tuning``)."""
 
     topology: Document
     components: Components
     retired: tuple[Retired, ...] = ()
+    tuned: int = 0
 
 
 def accept(before: Accepted | None, topology: Document) -> Accepted:
@@ -56,7 +58,8 @@ def accept(before: Accepted | None, topology: Document) -> Accepted:
         for one in before.topology["spec"]["sinks"]
         if one["name"] not in numbered["sinks"]
     )
-    return Accepted(topology, Components(number, **numbered), (*before.retired, *gone))
+    retired = (*before.retired, *gone)
+    return Accepted(topology, Components(number, **numbered), retired, before.tuned)
 
 
 def accepted_from(document: Document) -> Accepted:
@@ -66,6 +69,7 @@ def accepted_from(document: Document) -> Accepted:
         document["topology"],
         Components(**document["components"]),
         retired_from(document["retired"]),
+        document.get("tuned", 0),
     )
 
 

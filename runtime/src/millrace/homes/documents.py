@@ -21,6 +21,7 @@ from typing import Annotated
 from pydantic import Field
 
 from millrace.homes.codec import STRICT, decode
+from millrace.homes.tuning import Tuning
 from millrace.protocol.types import Member, Totals
 
 Index = Annotated[int, Field(ge=0)]
@@ -34,7 +35,8 @@ class Proposal:
     owners of a key group are chosen on different ones.
 
     Those ``leaving`` are alive, too, and end once the view is open without them; None for nobody,
-    so that a driver of a release that knows nothing of it reads what concerns it."""
+    so that a driver of a release that knows nothing of it reads what concerns it. The same goes for
+    ``tuning``: settings that the driver takes if they are newer than its own."""
 
     __pydantic_config__ = STRICT
 
@@ -43,6 +45,7 @@ class Proposal:
     number: Index = 0
     nodes: tuple[tuple[str, str], ...] = ()
     leaving: tuple[Member, ...] | None = None
+    tuning: Tuning | None = None
 
 
 class Ask(StrEnum):

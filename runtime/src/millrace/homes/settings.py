@@ -122,7 +122,8 @@ class DriverSettings:
 
     ``fresh``: the topology begins; ``overwrite``: sinks may be emptied; ``drop_removed`` gives up
     what removed sinks have still to show, ``drop_gone`` records that cannot be read any more.
-    ``restore``: before the first window, unless a driver before has done so.
+    ``restore``: before the first window, unless a driver before has done so. ``tuned``: number of
+    the settings that the document has of those that can change while a driver runs (``tuning``).
     """
 
     __pydantic_config__ = STRICT
@@ -142,6 +143,7 @@ class DriverSettings:
     drop_gone: bool = False
     password_variable: str = PASSWORD_VARIABLE
     restore: RestoreSettings | None = None
+    tuned: Annotated[int, Field(ge=0)] = 0
 
 
 def in_folder(workdir: Path, uid: str, topology: Path, folder: Path) -> DriverSettings:

@@ -69,6 +69,11 @@ class Driver:
         self._resend_s = now_s + RESEND_S
         return [*self.membership.start(), e.Wake(self._resend_s)]
 
+    def resize(self, max_records: int) -> WindowNumber | None:
+        """Let windows have at most so many roots (``Windows.resize``); None if not now."""
+        recovered = self.membership.standing is Standing.RECOVERED
+        return self.windows.resize(max_records) if recovered else None
+
     def handle(self, event: e.Event, now_s: float) -> list[e.Action]:
         """React to one event at ``now_s``, seconds of a clock that never jumps."""
         if self.stopped is not None:

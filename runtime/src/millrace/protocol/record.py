@@ -81,12 +81,17 @@ def following(window: WindowNumber) -> WindowNumber:
     return WindowNumber(window + 1)
 
 
+def next_window(record: Record) -> WindowNumber:
+    """The number of the window that is opened next."""
+    return following(max([record.sealed, *(i.window for i in record.intents)]))
+
+
 def open_next(record: Record, opening: NextWindow) -> Record:
     """Add the intent of the next window; its replays leave the queue for it.
 
     A clock that was set back lets the time stand still.
     """
-    window = following(max([record.sealed, *(i.window for i in record.intents)]))
+    window = next_window(record)
     time_ms = max(record.time_ms, opening.time_ms)
     intent = Intent(window, opening.ranges, opening.replays, opening.final, time_ms)
     taken = {_root(r) for r in opening.replays}

@@ -11,7 +11,7 @@ from millrace.protocol.types import Components, Guarantee
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The same for the whole life of a driver."""
+    """The same for the whole life of a driver, but for ``max_records`` (``Windows.resize``)."""
 
     uid: str
     guarantee: Guarantee

@@ -37,8 +37,8 @@ class Chaos:
     stopped processes, ``slow_s`` about slow ones, ``burst_s`` about as many as may be lost that die
     at once, ``power_s`` about all servers at once that go down and come back on their files,
     ``stale_s`` about an old file that is put back, ``clock_s`` about a wall clock that is set,
-    ``standby_s`` about the driver that stands by. The ``*_s`` are mean times between faults in
-    seconds, 0 for never.
+    ``resize_s`` about windows that are to have another size, ``standby_s`` about the driver that
+    stands by. The ``*_s`` are mean times between faults in seconds, 0 for never.
     """
 
     driver: float = 0.0
@@ -72,6 +72,7 @@ class Chaos:
     slow_s: float = 0.0
     half_seal: float = 0.0
     standby_s: float = 0.0
+    resize_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,16 @@ def draw(seed: int) -> Options:
     options = replace(options, dead_percent=_dead_percent(options), holes=_holes(seed))
     options = _with_standby(_with_leaves(_with_servers(options)))
     options = replace(options, chaos=replace(options.chaos, power_s=_power(options)))
-    return _with_losses(options)
+    return _with_resizes(_with_losses(options))
+
+
+def _with_resizes(options: Options) -> Options:
+    """In some of the runs windows get another size while a driver runs."""
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"resizes/{options.seed}")
+    if options.poison_only or rng.random() < 0.85:
+        return options
+    return replace(options, chaos=replace(options.chaos, resize_s=rng.uniform(0.3, 3.0)))
 
 
 def _with_losses(options: Options) -> Options:

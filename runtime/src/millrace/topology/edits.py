@@ -141,12 +141,17 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
 _KINDS: Mapping[str, Registry[Any]] = {"sources": SOURCES, "processors": PROCESSORS, "sinks": SINKS}
 
 
+def meaning(path: str) -> tuple[Effect, str]:
+    """What a change of a field outside of sources, processors and sinks means, and why."""
+    for prefix, effect, reason in _SETTINGS:
+        if path == prefix or path.startswith((f"{prefix}.", f"{prefix}[")):
+            return effect, reason
+    return Effect.RESTART, "it is read at the start"
+
+
 def _setting(path: FieldPath, was: Any, now: Any) -> Edit:
     text = format_path(path)
-    for prefix, effect, reason in _SETTINGS:
-        if text == prefix or text.startswith((f"{prefix}.", f"{prefix}[")):
-            return Edit(text, was, now, effect, reason)
-    return Edit(text, was, now, Effect.RESTART, "it is read at the start")
+    return Edit(text, was, now, *meaning(text))
 
 
 def _components(

@@ -51,7 +51,7 @@ class Equipment:
     mailbox: Mailbox
     events: EventTeller
     sources: Mapping[str, Source]
-    runner: Callable[[], AttemptRunner]
+    runner: Callable[[AttemptPlan], AttemptRunner]
     committed: Callable[[Record], None]
     running: Callable[[AttemptPlan], None]
     failed: Callable[[MillraceError], None]
@@ -307,7 +307,7 @@ class RealPerformer:
 
     def _run_to_end(self, plan: AttemptPlan) -> None:
         try:
-            self._active = self._equipment.runner()
+            self._active = self._equipment.runner(plan)
             result = self._active.run(self._equipment.verdicts.planned(plan))
             self._verify(result)
         except AttemptDied as died:

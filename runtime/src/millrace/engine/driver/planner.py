@@ -162,6 +162,11 @@ class Planner:
             self._busy = runs
             self._changed.notify()
 
+    def tune(self, window: Window) -> None:
+        """Look for windows of this size, at this pace, from the next question on."""
+        with self._changed:
+            self._max_records, self.pace = window.max_records, Pace.of(window)
+
     def taken(self, offsets: Mapping[str, Json]) -> None:
         """The record has come to ``offsets``: what was planned up to there is in a window."""
         with self._changed:

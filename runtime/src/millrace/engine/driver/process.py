@@ -18,6 +18,7 @@ from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.connectors import Connectors
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller, StatusBoard
+from millrace.engine.driver.home.tuner import Tuner
 from millrace.engine.driver.loop import Loop
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.places import (
@@ -40,18 +41,20 @@ from millrace.engine.task.state import Services
 from millrace.errors import ExitCode, MillraceError, NewerFormatError, SinkError, WorkFolderError
 from millrace.homes.documents import Status
 from millrace.homes.settings import ConfigMapPlace, DriverSettings, decode_settings
+from millrace.homes.tuning import Tuning
 from millrace.metrics.tally import Sample
 from millrace.protocol import events as e
 from millrace.protocol.cohorts import DeadLimit
 from millrace.protocol.driver import Driver
 from millrace.protocol.record import Backoff
 from millrace.protocol.settings import Settings
-from millrace.protocol.types import Guarantee, Json, Record, RootRange
+from millrace.protocol.types import AttemptPlan, Guarantee, Json, Record, RootRange
 from millrace.ring import owners
 from millrace.sinks.base import Sink
 from millrace.snapshots.places import snapshots_place
 from millrace.snapshots.retention import Retention
-from millrace.topology.model import OnStateLoss, StreamTopology
+from millrace.topology.duration import Duration
+from millrace.topology.model import OnStateLoss, StreamTopology, Window
 
 log = logging.getLogger("millrace.driver")
 
@@ -160,6 +163,8 @@ class DriverProcess:
         self._exit_code = ExitCode.FAILED
         self._spark: Future[StartedSpark] | None = None
         self._runner: AttemptRunner | None = None
+        self._tuner = Tuner(Tuning.of(topology, told.tuned), self._resized, self._tell)
+        self._planner: Planner | None = None
         self._statistics = Statistics(StatusBoard(journal, self._clock, told.uid), self._clock)
         ttl = any(one.ttl is not None for one in topology.spec.processors)
         self._clock_watch = ClockWatch(self._clock, self._tell) if ttl else None
@@ -244,6 +249,7 @@ class DriverProcess:
             self._clock,
             post,
         )
+        self._planner = planner
         planner.start()
         room = Room(self._stores.memory, self._tell)
         room.start()
@@ -258,6 +264,7 @@ class DriverProcess:
             verdicts.members,
             snapshots.asked,
             snapshots.waiting,
+            self._tuner.give,
         )
         equipment = Equipment(
             view=self._view,
@@ -316,13 +323,23 @@ class DriverProcess:
         assert self._spark is not None
         return self._spark.result()
 
-    def _attempt_runner(self) -> AttemptRunner:
+    def _attempt_runner(self, plan: AttemptPlan) -> AttemptRunner:
+        started, tuning = self._started(), self._tuner.at(plan.id.window)
+        program = replace(
+            started.program,
+            drop_gone=self._told.drop_gone,
+            parallelism=tuning.parallelism,
+            tuple_timeout_s=Duration(tuning.tuple_timeout_ms).seconds,
+        )
         if self._runner is None:
-            started = self._started()
             named = {source.name: source for source in self._sources}
-            program = replace(started.program, drop_gone=self._told.drop_gone)
             self._runner = AttemptRunner(started.spark, program, named, self._services)
+        self._runner.use(program)
         return self._runner
+
+    def _resized(self, window: Window) -> None:
+        assert self._planner is not None
+        self._planner.tune(window)
 
     def _services(self) -> Services:
         view = self._machine.membership.view
@@ -345,6 +362,7 @@ class DriverProcess:
     # -- watching
 
     def _observe(self, event: e.Event) -> None:
+        self._tuner.take(self._machine.resize)
         if isinstance(event, e.CasDone):
             self._stores.use(event.view)
         elif (view := self._machine.membership.view) is not None:

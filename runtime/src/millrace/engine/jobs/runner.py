@@ -142,6 +142,12 @@ class AttemptRunner:
         self._shipped = self._context.getConf().get(SHIPPED) == "true"
         self._kits: dict[tuple[tuple[str, str], ...], str] = {}
 
+    def use(self, program: Program) -> None:
+        """Run the attempts from now on by it; for the thread that calls ``run``."""
+        if program != self._program:
+            self._program = program
+            self._kits.clear()
+
     def run(self, plan: AttemptPlan) -> AttemptResult:
         """Run one attempt to its end.
 

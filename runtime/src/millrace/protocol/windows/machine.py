@@ -146,6 +146,18 @@ class Windows:
         self._become(Idle())
         return actions
 
+    def resize(self, max_records: int) -> WindowNumber | None:
+        """Open windows of at most so many roots from now on, which is told of the first of them.
+
+        What was found for the next one is forgotten. None while a record is on its way, which may
+        open a window of the old size: nothing is changed then.
+        """
+        if self.record is None or self.writing is not None:
+            return None
+        self.settings = replace(self.settings, max_records=max_records)
+        self.planning.restart()
+        return records.next_window(self.record)
+
     def between(self) -> bool:
         """Whether no window attempt runs and no write is on its way."""
         return isinstance(self.doing, Idle | Splitting)

@@ -334,7 +334,8 @@ class DriverProcess:
 
     def _plan(self, action: e.Plan) -> None:
         components = self.machine.settings.components
-        found = self._around.workload.plan(action, self._world.now_s, components)
+        size = self.machine.windows.settings.max_records
+        found = self._around.workload.plan(action, self._world.now_s, size, components)
         if found is None:
             self._world.soon(self.post, e.Planned(action.token, (), action.offsets, True))
         elif isinstance(found, e.Planned):

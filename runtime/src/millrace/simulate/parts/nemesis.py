@@ -81,6 +81,7 @@ class Nemesis:
             (chaos.hang_s, self._hang),
             (chaos.slow_s, self._slow),
             (chaos.standby_s, self._strike_standby),
+            (chaos.resize_s, self._resize),
             (1.0 if self._to.options.requests else 0.0, self._request),
         ):
             if mean_s:
@@ -99,6 +100,10 @@ class Nemesis:
                 self._again(mean_s, blow)
 
         self._world.after(self._world.rng.expovariate(1 / mean_s), strike)
+
+    def _resize(self) -> None:
+        """Windows are to have another size from the next one on."""
+        self._to.supervisor.resize(self._world.rng.randint(1, 2 * self._to.options.max_records))
 
     # -- state servers
 

@@ -163,6 +163,12 @@ class Supervisor:
         for driver in self._running():
             self._world.send(driver.post, event)
 
+    def resize(self, max_records: int) -> None:
+        """Every driver that can is to have windows of this size from now on."""
+        for driver in self._running():
+            if not driver.frozen:
+                driver.machine.resize(max_records)
+
     def ackers_changed(self) -> None:
         for driver in self._running():
             if not driver.frozen:

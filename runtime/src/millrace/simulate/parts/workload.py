@@ -87,15 +87,19 @@ class Workload:
             self.kinds[root] = RootKind.GOOD
 
     def plan(
-        self, action: e.Plan, now_s: float, components: Components | None = None
+        self,
+        action: e.Plan,
+        now_s: float,
+        max_records: int,
+        components: Components | None = None,
     ) -> e.Planned | float | None:
-        """The next roots behind the offsets that have arrived by now, the time at which the next
-        one does, or None if there will be no more."""
+        """The next roots behind the offsets that have arrived by now, at most so many, the
+        time at which the next one does, or None if there will be no more."""
         feeds = [f for f in self.feeds if components is None or f.source in components.sources]
         offsets: dict[str, dict[str, int]] = {s: dict(at) for s, at in action.offsets.items()}
         for feed in feeds:
             offsets.setdefault(feed.source, {})
-        room = self.options.max_records
+        room = max_records
         ranges: list[RootRange] = []
         upcoming: list[float] = []
         for feed in feeds:

@@ -10,6 +10,7 @@ from millrace.engine.driver.letters import DamagedLettersError, decode_letters, 
 from millrace.errors import MillraceError
 from millrace.homes.documents import Ask, Proposal, Request
 from millrace.homes.stores import HomeAwayError, Inbox, PendingRequest
+from millrace.homes.tuning import Tuning
 from millrace.protocol import events as e
 from millrace.protocol.names import spoken
 from millrace.protocol.record import replayable
@@ -25,7 +26,7 @@ class Mailbox:
     leaves it to the next one; taking a letter twice changes nothing. ``fetch`` reads an object by
     its name; ``ackers`` is told who is alive; ``snapshots`` is given requests for one, at every
     look until it is done, and calls them done itself; ``waiting`` is told the tokens of all
-    requests before that.
+    requests before that; ``tuned`` is given settings to change to.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Mailbox:
         ackers: Callable[[tuple[str, ...]], None],
         snapshots: Callable[[PendingRequest], None] | None = None,
         waiting: Callable[[set[str]], None] = lambda _: None,
+        tuned: Callable[[Tuning], None] = lambda _: None,
     ) -> None:
         self._inbox = inbox
         self._fetch = fetch
         self._ackers = ackers
         self._snapshots = snapshots
         self._all = waiting
+        self._tuned = tuned
         self._seen: Proposal | None = None
         self.nodes: Mapping[str, str] = {}
         """The node of each member of the last proposal, where it tells it."""
@@ -89,6 +92,8 @@ class Mailbox:
         if proposal is None or proposal == self._seen:
             return
         self._seen = proposal
+        if proposal.tuning is not None:
+            self._tuned(proposal.tuning)
         # Before the members are told: owners are chosen by it.
         self.nodes = dict(proposal.nodes)
         members = tuple(sorted(proposal.members, key=lambda member: member.name))
