@@ -27,6 +27,7 @@ from millrace.chaos.sealing import Seen
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode
 from millrace.homes.documents import RunningWindow
+from millrace.homes.stores import HomeAwayError
 from millrace.protocol.types import Member
 from millrace.remote.cluster import ClusterError, connect
 from millrace.remote.topology import find
@@ -123,6 +124,22 @@ def test_an_api_server_that_is_silent_for_a_while_is_waited_for(
     target.hand.now = 0.0  # type: ignore[attr-defined]
     cluster.refused = {"/words": 403}
     with pytest.raises(ClusterError, match="refused to you"):
+        target.look()
+
+
+def test_what_the_api_server_says_counts_by_its_status_and_not_by_its_words(
+    cluster: FakeCluster, target: ClusterTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = target.look()
+    said: list[tuple[str, int | None]] = [("no answer (timeout of pod words (403 s))", 504)]
+
+    def answers(*_: object, **__: object) -> object:
+        raise HomeAwayError(*said[-1])
+
+    monkeypatch.setattr("millrace.kube.configmaps.Api.answer", answers)
+    assert target.look().sealed == before.sealed
+    said.append(("no answer (a page of the proxy)", 403))
+    with pytest.raises(ClusterError, match="it forbids that"):
         target.look()
 
 

@@ -111,7 +111,8 @@ class ClusterTarget:
         try:
             self._last = self._looked()
         except ClusterError as error:
-            silent = isinstance(error.__cause__, HomeAwayError) and "(403 " not in str(error)
+            cause = error.__cause__
+            silent = isinstance(cause, HomeAwayError) and cause.status != 403
             if self._last is None or not silent or self._silent_s() > AWAY_S:
                 raise
             return replace(self._last, working=False, idle=False)

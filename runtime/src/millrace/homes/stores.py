@@ -19,9 +19,14 @@ from millrace.protocol.types import View
 
 class HomeAwayError(MillraceError):
     """A store that does not answer. Nothing is known of what was asked of it: it may have been
-    done, may be done later, or never."""
+    done, may be done later, or never. ``status`` is that of HTTP where it answered no more than
+    that."""
 
     retryable = True
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ViewStore(Protocol):

@@ -84,7 +84,8 @@ class Api:
         be tried again."""
         response = self._sent(method, path, body, kind, query, self._answer_s, accept)
         if response.status >= 500 or response.status in _PASSING:
-            raise self._away(method, path, f"{response.status} {_message(response.read())}")
+            said = f"{response.status} {_message(response.read())}"
+            raise self._away(method, path, said, response.status)
         return int(response.status), self._document(method, path, response)
 
     def _document(self, method: str, path: str, response: Any) -> dict[str, Any]:
@@ -93,8 +94,10 @@ class Api:
             text = response.read()
             found = json.loads(text)
         except (ValueError, urllib3.exceptions.HTTPError, OSError) as error:
-            refused = f"{response.status} {_message(text)}" if response.status >= 400 else error
-            raise self._away(method, path, refused) from error
+            if response.status < 400:
+                raise self._away(method, path, error) from error
+            said = f"{response.status} {_message(text)}"
+            raise self._away(method, path, said, response.status) from error
         return cast("dict[str, Any]", found)
 
     def lines(
@@ -144,7 +147,8 @@ class Api:
             return response
         text = response.read()
         if response.status >= 500 or response.status in _WAITED_FOR:
-            raise self._away(method, path, f"{response.status} {_message(text)}")
+            said = f"{response.status} {_message(text)}"
+            raise self._away(method, path, said, response.status)
         raise ApiException(status=response.status, reason=_message(text))
 
     def _sent(
@@ -174,9 +178,12 @@ class Api:
         except (urllib3.exceptions.HTTPError, ApiException, OSError) as error:
             raise self._away(method, path, error) from error
 
-    def _away(self, method: str, path: str, error: object) -> HomeAwayError:
+    def _away(
+        self, method: str, path: str, error: object, status: int | None = None
+    ) -> HomeAwayError:
         host = self._client.configuration.host
-        return HomeAwayError(f"{method} {host}{path}: no answer ({error}); it is tried again")
+        text = f"{method} {host}{path}: no answer ({error}); it is tried again"
+        return HomeAwayError(text, status)
 
 
 def own_api() -> Api:

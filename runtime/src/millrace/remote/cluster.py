@@ -96,12 +96,12 @@ def speaking(context: str) -> Iterator[None]:
         yield
     except HomeAwayError as error:
         text = str(error).removesuffix("; it is tried again")
-        if "(404 " in text:
+        if error.status == 404:
             # In plain text: not an object of an API is missing, but the API.
             raise NotThereError(f"{context}: {text}") from error
-        if "(401 " in text:
+        if error.status == 401:
             remedy = "it does not know you: log in again, as for kubectl"
-        elif "(403 " in text:
+        elif error.status == 403:
             remedy = "it forbids that: ask whoever gives rights there"
         else:
             remedy = "is it there, and does kubectl reach it? Ask again when it answers"
