@@ -15,7 +15,9 @@ from millrace.errors import MillraceError
 from millrace.homes import codec
 from millrace.homes.documents import RunEvent
 from millrace.homes.stores import HomeAwayError
+from millrace_operator.control.queue import WorkQueue
 from millrace_operator.control.reconciler import MOST_TOLD, PROPOSED_S, RESYNC_S, Result, _share
+from millrace_operator.control.workers import ALL, ORPHANS_S, Queue, Workers
 from millrace_operator.kube.acting import NotLeadingError
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import Objects, RefusedError, StaleError
@@ -49,7 +51,56 @@ def test_a_topology_that_is_gone_is_forgotten_and_one_that_goes_is_left_alone(wo
     world.api.calls.clear()
     assert operator.turn(KEY) == Result()
     del world.api.objects[TOPOLOGY]
-    assert operator.turn(KEY) == Result()
+    assert operator.turn(KEY) == Result(gone=True)
+    assert world.api.writes() == []
+
+
+SNAPSHOTS = "/apis/millrace.dev/v1alpha1/namespaces/jobs/topologysnapshots"
+
+
+def snapshot(world: World, name: str, topology: str, **status: Any) -> None:
+    metadata = {"name": name, "namespace": "jobs", "generation": 1}
+    found = {"metadata": metadata, "spec": {"topology": topology}, "status": status}
+    world.api.put(f"{SNAPSHOTS}/{name}", found)
+
+
+def test_very_many_snapshots_without_a_topology_are_looked_at_together(world: World):
+    """Each names a topology of its own, and is heard of by itself."""
+    operator, count = world.settle(), 500
+    for number in range(count):
+        snapshot(world, f"s{number}", f"none-{number}")
+    snapshot(world, "taking", "none", phase="Taking", topologyUid="t0")
+    queue: Queue = WorkQueue(world.clock)
+    objects = Objects(world.api)  # type: ignore[arg-type]
+    workers = Workers(queue, operator, objects, (), world.clock)
+    for number in range(count):
+        queue.add(Key("jobs", f"none-{number}"))
+
+    def due() -> int:
+        """Everything that is due; how often the API server was asked."""
+        world.api.calls.clear()
+        while queue.depth():
+            key = queue.take()
+            assert key is not None
+            workers.turn(key)
+        return sum(method == "GET" for method, _ in world.api.calls)
+
+    asked = due()
+    assert asked == count, "each key asks for its topology, and for nothing else"
+    world.clock.time_s += ORPHANS_S
+    assert due() < 40
+    told = {
+        path.rpartition("/")[2]: found["status"]["conditions"][0]["reason"]
+        for path, found in world.api.objects.items()
+        if path.startswith(SNAPSHOTS) and "conditions" in found["status"]
+    }
+    assert told == {
+        **{f"s{number}": "WaitsForTopology" for number in range(count)},
+        "taking": "TopologyGone",
+    }
+    # And so they are at each look at everything.
+    queue.add(ALL)
+    assert due() < 160
     assert world.api.writes() == []
 
 

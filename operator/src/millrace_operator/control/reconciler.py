@@ -18,7 +18,7 @@ from millrace_operator.kube.acting import Acting, NotLeadingError, write_snapsho
 from millrace_operator.kube.events import announce, relay
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import Objects
-from millrace_operator.kube.observing import Key, Seen, Turn, observe, snapshots
+from millrace_operator.kube.observing import Key, Seen, Turn, observe, orphans
 from millrace_operator.reconcile.actions import Announce, Propose, WriteStatus
 from millrace_operator.reconcile.observe import Moment
 from millrace_operator.reconcile.plan import plan
@@ -40,11 +40,12 @@ MOST_TOLD = 50
 @dataclass(frozen=True, slots=True)
 class Result:
     """What became of a turn. ``again_s``: look again then, whatever is heard; ``refused``: some of
-    it is to be tried again, after a growing pause; ``status``: where the topology stands, None
-    where it is gone."""
+    it is to be tried again, after a growing pause; ``gone``: there is no such topology;
+    ``status``: where it stands, None where it is gone."""
 
     again_s: float | None = None
     refused: bool = False
+    gone: bool = False
     status: TopologyStatus | None = field(default=None, compare=False)
 
 
@@ -82,8 +83,7 @@ class Reconciler:
         )
         if seen is None:
             self._forget(key)
-            self._orphans(key, now)
-            return Result()
+            return Result(gone=True)
         memory.uid = seen.observed.resource.uid
         self._relay(seen, memory, now)
         made = plan(seen.observed, self.settings, Moment(now, self.secret(), self.secret()))
@@ -99,15 +99,15 @@ class Reconciler:
             again_s = min(PROPOSED_S, math.inf if again_s is None else again_s)
         told = [action.status for action in made.actions if isinstance(action, WriteStatus)]
         status = [seen.observed.resource.status, *told][-1]
-        return Result(again_s, bool(acting.refusals), status)
+        return Result(again_s, bool(acting.refusals), status=status)
 
-    def _orphans(self, key: Key, now: datetime) -> None:
-        """Snapshots of a topology that is not there."""
-        found = snapshots(self.objects, key.namespace)
-        for action in plan_orphans(tuple(s for s in found if s.topology == key.name), now):
+    def tell_orphans(self, namespace: str) -> None:
+        """Tell of snapshots whose topologies are not there. Raises ``MillraceError``."""
+        now = datetime.fromtimestamp(self.clock.now_s(), UTC)
+        for action in plan_orphans(orphans(self.objects, namespace), now):
             if not self.leading():
                 raise NotLeadingError("this operator leads no more")
-            write_snapshot(self.objects, key.namespace, action, now)
+            write_snapshot(self.objects, namespace, action, now)
 
     def tell(self, key: Key, error: MillraceError) -> None:
         """Tell the topology's user why a turn fails until somebody acts. Raises as ``Objects``."""

@@ -22,11 +22,14 @@ from millrace_operator.control.queue import WorkQueue
 from millrace_operator.control.reconciler import Reconciler
 from millrace_operator.kube.acting import NotLeadingError
 from millrace_operator.kube.objects import Objects, StaleError
-from millrace_operator.kube.observing import Key, awaited, topologies
+from millrace_operator.kube.observing import Key, Orphans, awaited, topologies
 
 log = logging.getLogger(__name__)
 
 LOOK_S = 30.0
+ORPHANS_S = 1.0
+"""What is heard of snapshots without a topology within so long is looked at at once."""
+
 WORKERS = 4
 _END_S = 20.0
 
@@ -41,7 +44,7 @@ class Everything(Enum):
 
 
 ALL: Final = Everything.ALL
-Work = Key | Everything
+Work = Key | Orphans | Everything
 Queue = WorkQueue[Work]
 
 
@@ -143,9 +146,13 @@ class Workers:
                 self.turns.reconciled(ended, self._clock.monotonic_s() - start_s)
 
     def _do(self, key: Work) -> Ended:
-        if not isinstance(key, Everything):
-            return self._reconcile(key)
-        self._look()
+        match key:
+            case Key():
+                return self._reconcile(key)
+            case Orphans(namespace):
+                self._reconciler.tell_orphans(namespace)
+            case Everything():
+                self._look()
         return Ended.DONE
 
     def _look(self) -> None:
@@ -153,10 +160,12 @@ class Workers:
         # Asked for before the list, so that one which fails does not end it.
         self._queue.add(ALL, LOOK_S)
         known = self.standings.keys()
-        found = topologies(self._objects, self._namespaces)
-        for key in {*found, *awaited(self._objects, self._namespaces)}:
+        found = set(topologies(self._objects, self._namespaces))
+        for key in found:
             self._queue.add(key)
-        for key in known - set(found):
+        for space in {key.namespace for key in awaited(self._objects, self._namespaces) - found}:
+            self._queue.add(Orphans(space))
+        for key in known - found:
             self.standings.tell(key, None)
         self._listed_s = self._clock.monotonic_s()
 
@@ -164,12 +173,14 @@ class Workers:
         """Something of it that was refused is to be tried again."""
         result = self._reconciler.turn(key)
         self.standings.tell(key, result.status)
+        if result.gone:
+            self._queue.add(Orphans(key.namespace), ORPHANS_S)
         if result.again_s is not None:
             self._queue.add(key, result.again_s)
         return Ended.REFUSED if result.refused else Ended.DONE
 
     def _tell(self, key: Work, error: MillraceError) -> None:
-        if isinstance(key, Everything):
+        if not isinstance(key, Key):
             return
         try:
             self._reconciler.tell(key, error)

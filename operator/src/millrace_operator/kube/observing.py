@@ -46,6 +46,17 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
+class Orphans:
+    """The snapshots of a namespace whose topologies are not there: they are looked at together,
+    since anybody may make as many as they like."""
+
+    namespace: str
+
+    def __str__(self) -> str:
+        return f"snapshots without a topology in {self.namespace}"
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What was observed, and at which versions: of the topology, and of pods by their uid; and what
     the driver told, by the names of these events."""
@@ -124,6 +135,15 @@ def snapshots(objects: Objects, namespace: str | None) -> Iterator[Snapshot]:
     for one in objects.list(kinds.SNAPSHOT, namespace):
         if "deletionTimestamp" not in one["metadata"]:
             yield reading.snapshot_of(one)
+
+
+def orphans(objects: Objects, namespace: str) -> tuple[Snapshot, ...]:
+    """Snapshots of topologies that are not there, as far as something may be to tell of them.
+    Raises as ``Objects``."""
+    found = [one for one in snapshots(objects, namespace) if one.status.phase not in SETTLED]
+    # Topologies behind them: what a snapshot was booked for is there, or gone.
+    there = {one["metadata"]["name"] for one in objects.heads(KIND, namespace)} if found else set()
+    return tuple(one for one in found if one.topology not in there)
 
 
 def awaited(objects: Objects, namespaces: Sequence[str]) -> set[Key]:
