@@ -254,10 +254,23 @@ def test_an_edit_that_changes_nothing_fixed_is_taken():
     assert refused(after, old=WORDS) == []
 
 
+def test_a_topology_can_begin_with_a_snapshot_that_another_took_by_itself():
+    """Their names have dots."""
+    begins = {"restoreFrom": {"snapshot": "auto-0a1b2c3d-2.1.12"}}
+    assert refused({**WORDS, "spec": {**WORDS["spec"], **begins}}) == []
+    begins = {"restoreFrom": {"snapshot": "auto-.12"}}
+    after = {**WORDS, "spec": {**WORDS["spec"], **begins}}
+    assert refused(after) == ["spec.restoreFrom.snapshot"]
+
+
 def test_a_snapshot_is_asked_for_once():
     spec = {"topology": "words", "deletionPolicy": "Retain"}
     rules = schema(SNAPSHOT)["properties"]["spec"]
     assert list(broken_at(rules, {**spec, "deletionPolicy": "Delete"}, spec)) == []
+    # An operator that is away hears of a deletion, and not of what was changed before it.
+    deletes = {**spec, "deletionPolicy": "Delete"}
+    assert list(broken_at(rules, spec, deletes)) == ["deletionPolicy"]
+    assert list(broken_at(rules, deletes, deletes)) == []
     assert list(broken_at(rules, {**spec, "topology": "other"}, spec)) == ["topology"]
     assert len(list(broken_at(rules, {**spec, "to": "/s"}, spec))) == 1
     snapshot = {"metadata": {"name": "s"}, "spec": {"topology": "words"}}

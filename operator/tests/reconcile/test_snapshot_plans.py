@@ -31,11 +31,12 @@ class Driver:
         self.data: dict[str, KeptSnapshot] = {}
         self.taken: list[str] = []
         self.fails = ""
+        self.place = PLACE
 
     def work(self) -> None:
         answers = tuple(self._answer(token) for token in sorted(self.cluster.asked))
         own = [one for name, one in self.data.items() if name.startswith("auto-")]
-        figures = SnapshotFigures(PLACE, tuple(own), answers)
+        figures = SnapshotFigures(self.place, tuple(own), answers)
         assert self.cluster.told is not None
         self.cluster.told = replace(self.cluster.told, snapshots=figures, uid=self.cluster.uid)
 
@@ -229,6 +230,26 @@ def test_periodic_ones_have_resources_as_long_as_they_are_kept():
     driver.work()
     rest(cluster, driver)
     assert cluster.booked == ()
+
+
+def test_resources_of_what_lies_in_an_earlier_place_stay_and_know_where_it_is():
+    cluster, driver = world()
+    cluster.apply_snapshot(wanted(deletionPolicy="Delete"))
+    driver.data[auto(1).name] = auto(1)
+    rest(cluster, driver)
+    name = called(cluster.snapshots["early"])
+    assert set(cluster.snapshots) == {"early", auto(1).name}
+    cluster.edit(snapshots={"to": "elsewhere"})
+    cluster.settle()
+    driver.place, driver.data = "/data/elsewhere", {auto(2).name: auto(2)}
+    rest(cluster, driver)
+    assert set(cluster.snapshots) == {"early", auto(1).name, auto(2).name}
+    assert cluster.snapshots[auto(1).name].status.place == PLACE
+    # Whoever deletes them has their files deleted where they are.
+    del cluster.snapshots["early"]
+    cluster.reconcile()
+    (request,) = cluster.asked.values()
+    assert (request.name, request.to) == (name, PLACE)
 
 
 def test_a_periodic_one_s_files_go_with_its_resource_where_that_is_asked_for():

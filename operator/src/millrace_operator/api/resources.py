@@ -185,8 +185,8 @@ class DeletionPolicy(StrEnum):
 
 
 class SnapshotSpec(Part):
-    """A snapshot to take of a topology. It cannot be changed once it is asked for, but for what
-    happens on deletion."""
+    """A snapshot to take of a topology. It cannot be changed once it is asked for, but for a
+    deletionPolicy that becomes Delete."""
 
     topology: TopologyName = Field(description="Name of the topology, in the same namespace.")
     to: Text | None = Field(
@@ -197,7 +197,8 @@ class SnapshotSpec(Part):
     deletion_policy: DeletionPolicy = Field(
         DeletionPolicy.RETAIN,
         description="Retain leaves the files when this resource is deleted; with Delete a driver "
-        "of the topology removes them, as long as there is the topology.",
+        "of the topology removes them, as long as there is the topology. Delete cannot be taken "
+        "back.",
     )
 
 

@@ -322,6 +322,13 @@ SNAPSHOT: dict[str, Schema] = {
             "cannot be changed; make another snapshot",
             "FieldValueForbidden",
         ),
+        # An operator that is away would hear neither of it nor, behind it, of the deletion.
+        Rule(
+            "oldSelf.deletionPolicy != 'Delete' || self.deletionPolicy == 'Delete'",
+            "Delete cannot be taken back: take another snapshot with Retain",
+            "FieldValueForbidden",
+            "deletionPolicy",
+        ),
     ),
     "spec.to": {"maxLength": LONGEST_URL},
 }

@@ -124,7 +124,8 @@ class Snapshot:
 @dataclass(frozen=True, slots=True)
 class Booked:
     """A snapshot that there is a resource of, or was: what the operator has to know when the
-    resource is gone. ``snapshot`` is its name in the place ``to`` (None: the topology's own)."""
+    resource is gone. ``snapshot`` is its name in the place ``to`` (None: not known yet, and then
+    the topology's own)."""
 
     __pydantic_config__ = STRICT
 

@@ -198,8 +198,9 @@ class _Planner:
             if one.status.topology_uid not in (None, self._owner.uid):
                 continue
             live.add(one.uid)
-            snapshot, periodic = called(one), bool(one.periodic)
-            yield Booked(one.uid, one.name, snapshot, one.to, one.deletes, periodic)
+            # The topology's own place may be another by the time that it is deleted.
+            place, periodic = one.to or one.status.place, bool(one.periodic)
+            yield Booked(one.uid, one.name, called(one), place, one.deletes, periodic)
         for entry in self._observed.booked:
             if entry.uid not in live and not self._done_with(entry):
                 answer = self._answers.get(delete_token(entry.uid))
@@ -326,7 +327,9 @@ class _Planner:
             return
         there = self._kept.get(one.name)
         if there is None:
-            yield DeleteSnapshot(one.name, one.uid)
+            if one.status.place in (None, self._place):
+                # What lies in another place, which was the topology's before, is there still.
+                yield DeleteSnapshot(one.name, one.uid)
         elif one.status.phase is not SnapshotPhase.READY:
             status = self._ready(one, there, self._place or "")
             yield WriteSnapshotStatus(one.name, one.uid, one.version, status)

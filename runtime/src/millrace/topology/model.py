@@ -23,6 +23,7 @@ from millrace.topology.scalars import (
     Flag,
     Label,
     Memory,
+    ObjectName,
     Percent,
     Text,
     TopologyName,
@@ -144,7 +145,7 @@ class Snapshots(Part):
 class RestoreFrom(Part):
     """A snapshot that a new topology begins with."""
 
-    snapshot: TopologyName | None = Field(
+    snapshot: ObjectName | None = Field(
         None, description="Name of a TopologySnapshot in the same namespace; or place and name."
     )
     place: Text | None = Field(
