@@ -12,12 +12,14 @@ import pytest
 import yaml
 from memory_cluster import SETTINGS, Cluster
 
+from millrace.errors import ExitCode
 from millrace.topology.model import StreamTopology
 from millrace.topology.pods import PodSettings
 from millrace.topology.scalars import quantity_bytes
 from millrace_operator.builders.naming import Owner
 from millrace_operator.builders.network import budgets, policies
 from millrace_operator.builders.pods import acker_pod, driver_pod, state_server_pod
+from millrace_operator.reconcile.observe import PodPhase
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "operator" / "tests" / "builders"))
@@ -136,6 +138,23 @@ def test_what_another_release_accepted_is_told_as_the_document_says():
     (stalled,) = (c for c in cluster.status.conditions if c.type == "Stalled")
     text = " ".join(section("Upgrading").split())
     assert f"`Stalled` of the reason `{stalled.reason}`" in text
+
+
+def test_a_driver_that_is_too_old_is_told_as_the_document_says():
+    cluster = Cluster()
+    cluster.settle()
+    ended = {"phase": PodPhase.FAILED, "ready": False, "exit_code": int(ExitCode.NEWER_FORMAT)}
+    cluster.change("words-driver-1", message="View has the field 'restoring'", **ended)
+    cluster.settle()
+    assert sum("driver" in name for name in cluster.pods) == 1
+    (stalled,) = (c for c in cluster.status.conditions if c.type == "Stalled")
+    assert "the field 'restoring'" in stalled.message
+    text = " ".join(section("Upgrading").split())
+    assert f"exit code {ExitCode.NEWER_FORMAT.value} and begins nothing" in text
+    assert f"`Stalled` has the reason `{stalled.reason}`" in text
+    cluster.edit(restartNonce=1)
+    cluster.settle()
+    assert "words-driver-2" in cluster.pods
 
 
 # -- what a cluster cannot do yet

@@ -289,6 +289,18 @@ CASES = [
         ["warning PodFailed", "warning DriverGaveUp"],
     ),
     Case(
+        "an image that is too old for what it finds",
+        lambda c: c.change(
+            "words-driver-1",
+            phase=PodPhase.FAILED,
+            ready=False,
+            exit_code=int(ExitCode.NEWER_FORMAT),
+            message="View has the field 'restoring', which this release does not know",
+        ),
+        [],
+        ["warning PodFailed", "warning DriverGaveUp"],
+    ),
+    Case(
         "more ackers",
         lambda c: c.edit(ackers={"replicas": 3}),
         [

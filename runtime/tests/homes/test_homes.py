@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from millrace.homes import codec, pods
 from millrace.homes.documents import Ask, Proposal, Request, RunEvent, Status
 from millrace.homes.memory import MemoryHome
 from millrace.homes.stores import HomeAwayError
-from millrace.kube.inboxmap import InboxMap
+from millrace.kube.inboxmap import InboxMap, proposal_in, written
 from millrace.protocol.types import Member
 from millrace.state import journalfiles
 from millrace.state.inboxfiles import InboxFiles
@@ -152,8 +153,22 @@ def test_a_field_that_this_release_does_not_know_is_of_a_newer_one():
 
 def test_a_proposal_without_leave_can_be_read_by_a_release_that_knows_of_none():
     assert "leaving" not in codec.encode(Proposal((MEMBER,), ()))
+    assert "nodes" not in codec.encode(Proposal((MEMBER,), ()))
     leaving = Proposal((), (), 1, leaving=(MEMBER,))
     assert codec.decode(Proposal, json.dumps(codec.encode(leaving))) == leaving
+
+
+def test_nodes_are_written_apart_for_releases_that_know_of_none():
+    first = Proposal((MEMBER,), ("acker-0",), 3, (("state-0", "node-1"),))
+    data = {key: text for key, text in written(first).items() if text is not None}
+    assert "nodes" not in json.loads(data[pods.PROPOSAL])
+    assert proposal_in(data) == first
+    # Those of another proposal say nothing of this one.
+    later = replace(first, number=4, nodes=None)
+    assert written(later)[pods.NODES] is None
+    assert proposal_in({**data, pods.PROPOSAL: written(later)[pods.PROPOSAL]}) == later
+    # Earlier operators wrote them into the proposal.
+    assert proposal_in({pods.PROPOSAL: json.dumps(codec.encode(first))}) == first
 
 
 def test_a_folder_that_cannot_be_read_is_a_home_that_is_away(tmp_path):

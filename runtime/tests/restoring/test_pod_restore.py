@@ -4,24 +4,32 @@ snapshots; the view and what stands beside it are in memory."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import Field
 
 from millrace import crash
 from millrace.clock import SystemClock
-from millrace.errors import FencedError, SinkError, SnapshotError, StateLostError, StateServerError
+from millrace.errors import (
+    FencedError,
+    NewerFormatError,
+    SinkError,
+    SnapshotError,
+    StateLostError,
+    StateServerError,
+)
 from millrace.homes import pods
 from millrace.homes.documents import Proposal
 from millrace.homes.memory import MemoryHome
 from millrace.homes.settings import DriverSettings, MemoryPlace, RestoreSettings
 from millrace.homes.stores import HomeAwayError
-from millrace.protocol.codec import decode_record
+from millrace.protocol.codec import decode, decode_record, encode_view
 from millrace.protocol.record import first_record
 from millrace.protocol.server import Stamped
-from millrace.protocol.types import Components, DeadSegment, Phase, Record, Tag, View
+from millrace.protocol.types import Components, DeadSegment, Member, Phase, Record, Tag, View
 from millrace.restoring.pods import PodRestore, Surroundings
 from millrace.snapshots.places import FolderPlace
 from millrace.snapshots.timelines import decoded
@@ -350,6 +358,74 @@ def test_without_a_snapshot_or_again_and_again_it_stops(bench: Bench) -> None:
         bench.restore().lost(execution)
     with pytest.raises(StateLostError, match="3 times in a row"):
         bench.restore().lost(HELD + 3)
+
+
+@pytest.mark.parametrize("killed", [None, "restore.claimed"])
+def test_another_nonce_allows_to_restore_again(bench: Bench, dies: Any, killed: str | None) -> None:
+    bench.keep("early", 4)
+    bench.lose(9)
+
+    def held() -> int:
+        view = bench.view.view
+        assert view is not None
+        return view.execution
+
+    for _ in range(3):
+        bench.restore().lost(held())
+    for nonce in (7, 8):
+        with pytest.raises(StateLostError, match=r"give spec\.restartNonce another value"):
+            bench.restore().lost(held())
+        bench.topology.spec.__dict__["restart_nonce"] = nonce
+        if killed is None:
+            bench.restore().lost(held())
+        else:
+            dies(killed)
+            with pytest.raises(KilledError):
+                bench.restore().lost(held())
+            dies("")
+            assert bench.restore().prepare()
+        for _ in range(2):
+            bench.restore().lost(held())
+        # As many as before, and no more.
+        with pytest.raises(StateLostError, match="3 times in a row"):
+            bench.restore().lost(held())
+
+
+@dataclass(frozen=True, slots=True)
+class ViewBefore:
+    """As releases read it that knew no restores."""
+
+    DOCUMENT = "View"
+
+    uid: str
+    timeline: int
+    epoch: int
+    phase: Phase
+    execution: int
+    last_open: Annotated[tuple[Member, ...], Field(alias="source")]
+    target: tuple[Member, ...]
+    open_epoch: int
+    owners: tuple[tuple[str, ...], ...]
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_release_that_knows_no_restores_stops_at_one_that_is_not_done(
+    bench: Bench, dies: Any, begins: bool
+) -> None:
+    """It would take the view for that of a topology that is being created, and begin empty."""
+    bench.keep("early", 4, uid="another-life" if begins else UID)
+    if not begins:
+        bench.lose(9)
+    dies("restore.put")
+    with pytest.raises(KilledError):
+        bench.restore(EARLY).prepare() if begins else bench.restore().lost(HELD)
+    assert bench.view.view is not None
+    with pytest.raises(NewerFormatError, match="the field 'restoring'"):
+        decode(ViewBefore, encode_view(bench.view.view))
+    dies("")
+    bench.restore(None).prepare()
+    assert bench.view.view.phase is Phase.OPEN
+    assert decode(ViewBefore, encode_view(bench.view.view)).phase is Phase.OPEN
 
 
 def test_sinks_that_cannot_take_back_keep_everything_as_it_is(bench: Bench) -> None:

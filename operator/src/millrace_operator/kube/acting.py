@@ -20,6 +20,7 @@ from millrace.errors import MillraceError
 from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.documents import Proposal
+from millrace.kube.inboxmap import written
 from millrace.topology.model import API_VERSION, KIND
 from millrace_operator.api.resources import TopologyStatus
 from millrace_operator.kube import kinds
@@ -173,11 +174,10 @@ class Acting:
         self.objects.merge(path, {"data": {names.REQUEST_PREFIX + token: text}})
 
     def _propose(self, proposal: Proposal) -> None:
-        """The key alone: requests that lie beside it are others'."""
+        """Its keys alone: requests that lie beside them are others'."""
         resource = self.seen.observed.resource
         path = kinds.one("ConfigMap", resource.namespace, names.inbox_map(resource.name))
-        text = json.dumps(codec.encode(proposal))
-        self.objects.merge(path, {"data": {names.PROPOSAL: text}})
+        self.objects.merge(path, {"data": written(proposal)})
 
 
 def write_snapshot(

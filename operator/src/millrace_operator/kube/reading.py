@@ -16,6 +16,7 @@ from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted, accepted_from
 from millrace.homes.documents import Proposal, RunEvent, Status
 from millrace.homes.pods import Role
+from millrace.kube.inboxmap import proposal_in
 from millrace.kube.journalmap import events_in
 from millrace.protocol.codec import decode_view
 from millrace.protocol.types import View
@@ -216,9 +217,8 @@ def accepted_of(found: Object | None) -> Accepted | None:
 
 def proposal_of(found: Object | None) -> Proposal | None:
     """What was proposed last; what cannot be read, a newer release's too, is proposed anew."""
-    text = _data(found, names.PROPOSAL)
     try:
-        return None if text is None else codec.decode(Proposal, text)
+        return proposal_in((found or {}).get("data") or {})
     except (checked.DamagedError, NewerFormatError):
         return None
 

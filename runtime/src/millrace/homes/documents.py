@@ -32,20 +32,31 @@ class Proposal:
     """State servers and ackers seen alive: incarnations, and names. Whoever wants to know that the
     driver follows this one (``Status.follows``) gives it a ``number`` above that of the last.
     ``nodes`` are pairs of a member's name and the node that it is on, where there are nodes: the
-    owners of a key group are chosen on different ones.
+    owners of a key group are chosen on different ones. On a cluster they are written apart
+    (``Nodes``): a driver of a release that knows nothing of them reads what concerns it.
 
     Those ``leaving`` are alive, too, and end once the view is open without them; None for nobody,
-    so that a driver of a release that knows nothing of it reads what concerns it. The same goes for
-    ``tuning``: settings that the driver takes if they are newer than its own."""
+    for the same reason. The same goes for ``tuning``: settings that the driver takes if they are
+    newer than its own."""
 
     __pydantic_config__ = STRICT
 
     members: tuple[Member, ...]
     ackers: tuple[str, ...]
     number: Index = 0
-    nodes: tuple[tuple[str, str], ...] = ()
+    nodes: tuple[tuple[str, str], ...] | None = None
     leaving: tuple[Member, ...] | None = None
     tuning: Tuning | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """``Proposal.nodes`` of the proposal ``number``."""
+
+    __pydantic_config__ = STRICT
+
+    number: Index
+    nodes: tuple[tuple[str, str], ...]
 
 
 class Ask(StrEnum):

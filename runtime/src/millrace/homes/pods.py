@@ -155,10 +155,16 @@ WRITTEN_BY = "writtenBy"
 RESTORING = "restoring"
 """Beside the view: the restore that has begun and is not done."""
 
+LOSSES = "losses"
+"""Beside the view: from which timeline on restores of lost state count against the next one."""
+
 TIMELINES = "timelines"
 """Beside the view: which restore began each timeline."""
 
 PROPOSAL = "proposal"
+NODES = "proposal-nodes"
+"""Beside the proposal: on which nodes its members are."""
+
 REQUEST_PREFIX = "request."
 STATUS = "status"
 EVENTS = "events"

@@ -11,12 +11,13 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from millrace import checked
 from millrace.clock import Clock, SystemClock
 from millrace.errors import NewerFormatError
 from millrace.homes import codec, pods
-from millrace.homes.documents import Proposal, Request
+from millrace.homes.documents import Nodes, Proposal, Request
 from millrace.homes.stores import PendingRequest
 from millrace.kube.configmaps import ConfigMap
 
@@ -43,23 +44,24 @@ class InboxMap:
         self._map = config_map
         self._look = look or (lambda: read_data(config_map))
         self._clock = clock or SystemClock()
-        self._seen: str | None = None
+        self._seen: tuple[str | None, str | None] = (None, None)
         self._read: Proposal | None = None
         self._done: set[str] = set()
 
     def propose(self, proposal: Proposal) -> None:
-        self._map.merge({pods.PROPOSAL: _text(proposal)})
+        self._map.merge(written(proposal))
 
     def proposal(self) -> Proposal | None:
-        text = self._look().get(pods.PROPOSAL)
-        if text != self._seen:
-            self._read = None if text is None else self._decoded(text)
-            self._seen = text
+        data = self._look()
+        texts = (data.get(pods.PROPOSAL), data.get(pods.NODES))
+        if texts != self._seen:
+            self._read = self._decoded(data)
+            self._seen = texts
         return self._read
 
-    def _decoded(self, text: str) -> Proposal | None:
+    def _decoded(self, data: Data) -> Proposal | None:
         try:
-            return codec.decode(Proposal, text)
+            return proposal_in(data)
         except NewerFormatError as error:
             # The operator is of a newer release, and this driver goes on until it is replaced.
             log.warning(
@@ -104,6 +106,25 @@ class InboxMap:
         if key in read_data(self._map):
             self._map.merge({key: None})
         self._done.add(token)
+
+
+def written(proposal: Proposal) -> dict[str, str | None]:
+    """A proposal as keys of the inbox, to be written at once."""
+    told = None if proposal.nodes is None else _text(Nodes(proposal.number, proposal.nodes))
+    return {pods.PROPOSAL: _text(replace(proposal, nodes=None)), pods.NODES: told}
+
+
+def proposal_in(data: Data) -> Proposal | None:
+    """The proposal in an inbox; nodes of another one are none of its. Raises ``NewerFormatError``,
+    ``checked.DamagedError``."""
+    text, beside = data.get(pods.PROPOSAL), data.get(pods.NODES)
+    if text is None:
+        return None
+    proposal = codec.decode(Proposal, text)
+    told = None if beside is None else codec.decode(Nodes, beside)
+    if told is None or told.number != proposal.number:
+        return proposal
+    return replace(proposal, nodes=told.nodes)
 
 
 def read_data(config_map: ConfigMap) -> Data:

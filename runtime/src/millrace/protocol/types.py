@@ -103,7 +103,8 @@ class View:
 
     ``last_open`` holds the members of the last *open* view (``from`` in the rules), ``target``
     those the view moves to; in an open view both are equal. ``owners[g]`` names the owners of key
-    group ``g``.
+    group ``g``. ``restoring``: a restore has begun and is not done. A release that knows no
+    restores does not know the field, and refuses such a view: it would begin with nothing.
     """
 
     uid: str
@@ -115,6 +116,7 @@ class View:
     target: tuple[Member, ...]
     open_epoch: Epoch
     owners: tuple[tuple[str, ...], ...]
+    restoring: bool = False
 
     def stamp(self) -> Stamp:
         return Stamp(self.epoch, self.execution)

@@ -99,6 +99,17 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
+class Losses:
+    """State that was lost and restored under this ``spec.restartNonce``, since the timeline
+    ``since`` began: another nonce forgives what was before."""
+
+    __pydantic_config__ = codec.STRICT
+
+    nonce: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Claim:
     """What this process wrote into the view, or tried to. It did where the view has the execution
     of ``opened`` and ``fork`` stands beside it."""
@@ -225,8 +236,11 @@ class PodRestore:
         return self._own_life(version, view, None)
 
     def _check_fruitless(self) -> None:
-        """Servers that lose everything again and again have a cause that no restore mends."""
-        forks = sorted(self._forks(), key=lambda fork: fork.timeline)[-FRUITLESS:]
+        """Servers that lose everything again and again have a cause that no restore mends; who
+        gives another nonce has mended it."""
+        losses = self._losses()
+        counted = [f for f in self._forks() if losses is not None and f.timeline >= losses.since]
+        forks = sorted(counted, key=lambda fork: fork.timeline)[-FRUITLESS:]
         sealed = self._around.journal.status().sealed
         last = forks[-1] if forks else None
         idle = last is not None and (sealed is None or sealed <= last.window)
@@ -312,19 +326,20 @@ class PodRestore:
             tag.timeline, parent, manifest.window, manifest.name, begun.last, begun.own, now_s
         )
         made = restored(record, self._told.uid, tag)
-        opened = replace(creating, phase=Phase.OPEN)
+        opened = replace(creating, phase=Phase.OPEN, restoring=False)
         text = told(manifest, tag.timeline, begun.last, lost=begun.own, passed=passed)
         # Before it is sent: its answer may be lost.
         self._held = view.execution if view is not None else 0
         self._claim = claim = _Claim(fork, made, opened, text)
-        version = self._swapped(
-            version,
-            creating,
-            {
-                pods.RESTORING: codec.encode_line(begun),
-                pods.TIMELINES: timelines.encoded(self._opened_forks(view), fork),
-            },
-        )
+        beside: dict[str, str | None] = {
+            pods.RESTORING: codec.encode_line(begun),
+            pods.TIMELINES: timelines.encoded(self._opened_forks(view), fork),
+        }
+        if begun.own:
+            nonce = self._topology.spec.restart_nonce
+            losses = self._losses() or Losses(nonce, tag.timeline)
+            beside[pods.LOSSES] = codec.encode_line(losses)
+        version = self._swapped(version, creating, beside)
         crash.reached("restore.claimed")
         if begun.own:
             take_back(sinks, manifest, tag.execution, lambda: self._hold(version))
@@ -350,10 +365,11 @@ class PodRestore:
         end_s = self._around.clock.monotonic_s() + ALL_S
         while True:
             proposal = self._around.inbox.proposal()
-            members, nodes = (proposal.members, proposal.nodes) if proposal else ((), ())
+            members = proposal.members if proposal is not None else ()
+            nodes = proposal.nodes if proposal is not None else None
             late = self._around.clock.monotonic_s() >= end_s
             if len(members) >= (wanted.copies if late else wanted.replicas):
-                return tuple(sorted(members, key=lambda member: member.name)), dict(nodes)
+                return tuple(sorted(members, key=lambda member: member.name)), dict(nodes or ())
             self._around.pause(PAUSE_S)
 
     def _creating(self, tag: Tag, members: tuple[Member, ...], nodes: dict[str, str]) -> View:
@@ -369,6 +385,7 @@ class PodRestore:
             members,
             tag.epoch,
             owners(spec.key_groups, names, spec.state_servers.copies, nodes),
+            restoring=True,
         )
 
     def _hold(self, version: int) -> None:
@@ -395,6 +412,14 @@ class PodRestore:
     def _begun(self) -> Begun | None:
         text = self._around.view.beside(pods.RESTORING)
         return None if text is None else codec.decode_line(Begun, text.encode())
+
+    def _losses(self) -> Losses | None:
+        """Those under the present nonce; None where there are none."""
+        text = self._around.view.beside(pods.LOSSES)
+        losses = None if text is None else codec.decode_line(Losses, text.encode())
+        if losses is None or losses.nonce != self._topology.spec.restart_nonce:
+            return None
+        return losses
 
     def _forks(self) -> tuple[Fork, ...]:
         return timelines.decoded(self._around.view.beside(pods.TIMELINES))

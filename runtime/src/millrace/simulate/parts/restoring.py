@@ -106,7 +106,7 @@ class Restore:
         for member in members:
             self._must(self._on.cluster.write(member, creating.stamp(), record), member)
             yield
-        self._swapped(version, replace(creating, phase=Phase.OPEN))
+        self._swapped(version, replace(creating, phase=Phase.OPEN, restoring=False))
 
     def choose(self, view: View) -> Snapshot:
         """The newest one, or an older one that the user asks for. There is one: else nothing would

@@ -95,7 +95,7 @@ class Mailbox:
         if proposal.tuning is not None:
             self._tuned(proposal.tuning)
         # Before the members are told: owners are chosen by it.
-        self.nodes = dict(proposal.nodes)
+        self.nodes = dict(proposal.nodes or ())
         members = tuple(sorted(proposal.members, key=lambda member: member.name))
         if members:
             yield e.MembersSeen(members, proposal.number, proposal.leaving or ())
