@@ -171,7 +171,6 @@ def test_each_gap_is_one_of_those_below():
     named = [re.findall(r"`([^`]+)`", one)[0] for one in GAPS]
     assert named == [
         "spec.stateServers.url",
-        "spec.ackers.min",
         "spec.stateServers.copies: 1",
         "millrace run",
     ]
@@ -184,14 +183,6 @@ def test_a_server_of_ones_own_is_refused_as_told():
     (stalled,) = (c for c in cluster.status.conditions if c.type == "Stalled")
     assert f"`{stalled.reason}`" in gap("spec.stateServers.url")
     assert cluster.pods == {}
-
-
-def test_load_changes_no_number_of_ackers():
-    cluster = Cluster()
-    cluster.spec["ackers"] = {"replicas": 2, "min": 1, "max": 4}
-    cluster.settle()
-    assert sum("acker" in name for name in cluster.pods) == 2
-    assert "`kubectl scale`" in gap("spec.ackers.min", "spec.ackers.max")
 
 
 @pytest.mark.parametrize(("copies", "may_go"), [(1, False), (2, True)])

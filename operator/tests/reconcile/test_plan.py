@@ -13,6 +13,7 @@ import pytest
 from memory_cluster import SETTINGS, SPEC, Cluster, CrashError, summary
 
 from millrace.errors import ExitCode
+from millrace.homes.documents import AckerAdvice
 from millrace.homes.pods import MAX_MEMORY
 from millrace.homes.restarts import DELAYS_S
 from millrace.homes.tuning import Tuning
@@ -754,6 +755,83 @@ def test_an_edit_in_place_restarts_nobody():
     cluster.settle()
     assert uids <= {pod.uid for pod in cluster.pods.values()}
     assert cluster.status.ackers.summary == "4/4"
+
+
+def advised(cluster: Cluster, of: int, wanted: int) -> None:
+    """What the driver tells of its ackers, and what becomes of it."""
+    cluster.told = replace(cluster.told, ackers=AckerAdvice(of, wanted))
+    cluster.reconcile()
+    cluster.settle()
+    cluster.told = replace(cluster.told, ackers=AckerAdvice(of, wanted))
+
+
+def ackers_of(cluster: Cluster) -> int:
+    return len([name for name in cluster.pods if "acker" in name])
+
+
+def test_ackers_follow_the_load_between_min_and_max():
+    cluster = settled(ackers={"replicas": 2, "min": 1, "max": 4})
+    assert ackers_of(cluster) == 2
+    advised(cluster, 2, 3)
+    assert ackers_of(cluster) == 3
+    assert "AckersScaled" in reasons(cluster)
+    assert cluster.status.ackers.summary == "3/3"
+    cluster.events.clear()
+    assert cluster.reconcile() == (), "advice for two says nothing of three"
+    advised(cluster, 3, 9)
+    assert ackers_of(cluster) == 4
+    advised(cluster, 4, 3)
+    assert ackers_of(cluster) == 3
+    cluster.edit(ackers={"replicas": 2, "min": 1, "max": 2})
+    cluster.settle()
+    assert ackers_of(cluster) == 2
+    assert cluster.status.driver.number == 1
+
+
+@pytest.mark.parametrize(("asked", "there"), [(3, 3), (9, 4), (1, 2)])
+def test_kubectl_scale_is_clamped_and_the_load_goes_on_from_there(asked: int, there: int):
+    cluster = settled(ackers={"replicas": 2, "min": 2, "max": 4})
+    advised(cluster, 2, 4)
+    cluster.edit(ackers={"replicas": asked, "min": 2, "max": 4})
+    cluster.settle()
+    assert ackers_of(cluster) == there
+    advised(cluster, there, 3)
+    assert ackers_of(cluster) == 3
+
+
+def test_without_min_and_max_the_load_decides_nothing():
+    cluster = settled()
+    advised(cluster, 2, 4)
+    assert ackers_of(cluster) == 2
+    assert cluster.status.ackers.intended is None
+
+
+@pytest.mark.parametrize("crash_after", range(8))
+def test_what_the_load_asked_for_stays_whoever_dies(crash_after: int):
+    """The operator between two steps of it, the driver right after, and an acker."""
+    cluster = settled(ackers={"replicas": 1, "min": 1, "max": 4})
+    cluster.told = replace(cluster.told, ackers=AckerAdvice(1, 3))
+    with suppress(CrashError):
+        cluster.reconcile(crash_after)
+    begun = cluster.status.ackers.intended == 3
+    cluster.change("words-driver-1", phase=PodPhase.FAILED, exit_code=137)
+    cluster.pods.pop("words-acker-0")
+    cluster.settle()
+    assert cluster.status.driver.number == 2
+    # What was written is done; what was not is the next driver's to say again.
+    assert ackers_of(cluster) == cluster.status.ackers.intended
+    assert not begun or ackers_of(cluster) == 3
+
+
+def test_a_suspended_topology_comes_back_with_as_many_ackers():
+    cluster = settled(ackers={"replicas": 1, "min": 1, "max": 4})
+    advised(cluster, 1, 3)
+    cluster.edit(suspend=True)
+    cluster.settle()
+    assert ackers_of(cluster) == 0
+    cluster.edit(suspend=False)
+    cluster.settle()
+    assert ackers_of(cluster) == 3
 
 
 EXECUTORS = {"executors": {"instances": 2}}

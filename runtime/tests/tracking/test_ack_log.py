@@ -11,7 +11,7 @@ from millrace.protocol.acklog import ControlEntry, ForgetAttempt, Open, SliceOwn
 from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, Intent, Verdict
 from millrace.ring import diff
 from millrace.tracking.control import RENEW_AFTER_OPENS, AckControl
-from millrace.tracking.log import AckLog, AckLogLostError, decode_control
+from millrace.tracking.log import LOAD_KEPT_S, AckLog, AckLogLostError, decode_control
 
 EDGES = (">lines", "lines>out")
 
@@ -50,6 +50,15 @@ def test_all_keys_lie_in_one_hash_slot(client: redis.Redis, uid: str, control: A
     slots = {client.execute_command("CLUSTER KEYSLOT", key) for key in client.keys(f"*{uid}*")}
     assert len(slots) == 1
     assert keys(client, uid) == {"ctl", "execution", "3.1.1:v", "3.1.1:1"}
+
+
+def test_what_ackers_use_is_told_beside_the_log(log: AckLog, client: redis.Redis, uid: str) -> None:
+    assert log.loads() == {}
+    log.tell_load("a", 1.25)
+    log.tell_load("b", 0.1)
+    log.tell_load("a", 2.5)
+    assert log.loads() == {"a": 2.5, "b": 0.1}
+    assert 0 < client.ttl(f"mr:{{{uid}}}:ack:load") <= LOAD_KEPT_S
 
 
 def test_messages_are_read_in_order(log: AckLog, control: AckControl) -> None:

@@ -153,6 +153,10 @@ class AckersStatus(CrewStatus):
 
     replicas: Count = Field(0, description="Acker pods that there are, for kubectl scale.")
     selector: str | None = Field(None, description="Label selector of the acker pods.")
+    intended: Count | None = Field(
+        None, description="With min and max: how many the load has come to ask for."
+    )
+    asked: Count | None = Field(None, description="The replicas with which that began.")
 
 
 class TopologyStatus(Part):

@@ -67,7 +67,7 @@ def status_of(
         message=ready.message or None,
         conditions=conditions_of(facts, before.conditions, observed.resource.generation, now),
         driver=standing.driver,
-        ackers=_ackers(observed, owner, standing.sizes.ackers),
+        ackers=_ackers(observed, owner, standing.sizes),
         stateServers=_crew(observed.of(Role.STATE_SERVER), observed, standing.sizes.servers),
         executors=_crew(_executors(observed), observed, standing.executors),
         window=observed.window,
@@ -300,8 +300,10 @@ def _crew(pods: Sequence[Pod], observed: Observed, desired: int) -> CrewStatus:
     return CrewStatus(desired=desired, ready=ready, summary=f"{ready}/{desired}")
 
 
-def _ackers(observed: Observed, owner: Owner, desired: int) -> AckersStatus:
-    pods = observed.of(Role.ACKER)
+def _ackers(observed: Observed, owner: Owner, sizes: Sizes) -> AckersStatus:
+    pods, desired = observed.of(Role.ACKER), sizes.ackers
+    before = observed.resource.status.ackers or AckersStatus()
+    goes_on = sizes.intended is None
     ready = sum(pod.ready and observed.alive(pod) for pod in pods)
     return AckersStatus(
         desired=desired,
@@ -309,4 +311,6 @@ def _ackers(observed: Observed, owner: Owner, desired: int) -> AckersStatus:
         summary=f"{ready}/{desired}",
         replicas=len(pods),
         selector=selector_text(owner.selector(Role.ACKER.value)),
+        intended=before.intended if goes_on else sizes.intended,
+        asked=before.asked if goes_on else sizes.asked,
     )

@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from millrace.homes.documents import Proposal
+from millrace.homes.documents import Proposal, Status
 from millrace.homes.pods import Role, pod_name, state_url
 from millrace.homes.tuning import Tuning
 from millrace.protocol.ackerload import AckerBounds
 from millrace.protocol.types import Member, Phase, View
 from millrace.topology.model import StreamTopology
+from millrace_operator.api.resources import AckersStatus
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.naming import Owner
 from millrace_operator.builders.pods import acker_pod, state_server_pod
@@ -33,29 +34,58 @@ from millrace_operator.reconcile.observe import Observed, Pod
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many pods there are to be."""
+    """How many pods there are to be. Where the load decides on ackers, ``intended`` is what it has
+    come to, suspended or not, and ``asked`` the number that it began with."""
 
     ackers: int
     servers: int
+    intended: int | None = None
+    asked: int | None = None
 
 
-def sizes(topology: StreamTopology) -> Sizes:
-    """What a topology asks for. A suspended one has no ackers; its servers hold its state."""
+def sizes(
+    topology: StreamTopology, before: AckersStatus | None = None, told: Status | None = None
+) -> Sizes:
+    """What a topology asks for. A suspended one has no ackers; its servers hold its state.
+
+    With a least and a most the number that ``before`` holds goes on, as the driver advises, until
+    another one is asked for, by ``kubectl scale`` for example.
+    """
     spec = topology.spec
     ackers = spec.ackers
-    wanted = ackers.replicas
+    wanted, intended = ackers.replicas, None
     if ackers.least is not None and ackers.most is not None:
-        wanted = AckerBounds(ackers.least, ackers.most).clamped(wanted)
+        if before is not None and before.intended is not None and before.asked == wanted:
+            wanted = before.intended
+            advice = told.ackers if told is not None else None
+            if advice is not None and advice.of == wanted:
+                wanted = advice.wanted
+        wanted = intended = AckerBounds(ackers.least, ackers.most).clamped(wanted)
     if not spec.tracked or spec.suspend:
         wanted = 0
-    return Sizes(wanted, 0 if spec.state_servers.url else spec.state_servers.replicas)
+    servers = 0 if spec.state_servers.url else spec.state_servers.replicas
+    return Sizes(wanted, servers, intended, None if intended is None else ackers.replicas)
+
+
+def scaled_by_load(before: AckersStatus | None, now: Sizes) -> list[Announce]:
+    """An event where the load brought about another number of ackers."""
+    if before is None or before.intended is None or before.asked != now.asked:
+        return []
+    if now.intended in (None, before.intended) or now.ackers == 0:
+        return []
+    count = f"{now.intended} acker" + ("s" if now.intended != 1 else "")
+    text = f"{count} instead of {before.intended}, as the load or the bounds ask for"
+    return [Announce("AckersScaled", text)]
 
 
 def plan_ackers(
-    observed: Observed, owner: Owner, settings: OperatorSettings, topology: StreamTopology
+    observed: Observed,
+    owner: Owner,
+    settings: OperatorSettings,
+    topology: StreamTopology,
+    count: int,
 ) -> list[Action]:
     """Make what is missing, end what is too much, replace what is dead or on a lost node."""
-    count = sizes(topology).ackers
     pods = observed.of(Role.ACKER)
     there = {pod.index for pod in pods}
     actions: list[Action] = []

@@ -61,6 +61,7 @@ from millrace_operator.reconcile.crew import (
     plan_ackers,
     plan_servers,
     proposal,
+    scaled_by_load,
     sizes,
 )
 from millrace_operator.reconcile.driver import DriverPlan, Wanted, newest, plan_driver
@@ -111,7 +112,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         return Plan(tuple(_told(observed, status, [])), again_s)
     wanted = Wanted(owner, settings, edit.topology, edit.accepted, restore)
     driver = plan_driver(observed, wanted, moment.now)
-    size = sizes(edit.topology)
+    size = sizes(edit.topology, observed.resource.status.ackers, observed.told)
     standing = Standing(
         size,
         edit.topology.spec.spark.executors.instances,
@@ -132,13 +133,14 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         *_edit_events(observed, edit),
         *driver.events,
         *lost_members(observed, proposed, size),
+        *scaled_by_load(observed.resource.status.ackers, size),
     ]
     actions: list[Action] = [
         *_stores(observed, owner, edit, moment),
         *_told(observed, status, events),
         *_children(observed, owner, settings, edit.topology, size),
         *plan_servers(observed, owner, settings, edit.topology),
-        *plan_ackers(observed, owner, settings, edit.topology),
+        *plan_ackers(observed, owner, settings, edit.topology, size.ackers),
         *driver.actions,
         *([Propose(proposed)] if proposed not in (None, observed.proposal) else []),
         *snapshots.actions,

@@ -193,6 +193,16 @@ class SnapshotFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class AckerAdvice:
+    """Where there are ``of`` ackers, the load asks for ``wanted``."""
+
+    __pydantic_config__ = STRICT
+
+    of: Index
+    wanted: Index
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """A driver's figures; ``None`` is what is not known (yet). ``updated`` is wall-clock time.
 
@@ -224,6 +234,7 @@ class Status:
     memory: tuple[ServerMemory, ...] | None = None
     follows: int | None = None
     snapshots: SnapshotFigures | None = None
+    ackers: AckerAdvice | None = None
 
     @property
     def whole(self) -> bool:

@@ -11,10 +11,12 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from millrace.errors import ExitCode, MillraceError
+from millrace.errors import ExitCode, MillraceError, StateServerError
 from millrace.health import Answer, Beat, serve
 from millrace.homes import pods
 from millrace.homes.pods import Role
@@ -41,6 +43,9 @@ from millrace.tracking.log import AckLog, reader_name
 log = logging.getLogger("millrace.acker")
 
 LIVE_S = 60.0
+LOAD_S = 1.0
+"""How often an acker tells the driver what it has used, beside the log."""
+
 _ANSWER_S = 3.0
 
 
@@ -68,9 +73,10 @@ class Whereabouts:
 
 
 class PodAcker(LocalAcker):
-    """An acker that knows whether it reads the log, and tells its figures."""
+    """An acker that knows whether it reads the log, and tells its figures and its load."""
 
     reads = False
+    _told_s = float("-inf")
 
     def restart(self) -> None:
         self.reads = False
@@ -79,6 +85,11 @@ class PodAcker(LocalAcker):
     def step(self, *block_s: float) -> bool:
         found = super().step(*block_s)
         self.reads = True
+        if (now_s := time.monotonic()) - self._told_s >= LOAD_S:
+            self._told_s = now_s
+            # A server that is full or away has more to worry about.
+            with suppress(StateServerError):
+                self.log.tell_load(self.name, time.process_time())
         return found
 
     def samples(self) -> Iterator[Sample]:

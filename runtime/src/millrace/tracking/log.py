@@ -76,6 +76,9 @@ return redis.call('XADD', KEYS[1], 'NOMKSTREAM', '*', unpack(ARGV))
 Entry = tuple[str, Mapping[bytes, bytes]]
 
 
+LOAD_KEPT_S = 60
+"""Ackers that were told of longer ago, all of them, are forgotten."""
+
 ATTENDING_S = 10
 """An acker asks the log again after a second at most, so that one which has not asked for so many
 seconds does not read it; what it judges meanwhile takes far less."""
@@ -247,6 +250,19 @@ class AckLog:
             str(one.get("name", "")) for one in listed if int(one.get("idle", 0)) < ATTENDING_S
         )
         return frozenset(name.removeprefix(ours) for name in names if name.startswith(ours))
+
+    def tell_load(self, name: str, cpu_s: float) -> None:
+        """Say how many seconds of CPU the acker ``name`` has used in its life."""
+        with self._server("write to"), self._client.pipeline(transaction=False) as pipe:
+            pipe.hset(self._prefix + "load", name, repr(cpu_s))
+            pipe.expire(self._prefix + "load", LOAD_KEPT_S)
+            pipe.execute()
+
+    def loads(self) -> dict[str, float]:
+        """What ackers said of themselves."""
+        with self._server("look into"):
+            found = self._client.hgetall(self._prefix + "load")
+        return {name.decode(): float(said) for name, said in found.items()}
 
     def read(
         self, after: Mapping[str, str], count: int | None = None, block_s: float = 0.0

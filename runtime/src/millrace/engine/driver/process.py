@@ -16,6 +16,7 @@ from millrace import checked, crash
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.connectors import Connectors
+from millrace.engine.driver.home.advice import AckerAdviser
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller, StatusBoard
 from millrace.engine.driver.home.tuner import Tuner
@@ -165,6 +166,7 @@ class DriverProcess:
         self._runner: AttemptRunner | None = None
         self._tuner = Tuner(Tuning.of(topology, told.tuned), self._resized, self._tell)
         self._planner: Planner | None = None
+        self._adviser: AckerAdviser | None = None
         self._statistics = Statistics(StatusBoard(journal, self._clock, told.uid), self._clock)
         ttl = any(one.ttl is not None for one in topology.spec.processors)
         self._clock_watch = ClockWatch(self._clock, self._tell) if ttl else None
@@ -212,6 +214,8 @@ class DriverProcess:
             self._events.add(e.Notify("DriverStopped", str(error), warning=True))
             raise
         finally:
+            if self._adviser is not None:
+                self._adviser.stop()
             performer.close()
             starter.shutdown(wait=False, cancel_futures=True)
         return self._code(stop)
@@ -256,6 +260,11 @@ class DriverProcess:
         self._statistics.memory = lambda: room.figures
         self._statistics.lag = lambda: planner.lag_records
         self._statistics.taken = planner.taken
+        if isinstance(self._told.view, ConfigMapPlace) and spec.tracked:
+            # On one machine the supervisor sees for itself what its processes use.
+            self._adviser = AckerAdviser(verdicts.ackers, verdicts.loads, self._clock)
+            self._adviser.start()
+            self._statistics.ackers = lambda: self._adviser.advice if self._adviser else None
         snapshots = self._snapshots()
         self._statistics.snapshots = snapshots.figures
         self._mailbox = mailbox = Mailbox(

@@ -10,7 +10,14 @@ from dataclasses import replace
 from millrace.clock import Clock
 from millrace.engine.driver.figures import DriverFigures
 from millrace.engine.driver.home.journal import StatusBoard
-from millrace.homes.documents import RunningWindow, ServerMemory, SnapshotFigures, Status, Timing
+from millrace.homes.documents import (
+    AckerAdvice,
+    RunningWindow,
+    ServerMemory,
+    SnapshotFigures,
+    Status,
+    Timing,
+)
 from millrace.metrics.tally import Sample
 from millrace.protocol import events as e
 from millrace.protocol.record import dead_letters
@@ -39,6 +46,7 @@ class Statistics:
         self.spark_runs: Callable[[], bool] = lambda: False
         self.memory: Callable[[], tuple[ServerMemory, ...]] = tuple
         self.snapshots: Callable[[], SnapshotFigures | None] = lambda: None
+        self.ackers: Callable[[], AckerAdvice | None] = lambda: None
         self._board = board
         self._clock = clock
         self._figures = DriverFigures(clock)
@@ -121,14 +129,15 @@ class Statistics:
             spark=self._spark(),
             memory=self._memory(),
             snapshots=self.snapshots(),
+            ackers=self.ackers(),
         )
         self._board.tell(force)
 
     def settle(self) -> None:
         """Write the figures of the last change, which may have come too soon after another."""
         told = self._board.status
-        now = (self.lag(), self._spark(), self._memory(), self.snapshots())
-        if now != (told.lag_records, told.spark, told.memory, told.snapshots):
+        now = (self.lag(), self._spark(), self._memory(), self.snapshots(), self.ackers())
+        if now != (told.lag_records, told.spark, told.memory, told.snapshots, told.ackers):
             self.write()
         self._board.settle()
         self._figures.looked(self.status, self._view)

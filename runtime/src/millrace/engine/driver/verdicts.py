@@ -77,6 +77,16 @@ class Verdicts:
             except (FencedError, StateServerError) as error:
                 log.warning("placing the ack log's slices: %s", error)
 
+    def ackers(self) -> tuple[str, ...]:
+        """Those that slices of the log are given to."""
+        return self._placed
+
+    def loads(self) -> dict[str, float]:
+        """Seconds of CPU that ackers have used, by name. Raises ``StateServerError``."""
+        with self._lock:
+            found = self._log
+        return {} if found is None else found.loads()
+
     def _place(self, control: AckControl) -> None:
         """Give slices to the ackers that are alive, if that was not done yet."""
         # Two threads do this: what is told last must be what counts as told.
