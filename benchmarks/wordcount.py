@@ -8,8 +8,8 @@ each other. At the end the output of every side is compared with a count by plai
 
 Sides: ``jvm`` (explode and count in the JVM), ``python`` (the split in Python), both with the
 state store that turns out faster; ``millrace`` (ExactlyOnce, tracked, an acker process, fsync at
-every seal) and ``untracked`` (the same with tracking off). Every side writes the changed totals
-of each window as JSON lines.
+every seal), ``function`` (the same, the split in a vectorised function) and ``untracked`` (with
+tracking off). Every side writes the changed totals of each window as JSON lines.
 
 The last line is one JSON object; the keys of the second vocabulary end in ``_500k``.
 """
@@ -90,6 +90,7 @@ def throughput(texts: Corpus, folder: Path, rounds: int, warmups: int) -> dict[s
         lambda: BaselineSide("jvm", "jvm", store, folder / "jvm"),
         lambda: BaselineSide("python", "arrow", store, folder / "python"),
         lambda: MillraceSide("millrace", word_count(), folder / "millrace"),
+        lambda: MillraceSide("function", word_count(function=True), folder / "function"),
         lambda: MillraceSide("untracked", untracked, folder / "untracked"),
     ]
     found = race(sides, texts, rounds, warmups)
@@ -98,6 +99,7 @@ def throughput(texts: Corpus, folder: Path, rounds: int, warmups: int) -> dict[s
     return {
         "vs_jvm": ratio(found["jvm"], found["millrace"]),
         "vs_python": ratio(found["python"], found["millrace"]),
+        "vs_function": ratio(found["function"], found["millrace"]),
         "tracking_ratio": ratio(found["untracked"], found["millrace"]),
         "lines_per_s": texts.lines / median_window_s(found["millrace"]),
     }
@@ -180,8 +182,16 @@ def cut(file: Path, folder: Path) -> list[Path]:
     return pieces
 
 
-def word_count(window: int = 200_000, tracking: bool = True) -> dict[str, Any]:
-    """The spec of examples/wordcount, over a folder into which files arrive."""
+def word_count(
+    window: int = 200_000, tracking: bool = True, function: bool = False
+) -> dict[str, Any]:
+    """The spec of examples/wordcount, over a folder into which files arrive.
+
+    Lines are cut by the declared ``split``, or by the example's ``function``.
+    """
+    split: dict[str, Any] = {"split": {"column": "value", "into": "word"}}
+    if function:
+        split = {"function": "wordcount:split"}
     return {
         "guarantee": "ExactlyOnce",
         "window": {"maxRecords": window, "maxInterval": "100ms"},
@@ -191,7 +201,7 @@ def word_count(window: int = 200_000, tracking: bool = True) -> dict[str, Any]:
         "code": {"path": str(EXAMPLE)},
         "sources": [{"name": "lines", "files": {"path": "input", "format": "text", "watch": True}}],
         "processors": [
-            {"name": "split", "inputs": [{"from": "lines"}], "function": "wordcount:split"},
+            {"name": "split", "inputs": [{"from": "lines"}], **split},
             {
                 "name": "counts",
                 "inputs": [{"from": "split", "key": ["word"]}],

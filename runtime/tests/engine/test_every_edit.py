@@ -118,6 +118,7 @@ spec:
     - {name: split, inputs: [{from: lines}], function: "words:split"}
     - {name: picked, inputs: [{from: made}], sql: {select: ["id", "key"], where: "id > 0"}}
     - {name: kept, inputs: [{from: rows}], function: "words:some"}
+    - {name: cut, inputs: [{from: rows}], split: {column: k, into: piece, delimiter: ","}}
     - name: counts
       inputs: [{from: split, key: [word]}]
       aggregate: {columns: [{name: n, function: count}, {name: last, function: max, of: word}]}
@@ -126,6 +127,7 @@ spec:
     - {name: ids, inputs: [{from: picked}], redis: {url: "redis://h:1", key: "id:{id}"}}
     - {name: log, inputs: [{from: kept}], redis: {url: "redis://h:1", mode: stream, stream: log}}
     - {name: seen, inputs: [{from: kept}], console: {}}
+    - {name: cuts, inputs: [{from: cut}], console: {}}
     - {name: mute, inputs: [{from: own}], custom: {class: "words:Mute", options: {tone: 1}}}
 """
 
@@ -566,6 +568,43 @@ CASES: dict[str, list[Case]] = {
         case(
             f"{STEP}[split].function=words:whole",
             **sees(lambda s: s.part("split").function, "words:split", "words:whole"),
+        )
+    ],
+    f"{STEP}[].split.column": [
+        case(
+            f"{STEP}[cut].inputs[0].columns={{k: k, other: k}}",
+            f"{STEP}[cut].split.column=other",
+            **sees(lambda s: s.part("cut").settings.column, "k", "other"),
+        )
+    ],
+    f"{STEP}[].split.into": [
+        case(
+            f"{STEP}[cut].split.into=word",
+            **sees(lambda s: s.part("cut").output.names, ["piece"], ["word"]),
+        )
+    ],
+    f"{STEP}[].split.delimiter": [
+        case(
+            f'{STEP}[cut].split.delimiter=";"',
+            **sees(lambda s: s.part("cut").settings.delimiter, ",", ";"),
+        )
+    ],
+    f"{STEP}[].split.pattern": [
+        case(
+            f'{STEP}[cut].split={{column: k, into: piece, pattern: "[,;]"}}',
+            **sees(lambda s: s.part("cut").settings.pattern, None, "[,;]"),
+        )
+    ],
+    f"{STEP}[].split.dropEmpty": [
+        case(
+            f"{STEP}[cut].split.dropEmpty=true",
+            **sees(lambda s: s.part("cut").settings.drop_empty, False, True),
+        )
+    ],
+    f"{STEP}[].split.keep": [
+        case(
+            f"{STEP}[cut].split.keep=[v]",
+            **sees(lambda s: s.part("cut").output.names, ["piece"], ["piece", "v"]),
         )
     ],
     f"{STEP}[].sql.select": [

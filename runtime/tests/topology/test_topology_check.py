@@ -415,6 +415,34 @@ def test_fitting_aggregate_columns_are_valid():
     assert found(steps, sources=[EVENTS]) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "field", "message"),
+    [
+        ({"column": "usr", "into": "w"}, "column", "no column of 'events'"),
+        ({"column": "n", "into": "w"}, "column", "only text is cut"),
+        ({"column": "user", "into": "w", "keep": ["m"]}, "keep[0]", "no column of 'events'"),
+        ({"column": "user", "into": "n", "keep": ["n"]}, "keep[0]", "is a column of the output"),
+        ({"column": "user", "into": "w", "keep": ["n", "n"]}, "keep[1]", "is a column of the out"),
+        (
+            {"column": "user", "into": "w", "delimiter": ",", "pattern": ";"},
+            "pattern",
+            "does not go with a delimiter",
+        ),
+        ({"column": "user", "into": "w", "dropEmpty": True}, "dropEmpty", "does not apply"),
+    ],
+)
+def test_what_is_wrong_with_a_split(settings, field, message):
+    problems = found([step("w", "events", split=settings)], sources=[EVENTS])
+    assert message in at(problems, f"spec.processors[0].split.{field}").message
+
+
+def test_columns_of_a_split_are_known():
+    cut = step("w", "events", split={"column": "user", "into": "word", "keep": ["n"]})
+    assert found([cut, step("t", keyed("w", "word"), **total("sum", "n"))], sources=[EVENTS]) == []
+    bad = [cut, step("t", keyed("w", "user"), **total("sum", "n"))]
+    assert at(found(bad, sources=[EVENTS]), "spec.processors[1].inputs[0].key[0]").value == "user"
+
+
 # User code
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace.engine.program.aggregates import state_of
 from millrace.engine.program.draft import (
@@ -20,12 +21,12 @@ from millrace.engine.program.draft import (
     check_reserved,
     described,
 )
-from millrace.engine.program.program import Component, SqlExpressions
+from millrace.engine.program.program import Component, Cut, SqlExpressions
 from millrace.engine.program.schema import normal_schema
 from millrace.engine.program.usercode import load_function
 from millrace.errors import TopologyError
 from millrace.functions import FunctionKind
-from millrace.sources.arrow_types import arrow_schema
+from millrace.sources.arrow_types import arrow_schema, type_name
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.topology.model import Processor
 from millrace.topology.parts import Role
@@ -82,6 +83,37 @@ def sql(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | No
         path = f"spec.processors[{part.name}].{part.kind.name}.{part.kind.expressions}"
         check_carried(path, output, "CAST it to string or to a number")
     return replace(base, sql=step, output=output, in_jvm=part.kind.in_jvm)
+
+
+def split(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | None) -> Component:
+    """Pieces of a text column, and the columns that are kept beside them."""
+    settings = part.settings
+    cut = Cut(settings.column, settings.delimiter, settings.pattern, settings.drop_empty)
+    check_keys(draft, part)
+    component = replace(base, many=True, settings=cut, key=part.inputs[0].key)
+    if cut.pattern is not None:
+        try:
+            pc.split_pattern_regex(pa.array([""]), cut.pattern)
+        except pa.ArrowInvalid as error:
+            raise TopologyError(
+                f"split {part.name!r}: {cut.pattern!r} is no pattern of RE2: {error}"
+            ) from error
+    if incoming is None:
+        return component
+    for name in (settings.column, *settings.keep):
+        if incoming.get_field_index(name) < 0:
+            raise TopologyError(
+                f"split {part.name!r} names {name!r}, which is no column of its input; there are "
+                f"{', '.join(incoming.names)}"
+            )
+    found = incoming.field(settings.column).type
+    if found != pa.string():
+        raise TopologyError(
+            f"split {part.name!r}: column {settings.column!r} has the type {type_name(found)}; "
+            "only text is cut"
+        )
+    kept = [incoming.field(name) for name in settings.keep]
+    return replace(component, output=pa.schema([pa.field(settings.into, pa.string()), *kept]))
 
 
 def aggregate(

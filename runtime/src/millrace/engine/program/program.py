@@ -75,6 +75,16 @@ class SqlExpressions:
     where: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a ``split`` cuts ``column``: at a delimiter, a pattern (RE2), or else white space."""
+
+    column: str
+    delimiter: str | None = None
+    pattern: str | None = None
+    drop_empty: bool = False
+
+
 @dataclass(frozen=True)
 class Component:
     """A source, processor or sink in its pass.

@@ -43,7 +43,7 @@ class Batch:
         """Rows at ``indices`` (int64)."""
         where = pa.array(indices)
         return Batch(
-            self.data.take(where),
+            without_views(self.data).take(where),
             self.roots[indices],
             None if self.ids is None else self.ids[indices],
             None if self.order is None else self.order[indices],
@@ -156,6 +156,16 @@ def dense(data: pa.RecordBatch) -> pa.RecordBatch:
         return data
     arrays = [
         pc.cast(c, c.type.value_type) if pa.types.is_dictionary(c.type) else c for c in data.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=data.schema.names)
+
+
+def without_views(data: pa.RecordBatch) -> pa.RecordBatch:
+    """The same data with copies of texts that are views into other columns' bytes."""
+    if not any(pa.types.is_string_view(f.type) for f in data.schema):
+        return data
+    arrays = [
+        pc.cast(c, pa.string()) if pa.types.is_string_view(c.type) else c for c in data.columns
     ]
     return pa.RecordBatch.from_arrays(arrays, names=data.schema.names)
 

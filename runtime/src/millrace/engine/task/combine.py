@@ -15,7 +15,7 @@ import pyarrow as pa
 from millrace.engine.program.aggregates import state_of
 from millrace.engine.program.program import Channel, Component
 from millrace.engine.task import kernels
-from millrace.engine.task.batch import ID, Array, Batch, concat, dense
+from millrace.engine.task.batch import ID, Array, Batch, concat, dense, without_views
 from millrace.engine.task.context import Task
 from millrace.engine.task.crossings import Crossing, keyed_parts
 from millrace.state.keyed.aggregates import AggregateOverflowError
@@ -156,8 +156,10 @@ def aggregate_rows(component: Component, edge: Channel, data: pa.RecordBatch) ->
     assert component.rows is not None
     renamed = dict(zip(component.key, edge.key, strict=True))
     arrays = [data.column(renamed.get(f.name, f.name)) for f in component.rows]
-    picked = pa.RecordBatch.from_arrays(arrays, names=component.rows.names)
-    return dense(picked)
+    picked = dense(pa.RecordBatch.from_arrays(arrays, names=component.rows.names))
+    # Views are looked up as they are where they are the key, and nothing but the key.
+    alone = len(component.key) == 1 and all(c.of != component.key[0] for c in component.columns)
+    return picked if alone else without_views(picked)
 
 
 def report_overflow(task: Task, component: Component, overflow: AggregateOverflowError) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from millrace.engine.task.steps.whitespace import Finder
 from millrace.state.keyed import blobs
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
@@ -23,6 +24,7 @@ def warm_up() -> None:
 def _use_state() -> None:
     """Go once through what tasks do with keyed state, for each form of column."""
     text = pa.array(["a", "b", "a"])
+    words, _ = Finder().views(text)
     whole, real = pa.array([1, None, 3]), pa.array([1.0, None, 3.0])
     rows = pa.RecordBatch.from_arrays([text, whole, real], names=["t", "n", "x"])
     functions = ("count", "sum", "min", "max", "avg")
@@ -34,6 +36,8 @@ def _use_state() -> None:
             state.begin()
             state.update(rows)
             state.update(rows.slice(0, 1))
+            if keys == ["t"] and aggregates is not columns:
+                state.update(pa.RecordBatch.from_arrays([words], names=["t"]))
             delta = state.delta()
             assert delta is not None
             state.rows(state.touched())

@@ -22,8 +22,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _MAX_TEXT_BYTES = (1 << 31) - 1
 _NONE = np.zeros(1, np.uint8)
-_ALL_VALID = np.empty(0, np.uint8)
-for _constant in (_NONE, _ALL_VALID):
+ALL_VALID = np.empty(0, np.uint8)
+for _constant in (_NONE, ALL_VALID):
     _constant.setflags(write=False)
 
 
@@ -80,7 +80,7 @@ def encode(columns: Sequence[pa.Array]) -> KeyBytes:
     for values, valid in parts:
         put = kernels.put_numbers if len(values) == 1 else kernels.put_texts
         put(data, ends, *values, valid)
-    return KeyBytes(_fixed(data), _fixed(offsets), _ALL_VALID)
+    return KeyBytes(_fixed(data), _fixed(offsets), ALL_VALID)
 
 
 def decode(data: Array, places: Array, types: Sequence[pa.DataType]) -> list[pa.Array]:
@@ -183,7 +183,7 @@ def _buffer(column: pa.Array, dtype: Any) -> Array:
 
 def _valid(column: pa.Array) -> Array:
     if column.null_count == 0:
-        return _ALL_VALID
+        return ALL_VALID
     return _fixed(column.is_valid().to_numpy(zero_copy_only=False).view(np.uint8))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from millrace.state.keyed import kernels, keybytes
+from millrace.state.keyed import kernels, keybytes, views
 from millrace.state.keyed.keybytes import Array, KeyBytes
 
 _SPARSE_SLOTS = 1 << 16
@@ -31,6 +31,7 @@ class KeyTable:
         self._sizes: Array = np.zeros(3, np.int64)
         self._touched: Array = np.empty(16, np.int64)
         self._round = 0
+        self._front: views.Front | None = None
 
     @property
     def rows(self) -> int:
@@ -46,6 +47,7 @@ class KeyTable:
         """Start a round: no row is touched yet."""
         self._round += 1
         self._sizes[2] = 0
+        self._front = None
 
     @property
     def touched_count(self) -> int:
@@ -59,6 +61,9 @@ class KeyTable:
 
     def find_or_insert(self, columns: Sequence[pa.Array]) -> Array:
         """Row of each key (int64), new ones for new keys; marks the rows as touched."""
+        found = views.views_of(columns[0]) if len(columns) == 1 else None
+        if found is not None:
+            return self._find_views(*found)
         return self.find_or_insert_bytes(keybytes.encode(columns))
 
     def find_or_insert_bytes(self, keys: KeyBytes) -> Array:
@@ -90,8 +95,15 @@ class KeyTable:
         if rows >= self.rows:
             return
         kernels.remove_from(self._slots, self._meta, rows, self.rows)
+        self._front = None
         self._sizes[1] = self._meta[rows, kernels.START]
         self._sizes[0] = rows
+
+    def _find_views(self, keys: Array, text: Array) -> Array:
+        """``find_or_insert`` for string views; what the front knows was touched in this round."""
+        if self._front is None:
+            self._front = views.Front()
+        return self._front.find(keys, text, self.find_or_insert_bytes)
 
     def _grow(self, key_bytes: int) -> None:
         """Make room for at least one more key of this size."""

@@ -46,6 +46,16 @@ def _load(bits: int) -> Any:
     return intrinsic(typed)
 
 
+@intrinsic
+def trailing_zeros(typingctx, number):  # type: ignore[no-untyped-def]
+    """How many of the lowest bits of a uint64 are 0; 64 where all are."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), codegen
+
+
 def _store(bits: int) -> Any:
     """Intrinsic that writes the lowest bits of a uint64 at pointer + offset."""
 

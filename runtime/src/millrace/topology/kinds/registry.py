@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from millrace.topology.kinds.base import Connector, Kind, ProcessorKind, SinkKind, SourceKind
 from millrace.topology.kinds.processor_aggregate import AGGREGATE
 from millrace.topology.kinds.processor_function import FUNCTION
+from millrace.topology.kinds.processor_split import SPLIT
 from millrace.topology.kinds.processor_sql import SQL
 from millrace.topology.kinds.sink_console import CONSOLE_SINK
 from millrace.topology.kinds.sink_custom import CUSTOM_SINK
@@ -210,7 +211,7 @@ SOURCES: Registry[SourceKind[Any]] = with_packages(
     entry_points(group=SOURCE_GROUP),
 )
 PROCESSORS: Registry[ProcessorKind[Any]] = with_packages(
-    (FUNCTION, SQL, AGGREGATE),
+    (FUNCTION, SPLIT, SQL, AGGREGATE),
     ProcessorKind,  # type: ignore[type-abstract]
     entry_points(group=PROCESSOR_GROUP),
 )

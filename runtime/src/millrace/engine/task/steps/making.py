@@ -17,6 +17,7 @@ from millrace.engine.task.steps.base import Outlet, Step
 from millrace.engine.task.steps.classes import ClassStep
 from millrace.engine.task.steps.functions import RowStep, VectorStep, WhereStep
 from millrace.engine.task.steps.keyed import KeyedClassStep, StatefulStep
+from millrace.engine.task.steps.splitting import SplitStep
 from millrace.engine.task.steps.sqlstep import SqlOutcome
 from millrace.functions import FunctionKind, FunctionSpec
 from millrace.sinks.base import Sink
@@ -50,6 +51,11 @@ MakeStep = Callable[[Site], Step]
 def aggregate(site: Site) -> Step:
     """Merges what was combined before the exchange into the state of each key."""
     return MergeStep(site.task, site.component, site.outlet, site.state)
+
+
+def split(site: Site) -> Step:
+    """Cuts a text column into pieces."""
+    return SplitStep(site.task, site.component, site.outlet)
 
 
 def sql(site: Site) -> Step:

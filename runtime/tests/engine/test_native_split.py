@@ -1,0 +1,212 @@
+"""Text that is cut without user code, held to what Python's own ``split`` does."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter, defaultdict
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from engine_support import write_lines
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.engine.task.steps.whitespace import Finder
+from millrace.errors import TopologyError
+from millrace.state.keyed.keytable import KeyTable
+
+SPACES = "".join(chr(c) for c in range(0x110000) if chr(c).isspace())
+NEARLY = "\x00\x08\x0e\x1b\x7f\u200b\u180e\u2060\ufeff\u2007x\u00e9\u20ac\U0001f600"
+TEXTS = st.lists(
+    st.none() | st.text() | st.text(st.sampled_from(SPACES + NEARLY + "abcdefgh"), max_size=60),
+    max_size=12,
+)
+
+
+def plain(texts):
+    """Words and the rows that they stand in, by Python alone."""
+    found = [(w, row) for row, text in enumerate(texts) for w in (text or "").split()]
+    return [w for w, _ in found], [row for _, row in found]
+
+
+def cut(column):
+    words, rows = Finder().views(column)
+    words.validate(full=True)
+    return words.to_pylist(), rows.tolist()
+
+
+@given(TEXTS, st.data())
+def test_words_are_those_of_str_split(texts, data):
+    column = pa.array(texts, pa.string())
+    assert cut(column) == plain(texts)
+    first = data.draw(st.integers(0, len(texts)))
+    last = data.draw(st.integers(first, len(texts)))
+    assert cut(column.slice(first, last - first)) == plain(texts[first:last])
+
+
+@given(TEXTS)
+def test_nothing_behind_the_last_text_is_read(texts):
+    """The bytes of a column may end with its last character."""
+    column = pa.array(texts, pa.string())
+    valid, offsets, text = column.buffers()
+    if text is None:
+        return
+    whole = bytes(text)[: np.frombuffer(offsets, np.int32)[len(texts)]]
+    exact = pa.py_buffer(whole)
+    column = pa.Array.from_buffers(pa.string(), len(texts), [valid, offsets, exact])
+    assert cut(column) == plain(texts)
+
+
+def test_every_character_is_white_space_or_not_as_for_str_split():
+    texts = [f"a{chr(c)}b" for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    words, rows = Finder().views(pa.array(texts))
+    expected, lines = plain(texts)
+    assert rows.tolist() == lines
+    assert words.to_pylist() == expected
+
+
+def test_a_finder_is_asked_again_and_again():
+    """Its memory grows and is used anew; words of one letter take more than it begins with."""
+    finder = Finder()
+    for texts in (["a b"], ["a " * 5000, None, "c"], ["a longer text, with a word_of_some_length"]):
+        words, rows = finder.views(pa.array(texts))
+        assert (words.to_pylist(), rows.tolist()) == plain(texts)
+
+
+@pytest.mark.parametrize("vocabulary", [7, 5_000, 200_000])
+def test_views_get_the_rows_of_their_texts(vocabulary):
+    """Short and long words, few and many, in several rounds: as texts of their own would."""
+    rng = random.Random(vocabulary)
+    names = [f"{n:x}" * rng.choice((1, 1, 2, 6)) for n in range(vocabulary)]
+    by_text, by_view = KeyTable([pa.string()]), KeyTable([pa.string()])
+    for _ in range(3):
+        by_text.begin()
+        by_view.begin()
+        for _ in range(3):
+            words = rng.choices(names, k=40_000)
+            found, _ = Finder().views(pa.array([" ".join(words)]))
+            assert found.type == pa.string_view()
+            rows = by_view.find_or_insert([found])
+            assert np.array_equal(rows, by_text.find_or_insert([pa.array(words)]))
+        assert np.array_equal(by_view.touched(), by_text.touched())
+        kept = by_text.rows // 2
+        by_text.truncate(kept)
+        by_view.truncate(kept)
+    assert (
+        by_view.keys(np.arange(kept))[0].to_pylist() == by_text.keys(np.arange(kept))[0].to_pylist()
+    )
+
+
+# -- in windows
+
+SPEC = """
+parallelism: 2
+sources:
+  - {name: lines, files: {path: texts, format: %s}}
+processors:
+  - {name: cut, inputs: [{from: lines}], split: %s}
+  - {name: n, inputs: [{from: cut, key: [w]}], aggregate: {columns: %s}}
+sinks:
+  - {name: totals, inputs: [{from: n}], files: {path: totals, format: jsonLines}}
+"""
+COUNT = "[{name: n, function: count}]"
+ODD = [
+    "",
+    "   ",
+    "one two  two",
+    " a,b,,c;d a-long-word-of-more-than-twelve-letters",
+    "x\u00a0y\u2003z\u3000\u00e9t\u00e9",
+    ",",
+]
+LINES = ODD * 9 + [f"w{i % 7} w{i % 3},w{i}" for i in range(70)]
+
+
+def text_spec(split: str, columns: str = COUNT) -> str:
+    return SPEC % ("text", split, columns)
+
+
+def totals(outcome, value: str = "n"):
+    return {row["w"]: row[value] for row in outcome.rows["totals"]}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("settings", "pieces"),
+    [
+        ("{column: value, into: w}", str.split),
+        ('{column: value, into: w, delimiter: ","}', lambda text: text.split(",")),
+        ('{column: value, into: w, delimiter: " ", dropEmpty: true}', lambda t: t.strip().split()),
+        ('{column: value, into: w, pattern: "[ ,;]+"}', lambda t: re.split("[ ,;]+", t)),
+        (
+            '{column: value, into: w, pattern: "[ ,;]", dropEmpty: true}',
+            lambda text: [p for p in re.split("[ ,;]", text) if p],
+        ),
+    ],
+)
+def test_pieces_are_counted_as_python_cuts_them(windows, tmp_path, whole, settings, pieces):
+    lines = [line for line in LINES if "\u2003" not in line or "delimiter" not in settings]
+    write_lines(tmp_path, lines)
+    outcome = windows(text_spec(settings), whole).go()
+    assert totals(outcome) == Counter(piece for line in lines for piece in pieces(line))
+    assert outcome.verdict.complete
+
+
+def test_totals_go_on_from_window_to_window(windows, tmp_path):
+    write_lines(tmp_path, LINES)
+    run = windows(text_spec("{column: value, into: w}"))
+    found: dict[str, int] = {}
+    for _ in range(3):
+        outcome = run.attempt(run.plan(50))
+        run.seal(outcome)
+        found |= totals(outcome)
+        assert outcome.verdict.complete
+    assert found == Counter(word for line in LINES for word in line.split())
+
+
+def test_columns_are_kept_beside_each_piece(windows, tmp_path):
+    (tmp_path / "texts").mkdir()
+    rows = [{"t": text, "v": v} for v, text in enumerate([*ODD, None])] * 5
+    (tmp_path / "texts" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = SPEC % (
+        'jsonLines, schema: "t string, v long"',
+        "{column: t, into: w, keep: [v]}",
+        "[{name: s, function: sum, of: v}, {name: first, function: min, of: w}]",
+    )
+    outcome = windows(spec).go()
+    expected: dict[str, int] = defaultdict(int)
+    for row in rows:
+        for word in (row["t"] or "").split():
+            expected[word] += row["v"]
+    assert totals(outcome, "s") == expected
+    assert all(row["first"] == row["w"] for row in outcome.rows["totals"])
+    assert outcome.verdict.complete
+
+
+@pytest.mark.parametrize("key", ["", ", key: [w]"])
+def test_pieces_that_are_not_combined_are_texts(windows, tmp_path, key):
+    write_lines(tmp_path, LINES)
+    spec = text_spec("{column: value, into: w}") + (
+        f"  - {{name: all, inputs: [{{from: cut{key}}}], "
+        "files: {path: all, format: jsonLines}}\n"
+    )
+    outcome = windows(spec).go()
+    words = Counter(word for line in LINES for word in line.split())
+    assert Counter(row["w"] for row in outcome.rows["all"]) == words
+    assert totals(outcome) == words
+    assert outcome.verdict.complete
+
+
+def test_pieces_travel_alone_where_a_key_group_is_not_combined(windows, tmp_path):
+    write_lines(tmp_path, LINES)
+    run = windows(text_spec("{column: value, into: w}"))
+    outcome = run.attempt(run.plan(), uncombined={"n": (1 << 60) - 1})
+    assert totals(outcome) == Counter(word for line in LINES for word in line.split())
+    assert outcome.verdict.complete
+
+
+def test_a_pattern_that_re2_does_not_know_is_refused(windows):
+    with pytest.raises(TopologyError, match=r"split 'cut': '\(\?=x\)' is no pattern of RE2"):
+        windows(text_spec('{column: value, into: w, pattern: "(?=x)"}'))
