@@ -73,6 +73,10 @@ soak: classes ## One long history with at least 100 kills, over several state se
 bench: classes ## One benchmark (NAME=wordcount)
 	@$(BIN)/python benchmarks/$(NAME).py $(ARGS)
 
+.PHONY: profile
+profile: classes ## Where the CPU of a window goes, with a flame graph (NAME=wordcount, function, small or shuffle)
+	@$(BIN)/python benchmarks/profiling.py $(NAME) $(ARGS)
+
 ##@ On a cluster
 
 .PHONY: cluster-up
