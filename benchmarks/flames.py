@@ -50,6 +50,7 @@ _STEPS = (
     ("millrace/engine/driver/home/", "figures and status"),
     ("millrace/engine/driver/", "loop of the driver"),
     ("millrace/protocol/", "protocol"),
+    ("millrace/local/", "supervise"),
     ("pyspark/", "PySpark"),
     ("py4j/", "PySpark"),
 )
@@ -61,9 +62,11 @@ _CALLS_OF_KERNELS = "millrace/tracking/jit.py"
 
 _WAITS = re.compile(
     r"(__)?(libc_)?(read|recv|recvfrom|recvmsg|p?poll|select|epoll_wait|accept4?|wait4|waitpid|"
-    r"pthread_cond_\w+|sem_\w*wait|(clock_)?nanosleep|syscall)"
+    r"pthread_cond_\w+|sem_\w*wait|(clock_)?nanosleep|syscall|PyThread_acquire_lock\w*|"
+    r"select_\w+_impl)"
 )
-"""Functions of the C library in which threads wait, which py-spy cannot always tell from work."""
+"""Functions of the C library and of Python in which threads wait; py-spy cannot always tell that
+from work."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +103,16 @@ def read_raw(file: Path) -> Stacks:
     for line in file.read_text().splitlines():
         names, _, times = line.rpartition(" ")
         stack = tuple(_frame(name) for name in names.split(";"))
-        if not _waits(stack[-1]):
+        if not _waits(stack):
             found[stack] += int(times)
     return found
 
 
-def _waits(innermost: Frame) -> bool:
-    return "libc" in innermost.file and _WAITS.fullmatch(innermost.function) is not None
+def _waits(stack: Stack) -> bool:
+    """Whether the innermost function that has a name is one to wait in."""
+    named = (frame for frame in reversed(stack) if not frame.function.startswith("0x"))
+    frame = next(named, None)
+    return frame is not None and frame.native and _WAITS.fullmatch(frame.function) is not None
 
 
 def _frame(name: str) -> Frame:
