@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import millrace_operator
+from millrace.errors import ExitCode
+from millrace.homes.restarts import FINAL_CODES
 from millrace_operator.api.resources import ConditionType
 from millrace_operator.reconcile import conditions
 from millrace_operator.reconcile.troubles import REASONS
@@ -64,3 +66,15 @@ def test_all_that_a_topology_can_tell_is_explained_and_nothing_else():
 
 def test_every_condition_is_explained():
     assert rows("Conditions") == {str(kind) for kind in ConditionType}
+
+
+def test_exit_codes_are_those_of_drivers_and_given_up_as_told():
+    told = re.findall(r"^\| (\d+) \| ([a-z ]*?) ?\| ", TEXT, re.M)
+    times = {1: "the first time", 2: "the second time", 5: "the fifth time"}
+    given_up = {
+        str(code.value): times[FINAL_CODES[code]] if code in FINAL_CODES else "never"
+        for code in ExitCode
+        # A driver tells of dead letters alone by their number.
+        if code is not ExitCode.DEAD_LETTERS
+    }
+    assert dict(told) == {**given_up, "0": ""}

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -13,8 +14,18 @@ from millrace.homes.pods import DATA_FOLDER
 from millrace.topology.checks.pods import on_cluster
 from millrace.topology.edits import meaning
 from millrace.topology.load import parse
+from millrace.topology.pods import STATE_DATA_SHARE
 from millrace.topology.schema import reference
 from millrace_operator.api.resources import SnapshotPhase, TopologySnapshot
+from millrace_operator.api.settings import OperatorSettings
+from millrace_operator.builders.naming import Owner
+from millrace_operator.builders.pods import (
+    acker_pod,
+    data_bytes,
+    driver_pod,
+    executor_pod,
+    state_server_pod,
+)
 from millrace_operator.reconcile import edits
 from millrace_operator.reconcile.edits import EditKind
 
@@ -39,7 +50,7 @@ def test_the_topology_of_the_document_is_taken_and_names_its_claim():
 
 
 def test_snapshots_are_asked_for_and_restored_as_shown():
-    _, topology, snapshot, restore = shown()
+    _, topology, snapshot, _, restore = shown()
     asked = TopologySnapshot.model_validate({"spec": snapshot["spec"]})
     assert snapshot["kind"] == TopologySnapshot.__name__
     assert asked.spec.topology == topology["metadata"]["name"]
@@ -47,6 +58,76 @@ def test_snapshots_are_asked_for_and_restored_as_shown():
     parsed = parse(json.dumps(topology), import_code=False)
     assert parsed.spec.restore_from is not None
     assert parsed.spec.restore_from.snapshot == snapshot["metadata"]["name"]
+
+
+def test_snapshots_go_to_an_object_store_as_shown():
+    _, topology, _, store, _ = shown()
+    topology["spec"]["volumes"] += store["spec"].pop("volumes")
+    topology["spec"] |= store["spec"]
+    parsed = parse(json.dumps(topology), import_code=False)
+    assert on_cluster(parsed, DATA_FOLDER) == []
+    (file,) = re.findall(r"^```dockerfile\n(.*?)^```", TEXT, re.M | re.S)
+    image = (ROOT / "images" / "runtime.Containerfile").read_text()
+    (path,) = re.findall(r"PYTHONPATH=(\S+)", image)
+    assert f"PYTHONPATH={path}:/opt/millrace/store \\\n" in file
+    mounted = parsed.spec.volumes[-1]
+    assert f"FSSPEC_CONFIG_DIR={mounted.mount_path}\n" in file
+    # The packages that a store adds ask for fsspec in their own version.
+    (version,) = re.findall(r"^fsspec==(\S+)", (ROOT / "constraints.txt").read_text(), re.M)
+    assert f"s3fs=={version}\n" in file
+    (secret,) = re.findall(r"kubectl create secret generic (\S+) --from-file=conf.json", TEXT)
+    assert mounted.secret is not None
+    assert mounted.secret.secret_name == secret
+    (settings,) = re.findall(r"<<'EOS'\n(.*?)\nEOS\n", TEXT, re.S)
+    assert list(json.loads(settings)) == [urlsplit(parsed.spec.snapshots.to or "").scheme]
+
+
+def test_the_memory_and_cpu_of_the_document_are_what_pods_ask_for():
+    owner, settings = Owner("words", "jobs", "u", "0.1.0"), OperatorSettings("r:1", "s:1", "system")
+    parsed = parse(json.dumps({**shown()[1], "spec": bare(shown()[1]["spec"])}), import_code=False)
+    made = {
+        "driver": driver_pod(owner, settings, parsed, 1, "f"),
+        "executor": executor_pod(owner, settings, parsed),
+        "acker": acker_pod(owner, settings, parsed, 0),
+        "state server": state_server_pod(owner, settings, parsed, 0),
+    }
+    asked = {}
+    for name, pod in made.items():
+        resources = pod["spec"]["containers"][0]["resources"]
+        assert resources["limits"] == {"memory": resources["requests"]["memory"]}
+        asked[name] = (resources["requests"]["cpu"], resources["requests"]["memory"])
+    rows = re.findall(r"^\| ([a-z ]+) \| `([0-9m]+)` \| `([0-9]+Mi)`", TEXT, re.M)
+    assert {name: (cpu, memory) for name, cpu, memory in rows} == asked
+    assert f"data takes `{data_bytes(settings, parsed) >> 20}Mi`" in TEXT
+
+
+def bare(spec: dict[str, Any]) -> dict[str, Any]:
+    """Without what it says of pods' sizes."""
+    return {name: part for name, part in spec.items() if name not in ("pods", "spark")}
+
+
+def test_descriptions_of_fields_are_true_of_a_cluster():
+    """Where relative paths lead there, and what there is without a word."""
+    told = {path: text for path, _, _, text in re.findall(ROW, reference(), re.M)}
+    relative = ("spec.snapshots.to", "spec.code.path")
+    for path in (*relative, "spec.sources[].files.path", "spec.sinks[].files.path"):
+        assert f"on a cluster at {DATA_FOLDER}" in told[path], path
+    assert STATE_DATA_SHARE == 0.75
+    memory = told["spec.stateServers.memory"]
+    assert "on a cluster three quarters of the memory of its pod" in memory
+    assert "Refused on a cluster." in told["spec.stateServers.url"]
+    topology = shown()[1]
+    parsed = parse(json.dumps(topology), import_code=False)
+    assert parsed.spec.standby_pods == 0
+    assert "on a cluster: 0." in told["spec.spark.driver.standby"]
+    # Nor has a cluster a place of its own for snapshots.
+    topology["spec"]["snapshots"] = {"every": "10m"}
+    (astray,) = on_cluster(parse(json.dumps(topology), import_code=False), DATA_FOLDER)
+    assert "spec.snapshots" in str(astray)
+    assert "on a cluster there is none" in told["spec.snapshots.to"]
+
+
+ROW = r"^\| `([^`]+)` \| (.*?) \| (.*?) \| (.*) \|$"
 
 
 def test_reasons_of_the_document_are_those_that_there_are():

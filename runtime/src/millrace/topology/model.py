@@ -128,8 +128,8 @@ class Snapshots(Part):
 
     to: Text | None = Field(
         None,
-        description="Folder, relative to this file, or a URL that fsspec reaches. Default: "
-        "snapshots in the work folder.",
+        description="Folder, or a URL that fsspec reaches. A relative one starts at this file's, "
+        "on a cluster at /data. Default: snapshots in the work folder; on a cluster there is none.",
     )
     every: Duration | None = Field(
         None, description="How often one is taken by itself. Without it: when it is asked for."
@@ -167,12 +167,12 @@ class StateServers(Part):
     memory: Memory | None = Field(
         None,
         description="Most memory that each server's data may take; windows wait while one is full. "
-        "Default: all there is.",
+        "Default: all there is; on a cluster three quarters of the memory of its pod.",
     )
     url: Text | None = Field(
         None,
         description="A server of your own, redis://[:password@]host:port[/db]. "
-        "It needs an append-only file and the policy noeviction.",
+        "It needs an append-only file and the policy noeviction. Refused on a cluster.",
     )
 
 
@@ -181,7 +181,8 @@ class Code(Part):
 
     path: Text | None = Field(
         None,
-        description="Folder on the import path, relative to this file. Default: its folder.",
+        description="Folder on the import path. A relative one starts at this file's folder, on a "
+        "cluster at /data. Default: where relative ones start.",
     )
     image: Text | None = Field(None, description="Container image that holds the code.")
     config_map: Label | None = Field(None, description="ConfigMap whose keys are module files.")
@@ -203,8 +204,8 @@ class Driver(Part):
         ge=0,
         le=1,
         description="Drivers that stand by with Spark and your code up, to go on at once where the "
-        "driver ends; each takes the memory of a driver, executors included. Default on one "
-        "machine: 1 where a source is endless, else 0; on a cluster: 0.",
+        "driver ends; each takes the memory of a driver, on one machine that of its executors too. "
+        "Default on one machine: 1 where a source is endless, else 0; on a cluster: 0.",
     )
     standby_executors: StandbyExecutors = Field(
         StandbyExecutors.ON_TAKE_OVER,

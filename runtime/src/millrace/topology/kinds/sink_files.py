@@ -24,7 +24,9 @@ class SinkFormat(str, Enum):
 class FilesSink(Part):
     """Files in a folder; only sealed windows appear in it."""
 
-    path: Text = Field(description="Folder, relative to this file.")
+    path: Text = Field(
+        description="Folder. A relative one starts at this file's, on a cluster at /data."
+    )
     format: SinkFormat = Field(SinkFormat.JSON_LINES, description="How rows are written.")
 
 

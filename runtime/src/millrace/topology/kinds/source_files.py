@@ -49,7 +49,10 @@ class FileOrder(str, Enum):
 class FilesSource(Part):
     """Records of the files in a folder, or of one file."""
 
-    path: Text = Field(description="Folder or file, relative to this file.")
+    path: Text = Field(
+        description="Folder or file. A relative path starts at this file's folder, on a cluster at "
+        "/data."
+    )
     format: SourceFormat = Field(
         SourceFormat.TEXT,
         description="text gives a column value string for each line; jsonLines, csv and parquet "
