@@ -16,6 +16,7 @@ from millrace.protocol.types import Json, Replay, RootRange
 from millrace.sources import content, lines
 from millrace.sources.base import cut, range_of
 from millrace.sources.files import FileSource
+from millrace.sources.text import TextDecoder
 
 NO_TEXT = (b"\xef\xbb\xbf", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00")
 """Files that begin so are compressed or have a byte order mark; other tests see to those."""
@@ -69,6 +70,19 @@ def drain(folder: Path, limits: list[int], restart: bool) -> tuple[list[RootRang
         if plan.drained:
             return ranges, source
     raise AssertionError("the source is never drained")
+
+
+@given(st.lists(LINE | st.text(max_size=5).map(str.encode), min_size=1), st.booleans())
+def test_lines_cut_at_a_stroke_are_those_cut_one_by_one(parts, terminated):
+    data = b"\n".join(parts) + b"\n" * terminated
+    assume(data)
+    decoder = TextDecoder()
+    plain, single = decoder.decode_plain(data), decoder.decode(lines.find_lines(data, True), None)
+    if plain is None:
+        assert single.errors or b"\r" in data
+    else:
+        assert plain.equals(single.data)
+        assert not single.errors
 
 
 @settings(deadline=None, max_examples=150)

@@ -48,6 +48,11 @@ class Decoder(ABC):
         Raises ``HeaderError`` where that does not fit the schema of today.
         """
 
+    def decode_plain(self, data: bytes) -> pa.RecordBatch | None:
+        """One row for each line of ``data``, which begins with one, at a stroke: the same rows as
+        by ``decode``, without an error. None where that cannot be had."""
+        return None
+
 
 def batch_with_errors(schema: pa.Schema, columns: list[pa.Array], errors: Errors) -> ReadBatch:
     """A batch whose rows with errors are null in all columns."""

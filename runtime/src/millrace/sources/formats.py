@@ -179,7 +179,13 @@ class LineFormat(FileFormat):
         if kept is None and self._decoder.keeps:
             # Older releases left it out where it was what the schema said at that time.
             kept = (self._preamble(file, final=True) or (0, None))[1]
-        for lines in self._lines(file, piece):
+        for data, records, skip, take in self._groups(file, piece):
+            plain = self._decoder.decode_plain(data)
+            if plain is not None:
+                _check_count(plain.num_rows, records)
+                yield ReadBatch(plain.slice(skip, take))
+                continue
+            lines = self._lines(data, records).take(skip, take)
             try:
                 batch = self._decoder.decode(lines, kept)
             except HeaderError as error:
@@ -189,7 +195,8 @@ class LineFormat(FileFormat):
             yield batch
 
     def raw(self, file: Opened, piece: RootRange) -> bytes:
-        return next(self._lines(file, piece)).record(0)
+        data, records, skip, _ = next(self._groups(file, piece))
+        return self._lines(data, records).record(skip)
 
     def place(self, file: Opened, piece: RootRange) -> str:
         data, _, skip, _ = next(read_groups(file.descriptor, piece.locator, 1))
@@ -211,13 +218,13 @@ class LineFormat(FileFormat):
         self._counted = identity, at, count
         return count
 
-    def _lines(self, file: Opened, piece: RootRange) -> Iterator[Lines]:
-        groups = read_groups(file.descriptor, piece.locator, piece.count)
-        for data, records, skip, take in groups:
-            lines = find_lines(data, self._decoder.blanks)
-            if len(lines) != records:
-                raise BadFileError(f"has {len(lines)} records where {records} were planned")
-            yield lines.take(skip, take)
+    def _groups(self, file: Opened, piece: RootRange) -> Iterator[tuple[bytes, int, int, int]]:
+        return read_groups(file.descriptor, piece.locator, piece.count)
+
+    def _lines(self, data: bytes, records: int) -> Lines:
+        lines = find_lines(data, self._decoder.blanks)
+        _check_count(len(lines), records)
+        return lines
 
     def _preamble(self, file: Opened, final: bool) -> tuple[int, Any] | None:
         head = os.pread(file.descriptor, BLOCK_BYTES, 0)
@@ -247,3 +254,8 @@ class LineFormat(FileFormat):
             f"goes on in the middle of a line: its last line, up to byte {mark.position}, had no "
             "newline when it was read"
         )
+
+
+def _check_count(found: int, planned: int) -> None:
+    if found != planned:
+        raise BadFileError(f"has {found} records where {planned} were planned")
