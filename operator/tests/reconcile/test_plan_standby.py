@@ -249,6 +249,17 @@ def test_a_takeover_is_told_and_starts_from_what_is_sealed():
     assert "DriverStarted" not in told
     (event,) = (event for event in cluster.events if event.reason == "StandbyTookOver")
     assert event.message == f"driver pod {STANDBY}, which stood by, goes on from sealed window 7"
+    assert not event.warning
+
+
+def test_a_takeover_of_which_nobody_saw_the_cause_is_a_warning():
+    cluster = settled()
+    del cluster.pods[DRIVER]
+    cluster.drive()
+    assert cluster.writer == STANDBY
+    cluster.events.clear()
+    cluster.reconcile()
+    assert [e.reason for e in cluster.events if e.warning] == ["StandbyTookOver"]
 
 
 @pytest.mark.parametrize(("ready", "patience_s"), [(True, 10), (False, 60)])

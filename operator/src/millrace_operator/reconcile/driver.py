@@ -129,7 +129,8 @@ def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan
     cleaning = [action for pod in gone for action in _end(observed, pod)]
     events = made.events
     if claimed and current is not None:
-        events = (_took_over(observed, current), *events)
+        # Its predecessor was gone before anybody could tell of that.
+        events = (_took_over(observed, current, warning=True), *events)
     actions = (*cleaning, *made.actions)
     return DriverPlan(
         _unfenced(observed, made.status, actions),
@@ -157,11 +158,12 @@ def _gone_back(observed: Observed, status: DriverStatus) -> DriverStatus:
     return status.model_copy(update={"restored_window": window})
 
 
-def _took_over(observed: Observed, heir: Pod) -> Announce:
+def _took_over(observed: Observed, heir: Pod, *, warning: bool = False) -> Announce:
     what = f"goes on from sealed window {observed.window or 0}"
     if observed.restoring:
         what = "begins the restore anew that was under way"
-    return Announce("StandbyTookOver", f"driver pod {heir.name}, which stood by, {what}")
+    text = f"driver pod {heir.name}, which stood by, {what}"
+    return Announce("StandbyTookOver", text, warning)
 
 
 def _unfenced(
