@@ -79,10 +79,10 @@ def _word_end(data: Any, at: Any, end: Any, size: int) -> Any:
 @jit
 def _lowest(data: Any, at: Any, count: Any, size: int) -> Any:
     """A number of ``count`` bytes (at most 8), with zeros above."""
-    if count <= 0:
-        return np.uint64(0)
     if at + 8 <= size:
-        return load64(data, at) & (_ALL >> np.uint64(64 - 8 * count))
+        # Two shifts, since one by all 64 bits is none; no branch, since lengths cannot be foretold.
+        half = np.uint64(4 * count)
+        return load64(data, at) & ~((_ALL << half) << half)
     number = np.uint64(0)
     for i in range(count):
         number |= load8(data, at + i) << np.uint64(8 * i)
@@ -108,7 +108,10 @@ def _find(text: Any, offsets: Any, null: Any, views: Any, rows: Any) -> int:
         at, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
         while at < end:
             space = _space(data, at, end)
-            if space > 0:
+            if space == 1:  # a number that is known: the next step need not wait for the byte
+                at += 1
+                continue
+            if space > 1:
                 at += space
                 continue
             start = at
@@ -119,7 +122,7 @@ def _find(text: Any, offsets: Any, null: Any, views: Any, rows: Any) -> int:
             first = _lowest(data, start, min(length, 4), size)
             views[count, 0] = np.uint64(length) | (first << np.uint64(32))
             if length <= INLINE:
-                views[count, 1] = _lowest(data, start + 4, length - 4, size)
+                views[count, 1] = _lowest(data, start + 4, max(length - 4, 0), size)
             else:
                 views[count, 1] = np.uint64(start) << np.uint64(32)
             rows[count] = row
