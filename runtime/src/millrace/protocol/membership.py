@@ -458,7 +458,7 @@ class Membership:
         return self._swap(view)
 
     def _claim(self, view: View) -> list[e.Action]:
-        if view.restoring or (view.phase is Phase.CREATING and view.timeline > 1):
+        if view.phase is Phase.CREATING and view.timeline > 1:
             # Only whoever restores writes the first record of a timeline (rule 17).
             return [e.Stop(e.StopKind.FAILED, _UNFINISHED)]
         # A view that equals an earlier claim of mine may be another driver's: two drivers that
