@@ -195,6 +195,7 @@ class Segment:
     A base holds the whole state of its groups, a delta what ``window`` changed. ``digest`` is over
     its bytes, ``index`` over what lies at the end of a large one and lets a part of it be read;
     ``columns`` is over the names and types of its columns, "" where no release has said it.
+    ``covers`` is over what a base was made of, where another segment has what ``window`` changed.
     """
 
     name: str
@@ -206,6 +207,7 @@ class Segment:
     digest: str = ""
     index: str = ""
     columns: str = ""
+    covers: str = ""
 
 
 @dataclass(frozen=True, slots=True)

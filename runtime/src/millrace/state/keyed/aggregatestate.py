@@ -186,12 +186,9 @@ class AggregateState:
 
     # -- blobs
 
-    def delta(self, without: int = 0) -> Blob | None:
-        """State object of the touched keys' whole partial values, but for those of the key groups
-        ``without`` (mask); None when there are none."""
+    def delta(self) -> Blob | None:
+        """State object of the touched keys' whole partial values; None when there are none."""
         rows = self.touched()
-        if without:
-            rows = rows[~groups_in(self.groups(rows), without)]
         return self._blob(rows) if len(rows) else None
 
     def base(self, groups: int = -1) -> Blob:
@@ -209,8 +206,9 @@ class AggregateState:
                 "over with --fresh"
             )
 
-    def apply(self, batch: pa.RecordBatch) -> None:
-        """Set keys to the values of a state object's rows; not within an attempt."""
+    def apply(self, batch: pa.RecordBatch) -> Array:
+        """Set keys to the values of a state object's rows; not within an attempt. Returns the table
+        row (int64) of each."""
         self.check_columns(batch.schema)
         batch, times = parted(batch, self.partial_schema)
         self._changing = True
@@ -226,6 +224,18 @@ class AggregateState:
             self._ages.load(found, times)
         self.begin(self._time_ms)
         self._changing = False
+        return found
+
+    def forget(self, groups: int, but: Array) -> None:
+        """Forget the keys of key groups (mask) but for some table rows (int64), which may be
+        others afterwards; not within an attempt."""
+        stays = ~groups_in(self.groups(), groups)
+        stays[but] = True
+        if not stays.all():
+            self._changing = True
+            self._keep(np.flatnonzero(stays))
+            self.begin(self._time_ms)
+            self._changing = False
 
     # -- helpers
 
@@ -276,14 +286,20 @@ class AggregateState:
         live = self.live()
         if self._table.rows - len(live) <= max(1024, len(live)):
             return
-        kept, times = self.partials(live), ages.of(live)
+        self._keep(live)
+
+    def _keep(self, rows: Array) -> None:
+        """Build table and accumulators anew, of some rows alone."""
+        kept = self.partials(rows)
+        times = np.zeros(0, np.int64) if self._ages is None else self._ages.of(rows)
         self._table = KeyTable([field.type for field in self._keys])
         self._accumulators = [accumulator_of(a.part) for a in self._accumulators]
         found = self._table.find_or_insert([kept.column(f.name) for f in self._keys])
         for accumulator in self._accumulators:
-            accumulator.reserve(0, len(live))
+            accumulator.reserve(0, len(rows))
             accumulator.replace(found, kept.column(accumulator.part.name))
-        ages.load(found, times)
+        if self._ages is not None:
+            self._ages.load(found, times)
 
     def _blob(self, rows: Array) -> Blob:
         order, starts = order_by_group(self._table.hashes(rows), self.key_groups)

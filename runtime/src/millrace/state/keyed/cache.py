@@ -7,11 +7,14 @@ exactly the chain it is given::
     (absent) -- load --> Clean(links) -- open --> InAttempt(links) -- write --> Wrote(links + own)
        ^                   |  ^                       |                             |
        |                   |  +--- undo (next open) --+                             |
-       +--- chain is another+  +--- kept, if the chain begins with exactly these ---+
-            (or broken)           links; else undone
+       +------ broken -----+  +--- kept, if the chain has one of its own segments; -+
+                                   else undone
 
 A process that dies loses nothing but time: the next one loads the chain. A state is marked as in
-an attempt before anything in it can change, so a task that ends anywhere leaves it undoable.
+an attempt before anything in it can change, so a task that ends anywhere leaves it undoable. Once
+the attempt is kept or undone the links say exactly what the state is of, and ``ancestry`` of which
+key groups that is worth anything for the chain: the others are loaded anew, and keys of theirs that
+no object has are forgotten.
 
 A state that is large is loaded by key group, those that a window touches: an entry *holds* a mask
 of groups and is of the chain as far as it matters for them. It is *whole* when that is all of them,
@@ -26,14 +29,16 @@ Only of those that may have others than today's the schema is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from millrace.errors import EngineError
 from millrace.ids import WindowNumber
 from millrace.protocol.types import Segment
+from millrace.state.keyed.ancestry import Common, common, history
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.chain import Link, links, part_for_base, should_compact
 from millrace.state.keyed.keybytes import Array
@@ -71,10 +76,11 @@ class State(Protocol):
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def check_columns(self, schema: pa.Schema) -> None: ...
-    def apply(self, batch: pa.RecordBatch) -> None: ...
+    def apply(self, batch: pa.RecordBatch) -> Array: ...
+    def forget(self, groups: int, but: Array) -> None: ...
     def touched(self) -> Array: ...
     def groups(self, rows: Array) -> Array: ...
-    def delta(self, without: int = 0) -> Blob | None: ...
+    def delta(self) -> Blob | None: ...
     def base(self, groups: int = -1) -> Blob: ...
 
 
@@ -137,7 +143,7 @@ class OpenState(Generic[S]):
         learning: bool = False,
     ) -> list[tuple[Segment, bytes]]:
         """The objects to store for what this attempt changed, and their segments: one under
-        ``name``, and a base of a part of the state beside it under ``name`` and ``PART``.
+        ``name``, and a base of a part of the state before it under ``name`` and ``PART``.
 
         To be called once, when nothing will change any more. A base when the chain is long or
         hardly anything is untouched (``compact`` overrules), later while servers are ``learning``
@@ -159,15 +165,17 @@ class OpenState(Generic[S]):
         if due:
             all_groups, size = self.key.groups, 0 if blob is None else len(blob.data)
             part = all_groups if compact else part_for_base(self._chain, all_groups, size)
-            if blob is not None and part & blob.groups:
-                blob = self.state.delta(part) if part != all_groups else None
         written = []
+        if part == self.key.groups:
+            written.append(self._object(name, window, self.state.base(), part, base=True))
+            blob = None
+        elif part:
+            base = self._object(f"{name}{PART}", window, self.state.base(part), part, base=True)
+            covers = history(links(self._chain, part), part)
+            written.append((replace(base[0], covers=covers), base[1]))
         if blob is not None:
+            # Also of the groups of the base: who has what that covers needs but this.
             written.append(self._object(name, window, blob, blob.groups, base=False))
-        if part:
-            own = name if part == self.key.groups else f"{name}{PART}"
-            base = self.state.base(part) if part != self.key.groups else self.state.base()
-            written.append(self._object(own, window, base, part, base=True))
         added = [segment for segment, _ in written]
         # As in the record: a base takes its key groups away from what was before it.
         self._entry.wrote = (
@@ -219,21 +227,25 @@ class StateCache:
         """
         self._drop_overlapping(key)
         entry = self._entries.pop(key, None)
-        wanted = () if entry is None else links(chain, entry.holds)
-        fresh = entry is None or not _settle(entry, wanted)
+        found = Common(0) if entry is None else _settle(entry, chain)
+        fresh = entry is None or not found.kept
         if entry is None or fresh:
-            entry, wanted = _Entry(make()), ()
+            entry = _Entry(make())
+        lost = entry.holds & ~found.kept
         holds = self._to_hold(entry, key, chain, touched)
-        if holds != entry.holds:
-            wanted = links(chain, holds)
-        missing = _missing(wanted, entry)
+        wanted = links(chain, holds)
+        missing = found.missing(wanted)
         if fresh:
             self._check(key, chain, entry.state, missing, load)
-        if missing:
+        if missing or lost:
             entry.state.begin(time_ms)  # what has expired by then is not looked at
-            for batches in read_links(missing, load, entry.state.kind):
-                for batch in batches:
-                    entry.state.apply(batch)
+            read = [
+                entry.state.apply(batch)
+                for batches in read_links(missing, load, entry.state.kind)
+                for batch in batches
+            ]
+            if lost:
+                entry.state.forget(lost, np.concatenate([np.zeros(0, np.int64), *read]))
         entry.holds = holds
         entry.reflects = wanted
         entry.in_attempt = True
@@ -311,32 +323,25 @@ class StateCache:
                 del self._entries[oldest]
 
 
-def _settle(entry: _Entry, wanted: tuple[Link, ...]) -> bool:
-    """Keep or undo the last attempt; whether the state is then an ancestor of ``wanted``."""
+def _settle(entry: _Entry, chain: Sequence[Segment]) -> Common:
+    """Keep or undo the last attempt, and say what the state then has of a chain."""
     if entry.state.broken:
-        return False
+        return Common(0)
+    wanted = links(chain, entry.holds)
     if entry.in_attempt:
-        if entry.wrote is not None and _begins(wanted, entry.wrote):
+        if entry.wrote is not None and _is_sealed(entry.wrote, entry.reflects, wanted):
             entry.state.commit()
             entry.reflects = entry.wrote
         else:
             entry.state.rollback()
         entry.in_attempt = False
         entry.wrote = None
-    return _begins(wanted, entry.reflects)
+    return common(entry.reflects, wanted, entry.holds)
 
 
-def _missing(wanted: Sequence[Link], entry: _Entry) -> list[Link]:
-    """What an entry does not have of some links: later ones, and all of key groups that are new."""
-    known = {link.segment.name for link in entry.reflects}
-    parts = (
-        Link(w.segment, w.groups & ~entry.holds if w.segment.name in known else w.groups)
-        for w in wanted
-    )
-    return [part for part in parts if part.groups]
-
-
-def _begins(chain: tuple[Link, ...], start: tuple[Link, ...]) -> bool:
-    return len(start) <= len(chain) and all(
-        mine.same(its) for mine, its in zip(start, chain, strict=False)
-    )
+def _is_sealed(wrote: Sequence[Link], before: Sequence[Link], wanted: Sequence[Link]) -> bool:
+    """Whether an attempt is part of a chain: all of it is sealed, or nothing. Where bases of others
+    have taken all of it away it is not seen to be, and they are read."""
+    known = {(one.segment.name, one.segment.digest) for one in before}
+    own = {(one.segment.name, one.segment.digest) for one in wrote} - known
+    return not own or any((one.segment.name, one.segment.digest) in own for one in wanted)

@@ -83,16 +83,17 @@ def part_for_base(chain: Sequence[Segment], groups: int, delta_bytes: int = 0) -
     count = -(-groups.bit_count() * part_bytes // max(stored, 1))
     if count >= groups.bit_count():
         return groups
-    based = dict.fromkeys(_bits(groups), 0)
+    based = dict.fromkeys(bits(groups), 0)
     behind = 0
     for link in parts:
         if link.segment.base:
-            based.update(dict.fromkeys(_bits(link.groups), link.segment.window))
+            based.update(dict.fromkeys(bits(link.groups), link.segment.window))
         else:
             behind |= link.groups
-    oldest = sorted(_bits(behind), key=lambda group: based[group])
+    oldest = sorted(bits(behind), key=lambda group: based[group])
     return sum(1 << group for group in oldest[:count])
 
 
-def _bits(mask: int) -> Iterator[int]:
+def bits(mask: int) -> Iterator[int]:
+    """The key groups of a mask, ascending."""
     return (group for group in range(mask.bit_length()) if mask >> group & 1)

@@ -200,9 +200,8 @@ class DictState:
 
     # -- blobs
 
-    def delta(self, without: int = 0) -> Blob | None:
-        """State object of the changed keys, deleted ones marked, but for those of the key groups
-        ``without`` (mask); None when nothing changed.
+    def delta(self) -> Blob | None:
+        """State object of the changed keys, deleted ones marked; None when nothing changed.
 
         Raises ``StateValueError`` when a value does not have its declared type.
         """
@@ -216,8 +215,6 @@ class DictState:
             if (now != before and _present(before)) or ((now != before or young) and _present(now)):
                 changed.append(row)
         rows = np.array(changed, np.int64)
-        if without:
-            rows = rows[~groups_in(self.groups(rows), without)]
         return self._blob(rows) if len(rows) else None
 
     def base(self, groups: int = -1) -> Blob:
@@ -234,8 +231,9 @@ class DictState:
         """Raises ``StateSchemaError`` unless rows of an object of this schema can be applied."""
         self._migration(schema)
 
-    def apply(self, batch: pa.RecordBatch) -> None:
-        """Set keys to the dicts of a state object's rows; not within an attempt."""
+    def apply(self, batch: pa.RecordBatch) -> Array:
+        """Set keys to the dicts of a state object's rows; not within an attempt. Returns the table
+        row (int64) of each."""
         migration = self._migration(batch.schema)
         batch, times = parted(batch)
         names = list(self.empty)
@@ -246,18 +244,28 @@ class DictState:
         self._changing = True
         self._table.begin()
         known = self._table.rows
-        found = self._table.find_or_insert(batch.columns[: len(self._keys)]).tolist()
+        found = self._table.find_or_insert(batch.columns[: len(self._keys)])
         self._deleted += self._table.rows - known
         self.values += [dict(self.empty) for _ in range(self._table.rows - len(self.values))]
         if self._ages is not None:
             self._ages.reserve(known, self._table.rows)
-            self._ages.load(np.array(found, np.int64), times)
-        for row, held in zip(found, zip(*columns, strict=True), strict=True):
+            self._ages.load(found, times)
+        for row, held in zip(found.tolist(), zip(*columns, strict=True), strict=True):
             self._deleted += _present(self.values[row])
             self.values[row] = dict(zip(names, held, strict=True))
             self._deleted -= _present(self.values[row])
         self.begin(self._time_ms)
         self._changing = False
+        return found
+
+    def forget(self, groups: int, but: Array) -> None:
+        """Forget the keys of key groups (mask) but for some table rows (int64); not within an
+        attempt."""
+        goes = groups_in(self.groups(np.arange(self._table.rows)), groups)
+        goes[but] = False
+        for row in np.flatnonzero(goes).tolist():
+            self._deleted += _present(self.values[row])
+            self.values[row] = dict(self.empty)
 
     # -- helpers
 
