@@ -8,7 +8,7 @@ from machine_script import Script, describe, member, stamp
 
 from millrace.protocol import events as e
 from millrace.protocol.driver import Driver
-from millrace.protocol.suspicion import PATIENCE
+from millrace.protocol.suspicion import PATIENCE, PROOF, TRIES
 
 OPENED = """
     record R 1.1.1.5 sealed 3
@@ -341,3 +341,79 @@ def test_what_is_under_way_is_sent_again_and_silence_ends_it() -> None:
         found.tell("wait 1", "tick")
     assert [m.name for m in found.machine.membership.wanted()] == ["a", "b"]
     assert not any(str(describe(a)).startswith("CasView 5") for a in found.actions)
+
+
+def broken_off(found: Script, name: str, ticks: int) -> None:
+    """So many ticks in which a server answers stamps, and a copy breaks off because of it."""
+    for _ in range(ticks):
+        found.tell("wait 1", "tick", f"stamped {name} none", f"unreachable {name}")
+
+
+def left_out(found: Script) -> list[str]:
+    told = [a for a in found.actions if isinstance(a, e.Notify)]
+    return [a.text for a in told if a.kind == "StateServerLeftOut"]
+
+
+def test_one_that_answers_and_takes_nothing_is_given_up_and_the_user_told() -> None:
+    found = script()
+    found.tell("propose a1 b1 c1", "stamped c1 none")
+    broken_off(found, "c1", TRIES)
+    assert left_out(found) == []
+    found.tell("wait 1", "tick")
+    [text] = left_out(found)
+    assert text.startswith("state server c is to join and answers, but has taken no objects")
+    assert [m.name for m in found.machine.membership.wanted()] == ["a", "b"]
+    # After a while it is tried again, and waits longer if that is in vain.
+    found.tell(*["wait 1", "tick", "stamped c1 none"] * (PROOF + 1))
+    assert [m.name for m in found.machine.membership.wanted()] == ["a", "b", "c"]
+    broken_off(found, "c1", TRIES)
+    found.tell(*["wait 1", "tick", "stamped c1 none"] * (PROOF + 1))
+    assert len(left_out(found)) == 2
+    assert [m.name for m in found.machine.membership.wanted()] == ["a", "b"]
+
+
+def test_one_that_takes_objects_at_times_is_not_given_up() -> None:
+    found = script()
+    found.tell("propose a1 b1 c1", "stamped c1 none")
+    broken_off(found, "c1", TRIES - 1)
+    found.machine.membership.suspicion.copied()
+    broken_off(found, "c1", TRIES)
+    assert left_out(found) == []
+
+
+def test_one_whose_copy_would_be_missing_does_not_leave() -> None:
+    """Of a and b one is to stay, and there are to be two copies: c should have had the other."""
+    found = script()
+    found.tell("propose a1 c1 leaving b1", "stamped c1 none")
+    broken_off(found, "c1", TRIES)
+    found.tell("wait 1", "tick", "copied")
+    assert len(left_out(found)) == 1
+    assert [m.name for m in found.machine.membership.wanted()] == ["a", "b"]
+    assert not any(str(describe(a)).startswith("CasView 5") for a in found.actions)
+
+
+def test_one_leaves_where_enough_others_stay() -> None:
+    found = script()
+    found.tell("propose a1 b1 d1 leaving", "stamped d1 none", "copied", "cas done")
+    found.tell("stamped a1 R", "stamped b1 R", "stamped d1 none", "copied")
+    found.tell("ack a1", "ack b1", "ack d1", "cas done", "fenced")
+    assert found.machine.membership.standing.value == "recovered"
+    found.tell("propose a1 d1 c1 leaving b1", "stamped c1 none")
+    broken_off(found, "c1", TRIES)
+    found.tell("wait 1", "tick")
+    assert [m.name for m in found.machine.membership.wanted()] == ["a", "d"]
+    found.tell("copied")
+    moved = [str(describe(a)) for a in found.actions if isinstance(a, e.CasView)]
+    assert moved[-1] == "CasView 7 e3 moving x2 a1 b1 d1 to a1 d1"
+
+
+def test_a_view_that_moves_goes_on_without_one_that_takes_nothing() -> None:
+    """A member has died, so that windows wait for the copies."""
+    found = script()
+    found.tell("propose a1 c1", "cas done", "stamped a1 R", "stamped c1 none", "unreachable b1")
+    assert found.machine.membership.standing.value == "copying"
+    broken_off(found, "c1", TRIES)
+    found.tell("wait 1", "tick")
+    assert len(left_out(found)) == 1
+    moved = [str(describe(a)) for a in found.actions if isinstance(a, e.CasView)]
+    assert moved[-1] == "CasView 6 e3 moving x2 a1 b1 to a1"

@@ -37,7 +37,7 @@ from millrace.ids import Epoch, Execution, Seq, Timeline
 from millrace.protocol import events as e
 from millrace.protocol.learning import Lesson
 from millrace.protocol.record import first_record
-from millrace.protocol.suspicion import PATIENCE, Suspicion
+from millrace.protocol.suspicion import PATIENCE, TRIES, Suspicion
 from millrace.protocol.types import Member, Phase, Record, Stamp, Tag, View
 
 Owners = Callable[[tuple[Member, ...], tuple[tuple[str, ...], ...]], tuple[tuple[str, ...], ...]]
@@ -162,9 +162,16 @@ class Membership:
 
     def wanted(self) -> tuple[Member, ...]:
         """The members that the view should have: those proposed that can be relied on."""
-        staying = tuple(m for m in self._relied() if m in self._proposed)
+        relied = self._relied()
+        staying = tuple(m for m in relied if m in self._proposed)
+        if len(staying) < min(self.copies, len(self._proposed)) and self._given_up():
+            # Who is to leave holds a copy that the one which takes nothing should have had.
+            return relied
         # Nobody leaves as long as there is none to leave anything to.
-        return staying or self._relied()
+        return staying or relied
+
+    def _given_up(self) -> bool:
+        return any(self.suspicion.given_up(member) for member in self._proposed)
 
     def _relied(self) -> tuple[Member, ...]:
         """Those, and who is to leave and can be relied on until then."""
@@ -342,7 +349,18 @@ class Membership:
     def unreachable(self, event: e.Unreachable) -> list[e.Action]:
         if self.view is None or event.stamp != self.stamp:
             return []
+        if not event.full and self._is_taught(event.member):
+            self.suspicion.broke_off(event.member)
         return self._lose(event.member)
+
+    def _is_taught(self, member: Member) -> bool:
+        """Whether objects are being copied to a server that joins, and none from it."""
+        assert self.view is not None
+        if self._lesson is not None:
+            return self._lesson.copying and member in self._lesson.learners
+        if self.standing is not Standing.COPYING or member in self._sources():
+            return False
+        return member in self.view.target and member not in self.view.last_open
 
     def acknowledged(self, event: e.RecordAck) -> list[e.Action]:
         if self._write is None or not self._write.acknowledge(event):
@@ -364,10 +382,16 @@ class Membership:
             return self._lesson_ended(event)
         if self.standing is not Standing.COPYING or event.stamp != self.stamp:
             return []
+        self.suspicion.copied()
         return self._write_back()
 
     def _lesson_ended(self, event: e.Copied | e.CopyFailed) -> list[e.Action]:
-        return self._lesson.ended(event) if self._lesson is not None else []
+        if self._lesson is None:
+            return []
+        actions = self._lesson.ended(event)
+        if self._lesson.learned:
+            self.suspicion.copied()
+        return actions
 
     def copy_failed(self, event: e.CopyFailed) -> list[e.Action]:
         if event.planned is not None:
@@ -411,9 +435,20 @@ class Membership:
 
     def _suspect(self) -> list[e.Action]:
         holding = self._to_stamp() if self.view is not None else []
-        return [
+        given_up: list[e.Action] = [
+            e.Notify(
+                "StateServerLeftOut",
+                f"state server {name} is to join and answers, but has taken no objects for {TRIES} "
+                "tries: the others go on without it if they suffice, who is to leave stays where "
+                "there would be too few copies, and it is tried again after a while",
+                warning=True,
+            )
+            for name in self.suspicion.give_up()
+        ]
+        back = self.suspicion.tick(self._proposed, holding)
+        return given_up + [
             e.Notify("StateServerBack", f"state server {name} answers again and is let in")
-            for name in self.suspicion.tick(self._proposed, holding)
+            for name in back
         ]
 
     def _again(self) -> list[e.Action]:

@@ -11,6 +11,9 @@ view::
 Ticks are counted, not seconds: a driver that was stopped itself finds nothing but old questions
 when it wakes up, and their answers behind them.
 
+One that is to join and answers, but takes none of the objects that it is to hold, is given up in
+the same way once ``TRIES`` copies to it in a row have broken off: others would wait for ever.
+
 A server is left out only as long as fewer members of the last open view are lost than every object
 has copies there; otherwise it is waited for, however long that takes (rules 10 and 13). Nothing of
 this is remembered by the next driver, which finds out for itself.
@@ -27,6 +30,9 @@ from millrace.protocol.types import Member
 PATIENCE = 10
 """At how many ticks (``driver.RESEND_S``) a server may owe an answer to what it was asked."""
 
+TRIES = 5
+"""With how many ticks a copy to one that answers may break off because of it, and none end."""
+
 PROOF = 5
 """How many ticks in a row one that was left out has to answer before it is let in again."""
 
@@ -36,11 +42,13 @@ MOST_PROOF = 60
 
 @dataclass(slots=True)
 class _LeftOut:
-    """``proofs`` of the ``needed`` ticks are answered in a row; ``back`` when that is enough."""
+    """``proofs`` of the ``needed`` ticks are answered in a row; ``back`` when that is enough. One
+    that ``answers`` is left out since it takes no objects."""
 
     needed: int
     proofs: int = 0
     back: bool = False
+    answers: bool = False
 
 
 class Suspicion:
@@ -51,6 +59,8 @@ class Suspicion:
         self._asked: set[Member] = set()
         self._answered: set[Member] = set()
         self._left_out: dict[str, _LeftOut] = {}
+        self._broke: set[Member] = set()
+        self._tries: dict[Member, int] = {}
 
     def asked(self, actions: Iterable[e.Action]) -> None:
         """Note questions that a state server owes an answer to."""
@@ -65,6 +75,34 @@ class Suspicion:
                 self._answered.add(event.member)
                 self._asked.discard(event.member)
                 self._owed.pop(event.member, None)
+
+    def broke_off(self, member: Member) -> None:
+        """Note that a copy has broken off since a server that is to join gave no answer."""
+        self._broke.add(member)
+
+    def copied(self) -> None:
+        """Note that a copy has come to its end."""
+        self._broke.clear()
+        self._tries.clear()
+
+    def give_up(self) -> tuple[str, ...]:
+        """The names of those that are left out from now on since they take no objects; to be asked
+        before each ``tick``."""
+        for member in self._broke - self._asked:
+            self._tries[member] = self._tries.get(member, 0) + 1
+        self._broke.clear()
+        names = sorted(m.name for m, tries in self._tries.items() if tries >= TRIES)
+        self._tries = {m: tries for m, tries in self._tries.items() if tries < TRIES}
+        for name in names:
+            before = self._left_out.get(name)
+            needed = PROOF if before is None else min(MOST_PROOF, 2 * before.needed)
+            self._left_out[name] = _LeftOut(needed, answers=True)
+        return tuple(names)
+
+    def given_up(self, member: Member) -> bool:
+        """Whether it is left out although it answers."""
+        out = self._left_out.get(member.name)
+        return out is not None and out.answers and not out.back
 
     def tick(self, proposed: Iterable[Member], others: Collection[Member]) -> tuple[str, ...]:
         """A tick has passed; the names that are trusted again with it.
@@ -136,4 +174,7 @@ class Suspicion:
 
     def _is_away(self, member: Member) -> bool:
         """Left out and of no use: one that answers is called back early, should it be needed."""
-        return self._is_out(member) and self._left_out[member.name].proofs == 0
+        if not self._is_out(member):
+            return False
+        out = self._left_out[member.name]
+        return out.proofs == 0 and not out.answers

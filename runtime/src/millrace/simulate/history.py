@@ -108,6 +108,15 @@ class Acted:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyBroken:
+    """A copy of a driver life has broken off, since a server gave no answer."""
+
+    number: int
+    member: Member
+    action: e.CopyObjects
+
+
+@dataclass(frozen=True, slots=True)
 class ServerStamped:
     member: Member
     stamp: Stamp

@@ -34,11 +34,12 @@ class Chaos:
     its way to an open view, ``half_seal`` that the first server that takes a seal dies with it.
     ``cut_s`` is about servers that live and cannot be reached for a while, ``part_s`` about those
     that only the driver, only the tasks or both cannot reach, perhaps for good, ``hang_s`` about
-    stopped processes, ``slow_s`` about slow ones, ``burst_s`` about as many as may be lost that die
-    at once, ``power_s`` about all servers at once that go down and come back on their files,
-    ``stale_s`` about an old file that is put back, ``clock_s`` about a wall clock that is set,
-    ``resize_s`` about windows that are to have another size, ``standby_s`` about the driver that
-    stands by. The ``*_s`` are mean times between faults in seconds, 0 for never.
+    stopped processes, ``slow_s`` about slow ones, ``deaf_s`` about those that take no objects,
+    ``burst_s`` about as many as may be lost that die at once, ``power_s`` about all servers at once
+    that go down and come back on their files, ``stale_s`` about an old file that is put back,
+    ``clock_s`` about a wall clock that is set, ``resize_s`` about windows that are to have another
+    size, ``standby_s`` about the driver that stands by. The ``*_s`` are mean times between faults
+    in seconds, 0 for never.
     """
 
     driver: float = 0.0
@@ -70,6 +71,7 @@ class Chaos:
     part_s: float = 0.0
     hang_s: float = 0.0
     slow_s: float = 0.0
+    deaf_s: float = 0.0
     half_seal: float = 0.0
     standby_s: float = 0.0
     resize_s: float = 0.0
@@ -186,7 +188,7 @@ def draw(seed: int) -> Options:
         older_s=_older(seed) if servers == 1 and not poison_only else None,
     )
     options = replace(options, dead_percent=_dead_percent(options), holes=_holes(seed))
-    options = _with_standby(_with_leaves(_with_servers(options)))
+    options = _with_standby(_with_deaf(_with_leaves(_with_servers(options))))
     options = replace(options, chaos=replace(options.chaos, power_s=_power(options)))
     return _with_resizes(_with_losses(options))
 
@@ -226,6 +228,15 @@ def _with_leaves(options: Options) -> Options:
     more = max(options.servers, options.copies + rng.choice((1, 2, 2)))
     chaos = replace(options.chaos, scale_s=rng.uniform(0.8, 3.0))
     return replace(options, servers=more, chaos=chaos, learners=rng.random() < 0.8)
+
+
+def _with_deaf(options: Options) -> Options:
+    """In some of the runs servers answer and take no objects."""
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"deaf/{options.seed}")
+    if options.poison_only or options.servers == 1 or rng.random() < 0.7:
+        return options
+    return replace(options, chaos=replace(options.chaos, deaf_s=rng.uniform(1.0, 6.0)))
 
 
 def _power(options: Options) -> float:

@@ -38,7 +38,14 @@ def _driver(
     class Broken(Driver):
         def make_membership(self, owners: Owners) -> Membership:
             s = self.settings
-            return membership(s.uid, s.copies, s.key_groups, owners, learners=s.learners)
+            return membership(
+                s.uid,
+                s.copies,
+                s.key_groups,
+                owners,
+                learners=s.learners,
+                restores=s.restores,
+            )
 
         def make_windows(self, locate: Locate) -> Windows:
             return windows(self.settings, self.membership, locate)
@@ -68,6 +75,7 @@ BUGS: dict[str, Bug] = {
         Bug("learner_is_source", "rule 11", lambda: _driver(membership=m.LearnerIsSource)),
         Bug("learner_is_complete", "rule 11", lambda: _driver(membership=m.LearnerIsComplete)),
         Bug("learner_takes_records", "rule 11", lambda: _driver(w.LearnerTakesRecords)),
+        Bug("teaches_for_ever", "teaching", lambda: _driver(membership=m.TeachesForEver)),
         Bug("leaver_ends_early", "rule 11", lambda: Machines(parting=k.at_once)),
         Bug("target_may_be_silent", "rule 13", lambda: _driver(membership=m.TargetMayBeSilent)),
         Bug("reads_before_stamping", "rule 15", lambda: _driver(membership=m.ReadsBeforeStamping)),

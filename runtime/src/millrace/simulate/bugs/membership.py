@@ -181,9 +181,9 @@ class SuspectsNobody(Membership):
     """Waits for a server for as long as the operator sees it alive."""
 
     def __init__(
-        self, uid: str, copies: int, key_groups: int, owners: Owners, *, learners: bool = False
+        self, uid: str, copies: int, key_groups: int, owners: Owners, **options: bool
     ) -> None:
-        super().__init__(uid, copies, key_groups, owners, learners=learners)
+        super().__init__(uid, copies, key_groups, owners, **options)
         self.suspicion = _Trusting()
 
 
@@ -192,13 +192,28 @@ class _Trusting(Suspicion):
         return False
 
 
+class TeachesForEver(Membership):
+    """Goes on bringing objects to one that takes none, and tells nobody."""
+
+    def __init__(
+        self, uid: str, copies: int, key_groups: int, owners: Owners, **options: bool
+    ) -> None:
+        super().__init__(uid, copies, key_groups, owners, **options)
+        self.suspicion = _Patient()
+
+
+class _Patient(Suspicion):
+    def give_up(self) -> tuple[str, ...]:
+        return ()
+
+
 class LeavesOutTooMany(Membership):
     """Goes on with whoever answers, however few they are."""
 
     def __init__(
-        self, uid: str, copies: int, key_groups: int, owners: Owners, *, learners: bool = False
+        self, uid: str, copies: int, key_groups: int, owners: Owners, **options: bool
     ) -> None:
-        super().__init__(uid, copies, key_groups, owners, learners=learners)
+        super().__init__(uid, copies, key_groups, owners, **options)
         self.suspicion = _Reckless()
 
     def copy_failed(self, event: e.CopyFailed) -> list[e.Action]:

@@ -24,6 +24,7 @@ from millrace.simulate.checkers.restores import Restores
 from millrace.simulate.checkers.shown import ShownWindows
 from millrace.simulate.checkers.stamps import Stamps
 from millrace.simulate.checkers.standby import StandsByIdle
+from millrace.simulate.checkers.teaching import Teaching
 from millrace.simulate.checkers.times import Times
 from millrace.simulate.checkers.unreadable import Unreadable
 from millrace.simulate.checkers.verdicts import VerdictTruth
@@ -63,6 +64,7 @@ class Checkers:
         self.times = Times(history)
         self.standby = StandsByIdle(history)
         self.restores = Restores(history, options)
+        self.teaching = Teaching(history)
         if options.poison_only:
             self.bound = Bound(history, workload)
 

@@ -43,6 +43,7 @@ class _Slot:
     alive: bool = True
     cut_until_s: dict[Side, float] = field(default_factory=lambda: dict.fromkeys(Side, 0.0))
     stopped_until_s: float = 0.0
+    deaf_until_s: float = 0.0
     slow_until_s: float = 0.0
     slow_s: float = 0.0
 
@@ -142,6 +143,10 @@ class Cluster:
         slot = self._slots[name]
         slot.stopped_until_s = max(slot.stopped_until_s, self._world.now_s + seconds)
 
+    def deafen(self, name: str, seconds: float) -> None:
+        """For a while this server answers everything but those who bring objects."""
+        self._slots[name].deaf_until_s = self._world.now_s + seconds
+
     def slow_down(self, name: str, seconds: float, slow_s: float) -> None:
         """For a while this server takes ``slow_s`` on the mean for everything."""
         slot = self._slots[name]
@@ -156,7 +161,7 @@ class Cluster:
     def kill(self, name: str) -> None:
         slot = self._slots[name]
         slot.alive = False
-        slot.stopped_until_s = 0.0
+        slot.stopped_until_s = slot.deaf_until_s = 0.0
         self._history.add(h.ServerGone(Member(name, slot.model.run_id)))
 
     def lose(self, names: Iterable[str]) -> None:
@@ -315,7 +320,7 @@ class Cluster:
     ) -> s.PutReply | None:
         """Objects are known by their names; contents are in the history."""
         model = self._up(member, side)
-        if model is None:
+        if model is None or self._world.now_s < self._slots[member.name].deaf_until_s:
             return None
         reply = model.put(member.run_id, stamp, [(name, b"") for name in names])
         if isinstance(reply, s.Ok):

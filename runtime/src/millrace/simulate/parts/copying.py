@@ -41,8 +41,8 @@ class Copying:
             if found is None or isinstance(found, s.NotOwner):
                 silent = source
             elif isinstance(found[0], s.Found):
-                self._cluster.put(owner, stamp, (name,))
-                return None
+                taken = self._cluster.put(owner, stamp, (name,)) is not None
+                return None if taken else e.Unreachable(owner, stamp)
         if silent is not None:
             return e.Unreachable(silent, stamp)
         if self.action.learning:

@@ -322,6 +322,8 @@ class DriverProcess:
             return
         while copying.left:
             trouble = copying.one()
+            if isinstance(trouble, e.Unreachable):
+                self._plant.history.add(h.CopyBroken(self.number, trouble.member, copying.action))
             if trouble is not None:
                 self._world.after(0.1, self.post, trouble)
                 return

@@ -80,6 +80,7 @@ class Nemesis:
             (chaos.part_s, self._part),
             (chaos.hang_s, self._hang),
             (chaos.slow_s, self._slow),
+            (chaos.deaf_s, self._deafen),
             (chaos.standby_s, self._strike_standby),
             (chaos.resize_s, self._resize),
             (1.0 if self._to.options.requests else 0.0, self._request),
@@ -340,6 +341,16 @@ class Nemesis:
         rng, names = self._world.rng, self._to.cluster.names
         slow_s = rng.choice((0.1, 0.4, 1.5))
         self._to.cluster.slow_down(rng.choice(names), self._till_calm(4.0), slow_s)
+
+    def _deafen(self) -> None:
+        """A server takes no objects, mostly one that is no member yet."""
+        cluster, view, rng = self._to.cluster, self._to.store.view, self._world.rng
+        members = {m.name for m in view.last_open} if view is not None else set()
+        others = [name for name in cluster.names if name not in members]
+        name = rng.choice(others if others and rng.random() < 0.8 else cluster.names)
+        seconds = self._till_calm(40.0)
+        self._history.add(h.Note(f"{name} takes no objects for {seconds:.1f} s"))
+        cluster.deafen(name, seconds)
 
     def _how_long(self, name: str) -> float:
         """For good only where that is one of the losses that are survived."""
