@@ -417,3 +417,28 @@ def test_a_view_that_moves_goes_on_without_one_that_takes_nothing() -> None:
     assert len(left_out(found)) == 1
     moved = [str(describe(a)) for a in found.actions if isinstance(a, e.CasView)]
     assert moved[-1] == "CasView 6 e3 moving x2 a1 b1 to a1"
+
+
+def test_one_that_takes_nothing_and_may_hold_what_nobody_else_does_is_waited_for() -> None:
+    """With one copy, one that has come back on its file is the only one there is."""
+    found = Script(copies=1)
+    found.play(OPENED)
+    found.tell("propose a1 b2", "cas done", "stamped a1 R", "stamped b2 R", "unreachable b1")
+    assert found.machine.membership.standing.value == "copying"
+    broken_off(found, "b2", 2 * TRIES)
+    assert left_out(found) == []
+    moved = [str(describe(a)) for a in found.actions if isinstance(a, e.CasView)]
+    assert moved[-1] == "CasView 5 e2 moving x2 a1 b1 to a1 b2"
+
+
+def test_windows_write_bases_again_while_a_learner_has_no_room() -> None:
+    """That may last for ever; what it lacks by then it learns once it has room."""
+    found = script()
+    found.tell("propose a1 b1 c1", "stamped c1 none", "nospace c is full")
+    found.play(WINDOW)
+    found.tell("ack a1", "ack b1")
+    [run] = [action for action in found.actions if isinstance(action, e.Run)]
+    assert not run.plan.learning
+    found.tell("wait 1", "tick", "stamped c1 none", "copied")
+    assert found.machine.membership.prepared()
+    assert found.machine.membership.learning

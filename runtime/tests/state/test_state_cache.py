@@ -15,11 +15,12 @@ from millrace.protocol.types import Segment
 from millrace.state.errors import BlobError
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
-from millrace.state.keyed.cache import PATIENCE_LEARNING, OpenState, StateCache, StateKey
+from millrace.state.keyed.cache import OpenState, StateCache, StateKey
 from millrace.state.keyed.chain import (
     BYTES_PER_DELTA,
     MAX_DELTAS,
     MOST_DELTAS,
+    MOST_LINES,
     links,
     part_for_base,
     should_compact,
@@ -65,12 +66,13 @@ class Window:
         self.store = store
         self.cache = StateCache(**options)
         self.key = StateKey("uid", "counts", groups)
+        self.learning = False
 
     def open(
         self, chain: Sequence[Segment], touched: int | None = None
     ) -> OpenState[AggregateState]:
         told = None if touched is None else lambda: touched
-        return self.cache.open(self.key, chain, make, self.store.load, told)
+        return self.cache.open(self.key, chain, make, self.store.load, told, learning=self.learning)
 
     def attempt(
         self, chain: Sequence[Segment], keys: Sequence[int], name: str, **options: bool
@@ -313,10 +315,16 @@ def test_long_or_heavy_chains_are_compacted() -> None:
     assert not should_compact([base, *light, light[0]], 0b10)
     assert should_compact([base, heavy], ALL)
     assert not should_compact([base, replace(heavy, size_bytes=1 << 20)], ALL)
-    assert not should_compact([base, heavy], ALL, patience=2)
-    assert should_compact([base, heavy, heavy], ALL, patience=2)
-    assert not should_compact([base, *light, *light], ALL, patience=2)
-    assert should_compact([base, *light, *light, *light[:2]], ALL, patience=2)
+    # What a task does not have as a whole it would have to load first.
+    assert not should_compact([base, heavy], ALL, whole=False)
+    assert should_compact([base, heavy, heavy], ALL, whole=False)
+    assert not should_compact([base, *light, *light], ALL, whole=False)
+    assert should_compact([base, *light, *light, *light[:2]], ALL, whole=False)
+    # While servers learn it a chain may be longer, and no heavier.
+    assert should_compact([base, heavy], ALL, learning=True)
+    assert not should_compact([base, *(5 * light)[: MOST_DELTAS - 1]], ALL, learning=True)
+    assert should_compact([base, *(5 * light)[:MOST_DELTAS]], ALL, learning=True)
+    assert not should_compact([base, *(5 * light)[:MOST_DELTAS]], ALL, whole=False, learning=True)
     # A large base is worth a longer chain, up to a limit.
     large, larger = (replace(base, size_bytes=n * BYTES_PER_DELTA) for n in (40, 1000))
     assert not should_compact([large, *light, *light[:8]], ALL)
@@ -422,18 +430,45 @@ def test_deltas_over_a_few_key_groups_bring_a_base_of_these_alone() -> None:
     assert part_for_base([replace(base, size_bytes=1 << 20), *over], ALL) == ALL
 
 
+@pytest.mark.parametrize("tasks", [4, 16])
+def test_a_record_does_not_outgrow_its_bound_in_many_small_windows(tasks: int) -> None:
+    """Of 1 GB of state, in as many tasks: each window changes a little of all key groups."""
+    masks = [sum(1 << group for group in range(task, 128, tasks)) for task in range(tasks)]
+    share = (1 << 30) // tasks
+    line = Segment("1.1.1.1.1.0/state/counts.1", 1, 0, False, 100, 4096, "0" * 32, "1" * 32)
+
+    def written(chain: tuple[Segment, ...], mask: int, window: int) -> list[tuple[str, Segment]]:
+        delta = replace(line, name=f"{line.name}/{window}", window=window, groups=mask)
+        if not chain:
+            return [("counts", replace(delta, base=True, size_bytes=share))]
+        part = part_for_base(chain, mask, 4096) if should_compact(chain, mask) else 0
+        size_bytes = share * part.bit_count() // mask.bit_count()
+        base = replace(delta, name=f"{delta.name}+", groups=part, base=True, size_bytes=size_bytes)
+        return [*([("counts", base)] if part else []), ("counts", delta)]
+
+    chains: dict[str, tuple[Segment, ...]] = {}
+    longest = 0
+    for window in range(1, 201):
+        chain = chains.get("counts", ())
+        new = [one for mask in masks for one in written(chain, mask, window)]
+        chains = extend(chains, new)
+        longest = max(longest, sum(not segment.base for segment in chains["counts"]))
+    assert longest <= 1.3 * min(tasks * MOST_DELTAS, max(MOST_LINES, tasks * MAX_DELTAS))
+
+
 def test_a_base_waits_while_servers_learn_the_chain() -> None:
     store = Store()
     window = Window(store)
     chain = window.attempt((), range(100), "w1")
     for number in range(MAX_DELTAS):
         chain = window.attempt(chain, [0], f"d{number}")
-    learned = window.attempt(chain, [0], "beside", learning=True)
+    window.learning = True
+    learned = window.attempt(chain, [0], "beside")
     assert [segment.name for segment in learned] == [*(s.name for s in chain), "beside"]
-    for number in range(PATIENCE_LEARNING * MAX_DELTAS - len(learned) + 1):
-        learned = window.attempt(learned, [0], f"e{number}", learning=True)
+    for number in range(MOST_DELTAS - len(learned) + 1):
+        learned = window.attempt(learned, [0], f"e{number}")
     assert not learned[-1].base
-    [base] = window.attempt(learned, [0], "last", learning=True)
+    [base] = window.attempt(learned, [0], "last")
     assert base.base
 
 

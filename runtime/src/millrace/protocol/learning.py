@@ -66,10 +66,8 @@ class Lesson:
         if isinstance(event, e.CopyFailed) and event.full:
             return self._no_room(event.full, event.reason)
         self.learned = True
-        return [
-            e.Notify("StateServerBack", f"state server {name} has room again")
-            for name in sorted(self.full)
-        ]
+        full, self.full = sorted(self.full), set()
+        return [e.Notify("StateServerBack", f"state server {name} has room again") for name in full]
 
     def _no_room(self, name: str, reason: str) -> list[e.Action]:
         if name in self.full:

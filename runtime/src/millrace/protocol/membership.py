@@ -218,8 +218,10 @@ class Membership:
 
     @property
     def learning(self) -> bool:
-        """Whether members are about to change, and some learn before that."""
-        return self._lesson is not None and self.members_changed()
+        """Whether members are about to change, and some learn before that; not while one of them
+        has no room, which nobody knows the end of."""
+        lesson = self._lesson
+        return lesson is not None and not lesson.full and self.members_changed()
 
     def _leavers(self) -> list[Member]:
         """Members that are to leave, once others have learned what they hold."""

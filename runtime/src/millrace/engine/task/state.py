@@ -88,7 +88,7 @@ class TaskState:
             key = StateKey(program.uid, component.name, self._mask(shard))
             chain = plan.chains.get(component.name, ())
             found = self._host.cache.open(
-                key, chain, make, self._load, touched, plan.intent.time_ms
+                key, chain, make, self._load, touched, plan.intent.time_ms, plan.learning
             )
             self._opened[component.name, shard] = found
         elif not found.whole:
@@ -110,11 +110,7 @@ class TaskState:
         objects: list[StateObject] = []
         segments: list[tuple[str, Segment]] = []
         for (name, shard), opened in self._opened.items():
-            written = opened.write(
-                self._object(name, shard),
-                self._task.plan.id.window,
-                learning=self._task.plan.learning,
-            )
+            written = opened.write(self._object(name, shard), self._task.plan.id.window)
             for segment, data in written:
                 segments.append((name, segment))
                 objects.append(StateObject(segment.name, data, segment.groups))

@@ -45,12 +45,6 @@ from millrace.state.keyed.keybytes import Array
 from millrace.state.keyed.keys import mask_of
 from millrace.state.keyed.loading import Load, read_links, read_schemas
 
-PATIENCE = 2
-"""How many times as long a chain may be before a state that is not whole is loaded for a base."""
-
-PATIENCE_LEARNING = 4
-"""The same while servers learn what there is: a base would be one more thing to be learned."""
-
 PART = "+"
 """Ends the name of a base of a part of the key groups."""
 
@@ -114,9 +108,17 @@ class _Entry:
 class OpenState(Generic[S]):
     """A state that one task works on, at the start of a window."""
 
-    def __init__(self, state: S, key: StateKey, chain: Sequence[Segment], entry: _Entry) -> None:
+    def __init__(
+        self,
+        state: S,
+        key: StateKey,
+        chain: Sequence[Segment],
+        entry: _Entry,
+        learning: bool = False,
+    ) -> None:
         self.state = state
         self.key = key
+        self._learning = learning
         self._chain = tuple(chain)
         self._entry = entry
 
@@ -140,24 +142,21 @@ class OpenState(Generic[S]):
         window: WindowNumber,
         *,
         compact: bool | None = None,
-        learning: bool = False,
     ) -> list[tuple[Segment, bytes]]:
         """The objects to store for what this attempt changed, and their segments: one under
         ``name``, and a base of a part of the state before it under ``name`` and ``PART``.
 
         To be called once, when nothing will change any more. A base when the chain is long or
-        hardly anything is untouched (``compact`` overrules), later while servers are ``learning``
-        the chain, never of a state that is not whole; nothing when nothing changed and there is no
-        need of a base. Raises ``EngineError`` where key groups were touched that had not been
-        loaded.
+        hardly anything is untouched (``compact`` overrules), never of a state that is not whole;
+        nothing when nothing changed and there is no need of a base. Raises ``EngineError`` where
+        key groups were touched that had not been loaded.
         """
         if not self.whole:
             self.require(mask_of(self.state.groups(self.state.touched())))
             compact = False
         due = compact
         if due is None:
-            patience = PATIENCE_LEARNING if learning else 1
-            due = should_compact(self._chain, self.key.groups, patience=patience)
+            due = should_compact(self._chain, self.key.groups, learning=self._learning)
         blob = None if compact else self.state.delta()
         if self.whole and blob is not None and 2 * blob.rows >= self.state.size:
             due = compact = True
@@ -216,11 +215,13 @@ class StateCache:
         load: Load,
         touched: Touched | None = None,
         time_ms: int = 0,
+        learning: bool = False,
     ) -> OpenState[S]:
         """The state as of a sealed chain, ready for an attempt of a window of this time.
 
         ``make`` gives an empty state, ``load`` reads objects. ``touched`` is asked only where not
-        all is there, and what the window does not touch then stays away; None: all is needed.
+        all is there, and what the window does not touch then stays away; None: all is needed. Bases
+        are rarer while servers are ``learning`` the chain.
         Raises what ``load`` raises, ``StateSchemaError`` where objects of the chain have other
         columns than the state, and ``BlobError`` for a damaged object; the state is then left out
         of the cache.
@@ -232,7 +233,7 @@ class StateCache:
         if entry is None or fresh:
             entry = _Entry(make())
         lost = entry.holds & ~found.kept
-        holds = self._to_hold(entry, key, chain, touched)
+        holds = self._to_hold(entry, key, chain, touched, learning)
         wanted = links(chain, holds)
         missing = found.missing(wanted)
         if fresh:
@@ -253,7 +254,7 @@ class StateCache:
         entry.state.begin(time_ms)
         self._entries[key] = entry
         self._evict(key)
-        return OpenState(entry.state, key, chain, entry)  # type: ignore[arg-type]
+        return OpenState(entry.state, key, chain, entry, learning)  # type: ignore[arg-type]
 
     def clear(self) -> None:
         """Forget everything."""
@@ -294,14 +295,19 @@ class StateCache:
         self._fitting[processor] = checked.intersection(needed)
 
     def _to_hold(
-        self, entry: _Entry, key: StateKey, chain: Sequence[Segment], touched: Touched | None
+        self,
+        entry: _Entry,
+        key: StateKey,
+        chain: Sequence[Segment],
+        touched: Touched | None,
+        learning: bool,
     ) -> int:
         """Mask of the key groups that an entry is to hold for a window."""
         if touched is None or entry.holds == key.groups:
             return key.groups
         parts = links(chain, key.groups)
         small = sum(link.segment.size_bytes for link in parts) <= self._small_bytes
-        if small or should_compact(chain, key.groups, patience=PATIENCE):
+        if small or should_compact(chain, key.groups, whole=False, learning=learning):
             return key.groups
         stored = 0
         for link in parts:

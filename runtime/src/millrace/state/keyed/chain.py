@@ -15,10 +15,16 @@ BYTES_PER_DELTA = 256 << 10
 """Where the bases are large a chain may be longer, by so many bytes of them for each delta, up to
 the most: small windows would write all of the state again and again."""
 
+MOST_LINES = 1024
+"""How many deltas one processor may have because of that, all tasks together: every seal writes the
+record to every state server, with some 200 bytes for each."""
+
+PATIENCE = 2
+"""How many times as long a chain may be before a state that is not whole is loaded for a base."""
+
 MIN_COMPACT_BYTES = 256 << 10
 DELTAS_PER_BASE = 2.0
 """A base is written once the deltas weigh this much more than the base before them."""
-
 
 PART_BYTES = 8 << 20
 MOST_PARTS = 16
@@ -55,19 +61,32 @@ def links(chain: Sequence[Segment], groups: int) -> tuple[Link, ...]:
 
 
 def should_compact(
-    chain: Sequence[Segment], groups: int, max_deltas: int = MAX_DELTAS, patience: int = 1
+    chain: Sequence[Segment], groups: int, *, whole: bool = True, learning: bool = False
 ) -> bool:
     """Whether a task that holds ``groups`` should write a base instead of one more delta.
 
-    All limits are ``patience`` times as high; where bases are large ``max_deltas`` is.
+    One that does not have the ``whole`` state would have to load it first, and waits for
+    ``PATIENCE`` times as much of everything. While servers are ``learning`` what there is, a base
+    would be one more thing to be learned: then a chain may be as long as that of a large state, and
+    no heavier.
     """
     parts = links(chain, groups)
     deltas = [link.segment.size_bytes for link in parts if not link.segment.base]
     bases = sum(link.segment.size_bytes for link in parts if link.segment.base)
-    most = max(max_deltas, min(MOST_DELTAS, bases // BYTES_PER_DELTA))
-    if len(deltas) >= patience * most:
+    worthwhile = MOST_DELTAS if learning else min(MOST_DELTAS, bases // BYTES_PER_DELTA)
+    longest = max(MAX_DELTAS, min(worthwhile, _share(chain, groups)))
+    patience = 1 if whole else PATIENCE
+    if len(deltas) >= patience * longest:
         return True
     return sum(deltas) > patience * max(MIN_COMPACT_BYTES, DELTAS_PER_BASE * bases)
+
+
+def _share(chain: Sequence[Segment], groups: int) -> int:
+    """How many of ``MOST_LINES`` are those of a task that holds ``groups``."""
+    everything = groups
+    for segment in chain:
+        everything |= segment.groups
+    return MOST_LINES * groups.bit_count() // max(1, everything.bit_count())
 
 
 def part_for_base(chain: Sequence[Segment], groups: int, delta_bytes: int = 0) -> int:
