@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,13 @@ def environment(pod: str, **more: str) -> dict[str, str]:
     }
 
 
+def end_with(process: subprocess.Popen[bytes]) -> None:
+    """Kill what a process that has ended leaves behind of its group, such as a JVM: with its first
+    process a container ends as a whole."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 class Pod:
     """A container's process in ``folder``: its log, and its health port. SIGKILL by ``kill``."""
 
@@ -62,6 +70,7 @@ class Pod:
         self.name = pod
         self.log = folder / f"{pod}.log"
         self.health_port = free_port()
+        self._ended = False
         command = [sys.executable, "-m", "millrace.pods", role, *map(str, arguments)]
         command += ["--health-port", str(self.health_port)]
         with self.log.open("ab") as log:
@@ -103,8 +112,12 @@ class Pod:
         return found
 
     def wait(self, timeout_s: float = WAIT_S) -> int:
-        """Its exit code."""
-        return self.process.wait(timeout_s)
+        """Its exit code; nothing of it is left then."""
+        code = self.process.wait(timeout_s)
+        if not self._ended:  # later the number may be another's
+            self._ended = True
+            end_with(self.process)
+        return code
 
     def end(self) -> int:
         """Its exit code after SIGTERM."""
@@ -113,7 +126,7 @@ class Pod:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.wait()
 
     def lines(self) -> list[dict[str, Any]]:
         """Its log, without what its JVM prints by itself."""
