@@ -257,6 +257,16 @@ BY_RULES = (
     Broken("min alone", lambda s: s["ackers"].update(min=2), "spec.ackers"),
     Broken("min above max", lambda s: s["ackers"].update(min=3, max=2), "spec.ackers.min"),
     Broken(
+        "min of executors alone",
+        lambda s: s.update(spark={"executors": {"instances": 1, "min": 1}}),
+        "spec.spark.executors",
+    ),
+    Broken(
+        "fewer executors to begin with than there may be",
+        lambda s: s.update(spark={"executors": {"instances": 1, "min": 2, "max": 4}}),
+        "spec.spark.executors.instances",
+    ),
+    Broken(
         "more copies than servers",
         lambda s: s["stateServers"].update(copies=5),
         "spec.stateServers.copies",

@@ -834,6 +834,24 @@ def test_a_suspended_topology_comes_back_with_as_many_ackers():
     assert ackers_of(cluster) == 3
 
 
+@pytest.mark.parametrize(("told", "desired"), [(None, 2), (3, 3), (9, 4)])
+def test_between_min_and_max_the_driver_says_how_many_executors_there_are_to_be(
+    told: int | None, desired: int
+):
+    cluster = settled(spark={"executors": {"instances": 2, "min": 1, "max": 4}})
+    cluster.told = replace(cluster.told, executors=told)
+    cluster.reconcile()
+    assert cluster.status.executors.summary == f"0/{desired}"
+    assert cluster.status.driver.number == 1
+
+
+def test_without_bounds_there_are_as_many_executors_as_asked_for():
+    cluster = settled(spark=EXECUTORS)
+    cluster.told = replace(cluster.told, executors=5)
+    cluster.reconcile()
+    assert cluster.status.executors.summary == "0/2"
+
+
 EXECUTORS = {"executors": {"instances": 2}}
 
 

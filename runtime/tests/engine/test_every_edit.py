@@ -446,6 +446,18 @@ CASES: dict[str, list[Case]] = {
             **sees(lambda s: s.conf["spark.master"].partition("[")[0], "local", "local-cluster"),
         )
     ],
+    **{
+        f"spec.spark.executors.{field}": [
+            case(
+                f"spec.spark.executors.{field}=2",
+                f"spec.spark.executors.{other}=2",
+                "spec.spark.executors.instances=2",
+                to=NONE,
+                reason="only a cluster",
+            )
+        ]
+        for field, other in (("min", "max"), ("max", "min"))
+    },
     "spec.spark.executors.cores": [
         case(
             "spec.spark.executors.instances=2",

@@ -11,10 +11,12 @@ import psutil
 import pytest
 from engine_support import SparkWindows, compiled, write_lines
 
+from millrace.engine.jobs.executors import have_executors
 from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import FOLDER, SHIPPED, SessionSettings, build_session
 from millrace.protocol.types import Evidence
 from millrace.protocol.winners import Inconsistent, Winners, find_winners
+from millrace_e2e.waiting import until
 
 LINES = [f"alpha beta w{i % 7} w{i % 13}" for i in range(200)]
 WORDS = Counter(word for line in LINES for word in line.split())
@@ -147,3 +149,25 @@ def test_executors_that_are_lost_are_told_and_blame_no_root(windows):
     assert "ExecutorLostFailure" in died.value.reason
     assert died.value.evidence is Evidence.NONE
     assert not died.value.member_lost
+
+
+def test_executors_that_go_between_attempts_are_missed_by_none(windows, spark, tmp_path):
+    """Nothing of the attempt before is lost with one, and the next one blames nobody."""
+    known = spark.sparkContext._jsc.sc().getExecutorIds
+
+    def until_there_are(count):
+        """Processes, and those of them that Spark knows, which is a moment later."""
+        there = f"{count} executors"
+        until(lambda: len(executors()) == known().size() == count, there, 120.0)
+
+    run = windows(spec("gates:split", "{name: n, function: count}"))
+    intent = run.plan()
+    until_there_are(2)
+    for count in (1, 2):
+        have_executors(spark, count)
+        outcome = run.attempt(intent)
+        assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == WORDS
+        found = find_winners(run.shape, outcome.reports.values(), len(LINES))
+        assert isinstance(found, Winners)
+        assert outcome.verdict.complete
+        until_there_are(count)

@@ -218,6 +218,20 @@ def test_the_least_and_the_most_ackers_come_together_and_in_order():
     assert "(2)" in at(found(ackers={"min": 3, "max": 2}), "spec.ackers.min").message
 
 
+def test_executors_begin_between_the_least_and_the_most():
+    def asked(**executors):
+        return found(spark={"executors": executors})
+
+    path = "spec.spark.executors"
+    assert asked(instances=2, min=1, max=2) == []
+    assert "says nothing without max" in at(asked(instances=2, min=2), f"{path}.min").message
+    assert "without min" in at(asked(instances=2, max=2), f"{path}.max").message
+    for instances in (0, 1, 5):
+        wrong = at(asked(instances=instances, min=2, max=4), f"{path}.instances")
+        assert "is not from spec.spark.executors.min (2)" in wrong.message
+    assert asked(instances=3, min=4, max=2), "no number lies between them"
+
+
 def test_copies_need_servers():
     problems = found(stateServers={"replicas": 2, "copies": 3})
     assert at(problems, "spec.stateServers.copies").value == 3

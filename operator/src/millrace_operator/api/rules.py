@@ -149,6 +149,16 @@ _ACKERS = (
     ),
 )
 
+_EXECUTORS = (
+    Rule("has(self.min) == has(self.max)", "min and max come together"),
+    Rule(
+        "!has(self.min) || !has(self.max) || "
+        "(self.min <= self.instances && self.instances <= self.max)",
+        "instances are not from min to max",
+        field="instances",
+    ),
+)
+
 _STATE_SERVERS = (
     Rule(
         "self.copies <= self.replicas",
@@ -278,6 +288,7 @@ _INPUTS = named_list("from", MOST_INPUTS)
 TOPOLOGY: dict[str, Schema] = {
     "spec": validations(*_SPEC),
     "spec.ackers": validations(*_ACKERS),
+    "spec.spark.executors": validations(*_EXECUTORS),
     "spec.stateServers": validations(*_STATE_SERVERS),
     "spec.stateServers.url": {"maxLength": LONGEST_URL},
     "spec.keyGroups": validations(_FIXED_GROUPS),

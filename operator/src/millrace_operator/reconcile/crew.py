@@ -67,6 +67,14 @@ def sizes(
     return Sizes(wanted, servers, intended, None if intended is None else ackers.replicas)
 
 
+def executors(topology: StreamTopology, told: Status | None) -> int:
+    """How many there are to be; between a least and a most the driver says it."""
+    asked = topology.spec.spark.executors
+    if asked.least is None or asked.most is None or told is None or told.executors is None:
+        return asked.instances
+    return min(max(told.executors, asked.least), asked.most)
+
+
 def scaled_by_load(before: AckersStatus | None, now: Sizes) -> list[Announce]:
     """An event where the load brought about another number of ackers."""
     if before is None or before.intended is None or before.asked != now.asked:

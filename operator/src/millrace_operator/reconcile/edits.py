@@ -57,6 +57,8 @@ RESTARTING = frozenset(
         "spec.volumes",
         "spec.pods.driver",
         "spec.pods.executors",
+        "spec.spark.executors.min",
+        "spec.spark.executors.max",
     }
 )
 """Fields that mean nothing on one machine, and a restart here."""

@@ -57,6 +57,7 @@ from millrace_operator.reconcile.conditions import (
 from millrace_operator.reconcile.crew import (
     Sizes,
     all_copied,
+    executors,
     lost_members,
     plan_ackers,
     plan_servers,
@@ -115,7 +116,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     size = sizes(edit.topology, observed.resource.status.ackers, observed.told)
     standing = Standing(
         size,
-        edit.topology.spec.spark.executors.instances,
+        executors(edit.topology, observed.told),
         driver.status,
         _stalled(edit, driver),
         driver.finished,

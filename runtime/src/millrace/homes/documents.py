@@ -235,6 +235,7 @@ class Status:
     follows: int | None = None
     snapshots: SnapshotFigures | None = None
     ackers: AckerAdvice | None = None
+    executors: Index | None = None
 
     @property
     def whole(self) -> bool:

@@ -135,6 +135,10 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
     ("spec.pods", Effect.NONE, "only a cluster goes by it"),
     ("spec.spark.driver.standbyExecutors", Effect.NONE, "only a cluster goes by it"),
     ("spec.spark.driver.standby", Effect.RESTART, "the next run begins with it"),
+    *(
+        (f"spec.spark.executors.{field}", Effect.NONE, "only a cluster goes by it")
+        for field in ("min", "max")
+    ),
     ("spec.spark", Effect.RESTART, "the Spark session is built at the start"),
 )
 

@@ -223,6 +223,21 @@ class Executors(Part):
         le=1000,
         description="Executor processes. 0 runs the tasks in the driver's process.",
     )
+    least: Whole | None = Field(
+        None,
+        alias="min",
+        ge=1,
+        le=1000,
+        description="With max, on a cluster: the lag decides how many there are, this many at the "
+        "least. A driver begins with the instances. One machine does not go by it.",
+    )
+    most: Whole | None = Field(
+        None,
+        alias="max",
+        ge=1,
+        le=1000,
+        description="Most that the lag may bring about. Needs min.",
+    )
     cores: Whole = Field(1, ge=1, le=256, description="Tasks that an executor runs at a time.")
     memory: Memory = Field("1g", description="Heap of an executor's JVM.")
 

@@ -138,6 +138,10 @@ class RealPerformer:
             self._equipment.snapshots.look()
         return []
 
+    def between(self, act: Callable[[], None]) -> None:
+        """Do something while no attempt runs, beside the loop."""
+        self._spark.submit(act)
+
     def close(self) -> None:
         """End the threads; a running attempt is cancelled."""
         if self._equipment.snapshots is not None:

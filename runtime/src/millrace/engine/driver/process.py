@@ -36,6 +36,7 @@ from millrace.engine.driver.snapshots import SnapshotPlan, SnapshotTaker
 from millrace.engine.driver.statistics import ClockWatch, Statistics
 from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
+from millrace.engine.jobs.executors import ExecutorBounds, ExecutorWatch, have_executors
 from millrace.engine.jobs.runner import AttemptRunner
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.task.state import Services
@@ -43,6 +44,7 @@ from millrace.errors import ExitCode, MillraceError, NewerFormatError, SinkError
 from millrace.homes.documents import Status
 from millrace.homes.settings import ConfigMapPlace, DriverSettings, decode_settings
 from millrace.homes.tuning import Tuning
+from millrace.ids import NO_WINDOW
 from millrace.metrics.tally import Sample
 from millrace.protocol import events as e
 from millrace.protocol.cohorts import DeadLimit
@@ -167,6 +169,15 @@ class DriverProcess:
         self._tuner = Tuner(Tuning.of(topology, told.tuned), self._resized, self._tell)
         self._planner: Planner | None = None
         self._adviser: AckerAdviser | None = None
+        self._performing: RealPerformer | None = None
+        self._executors: ExecutorWatch | None = None
+        self._scaling: int | None = None
+        """A number of executors that is not asked for yet."""
+        asked = topology.spec.spark.executors
+        if isinstance(told.view, ConfigMapPlace) and asked.least and asked.most:
+            bounds = ExecutorBounds(asked.least, asked.most)
+            now_s = self._clock.monotonic_s()
+            self._executors = ExecutorWatch(bounds, asked.instances, now_s)
         self._statistics = Statistics(StatusBoard(journal, self._clock, told.uid), self._clock)
         ttl = any(one.ttl is not None for one in topology.spec.processors)
         self._clock_watch = ClockWatch(self._clock, self._tell) if ttl else None
@@ -205,7 +216,7 @@ class DriverProcess:
             self._start, self._topology, self._told.uid, self._folder, Path(self._told.workdir)
         )
         self._statistics.spark_runs = self._spark.done
-        performer = self._performer()
+        self._performing = performer = self._performer()
         try:
             stop = self._loop.run(performer, self._observe)
             # Told before anything is closed, which may take longer than a pod has to end.
@@ -346,6 +357,36 @@ class DriverProcess:
         self._runner.use(program)
         return self._runner
 
+    def _watch_executors(self) -> None:
+        """Ask for more or fewer of them, where the lag says so; on the loop's thread."""
+        if self._spark is None or not self._spark.done() or self._scaling is not None:
+            return
+        watch, performer, planner = self._executors, self._performing, self._planner
+        if watch is None or performer is None or planner is None:
+            return
+        before, windows = watch.executors, self._machine.windows
+        waiting = planner.lag_records / windows.settings.max_records
+        runs = windows.attempt is not None
+        tasks = self._tuner.at(windows.record.sealed if windows.record else NO_WINDOW).parallelism
+        useful = -(-tasks // self._topology.spec.spark.executors.cores)
+        wanted = watch.look(self._clock.monotonic_s(), waiting, runs, useful)
+        if wanted is None:
+            return
+        self._scaling = wanted
+        performer.between(lambda: self._scale(wanted))
+        self._statistics.executors(wanted)
+        text = f"{wanted} executors instead of {before}, as the lag asks for"
+        self._tell(e.Notify("ExecutorsScaled", text))
+
+    def _scale(self, count: int) -> None:
+        try:
+            have_executors(self._started().spark, count)
+        except Exception:
+            # The boundary of a thread: windows run with as many as there are.
+            log.exception("having %d executors", count)
+        finally:
+            self._scaling = None
+
     def _resized(self, window: Window) -> None:
         assert self._planner is not None
         self._planner.tune(window)
@@ -391,6 +432,7 @@ class DriverProcess:
         self._beat()
         membership = self._machine.membership
         self._statistics.membership(membership.view, membership.followed())
+        self._watch_executors()
         self._statistics.settle()
 
     def _failed(self, error: MillraceError) -> None:

@@ -114,6 +114,11 @@ class Statistics:
         self._board.change(window=RunningWindow(a.window, a.attempt, roots, since))
         self.write(force=plan.intent.roots > 1000)
 
+    def executors(self, count: int) -> None:
+        """There are to be so many from now on."""
+        self._board.change(executors=count)
+        self._board.tell()
+
     def observe(self, event: e.Event) -> None:
         self._figures.observe(event)
         if isinstance(event, e.RunDone | e.RunDied):

@@ -126,6 +126,29 @@ def bounds_of_ackers(facts: Facts) -> Iterator[Problem]:
         )
 
 
+def bounds_of_executors(facts: Facts) -> Iterator[Problem]:
+    """The least and the most executors come together, around the number to begin with."""
+    path, executors = "spec.spark.executors", facts.topology.spec.spark.executors
+    least, most = executors.least, executors.most
+    if least is None and most is None:
+        return
+    if least is None or most is None:
+        given, missing = ("max", "min") if least is None else ("min", "max")
+        yield Problem(
+            f"{path}.{given}",
+            most if least is None else least,
+            f"says nothing without {missing}",
+            f"add {path}.{missing}, or declare only the instances",
+        )
+    elif not least <= executors.instances <= most:
+        yield Problem(
+            f"{path}.instances",
+            executors.instances,
+            f"is not from {path}.min ({least}) to {path}.max ({most})",
+            "name a number between them, with which a driver begins",
+        )
+
+
 def interval_bounds(facts: Facts) -> Iterator[Problem]:
     """Windows that have to be apart cannot have to be closer."""
     window = facts.topology.spec.window
@@ -209,6 +232,7 @@ RULES = (
     guarantee_of_sinks,
     ackers_for_tracking,
     bounds_of_ackers,
+    bounds_of_executors,
     interval_bounds,
     state_copies,
     state_memory,
