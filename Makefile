@@ -93,13 +93,11 @@ e2e-cluster: $(STAMP) ## The tests of the cluster itself, which bring one up and
 
 .PHONY: e2e
 e2e: $(STAMP) ## All tests on nodes: the cluster up, images, the chart by helm, campaigns of kills, the cluster down
-	@$(BIN)/python -m pytest $(CLUSTER_TESTS)/test_chart_on_nodes.py $(CLUSTER_TESTS)/test_campaign_on_nodes.py \
-		$(CLUSTER_TESTS)/test_operator_on_nodes.py $(CLUSTER_TESTS)/test_pods_on_nodes.py -rA $(ARGS)
+	@$(BIN)/python -m pytest -rA $(wildcard $(CLUSTER_TESTS)/test_*_on_nodes.py) $(ARGS)
 
 .PHONY: e2e-smoke
-e2e-smoke: $(STAMP) ## The chart, then a topology by the operator on two nodes, one pod of each kind deleted
-	@$(BIN)/python -m pytest -x $(CLUSTER_TESTS)/test_chart_on_nodes.py \
-		$(CLUSTER_TESTS)/test_operator_on_nodes.py -k "installed or from_apply" $(ARGS)
+e2e-smoke: $(STAMP) ## On two nodes: helm install, word count, one kill of every kind of pod, all removed
+	@$(BIN)/python -m pytest -x $(CLUSTER_TESTS)/test_smoke_on_nodes.py $(ARGS)
 
 ##@ Maintain it
 

@@ -1,0 +1,41 @@
+"""The shortest way through everything on two nodes: the operator by helm, the word count, one pod
+of each kind and the operator's killed, all of it removed again."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from cluster_command import Tool
+from words_on_nodes import Campaign, check, installed, space_of
+
+from millrace.chaos.plan import VictimKind
+
+SPACE = "smoke"
+KILLED = "acker,driver,executor,state-server,operator"
+EVERY_S = 25
+SMALL = {
+    "ackers": {"replicas": 2},
+    "stateServers": {"replicas": 2, "copies": 2, "memory": "256m"},
+}
+
+pytestmark = pytest.mark.timeout(1_500)
+
+
+def test_installed_the_word_count_is_exact_though_a_pod_of_each_kind_is_killed(
+    tool: Tool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with installed(tool, tmp_path / "helm") as shell, space_of(shell, SPACE, request) as space:
+        campaign = Campaign(space, tmp_path / "campaign", SMALL)
+        began_s = time.monotonic()
+        campaign.begin()
+        ready_s = time.monotonic() - began_s
+        print(json.dumps({"ready_s": round(ready_s, 1), "driver_pod_s": space.driver_pod_s()}))
+        report = campaign.kill(KILLED, EVERY_S, 5 * EVERY_S)
+        check(report)
+        killed = {*("acker", "driver", "executor", "state-server"), VictimKind.OPERATOR.value}
+        assert {one["kind"] for one in report["timeline"]} == killed
+        campaign.await_words()
+        space.delete()

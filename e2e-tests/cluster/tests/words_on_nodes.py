@@ -1,0 +1,349 @@
+"""The word count of the examples on two nodes, and what its campaigns are made of: a cluster with
+the operator by the commands of docs/install.md, texts that come, kills by ``millrace chaos``.
+
+What the sink holds is judged by a count of the texts that shares nothing with the product.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chart_command import ROOT, SYSTEM, Shell, block
+from cluster_command import FAILED, Tool
+from gathering import gather
+
+from millrace.chaos.plan import kinds_in, plan
+from millrace.guard import die_with
+from millrace.homes import pods
+from millrace.homes.pods import Role
+from millrace_e2e.cluster.layout import Layout
+from millrace_e2e.waiting import until
+
+Manifest = dict[str, Any]
+
+EXAMPLE = ROOT / "examples" / "wordcount"
+PREFIX = "registry.example.org/millrace/"
+NAME = "wordcount"
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+WAIT_S = 300.0
+SEED = 7
+WORDS = [f"w{number}" for number in range(97)] + ["mill", "race"]
+LINES, PAUSE_S = 3_000, 1.0
+
+JUDGED = """
+from collections import Counter
+from pathlib import Path
+
+
+def expected(folder):
+    words = Counter()
+    for path in Path({texts!r}).iterdir():
+        words.update(path.read_text().split())
+    return {{"totals": [{{"word": word, "n": n}} for word, n in words.items()]}}
+"""
+
+# -- a cluster with the operator
+
+
+@contextmanager
+def installed(tool: Tool, folder: Path) -> Iterator[Shell]:
+    """Two nodes with all images, under the names that the document has, and the operator by the
+    document's commands, which remove it in the end."""
+    command = [sys.executable, str(ROOT / "images" / "build.py"), "--prefix", PREFIX]
+    command += ["--engine", "buildah", "--base", "mmdebstrap"]
+    built = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    tool.run("up", "--nodes", "2")
+    for archive in built.stdout.split():
+        tool.run("load", archive)
+    shell = Shell(folder, Layout.standard().kubeconfig)
+    try:
+        shell.script(block("Installing the operator", "helm -n"))
+    except BaseException:
+        gather(shell, "installing", (SYSTEM,))
+        raise
+    yield shell
+    uninstall, definitions = block("Removing", "uninstall").strip().splitlines()
+    shell.script(uninstall)
+    shell.script(definitions)
+    shell.must("kubectl", "delete", "namespace", SYSTEM, "--timeout=180s")
+
+
+def reachable_folder(folder: Path) -> Path:
+    """A folder that the user of pods may write to."""
+    folder.mkdir(parents=True)
+    os.chown(folder, pods.USER_ID, pods.USER_ID)
+    folder.chmod(0o755)
+    for above in folder.parents:
+        if above.stat().st_mode & 0o001 == 0:
+            above.chmod(0o711)
+    return folder
+
+
+def volume(name: str, space: str, claim: str, folder: Path) -> Manifest:
+    """A folder of the machine, which both nodes see, for a claim that no class provides for."""
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
+        "storageClassName": "",
+        "hostPath": {"path": str(folder)},
+        "claimRef": {"namespace": space, "name": claim},
+    }
+    metadata = {"name": name}
+    return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec}
+
+
+class Space:
+    """A namespace with the word count in it."""
+
+    def __init__(self, shell: Shell, name: str) -> None:
+        self.shell, self.name = shell, name
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        return self.shell.must("kubectl", "-n", self.name, *words, stdin=stdin)
+
+    def get(self, *what: str) -> Manifest:
+        found: Manifest = json.loads(self.kubectl("get", *what, "-o", "json"))
+        return found
+
+    def apply(self, *manifests: Manifest) -> None:
+        document = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(document))
+
+    def topology(self) -> Manifest:
+        return self.get("streamtopology", NAME)
+
+    def await_ready(self, timeout_s: float = WAIT_S) -> None:
+        condition = "--for=condition=Ready"
+        self.kubectl("wait", f"topo/{NAME}", condition, f"--timeout={timeout_s:g}s")
+
+    def pods(self, role: Role) -> list[Manifest]:
+        """Those that run and are to stay."""
+        selector = f"{pods.TOPOLOGY_LABEL}={NAME},{pods.ROLE_LABEL}={role.value}"
+        return [
+            one
+            for one in self.get("pods", "-l", selector)["items"]
+            if "deletionTimestamp" not in one["metadata"] and one["status"]["phase"] == "Running"
+        ]
+
+    def finished(self) -> bool:
+        return bool(self.topology().get("status", {}).get("phase") == "Finished")
+
+    def driver_pod_s(self) -> float:
+        """From the topology's creation to that of its first driver's pod, in whole seconds of the
+        API server."""
+        made = [
+            datetime.fromisoformat(one["metadata"]["creationTimestamp"])
+            for one in (self.topology(), self.get("pod", f"{NAME}-driver-1"))
+        ]
+        return (made[1] - made[0]).total_seconds()
+
+    def await_finished(self) -> None:
+        until(self.finished, "all texts are counted", WAIT_S, 0.5)
+
+    def delete(self) -> None:
+        """Delete the topology, and see what belonged to it go."""
+        self.kubectl("delete", "topo", NAME, f"--timeout={WAIT_S:g}s")
+        label = ("-l", f"{pods.TOPOLOGY_LABEL}={NAME}", "-o", "name")
+        left = partial(self.kubectl, "get", _CHILDREN, *label)
+        until(lambda: left() == "", "nothing is left of it", WAIT_S, 0.5)
+
+
+_CHILDREN = (
+    "pods,configmaps,secrets,services,serviceaccounts,roles,rolebindings,"
+    "poddisruptionbudgets,networkpolicies"
+)
+
+
+def counted(texts: Path, counts: Path) -> Manifest:
+    """What the example's own check says, which imports nothing of the product."""
+    command = [sys.executable, str(EXAMPLE / "count_words.py"), str(texts), str(counts)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found: Manifest = json.loads(done.stdout)
+    return found
+
+
+@contextmanager
+def space_of(shell: Shell, name: str, request: pytest.FixtureRequest) -> Iterator[Space]:
+    try:
+        yield Space(shell, name)
+    except BaseException:
+        gather(shell, f"{name}-on-nodes", (name, SYSTEM))
+        raise
+    if request.session.testsfailed or request.node.stash.get(FAILED, False):
+        gather(shell, f"{name}-on-nodes", (name, SYSTEM))
+    shell.must("kubectl", "delete", "namespace", name, "--ignore-not-found", "--timeout=180s")
+    shell.must("kubectl", "delete", "persistentvolume", name, "--ignore-not-found")
+
+
+# -- a campaign
+
+
+def larger(documents: Sequence[Manifest], space: str, spec: Manifest) -> Iterator[Manifest]:
+    """What the example's folder applies, with pods on two nodes, on one claim for all of them."""
+    for one in documents:
+        metadata = {**one["metadata"], "namespace": space}
+        if one["kind"] == "PersistentVolumeClaim":
+            yield {**one, "metadata": metadata, "spec": {**one["spec"], **_SHARED}}
+        elif one["kind"] == "StreamTopology":
+            (source,) = one["spec"]["sources"]
+            files = {**source["files"], "watch": True}
+            own = {**one["spec"], **_LARGER, **spec, "sources": [{**source, "files": files}]}
+            yield {**one, "metadata": metadata, "spec": own}
+        else:
+            yield {**one, "metadata": metadata}
+
+
+_SHARED = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+_DATA = {"name": "data", "mountPath": "/data"}
+_LARGER: Manifest = {
+    "window": {"maxRecords": 1_000, "maxInterval": "100ms"},
+    "volumes": [{**_DATA, "persistentVolumeClaim": {"claimName": "wordcount-counts"}}],
+    "spark": {
+        "driver": {"memory": "768m"},
+        "executors": {"instances": 2, "cores": 1, "memory": "768m"},
+        "conf": {"spark.kubernetes.executor.request.cores": "100m"},
+    },
+}
+
+
+class Words:
+    """Writes a text every second until it is told to end; each is there as a whole or not at all.
+    The seconds may be longer on a busy machine: a count of what is there judges."""
+
+    def __init__(self, folder: Path) -> None:
+        self.texts, self.counts = folder / "texts", folder / "counts"
+        self._folder = folder
+        self._files = 0
+        for path in (self.texts, self.counts):
+            reachable_folder(path)
+
+    def write(self) -> None:
+        dice = random.Random(self._files)
+        draft = self._folder / "draft"
+        lines = (" ".join(dice.choices(WORDS, k=6)) for _ in range(LINES))
+        draft.write_text("".join(f"{line}\n" for line in lines))
+        draft.chmod(0o644)
+        draft.rename(self.texts / f"{self._files:06d}.txt")
+        self._files += 1
+
+    @contextmanager
+    def coming(self) -> Iterator[Callable[[], None]]:
+        """Yields what ends it."""
+        over = threading.Event()
+
+        def feed() -> None:
+            while not over.wait(PAUSE_S):
+                self.write()
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        try:
+            yield over.set
+        finally:
+            over.set()
+            thread.join()
+
+    def judged(self) -> Manifest:
+        return counted(self.texts, self.counts)
+
+    def windows(self) -> int:
+        """How many are shown."""
+        return int(self.judged()["windows"])
+
+
+class Campaign:
+    """The word count with ``spec`` over its own, while texts come."""
+
+    def __init__(self, space: Space, folder: Path, spec: Manifest) -> None:
+        self.space, self.folder, self._spec = space, folder, spec
+        self.data = reachable_folder(folder / "data")
+        self.words = Words(self.data)
+
+    def begin(self) -> None:
+        self.words.write()
+        name = self.space.name
+        labels = {"name": name, "labels": RESTRICTED}
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": labels}
+        rendered = list(
+            yaml.safe_load_all(self.space.shell.must("kubectl", "kustomize", str(EXAMPLE)))
+        )
+        self.space.apply(space, volume(name, name, "wordcount-counts", self.data))
+        self.space.apply(*larger(rendered, name, self._spec))
+        self.space.await_ready()
+        (self.folder / "judged.py").write_text(JUDGED.format(texts=str(self.words.texts)))
+
+    def equal(self) -> bool:
+        return bool(self.words.judged()["equal"])
+
+    def await_words(self) -> None:
+        """All that was written is counted, and was shown once."""
+        until(self.equal, "all words", WAIT_S, 1.0)
+        assert self.words.judged()["repeated"] == 0
+
+    def await_windows(self) -> None:
+        last = self.words.windows()
+        until(lambda: self.words.windows() >= last + 2, f"windows behind {last}", WAIT_S, 0.2)
+
+    def kill(self, kinds: str, every_s: int, for_s: int, *more: str) -> Manifest:
+        """What ``millrace chaos --json`` reports; texts come until the last kill."""
+        moments = len(plan(kinds_in(kinds), every_s, for_s, SEED))
+        command = [
+            *(sys.executable, "-m", "millrace.cli.app", "chaos", NAME, "-n", self.space.name),
+            *("--kill", kinds, "--every", f"{every_s}s", "--for", f"{for_s}s"),
+            *("--seed", str(SEED), "--settle", "10m", "--json"),
+            *("--expect", "judged:expected", "--sinks-at", str(self.data)),
+            *("--operator-namespace", SYSTEM, *more),
+        ]
+        told: list[str] = []
+        with self.words.coming() as enough, (self.folder / "report.json").open("w+") as report:
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env={**os.environ, "KUBECONFIG": str(Layout.standard().kubeconfig)},
+                stdin=subprocess.DEVNULL,
+                stdout=report,
+                stderr=subprocess.PIPE,
+                text=True,
+                preexec_fn=partial(die_with, os.getpid()),
+            )
+            assert process.stderr is not None
+            for line in process.stderr:
+                print(line, end="", flush=True)
+                told.append(line)
+                # Its own notes begin with the number of the kill.
+                if sum(one.partition(":")[0].isdigit() for one in told) >= moments:
+                    enough()
+            process.wait()
+            report.seek(0)
+            text = report.read()
+        assert process.returncode == 0, text + "".join(told)
+        found: Manifest = json.loads(text)
+        return found
+
+
+def check(report: Mapping[str, Any]) -> None:
+    """Nothing is lost, doubled or wrong, and all of it was hit at work."""
+    brief = {key: report[key] for key in _BRIEF}
+    print(json.dumps(brief), flush=True)
+    assert {key: report[key] for key in ("lost", "duplicated", "wrong")} == _EXACT, report["sinks"]
+    assert report["missed"] == []
+    assert report["failure"] is None
+    assert report["ended"] is None
+
+
+_EXACT = {"lost": 0, "duplicated": 0, "wrong": 0}
+_BRIEF = (*_EXACT, "kills", "in_flight", "missed", "recovery_s", "timeline")
