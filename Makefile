@@ -87,6 +87,10 @@ cluster-up: $(STAMP) ## A Kubernetes of two nodes (CLUSTER=own, kind or current;
 cluster-down: $(STAMP) ## Take that cluster down; nothing of it is left
 	@$(BIN)/python -m millrace_e2e.cluster --cluster $(CLUSTER) down
 
+.PHONY: e2e-programs
+e2e-programs: $(STAMP) ## Have what tests on nodes take: packages, programs of the cluster, images
+	@$(BIN)/python -m millrace_e2e.cluster prepare
+
 .PHONY: e2e-cluster
 e2e-cluster: $(STAMP) ## The tests of the cluster itself, which bring one up and take it down
 	@$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)

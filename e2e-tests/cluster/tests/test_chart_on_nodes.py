@@ -4,19 +4,18 @@ runs in a restricted namespace, passes the chart's own test, is upgraded and fol
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 import yaml
-from chart_command import ROOT, SYSTEM, Shell, block
+from chart_command import SYSTEM, Shell, block
 from cluster_command import Tool
 
 from millrace.kube.configmaps import by_kubeconfig
 from millrace_e2e.apiobjects import all_objects
+from millrace_e2e.cluster import project
 from millrace_e2e.cluster.layout import Layout
 from millrace_e2e.waiting import TooLateError, until
 from millrace_operator import trial
@@ -24,19 +23,16 @@ from millrace_operator import trial
 WAIT_S = 300.0
 
 pytestmark = pytest.mark.timeout(2_400)
-PREFIX = "registry.example.org/millrace/"
 UPGRADE = ("helm", "-n", SYSTEM, "upgrade", "millrace", "charts/millrace", "--wait")
 
 
 @pytest.fixture(scope="module")
 def shell(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """A cluster whose nodes have the operator's image, under the name that the document has."""
-    command = [sys.executable, str(ROOT / "images" / "build.py"), "operator", "--prefix", PREFIX]
-    command += ["--engine", "buildah", "--base", "mmdebstrap"]
-    built = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    built = project.images(print, "operator")
     tool.run("up", "--nodes", "2")
-    for archive in built.stdout.split():
-        tool.run("load", archive)
+    for archive in built:
+        tool.run("load", str(archive))
     return Shell(tmp_path_factory.mktemp("helm"), Layout.standard().kubeconfig)
 
 
@@ -139,7 +135,7 @@ def test_without_its_rights_it_is_not_ready_and_says_why(
     shell.must("kubectl", "create", "namespace", SYSTEM)
     shell.must(
         *("helm", "-n", SYSTEM, "install", "millrace", "charts/millrace"),
-        *("--set", f"image.repository={PREFIX}operator,rbac.create=false"),
+        *("--set", f"image.repository={project.PREFIX}operator,rbac.create=false"),
     )
 
     def says() -> bool:

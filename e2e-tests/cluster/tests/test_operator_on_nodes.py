@@ -27,6 +27,7 @@ from cluster_command import Tool
 from millrace.guard import die_with
 from millrace.homes import pods
 from millrace.homes.pods import Role
+from millrace_e2e.cluster import project
 from millrace_e2e.cluster.layout import CONTROL_NAMESPACE, CONTROL_PLANE, Layout
 from millrace_e2e.cluster.processes import in_network
 from millrace_e2e.valkey import binary
@@ -34,8 +35,6 @@ from millrace_e2e.waiting import until
 
 ROOT = Path(__file__).parents[3]
 LOGS = ROOT / "e2e-tests" / "logs"
-PREFIX = "registry.example.org/millrace/"
-"""As in docs/install.md, so that one build serves all tests on nodes."""
 
 NAMESPACE = "jobs"
 SYSTEM = "millrace-system"
@@ -168,8 +167,8 @@ class Operator:
     def start(self) -> None:
         command = [
             *(*in_network(CONTROL_NAMESPACE), sys.executable, "-m", "millrace_operator"),
-            *("--runtime-image", f"{PREFIX}runtime:0.1.0"),
-            *("--state-image", f"{PREFIX}state-server:0.1.0"),
+            *("--runtime-image", f"{project.PREFIX}runtime:0.1.0"),
+            *("--state-image", f"{project.PREFIX}state-server:0.1.0"),
             *("--own-namespace", SYSTEM, "--namespace", NAMESPACE, "--log-text"),
         ]
         with self.log.open("ab") as log:
@@ -283,15 +282,8 @@ class World:
 def images(tool: Tool) -> None:
     """A cluster of two nodes that have the images, and the definitions."""
     tool.run("up", "--nodes", "2")
-    command = [sys.executable, str(ROOT / "images" / "build.py"), "--prefix", PREFIX]
-    built = subprocess.run(
-        [*command, "--engine", "buildah", "--base", "mmdebstrap"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    for archive in built.stdout.split():
-        tool.run("load", archive)
+    for archive in project.images(print):
+        tool.run("load", str(archive))
     tool.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
     names = [f"crd/{plural}.millrace.dev" for plural in ("streamtopologies", "topologysnapshots")]
     tool.kubectl("wait", "--for=condition=Established", *names, "--timeout=60s")

@@ -33,6 +33,7 @@ from millrace.protocol.types import Member
 from millrace.remote.cluster import connect
 from millrace.remote.servers import reachable
 from millrace.remote.topology import find
+from millrace_e2e.cluster import project
 from millrace_e2e.cluster.layout import Layout
 from millrace_e2e.podmanifests import Manifest, Pods
 from millrace_e2e.topologies import word_count
@@ -41,8 +42,6 @@ from millrace_e2e.waiting import until
 ROOT = Path(__file__).parents[3]
 LOGS = ROOT / "e2e-tests" / "logs"
 EXAMPLE = ROOT / "examples" / "wordcount"
-PREFIX = "registry.example.org/millrace/"
-"""As in docs/install.md, so that one build serves all tests on nodes."""
 
 NAMESPACE = "words"
 WORDS = ["mill", "race", "wheel", "water", "grain", "stone", "flour", "sack"]
@@ -59,7 +58,7 @@ class World:
     def __init__(self, tool: Any, folder: Path) -> None:
         self.kubectl = tool.kubectl
         self.data = folder / "data"
-        self.pods = Pods("words", NAMESPACE, "uid-words", "data", prefix=PREFIX)
+        self.pods = Pods("words", NAMESPACE, "uid-words", "data", prefix=project.PREFIX)
 
     def begin(self) -> None:
         (self.data / "texts").mkdir(parents=True)
@@ -215,11 +214,8 @@ def topology(records: int, watch: bool, servers: int) -> dict[str, Any]:
 def images(tool: Any) -> None:
     """A cluster of two nodes that have the images, built without an engine."""
     tool.run("up", "--nodes", "2")
-    command = [sys.executable, str(ROOT / "images" / "build.py"), "--prefix", PREFIX]
-    command += ["--engine", "buildah", "--base", "mmdebstrap"]
-    built = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    for archive in built.stdout.split():
-        tool.run("load", archive)
+    for archive in project.images(print):
+        tool.run("load", str(archive))
 
 
 @pytest.fixture

@@ -29,13 +29,13 @@ from millrace.chaos.plan import kinds_in, plan
 from millrace.guard import die_with
 from millrace.homes import pods
 from millrace.homes.pods import Role
+from millrace_e2e.cluster import project
 from millrace_e2e.cluster.layout import Layout
 from millrace_e2e.waiting import until
 
 Manifest = dict[str, Any]
 
 EXAMPLE = ROOT / "examples" / "wordcount"
-PREFIX = "registry.example.org/millrace/"
 NAME = "wordcount"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
@@ -63,12 +63,10 @@ def expected(folder):
 def installed(tool: Tool, folder: Path) -> Iterator[Shell]:
     """Two nodes with all images, under the names that the document has, and the operator by the
     document's commands, which remove it in the end."""
-    command = [sys.executable, str(ROOT / "images" / "build.py"), "--prefix", PREFIX]
-    command += ["--engine", "buildah", "--base", "mmdebstrap"]
-    built = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    built = project.images(print)
     tool.run("up", "--nodes", "2")
-    for archive in built.stdout.split():
-        tool.run("load", archive)
+    for archive in built:
+        tool.run("load", str(archive))
     shell = Shell(folder, Layout.standard().kubeconfig)
     try:
         shell.script(block("Installing the operator", "helm -n"))

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from millrace_e2e.cluster import binaries, images
+from millrace_e2e.cluster import binaries, images, project
 from millrace_e2e.cluster.choice import Choice, Cluster, find
 from millrace_e2e.cluster.errors import ClusterError
 
@@ -27,6 +27,7 @@ def parser() -> argparse.ArgumentParser:
     start.add_argument("name")
     build = verbs.add_parser("build", help="build programs into the cache, and start nothing")
     build.add_argument("sets", nargs="*", choices=[[], *binaries.SETS], metavar="SET")
+    verbs.add_parser("prepare", help="have packages, programs and the project's own images")
     image = verbs.add_parser("base-image", help="make an image of Debian; prints its archive")
     image.add_argument("tag")
     image.add_argument("packages", nargs="*", default=list(images.BASE_PACKAGES))
@@ -41,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
             chosen = [binaries.SETS[name] for name in options.sets] or binaries.BUILDS
             for name, path in sorted(binaries.programs(_say, chosen).items()):
                 print(f"{name}\t{path}")
+        elif options.verb == "prepare":
+            print("\n".join(str(path) for path in project.prepare(_say)))
         elif options.verb == "base-image":
             print(images.base(options.tag, options.packages, _say))
         else:

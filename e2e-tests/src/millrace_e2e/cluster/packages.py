@@ -22,6 +22,7 @@ _PACKAGES = {
     "mount": "mount",
     "openssl": "openssl",
     "mmdebstrap": "mmdebstrap",
+    "buildah": "buildah",
 }
 """Program → the Debian package that has it."""
 

@@ -1,0 +1,37 @@
+"""The project's own images for the nodes of a cluster, and all else that tests on nodes take."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from millrace_e2e.cluster import binaries, packages
+from millrace_e2e.cluster.errors import ClusterError
+
+PREFIX = "registry.example.org/millrace/"
+"""As in docs/install.md, so that one build serves its commands and all tests."""
+
+_BUILD = Path(__file__).resolve().parents[4] / "images" / "build.py"
+
+
+def images(say: Callable[[str], None], *names: str) -> list[Path]:
+    """Archives of these images, of all without names, built where the cache lacks them.
+
+    Raises ``ClusterError`` when a package is missing or a build fails.
+    """
+    packages.install(say)
+    command = [sys.executable, str(_BUILD), *names, "--prefix", PREFIX]
+    command += ["--engine", "buildah", "--base", "mmdebstrap"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise ClusterError(f"building images failed (exit {done.returncode})")
+    return [Path(line) for line in done.stdout.split()]
+
+
+def prepare(say: Callable[[str], None]) -> list[Path]:
+    """Packages, programs and images: whatever takes long where the cache is empty."""
+    packages.install(say)
+    found = binaries.programs(say, (*binaries.BUILDS, *binaries.CHART_TOOLS))
+    return [*found.values(), *images(say)]
