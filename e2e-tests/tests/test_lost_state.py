@@ -13,9 +13,9 @@ from millrace_e2e.harness import Place, command, running
 from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
-LINES, WINDOW = 6_000, 300
+LINES, WINDOW = 9_000, 300
 SLOW_S = 240.0
-CALL_S = {"MILLRACE_E2E_CALL_S": "0.1"}
+CALL_S = {"MILLRACE_E2E_CALL_S": "0.4"}
 POINTS = (
     *("restore.marked", "restore.fenced", "restore.retracted", "restore.noted", "restore.claimed"),
     *("restore.cleared", "restore.put", "restore.recorded", "restore.opened"),

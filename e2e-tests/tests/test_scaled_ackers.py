@@ -13,12 +13,12 @@ from millrace_e2e.harness import Place, Run, command, running
 from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
-LINES = 12_000
+LINES = 24_000
 WINDOW = 600
 """More than two blocks of roots, so that several ackers have something to judge."""
 
 SLOW_S = 240.0
-CALL_S = {"MILLRACE_E2E_CALL_S": "0.1"}
+CALL_S = {"MILLRACE_E2E_CALL_S": "0.4"}
 
 
 def ackers(place: Place) -> list[str]:

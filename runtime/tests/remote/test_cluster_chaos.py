@@ -150,6 +150,22 @@ def test_what_is_sealed_may_be_known_sooner(cluster: FakeCluster, target: Cluste
     assert target_of(cluster, seen=lambda: Seen(2.0, 6)).look().sealed == 7
 
 
+def test_who_sealed_a_window_just_now_is_at_work_whatever_its_figures_say(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    """Figures are told every few seconds: they may be of a moment between two windows."""
+    seen = [Seen(1.0, 7)]
+    sooner = target_of(cluster, seen=lambda: seen[-1])
+    hand = sooner.hand  # type: ignore[attr-defined]
+    assert sooner.look().at_rest, "the first that is known was sealed at any time"
+    cluster.tell(**{**AT_REST, "published": 8, "sealed": 8})
+    seen.append(Seen(2.0, 8))
+    look = sooner.look()
+    assert (look.working, look.idle, look.at_rest) == (True, False, False)
+    hand.now += chaos_cluster.MOVING_S
+    assert sooner.look().at_rest
+
+
 def test_figures_are_as_old_as_the_last_look_that_did_not_find_them(
     cluster: FakeCluster, target: ClusterTarget
 ) -> None:

@@ -227,6 +227,27 @@ def test_a_lower_execution_is_refused(tmp_path: Path) -> None:
     assert shown(tmp_path) == once("a")
 
 
+def test_who_is_overtaken_while_it_writes_a_mark_is_told_of_the_fence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who takes over sweeps the drafts of marks away, that of a driver that lives among them."""
+    old = make(tmp_path, 1)
+    window = stage(old, 1, ["a"])
+    link = os.link
+
+    def overtaken(*paths: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        make(tmp_path, 2)
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", overtaken)
+    with pytest.raises(FencedError, match="serves execution 2"):
+        old.publish(window, window.staged, 1)
+    new = make(tmp_path, 3)
+    new.publish(window, window.staged, 3)
+    assert shown(tmp_path) == Counter(["a"])
+
+
 def test_another_digest_of_a_window_that_is_half_shown_is_refused(tmp_path: Path) -> None:
     sink = make(tmp_path)
     first, second = stage(sink, 1, ["a"], ["b"]), stage(sink, 1, ["x"], ["y"], attempt=1)

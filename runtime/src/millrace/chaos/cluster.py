@@ -30,6 +30,9 @@ from millrace.remote.topology import PodRow, RemoteTopology, pod_row
 PACE = Pace(look_s=0.25, rest_s=15.0)
 """A driver tells its figures every five seconds, so that rest is seen three times."""
 
+MOVING_S = 2.0
+"""Who has sealed a window in these seconds is at work, and not at rest."""
+
 AWAY_S = 60.0
 """How long the API server may be silent: what is killed may have been its node."""
 
@@ -102,6 +105,7 @@ class ClusterTarget:
         self._answered_s = clock.monotonic_s()
         self._asked_s = self._told_s = 0.0
         self._updated: float | None = None
+        self._window, self._rose_s = 0, -MOVING_S
 
     # -- how it stands
 
@@ -134,9 +138,22 @@ class ClusterTarget:
             self._updated, self._told_s = figures.updated, self._asked_s
         self._asked_s = asked_s
         look = look_of(figures, speaks, state if state in _ENDS else None)
+        moving = self._moving(seen.window)
         return replace(
-            look, sealed=max(look.sealed, seen.window), told_s=max(self._told_s, seen.at_s)
+            look,
+            sealed=max(look.sealed, seen.window),
+            told_s=max(self._told_s, seen.at_s),
+            working=look.working or moving,
+            idle=look.idle and not moving,
         )
+
+    def _moving(self, window: int) -> bool:
+        """Whether windows were sealed just now: the driver's figures may be of a moment between."""
+        now_s = self._clock.monotonic_s()
+        if window > self._window > 0:
+            self._rose_s = now_s
+        self._window = max(window, self._window)
+        return now_s - self._rose_s < MOVING_S
 
     def _silent_s(self) -> float:
         return self._clock.monotonic_s() - self._answered_s

@@ -81,7 +81,6 @@ class FileSink(Sink):
                     f"sink {self.name!r}: another topology has just taken folder {self.root}; "
                     "give each topology a folder of its own"
                 )
-            self._markers.sweep()
         self._uid = uid
 
     def check(self) -> None:
@@ -133,6 +132,8 @@ class FileSink(Sink):
             self._check_owner()
             self._markers.fence(execution)
             self._fenced = execution
+            # Not before: who still writes a mark, and finds it gone, has to find the fence.
+            self._markers.sweep()
 
     def last_shown(self) -> tuple[int, str] | None:
         with self._disk("looking at what it shows"):
@@ -209,37 +210,45 @@ class FileSink(Sink):
         execution: int,
         step: StepHook | None = None,
     ) -> None:
-        window = sealed.window
-        with self._disk(f"publishing window {window}"):
+        with self._disk(f"publishing window {sealed.window}"):
             self._check_owner()
             self._markers.check_fence(execution)
-            if window <= self._markers.high_water():
-                self._check_shown(sealed)
-                return
-            finals = [self._final_name(window, n) for n in range(len(mine))]
             try:
-                for staged, final in zip(mine, finals, strict=True):
-                    self._check_whole(staged, final)
-            except SinkError:
-                # Another publisher of this window may have been at work, with other rows or these.
-                if (found := self._markers.manifest(window)) is not None:
-                    self._check_same(sealed, found)
-                if window <= self._markers.high_water():
-                    return
+                self._publish(sealed, mine, step)
+            except (SinkError, FileNotFoundError):
+                # Who takes over sweeps away what others have begun: then the folder is in order.
+                self._markers.check_fence(execution)
                 raise
-            manifest = self._markers.create_manifest(window, self._manifest(sealed, mine, finals))
-            self._check_same(sealed, manifest)
-            passed(step, "manifest")
-            # An old driver may wake up here: what was done meanwhile is not done again.
+
+    def _publish(self, sealed: Sealed, mine: Sequence[Staged], step: StepHook | None) -> None:
+        window = sealed.window
+        if window <= self._markers.high_water():
+            self._check_shown(sealed)
+            return
+        finals = [self._final_name(window, n) for n in range(len(mine))]
+        try:
+            for staged, final in zip(mine, finals, strict=True):
+                self._check_whole(staged, final)
+        except SinkError:
+            # Another publisher of this window may have been at work, with other rows or these.
+            if (found := self._markers.manifest(window)) is not None:
+                self._check_same(sealed, found)
             if window <= self._markers.high_water():
                 return
-            for number, (staged, final) in enumerate(zip(mine, finals, strict=True)):
-                self._show(staged, final)
-                passed(step, f"rename:{number}")
-            sync_folder(self.root)
-            passed(step, "renamed")
-            self._markers.done(window)
-            passed(step, "done")
+            raise
+        manifest = self._markers.create_manifest(window, self._manifest(sealed, mine, finals))
+        self._check_same(sealed, manifest)
+        passed(step, "manifest")
+        # An old driver may wake up here: what was done meanwhile is not done again.
+        if window <= self._markers.high_water():
+            return
+        for number, (staged, final) in enumerate(zip(mine, finals, strict=True)):
+            self._show(staged, final)
+            passed(step, f"rename:{number}")
+        sync_folder(self.root)
+        passed(step, "renamed")
+        self._markers.done(window)
+        passed(step, "done")
 
     def retract(self, window: int) -> None:
         """The mark of ``window`` comes first and the marks behind it go last, so that a crash
