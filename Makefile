@@ -9,7 +9,7 @@ PYTHON ?= python3
 RUNS ?= 20000
 NAME ?= wordcount
 ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 4
 CLUSTER ?= auto
 NODES ?= 2
 
@@ -20,7 +20,8 @@ MEMBERS := runtime operator e2e-tests
 SOURCES := $(MEMBERS:%=%/src)
 TESTS := $(wildcard $(MEMBERS:%=%/tests))
 LONG_TESTS := runtime/tests/faults runtime/tests/testing $(patsubst %,e2e-tests/tests/test_%.py,chaos_kills crash_points damaged_side_files edits files_life older_copies own_state_server run_histories snapshots scaled_ackers several_state_servers standing_by)
-# Half of the tests to each worker, in their order; who is done takes over from the other.
+# An equal part of the tests to each worker, in their order; who is done takes over from others.
+# More workers than cores: many tests wait most of the time for processes that start.
 AT_ONCE := -n $(WORKERS) --dist worksteal
 CHART := charts/millrace
 CLUSTER_TESTS := e2e-tests/cluster/tests
@@ -37,7 +38,7 @@ demo: classes ## Word count over real text, checked against an independent count
 ##@ Check it
 
 .PHONY: test
-test: classes ## The tests that CI runs, WORKERS=2 at a time (ARGS="-k name" to choose)
+test: classes ## The tests that CI runs, WORKERS=4 at a time (ARGS="-k name" to choose)
 	@$(BIN)/python -m pytest $(AT_ONCE) $(TESTS) $(ARGS)
 
 .PHONY: test-fast

@@ -154,9 +154,12 @@ class Cluster:
 
     def lost(self, member: Member) -> bool:
         """Whether this life of a server is over, or its driver will never reach it again."""
-        slot = self._slots[member.name]
-        away_s = max(slot.cut_until_s[Side.DRIVER], slot.stopped_until_s)
-        return not self.is_alive(member) or away_s == FOR_GOOD_S
+        return not self.is_alive(member) or self.away_for_good(member.name)
+
+    def away_for_good(self, name: str) -> bool:
+        """Whether no life of this server is ever reached by a driver again."""
+        slot = self._slots[name]
+        return max(slot.cut_until_s[Side.DRIVER], slot.stopped_until_s) == FOR_GOOD_S
 
     def kill(self, name: str) -> None:
         slot = self._slots[name]

@@ -7,7 +7,7 @@ copy a server comes back with its fsynced file.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from millrace.protocol import events as e
@@ -232,14 +232,20 @@ class Nemesis:
             return
         name = self._world.rng.choice(cluster.names)
         if self._world.rng.random() < SEVERAL:
-            few = self._world.rng.sample(cluster.names, options.copies)
-            cluster.wanted.clear()
-            cluster.wanted.update(few)
+            wanted = set(self._world.rng.sample(cluster.names, options.copies))
         elif name in cluster.wanted and len(cluster.wanted) > options.copies:
-            cluster.wanted.discard(name)
+            wanted = cluster.wanted - {name}
         else:
-            cluster.wanted.add(name)
-        self._to.supervisor.look()
+            wanted = cluster.wanted | {name}
+        if self._one_is_reached(wanted):
+            cluster.wanted.clear()
+            cluster.wanted.update(wanted)
+            self._to.supervisor.look()
+
+    def _one_is_reached(self, wanted: Iterable[str]) -> bool:
+        """Whether a driver can go on with these in the end: nobody waits for servers of which none
+        is ever reached again."""
+        return any(not self._to.cluster.away_for_good(name) for name in wanted)
 
     def _power(self) -> None:
         """The machine goes down: all servers at once, which come back one by one on their files.
@@ -359,6 +365,7 @@ class Nemesis:
         # One that is down may have the only file that is left.
         up = name not in self._to.cluster.down()
         bearable = up and self._to.options.copies > 1 and all(map(self._expendable, lives))
+        bearable = bearable and self._one_is_reached(self._to.cluster.wanted - {name})
         if lives and bearable and not self._lost and self._world.rng.random() < FOR_GOOD:
             return FOR_GOOD_S
         return self._till_calm(8.0)
