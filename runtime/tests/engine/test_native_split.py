@@ -210,3 +210,35 @@ def test_pieces_travel_alone_where_a_key_group_is_not_combined(windows, tmp_path
 def test_a_pattern_that_re2_does_not_know_is_refused(windows):
     with pytest.raises(TopologyError, match=r"split 'cut': '\(\?=x\)' is no pattern of RE2"):
         windows(text_spec('{column: value, into: w, pattern: "(?=x)"}'))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["[^a-z]*", r"\s*", "x?", "^", "$", r"\b", r"\B", ",|$", "(?m)^", "(?m)$", r"a|\ba*", r"^\B"],
+)
+def test_a_pattern_that_matches_nothing_is_refused(windows, pattern):
+    with pytest.raises(TopologyError, match="matches where there is nothing"):
+        windows(text_spec(f"{{column: value, into: w, pattern: '{pattern}'}}"))
+
+
+@pytest.mark.parametrize("pattern", ["[^a-z]+", r"\s", r"\bx", "x$", "^x", "(?i)a+b*", "(?m)^,"])
+def test_a_pattern_that_matches_a_character_is_none_of_these(windows, pattern):
+    windows(text_spec(f"{{column: value, into: w, pattern: '{pattern}'}}"))
+
+
+def test_pieces_are_compared_where_a_kept_column_is_the_key(windows, tmp_path):
+    (tmp_path / "texts").mkdir()
+    rows = [{"t": text, "v": v % 3} for v, text in enumerate(ODD)] * 5
+    (tmp_path / "texts" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = SPEC.replace("key: [w]", "key: [v]") % (
+        'jsonLines, schema: "t string, v long"',
+        "{column: t, into: w, keep: [v]}",
+        "[{name: first, function: min, of: w}, {name: n, function: count}]",
+    )
+    outcome = windows(spec).go()
+    words = defaultdict(list)
+    for row in rows:
+        words[row["v"]] += row["t"].split()
+    found = {row["v"]: (row["first"], row["n"]) for row in outcome.rows["totals"]}
+    assert found == {v: (min(some), len(some)) for v, some in words.items() if some}
+    assert outcome.verdict.complete

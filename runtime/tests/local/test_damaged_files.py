@@ -165,7 +165,9 @@ def test_foreign_files_among_the_markers_change_nothing(tmp_path):
     markers.done(7)
     assert markers.high_water() == 7
     assert markers.latest() == (7, "abc")
-    markers.sweep()
+    drafts = markers.drafts()
+    assert {path.name for path in drafts} == {".DS_Store"}
+    markers.sweep(drafts)
     assert (markers.windows / "notes.txt").exists()
 
 

@@ -19,6 +19,7 @@ import pytest
 from millrace.errors import FencedError, SinkError
 from millrace.protocol.types import Sealed, Staged
 from millrace.sinks.files import FileSink
+from millrace.sinks.markers import Markers
 
 STEPS = ["manifest", "rename:0", "rename:1", "rename:2", "renamed", "done"]
 
@@ -93,6 +94,7 @@ from pathlib import Path
 from millrace.protocol.codec import encode
 from millrace.protocol.types import Sealed, Staged
 from millrace.sinks.files import FileSink
+from millrace.sinks.markers import Markers
 import pyarrow as pa
 
 sink = FileSink("out", {"path": "out"}, Path(sys.argv[1]))
@@ -245,6 +247,35 @@ def test_who_is_overtaken_while_it_writes_a_mark_is_told_of_the_fence(
         old.publish(window, window.staged, 1)
     new = make(tmp_path, 3)
     new.publish(window, window.staged, 3)
+    assert shown(tmp_path) == Counter(["a"])
+
+
+def test_who_fences_late_sweeps_nothing_of_those_that_came_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is stopped between its fence and the sweep; meanwhile the next driver writes a mark."""
+    sink = FileSink("out", {"path": "out"}, tmp_path)
+    sink.prepare("life")
+    sweep = Markers.sweep
+    link = os.link
+    drafts: list[bool] = []
+
+    def late(markers: Markers, found: Sequence[Path]) -> None:
+        monkeypatch.setattr(Markers, "sweep", sweep)
+        new = make(tmp_path, 2)
+        window = stage(new, 1, ["a"])
+
+        def swept(draft: Path, path: Path) -> None:
+            sweep(markers, found)
+            drafts.append(Path(draft).exists())
+            link(draft, path)
+
+        monkeypatch.setattr(os, "link", swept)
+        new.publish(window, window.staged, 2)
+
+    monkeypatch.setattr(Markers, "sweep", late)
+    sink.fence(1)
+    assert drafts == [True]
     assert shown(tmp_path) == Counter(["a"])
 
 

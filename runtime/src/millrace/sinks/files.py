@@ -130,10 +130,12 @@ class FileSink(Sink):
     def fence(self, execution: int) -> None:
         with self._disk("fencing it"):
             self._check_owner()
+            # Those of before: a later execution may have come, and write, once the fence is up.
+            drafts = self._markers.drafts()
             self._markers.fence(execution)
             self._fenced = execution
-            # Not before: who still writes a mark, and finds it gone, has to find the fence.
-            self._markers.sweep()
+            # Not sooner: who still writes a mark, and finds it gone, has to find the fence.
+            self._markers.sweep(drafts)
 
     def last_shown(self) -> tuple[int, str] | None:
         with self._disk("looking at what it shows"):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,12 +155,15 @@ class Markers:
 
     # -- clearing up
 
-    def sweep(self) -> None:
-        """Remove temporary files that crashes left behind."""
-        for folder in (self.home, self.windows):
-            for name in os.listdir(folder):
-                if name.startswith("."):
-                    (folder / name).unlink(missing_ok=True)
+    def drafts(self) -> tuple[Path, ...]:
+        """Temporary files: what crashes left behind, and what is being written just now."""
+        folders = (self.home, self.windows)
+        return tuple(f / name for f in folders for name in os.listdir(f) if name.startswith("."))
+
+    def sweep(self, drafts: Iterable[Path]) -> None:
+        """Remove these temporary files."""
+        for path in drafts:
+            path.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Forget everything. The owner goes last, so that a crash leaves it to be done again."""

@@ -92,12 +92,7 @@ def split(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | 
     check_keys(draft, part)
     component = replace(base, many=True, settings=cut, key=part.inputs[0].key)
     if cut.pattern is not None:
-        try:
-            pc.split_pattern_regex(pa.array([""]), cut.pattern)
-        except pa.ArrowInvalid as error:
-            raise TopologyError(
-                f"split {part.name!r}: {cut.pattern!r} is no pattern of RE2: {error}"
-            ) from error
+        _check_pattern(part.name, cut.pattern)
     if incoming is None:
         return component
     for name in (settings.column, *settings.keep):
@@ -114,6 +109,31 @@ def split(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | 
         )
     kept = [incoming.field(name) for name in settings.keep]
     return replace(component, output=pa.schema([pa.field(settings.into, pa.string()), *kept]))
+
+
+_AROUND = ("", "a", " ", "\n")
+"""All that an assertion of RE2 tells apart: an end, part of a word, none, the end of a line."""
+
+
+def _check_pattern(name: str, pattern: str) -> None:
+    """RE2 knows it, and it matches no empty text: cutting at one would go on for ever."""
+    try:
+        pc.match_substring_regex(pa.array([""]), pattern)
+        empty = any(
+            pc.match_substring_regex(pa.array([left + right]), rf"\A{left}(?:{pattern}){right}\z")[
+                0
+            ].as_py()
+            for left in _AROUND
+            for right in _AROUND
+        )
+    except pa.ArrowInvalid as error:
+        raise TopologyError(f"split {name!r}: {pattern!r} is no pattern of RE2: {error}") from error
+    if empty:
+        raise TopologyError(
+            f"split {name!r}: the pattern {pattern!r} matches where there is nothing, too, and a "
+            "text is not cut at nothing; let it match at least one character, with + in place of "
+            "*, for example"
+        )
 
 
 def aggregate(

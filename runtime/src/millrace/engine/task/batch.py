@@ -160,13 +160,14 @@ def dense(data: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=data.schema.names)
 
 
-def without_views(data: pa.RecordBatch) -> pa.RecordBatch:
-    """The same data with copies of texts that are views into other columns' bytes."""
-    if not any(pa.types.is_string_view(f.type) for f in data.schema):
+def without_views(data: pa.RecordBatch, but: str | None = None) -> pa.RecordBatch:
+    """The same data with copies of texts that are views into other columns' bytes, ``but`` for
+    those of one column."""
+    views = {f.name for f in data.schema if pa.types.is_string_view(f.type)} - {but}
+    if not views:
         return data
-    arrays = [
-        pc.cast(c, pa.string()) if pa.types.is_string_view(c.type) else c for c in data.columns
-    ]
+    named = zip(data.schema.names, data.columns, strict=True)
+    arrays = [pc.cast(c, pa.string()) if name in views else c for name, c in named]
     return pa.RecordBatch.from_arrays(arrays, names=data.schema.names)
 
 

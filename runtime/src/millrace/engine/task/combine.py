@@ -159,7 +159,7 @@ def aggregate_rows(component: Component, edge: Channel, data: pa.RecordBatch) ->
     picked = dense(pa.RecordBatch.from_arrays(arrays, names=component.rows.names))
     # Views are looked up as they are where they are the key, and nothing but the key.
     alone = len(component.key) == 1 and all(c.of != component.key[0] for c in component.columns)
-    return picked if alone else without_views(picked)
+    return without_views(picked, but=component.key[0] if alone else None)
 
 
 def report_overflow(task: Task, component: Component, overflow: AggregateOverflowError) -> None:

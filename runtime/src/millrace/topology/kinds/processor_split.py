@@ -29,8 +29,8 @@ class SplitSettings(Part):
     )
     pattern: Text | None = Field(
         None,
-        description='Regular expression (RE2) of what is between pieces, e.g. "[^a-z]+". Pieces '
-        "may be empty.",
+        description="Regular expression (RE2) of what is between pieces, at least one character, "
+        'e.g. "[^a-z]+". Pieces may be empty.',
     )
     drop_empty: Flag = Field(
         False, description="Leave empty pieces out. At white space there are none."
