@@ -19,7 +19,7 @@ def check(path: Path) -> None:
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise ChaosError(
-            "--picture needs matplotlib: pip install 'millrace[chaos]', or leave it out"
+            "--picture needs matplotlib: .venv/bin/pip install matplotlib, or leave it out"
         )
     if path.suffix not in KINDS:
         raise ChaosError(f"--picture {path}: give it an ending of {', '.join(KINDS)}")

@@ -163,7 +163,13 @@ class StateServers(Part):
     """The Redis-protocol servers that hold the record and the state."""
 
     replicas: Whole = Field(1, ge=1, le=64, description="State servers to run.")
-    copies: Whole = Field(1, ge=1, le=8, description="Servers that hold each piece of state.")
+    copies: Whole = Field(
+        1,
+        ge=1,
+        le=8,
+        description="Servers that hold each piece of state. On a cluster use 2 or more: one copy "
+        "goes with its pod.",
+    )
     memory: Memory | None = Field(
         None,
         description="Most memory that each server's data may take; windows wait while one is full. "
@@ -229,14 +235,16 @@ class Executors(Part):
         ge=1,
         le=1000,
         description="With max, on a cluster: the lag decides how many there are, this many at the "
-        "least. A driver begins with the instances. One machine does not go by it.",
+        "least. A driver begins with the instances, which have to be given, from min to max. One "
+        "machine does not go by it.",
     )
     most: Whole | None = Field(
         None,
         alias="max",
         ge=1,
         le=1000,
-        description="Most that the lag may bring about. Needs min.",
+        description="Most that the lag may bring about, and no more than parallelism divided by "
+        "cores. Needs min.",
     )
     cores: Whole = Field(1, ge=1, le=256, description="Tasks that an executor runs at a time.")
     memory: Memory = Field("1g", description="Heap of an executor's JVM.")

@@ -40,7 +40,7 @@ Context = Annotated[
     ),
 ]
 
-_NEEDED = "pip install 'millrace[kubernetes]'"
+_NEEDED = ".venv/bin/pip install kubernetes"
 
 
 def cluster_topology(
