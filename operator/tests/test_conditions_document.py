@@ -10,11 +10,13 @@ from pathlib import Path
 import millrace_operator
 from millrace.errors import ExitCode
 from millrace.homes.restarts import FINAL_CODES
-from millrace_operator.api.resources import ConditionType
+from millrace_operator.api.resources import ConditionType, Phase
 from millrace_operator.reconcile import conditions
+from millrace_operator.reconcile.observe import Resource
 from millrace_operator.reconcile.troubles import REASONS
 
-TEXT = (Path(__file__).parents[2] / "docs" / "conditions.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "conditions.md").read_text()
 REASON_OF = {"Announce": 0, "Trouble": 0, "Fact": 2, "_failed": 2}
 """Which argument is the reason."""
 
@@ -66,6 +68,28 @@ def test_all_that_a_topology_can_tell_is_explained_and_nothing_else():
 
 def test_every_condition_is_explained():
     assert rows("Conditions") == {str(kind) for kind in ConditionType}
+
+
+def test_every_phase_is_explained():
+    assert rows("Phases") == {str(phase) for phase in Phase}
+    assert "[Phases](conditions.md#phases)" in (DOCS / "metrics.md").read_text()
+
+
+def test_the_annotation_that_pauses_is_the_one_that_is_told():
+    (name, value) = re.findall(r"`kubectl annotate topo NAME (\S+?)=(\w+)`", TEXT)[0]
+    assert f"`kubectl annotate topo NAME {name}-`" in TEXT
+    for given, pauses in ((value, True), ("yes", False), ("", False)):
+        document = {"metadata": {"annotations": {name: given}}}
+        assert Resource("t", "n", "u", 1, document).paused is pauses
+
+
+def test_state_servers_are_not_said_to_be_deleted_where_that_loses_state():
+    (row,) = re.findall(r"^\| `StateServersKeepMemory` .*$", TEXT, re.M)
+    assert "only with `spec.stateServers.copies` above 1" in row
+    assert "raise `spec.stateServers.replicas` instead" in row
+    (row,) = re.findall(r"^\| `PodsKeepSettings` .*$", TEXT, re.M)
+    assert "state servers: as in the next row" in row
+    assert re.search(r"^\| `PodsKeepSettings` .*\n\| `StateServersKeepMemory` ", TEXT, re.M)
 
 
 def test_exit_codes_are_those_of_drivers_and_given_up_as_told():
