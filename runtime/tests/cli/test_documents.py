@@ -10,6 +10,7 @@ import json
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import symtable
 import sys
@@ -27,14 +28,17 @@ from typer.core import TyperGroup
 
 from millrace import ddl, spec_of
 from millrace.cli.app import build_app
-from millrace.errors import ExitCode
-from millrace.functions import FunctionKind
+from millrace.engine.jobs.executors import BEHIND, GROW_AFTER_S
+from millrace.errors import ExitCode, SinkError
 from millrace.homes.restarts import FINAL_CODES
 from millrace.protocol.windows.decide import BREAKAGE_PAUSES_S
+from millrace.sinks.files import FileSink
+from millrace.sinks.redis import RedisSink
 from millrace.sources.files import FileSource
 from millrace.topology import limits
 from millrace.topology.duration import LONGEST_MS
 from millrace.topology.load import parse
+from millrace.topology.problems import InvalidTopologyError
 
 ROOT = Path(__file__).parents[3]
 CLI = (ROOT / "docs" / "cli.md").read_text().partition("## ")[0]
@@ -68,16 +72,87 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert [t for t in targets if not (document.parent / t).exists()] == []
 
 
-def test_the_topology_and_the_code_of_the_readme() -> None:
+def anchors(document: Path) -> set[str]:
+    """What its headings are called in a link."""
+    prose = re.sub(r"^ *```.*?^ *```", "", document.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", prose, re.M)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_headings_that_are_there(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#:\s]*)#([^)]+)\)", document.read_text())
+    files = [(document.parent / file if file else document, anchor) for file, anchor in links]
+    assert [(file.name, anchor) for file, anchor in files if anchor not in anchors(file)] == []
+
+
+def test_the_topology_of_the_readme() -> None:
     (topology,) = blocks(ROOT / "README.md", "yaml")
-    (code,) = blocks(ROOT / "README.md", "python")
-    parse(topology, folder=ROOT, import_code=False)
-    assert yaml.safe_load(topology) == yaml.safe_load(
-        re.sub(r"(?m)^\s*#.*\n", "", (ROOT / "examples/wordcount/topology.yaml").read_text())
+    parse(topology, folder=ROOT)
+    shown = yaml.safe_load(topology)
+    example = yaml.safe_load((ROOT / "examples/wordcount/topology.yaml").read_text())
+    assert shown["spec"]["processors"][0].pop("split") == {"column": "value", "into": "word"}
+    function = example["spec"]["processors"][0].pop("function")
+    assert f'(`function: "{function}"`' in (ROOT / "README.md").read_text()
+    assert shown == example
+
+
+def test_blocks_of_the_readme_come_to_their_end() -> None:
+    """Each is pasted as a whole: what is behind a command that goes on for ever is not reached."""
+    for script in blocks(ROOT / "README.md", "sh"):
+        for line in script.splitlines():
+            assert not re.search(r" (--watch|-f|--follow)( |$)", line.partition("   #")[0]), line
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_no_name_or_value_is_a_boolean_to_kubectl(document: Path) -> None:
+    said = re.compile(
+        r"(?i)(?:[:{,[-] *(?:y|n|yes|no|on|off) *(?:[,}\]]|$))|\b(?:y|n|on|off): ", re.M
     )
-    split = names_in(code)["split"]
-    assert spec_of(split).kind is FunctionKind.ROW
-    assert list(split({"value": "a b"})) == [{"word": "a"}, {"word": "b"}]
+    for text in blocks(document, "yaml"):
+        assert said.findall(re.sub(r" #.*", "", text)) == []
+
+
+def test_a_sink_is_emptied_as_the_documents_say(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "operator.md").read_text()
+    told = text.partition("### Emptying a sink\n")[2].partition("\n#")[0]
+    assert "everything in the folder, `_millrace` too" in told
+    folder = tmp_path / "counts"
+    FileSink("totals", {"path": "counts"}, tmp_path).prepare("first")
+    (folder / "part-000000000001-00000.jsonl").touch()
+    second = FileSink("totals", {"path": "counts"}, tmp_path)
+    with pytest.raises(SinkError, match="of another topology"):
+        second.prepare("second")
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    second.prepare("second")
+    bands = yaml.safe_load((ROOT / "examples" / "bands" / "topology.yaml").read_text())
+    (settings,) = (one["redis"] for one in bands["spec"]["sinks"])
+    sink = RedisSink("totals", {"url": settings["url"], "key": settings["key"]}, tmp_path)
+    assert f"unlink '{sink.marker}'\n" in told
+    (pattern,) = re.findall(r"--pattern '(.*?)'", told)
+    assert pattern == re.sub(r"{\w+}", "*", settings["key"])
+
+
+def test_executors_follow_the_lag_as_the_example_says() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    told = text.partition("## More and fewer executors\n")[2].partition("\n## ")[0]
+    (part,) = re.findall(r"^```yaml\n(.*?)^```", told, re.M | re.S)
+    (readme,) = blocks(ROOT / "README.md", "yaml")
+    topology = yaml.safe_load(readme)
+    topology["spec"] |= yaml.safe_load(part)["spec"]
+    spec = parse(json.dumps(topology), folder=ROOT).spec
+    asked = spec.spark.executors
+    assert asked.least is not None
+    assert asked.most is not None
+    assert asked.most <= spec.parallelism // asked.cores
+    many = f"{BEHIND * spec.window.max_records:,.0f}"
+    assert (
+        f"waited for\n  {GROW_AFTER_S:.0f} seconds, until there are `max`: here from {many}" in told
+    )
+    del topology["spec"]["spark"]["executors"]["instances"]
+    with pytest.raises(InvalidTopologyError, match="is not from"):
+        parse(json.dumps(topology), folder=ROOT)
 
 
 def modules() -> list[tuple[str, str]]:
