@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ import yaml
 
 from millrace.homes.pods import DATA_FOLDER
 from millrace.topology.checks.pods import on_cluster
-from millrace.topology.edits import meaning
+from millrace.topology.edits import classify, meaning
 from millrace.topology.load import parse
 from millrace.topology.pods import STATE_DATA_SHARE
 from millrace.topology.schema import reference
@@ -51,6 +52,7 @@ def test_the_topology_of_the_document_is_taken_and_names_its_claim():
 
 def test_snapshots_are_asked_for_and_restored_as_shown():
     _, topology, snapshot, _, restore = shown()
+    first = copy.deepcopy(topology)
     asked = TopologySnapshot.model_validate({"spec": snapshot["spec"]})
     assert snapshot["kind"] == TopologySnapshot.__name__
     assert asked.spec.topology == topology["metadata"]["name"]
@@ -58,6 +60,31 @@ def test_snapshots_are_asked_for_and_restored_as_shown():
     parsed = parse(json.dumps(topology), import_code=False)
     assert parsed.spec.restore_from is not None
     assert parsed.spec.restore_from.snapshot == snapshot["metadata"]["name"]
+    assert parsed.spec.restore_from.topology == first["metadata"]["name"]
+    assert restore["metadata"]["name"] != first["metadata"]["name"]
+    assert parsed.spec.sinks != parse(json.dumps(first), import_code=False).spec.sinks
+    steps = TEXT.partition("### Beginning with a snapshot\n")[2].partition("\n#")[0]
+    for name in (f"toposnap/{snapshot['metadata']['name']}", f"topo/{restore['metadata']['name']}"):
+        assert f"kubectl wait {name} " in steps
+    assert f"patch topo {first['metadata']['name']} " in steps
+
+
+def test_the_edits_that_are_shown_are_those_that_they_are_said_to_be():
+    part = TEXT.partition("\n## Edits\n")[2].partition("\n## ")[0]
+    topology = shown()[1]
+    was, kinds = parse(json.dumps(topology), import_code=False), {}
+    for name, patch in re.findall(r"^kubectl patch topo (\S+) --type merge -p '(.*?)'", part, re.M):
+        assert name == topology["metadata"]["name"]
+        ((field, value),) = json.loads(patch)["spec"].items()
+        document = {**topology, "spec": {**topology["spec"], field: value}}
+        now = parse(json.dumps(document), import_code=False)
+        (edit,) = classify(was, now)
+        kinds[field] = edits.kind_of(edit.path, edit.effect, edits.in_place(was))
+    assert kinds == {
+        "window": EditKind.IN_PLACE,
+        "parallelism": EditKind.IN_PLACE,
+        "restartNonce": EditKind.RESTART,
+    }
 
 
 def test_snapshots_go_to_an_object_store_as_shown():
@@ -75,7 +102,14 @@ def test_snapshots_go_to_an_object_store_as_shown():
     # The packages that a store adds ask for fsspec in their own version.
     (version,) = re.findall(r"^fsspec==(\S+)", (ROOT / "constraints.txt").read_text(), re.M)
     assert f"s3fs=={version}\n" in file
-    (secret,) = re.findall(r"kubectl create secret generic (\S+) --from-file=conf.json", TEXT)
+    (secret,) = re.findall(
+        r"kubectl -n NAMESPACE create secret generic (\S+) --from-file=conf.json", TEXT
+    )
+    example = (ROOT / "examples" / "bands" / "topology.yaml").read_text()
+    assert f"name: {secret}," not in example, "its Secret is another one"
+    assert "`COPY wordcount.py /opt/millrace/packages/`" in TEXT
+    assert "/opt/millrace/packages" in path.split(":")
+    assert parsed.spec.code.path is None
     assert mounted.secret is not None
     assert mounted.secret.secret_name == secret
     (settings,) = re.findall(r"<<'EOS'\n(.*?)\nEOS\n", TEXT, re.S)
@@ -116,6 +150,7 @@ def test_descriptions_of_fields_are_true_of_a_cluster():
     memory = told["spec.stateServers.memory"]
     assert "on a cluster three quarters of the memory of its pod" in memory
     assert "Refused on a cluster." in told["spec.stateServers.url"]
+    assert "On a cluster use 2 or more" in told["spec.stateServers.copies"]
     topology = shown()[1]
     parsed = parse(json.dumps(topology), import_code=False)
     assert parsed.spec.standby_pods == 0

@@ -15,7 +15,7 @@ from memory_cluster import SETTINGS, Cluster
 from millrace.errors import ExitCode
 from millrace.topology.model import StreamTopology
 from millrace.topology.pods import PodSettings
-from millrace.topology.scalars import quantity_bytes
+from millrace.topology.scalars import quantity
 from millrace_operator.builders.naming import Owner
 from millrace_operator.builders.network import budgets, policies
 from millrace_operator.builders.pods import acker_pod, driver_pod, state_server_pod
@@ -110,7 +110,7 @@ def test_the_store_runs_in_a_restricted_namespace_and_is_found():
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
 
 
-def test_the_memory_that_is_told_is_what_pods_ask_for():
+def test_the_memory_and_cpu_that_are_told_are_what_pods_ask_for():
     topology = StreamTopology.model_validate(documents("topology.yaml")[0])
     servers, ackers = topology.spec.state_servers.replicas, topology.spec.ackers.replicas
     assert (servers, ackers) == (2, 1)
@@ -120,11 +120,31 @@ def test_the_memory_that_is_told_is_what_pods_ask_for():
         *(acker_pod(OWNER, SETTINGS, topology, n) for n in range(ackers)),
         documents("store.yaml")[0]["spec"]["template"],
     ]
-    asked = sum(
-        quantity_bytes(pod["spec"]["containers"][0]["resources"]["requests"]["memory"])
-        for pod in pods
-    )
-    assert f"ask for {asked / 2**30:.1f} GiB" in " ".join(section("A first topology").split())
+    requests = [pod["spec"]["containers"][0]["resources"]["requests"] for pod in pods]
+    cpus = sum(quantity(one["cpu"]) for one in requests)
+    asked = sum(quantity(one["memory"]) for one in requests)
+    told = f"ask for {cpus:.2f} CPUs and {asked / 2**30:.1f} GiB"
+    assert told in " ".join(section("A first topology").split())
+    values = yaml.safe_load((ROOT / "charts" / "millrace" / "values.yaml").read_text())
+    operator = values["resources"]["requests"]
+    (free,) = re.findall(r"with (\d) CPUs and (\d) GiB", (ROOT / "README.md").read_text())
+    assert cpus + quantity(operator["cpu"]) <= int(free[0])
+    assert asked + quantity(operator["memory"]) <= int(free[1]) * 2**30
+
+
+def test_a_pod_in_trouble_holds_up_ready_and_does_not_stall():
+    cluster = Cluster()
+    cluster.settle()
+    text = "the image is not there"
+    cluster.change("words-acker-0", ready=False, reason="ImagePullBackOff", message=text)
+    cluster.reconcile()
+    told = {c.type: c for c in cluster.status.conditions}
+    assert (told["Stalled"].status, told["Reconciling"].status) == ("False", "True")
+    assert (told["Ready"].status, told["Ready"].reason) == ("False", "ImagePullFailed")
+    assert text in told["Ready"].message
+    conditions = (ROOT / "docs" / "conditions.md").read_text()
+    assert 'type=="Ready")].message' in conditions
+    assert 'conditions{type="Ready", status="False"}' in (ROOT / "docs" / "metrics.md").read_text()
 
 
 def test_what_another_release_accepted_is_told_as_the_document_says():
