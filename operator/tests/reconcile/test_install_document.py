@@ -128,6 +128,7 @@ def test_the_memory_and_cpu_that_are_told_are_what_pods_ask_for():
     values = yaml.safe_load((ROOT / "charts" / "millrace" / "values.yaml").read_text())
     operator = values["resources"]["requests"]
     (free,) = re.findall(r"with (\d) CPUs and (\d) GiB", (ROOT / "README.md").read_text())
+    assert f"with {free[0]} CPUs and {free[1]} GiB of memory free" in TEXT
     assert cpus + quantity(operator["cpu"]) <= int(free[0])
     assert asked + quantity(operator["memory"]) <= int(free[1]) * 2**30
 
