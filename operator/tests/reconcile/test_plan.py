@@ -1097,6 +1097,65 @@ def test_what_a_release_says_of_new_fields_restarts_no_driver():
     assert fingerprint(in_place) == fingerprint(accepted)
 
 
+OLDER_PRINT = "7ced40587d717240"
+"""What a release called what ``of_an_older_release`` says, whose drivers followed no edit of it."""
+
+
+def of_an_older_release() -> Cluster:
+    """A topology whose driver such a release has started."""
+    cluster = settled(
+        window={"maxRecords": 500},
+        tupleTimeout="90s",
+        parallelism=8,
+        spark={"executors": {"instances": 2}},
+    )
+    cluster.change("words-driver-1", fingerprint=OLDER_PRINT)
+    return cluster
+
+
+def test_an_operator_with_more_edits_in_place_restarts_no_driver():
+    cluster = of_an_older_release()
+    assert cluster.reconcile() == ()
+    # That driver cannot follow it.
+    cluster.edit(tupleTimeout="60s")
+    cluster.settle()
+    assert [name for name in cluster.pods if "driver" in name] == ["words-driver-2"]
+
+
+@pytest.mark.parametrize("goes", [False, True])
+def test_nor_does_it_start_one_that_was_drained_or_given_up(goes: bool):
+    cluster = of_an_older_release()
+    cluster.change("words-driver-1", phase=PodPhase.SUCCEEDED, ready=False, exit_code=0)
+    if goes:
+        cluster.reconcile()
+        driver = cluster.status.driver
+        assert driver is not None
+        told = driver.model_copy(update={"drained": OLDER_PRINT})
+        cluster.status = cluster.status.model_copy(update={"driver": told})
+        del cluster.pods["words-driver-1"]
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "Drained")
+    # From then on what is tuned restarts it no more than any other.
+    cluster.edit(tupleTimeout="60s")
+    cluster.settle()
+    assert "words-driver-2" not in cluster.created
+
+    cluster = of_an_older_release()
+    ended = {"phase": PodPhase.FAILED, "ready": False, "exit_code": int(ExitCode.USAGE)}
+    cluster.change("words-driver-1", **ended)
+    cluster.settle()
+    driver = cluster.status.driver
+    assert driver is not None
+    assert driver.gave_up == OLDER_PRINT
+    if goes:
+        del cluster.pods["words-driver-1"]
+    cluster.settle()
+    assert "words-driver-2" not in cluster.created
+    cluster.edit(tupleTimeout="60s")
+    cluster.settle()
+    assert "words-driver-2" in cluster.created
+
+
 def store(url: str) -> list[dict[str, Any]]:
     redis = {"url": url, "mode": "stream", "stream": "s"}
     return [{"name": "store", "inputs": [{"from": "split"}], "redis": redis}]

@@ -39,7 +39,7 @@ from millrace_operator.builders.documents import driver_map
 from millrace_operator.builders.naming import Owner
 from millrace_operator.builders.pods import code_image, driver_pod
 from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
-from millrace_operator.reconcile.edits import fingerprint
+from millrace_operator.reconcile.edits import fingerprint, fingerprints
 from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
 from millrace_operator.reconcile.standby import (
     EARLY_PATIENCE_S,
@@ -185,19 +185,19 @@ def _highest_execution(observed: Observed) -> int:
 def _plan_current(
     observed: Observed, wanted: Wanted, status: DriverStatus, pod: Pod | None, now: datetime
 ) -> DriverPlan:
-    wanted_print = fingerprint(wanted.accepted)
-    if status.drained == wanted_print:
-        return DriverPlan(status.model_copy(update=NO_STANDBY), finished=True)
-    if status.gave_up == _declared(wanted_print, wanted.accepted):
+    prints = fingerprints(wanted.accepted)
+    drained = status.model_copy(update={**NO_STANDBY, "drained": prints[0]})
+    if status.drained in prints:
+        return DriverPlan(drained, finished=True)
+    if status.gave_up in [_declared(one, wanted.accepted) for one in prints]:
         status = status.model_copy(update=NO_STANDBY)
         return DriverPlan(status, gave_up=_given_up(observed, wanted, status, pod))
     if pod is None:
         return _after_absence(observed, wanted, status, now)
     # One that was given up for what was declared then has another chance.
     mended = pod.ended and status.gave_up is not None
-    changed = mended or pod.fingerprint != wanted_print
+    changed = mended or pod.fingerprint not in prints
     if pod.phase is PodPhase.SUCCEEDED and not changed:
-        drained = status.model_copy(update={**NO_STANDBY, "drained": wanted_print})
         return DriverPlan(drained, finished=True)
     if pod.deleting or observed.lost(pod):
         return _start(observed, wanted, status, pod, now)
@@ -406,7 +406,7 @@ def _heir(observed: Observed, wanted: Wanted, status: DriverStatus) -> Pod | Non
     heir = next((p for p in observed.of(Role.DRIVER) if p.index == status.standby), None)
     if heir is None or heir.ended or heir.deleting or observed.lost(heir):
         return None
-    return heir if heir.fingerprint == fingerprint(wanted.accepted) else None
+    return heir if heir.fingerprint in fingerprints(wanted.accepted) else None
 
 
 def _patience(observed: Observed, heir: Pod, now: datetime) -> str | None:

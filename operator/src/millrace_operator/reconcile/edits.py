@@ -45,7 +45,7 @@ IN_PLACE = frozenset(
 ackers and state servers get counts for those that are made from then on."""
 
 TUNED = frozenset(FIELDS)
-"""Fields that the driver follows while it runs, from a sealed window on (``homes.tuning``)."""
+"""Fields that the driver follows while it runs (``homes.tuning``)."""
 
 _THREADS = "spec.parallelism"
 """Without executors Spark has as many threads, from its start on, as this lets it have."""
@@ -145,9 +145,19 @@ def fingerprint(accepted: Accepted) -> str:
     """What a driver has to be started with: two that differ need a restart between them. Fields
     that say what would go without saying count for nothing, so that a release with more of them
     restarts nobody."""
+    return _print(accepted, in_place(StreamTopology.model_validate(accepted.topology)))
+
+
+def fingerprints(accepted: Accepted) -> tuple[str, ...]:
+    """The prints that a driver has which was started with this: that of today's rule, and that of
+    releases whose drivers were started anew for fields that are tuned now. Such a driver follows
+    no edit of these: its print is none of these behind one, and it is started anew as ever."""
+    return fingerprint(accepted), _print(accepted, IN_PLACE)
+
+
+def _print(accepted: Accepted, followed: frozenset[str]) -> str:
     topology = StreamTopology.model_validate(accepted.topology)
     document = topology.model_dump(by_alias=True, mode="json", exclude_defaults=True)
-    followed = in_place(topology)
     rest = _without(document, frozenset(path.partition(".")[2] for path in followed))
     text = json.dumps([rest, accepted.components.edit], sort_keys=True)
     return blake2b(text.encode(), digest_size=8).hexdigest()
