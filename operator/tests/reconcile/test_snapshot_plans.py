@@ -252,6 +252,58 @@ def test_resources_of_what_lies_in_an_earlier_place_stay_and_know_where_it_is():
     assert (request.name, request.to) == (name, PLACE)
 
 
+def moved(**of_the_first: Any) -> tuple[Cluster, Driver]:
+    """Behind an edit of the place: a periodic one lies in the earlier one."""
+    cluster, driver = world()
+    driver.data = {auto(1).name: auto(1)}
+    rest(cluster, driver)
+    changed = replace(cluster.snapshots[auto(1).name], **of_the_first)
+    cluster.snapshots[auto(1).name] = changed
+    rest(cluster, driver)
+    cluster.edit(snapshots={"to": "elsewhere"})
+    cluster.settle()
+    driver.place, driver.data = "/data/elsewhere", {auto(2).name: auto(2)}
+    rest(cluster, driver)
+    return cluster, driver
+
+
+def test_a_periodic_one_s_files_in_an_earlier_place_go_with_its_resource_too():
+    cluster, driver = moved(deletes=True)
+    del cluster.snapshots[auto(1).name]
+    cluster.reconcile()
+    assert [(one.action, one.name, one.to) for one in cluster.asked.values()] == [
+        (Ask.DELETE_SNAPSHOT, auto(1).name, PLACE)
+    ]
+    rest(cluster, driver)
+    assert cluster.asked == {}
+    assert [one.snapshot for one in cluster.booked] == [auto(2).name]
+
+
+def test_one_that_cannot_be_deleted_in_an_earlier_place_is_told_of():
+    cluster, driver = moved(deletes=True)
+    del cluster.snapshots[auto(1).name]
+    driver.fails = "no permission"
+    rest(cluster, driver)
+    assert [e.reason for e in cluster.events if e.reason == "SnapshotLeft"] == ["SnapshotLeft"]
+    assert cluster.asked == {}
+    assert [one.snapshot for one in cluster.booked] == [auto(2).name]
+
+
+def test_a_resource_that_was_deleted_does_not_come_back_with_its_place():
+    cluster, driver = moved()
+    del cluster.snapshots[auto(1).name]
+    rest(cluster, driver)
+    assert cluster.asked == {}
+    cluster.edit(snapshots=TO)
+    cluster.settle()
+    driver.place, driver.data = PLACE, {auto(1).name: auto(1)}
+    rest(cluster, driver)
+    assert auto(1).name not in cluster.snapshots
+    driver.data.clear()
+    rest(cluster, driver)
+    assert auto(1).name not in [one.snapshot for one in cluster.booked]
+
+
 def test_a_periodic_one_s_files_go_with_its_resource_where_that_is_asked_for():
     cluster, driver = world()
     driver.data = {auto(1).name: auto(1)}

@@ -210,10 +210,14 @@ class _Planner:
 
     def _done_with(self, entry: Booked) -> bool:
         """Whether nothing has to be known any more of one whose resource is gone."""
-        if entry.periodic:
-            # As long as it is there another resource would be made for it.
-            return self._kept is not None and entry.snapshot not in self._kept
-        return not entry.deletes or delete_token(entry.uid) in self._answers
+        answered = delete_token(entry.uid) in self._answers
+        if not entry.periodic:
+            return not entry.deletes or answered
+        if entry.to not in (None, self._place):
+            # What is told is of another place; this one may become the topology's again.
+            return answered
+        # As long as it is there another resource would be made for it.
+        return self._kept is not None and entry.snapshot not in self._kept
 
     def _left(self, entry: Booked) -> Iterator[Action]:
         """The resource is gone."""
