@@ -189,6 +189,23 @@ def test_data_that_cannot_be_deleted_is_told_of_and_left():
     assert cluster.booked == ()
 
 
+def test_a_status_that_names_somebody_else_s_snapshot_is_not_believed():
+    cluster, driver = world()
+    driver.data = {auto(1).name: auto(1)}
+    cluster.apply_snapshot(wanted(deletionPolicy="Delete"))
+    rest(cluster, driver)
+    early = cluster.snapshots["early"]
+    mine = called(early)
+    for other in (auto(1).name, "late-12345678"):
+        status = early.status.model_copy(update={"snapshot": other})
+        cluster.snapshots["early"] = replace(early, status=status)
+        assert called(cluster.snapshots["early"]) == mine
+        rest(cluster, driver)
+    del cluster.snapshots["early"]
+    rest(cluster, driver)
+    assert set(driver.data) == {auto(1).name}
+
+
 def test_one_that_is_deleted_while_it_is_taken_is_asked_for_no_more():
     cluster, driver = world()
     cluster.apply_snapshot(wanted())

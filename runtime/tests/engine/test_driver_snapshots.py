@@ -23,8 +23,17 @@ from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.snapshots import SnapshotPlan, SnapshotTaker
 from millrace.engine.driver.stores import Stores
 from millrace.errors import WorkFolderError
-from millrace.homes.documents import Ask, Request
+from millrace.homes.documents import (
+    Answer,
+    Ask,
+    Outcome,
+    Request,
+    delete_token,
+    named_for,
+    take_token,
+)
 from millrace.homes.memory import MemoryHome
+from millrace.homes.stores import PendingRequest
 from millrace.protocol import events as e
 from millrace.protocol.record import digest_of, first_record
 from millrace.protocol.types import (
@@ -39,9 +48,10 @@ from millrace.protocol.types import (
 )
 from millrace.snapshots.places import FolderPlace
 from millrace.snapshots.reading import entries, load, read_part
-from millrace.snapshots.retention import Retention
+from millrace.snapshots.retention import Retention, own_name
 from millrace.snapshots.timelines import Fork
 from millrace.state.embedded import EmbeddedServer
+from millrace_e2e.waiting import until
 
 UID = "snapshots-of-a-driver"
 STAMP = Stamp(1, 1)
@@ -283,6 +293,61 @@ def test_an_object_that_went_with_a_state_server_is_answered_by_a_newer_record(
     bench.seal()
     bench.gate.open.set()
     assert "snapshot one is taken behind window 2" in bench.next().text
+
+
+def answered(bench: Bench, token: str, action: Ask, name: str) -> Answer:
+    """What the driver answers to a request of the operator."""
+    request = Request(action, name=name, answered=True)
+    bench.snapshots.waiting({token})
+    bench.snapshots.asked(PendingRequest(token, request))
+
+    def answer() -> Answer | None:
+        figures = bench.snapshots.figures()
+        found = {one.token: one for one in figures.answers} if figures is not None else {}
+        return found.get(token)
+
+    return until(answer, f"an answer to {token}", WAIT_S)
+
+
+def test_with_a_resource_goes_what_was_taken_for_it_and_nothing_else(bench: Bench) -> None:
+    bench.gate.open.set()
+    bench.seal()
+    uid, other = "0a1b2c3d-1", "4e5f6a7b-2"
+    name = named_for("early", uid)
+    taken = answered(bench, take_token(uid), Ask.SNAPSHOT, name)
+    assert taken.outcome is Outcome.TAKEN
+    # A status says what somebody wrote into it.
+    refused = answered(bench, delete_token(other), Ask.DELETE_SNAPSHOT, name)
+    assert refused.outcome is Outcome.FAILED
+    assert refused.text == (
+        f"snapshot {name}: was not taken for the resource that is gone, and is not deleted with it"
+    )
+    assert load(bench.place, name).asked == take_token(uid)
+    # As a driver leaves it that dies as it deletes: of what is left only the name is known.
+    (bench.place.root / name / "manifest.json").unlink()
+    again = answered(bench, delete_token(f"{other}b"), Ask.DELETE_SNAPSHOT, name)
+    assert again.outcome is Outcome.FAILED
+    assert bench.place.files(name)
+    gone = answered(bench, delete_token(uid), Ask.DELETE_SNAPSHOT, name)
+    assert gone.outcome is Outcome.DELETED
+    assert bench.place.folders() == []
+    # Nothing is there any more: it is deleted.
+    assert answered(bench, delete_token(other), Ask.DELETE_SNAPSHOT, name) == replace(
+        gone, token=delete_token(other)
+    )
+
+
+def test_with_a_resource_goes_what_the_topology_took_by_itself(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    bench = Bench(server, tmp_path / "snapshots", every_s=0.001, retention=Retention(2))
+    bench.gate.open.set()
+    record = bench.seal()
+    assert due(bench).kind == "SnapshotTaken"
+    gone = answered(bench, delete_token("0a1b2c3d-1"), Ask.DELETE_SNAPSHOT, own_name(record))
+    assert gone.outcome is Outcome.DELETED
+    assert bench.place.folders() == []
+    bench.performer.close()
 
 
 def test_a_record_from_before_an_edit_is_waited_past(

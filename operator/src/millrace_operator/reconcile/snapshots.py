@@ -29,7 +29,17 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from millrace.homes import pods as names
-from millrace.homes.documents import Answer, Ask, KeptSnapshot, Outcome, Request
+from millrace.homes.documents import (
+    Answer,
+    Ask,
+    KeptSnapshot,
+    Outcome,
+    Request,
+    delete_token,
+    is_named_for,
+    named_for,
+    take_token,
+)
 from millrace.homes.pods import DATA_FOLDER, Role
 from millrace.homes.settings import RestoreSettings
 from millrace.topology.checks.pods import lost_place
@@ -59,9 +69,6 @@ from millrace_operator.reconcile.troubles import Trouble
 LOOK_S = 2.0
 """How often an answer is looked for: no watch tells of what the driver tells."""
 
-_LONGEST = 80
-"""Characters of a resource's name that its snapshot is called by."""
-
 SETTLED = (SnapshotPhase.READY, SnapshotPhase.FAILED)
 """Nothing follows from these any more, but for deletion."""
 
@@ -75,22 +82,15 @@ class SnapshotPlan:
     newest: str | None = None
 
 
-def take_token(uid: str) -> str:
-    """Of the request that takes the snapshot of a resource."""
-    return f"snapshot-{uid}"
-
-
-def delete_token(uid: str) -> str:
-    """Of the request that deletes it."""
-    return f"delete-{uid}"
-
-
 def called(snapshot: Snapshot) -> str:
-    """What a resource's snapshot is called in its place: nobody else's, also where the resource is
-    made anew under its name, or another namespace has the same place."""
+    """What a resource's snapshot is called in its place. A status that names somebody else's is not
+    believed: it would be deleted with the resource."""
     if snapshot.periodic:
         return snapshot.name
-    return snapshot.status.snapshot or f"{snapshot.name[:_LONGEST]}-{snapshot.uid[:8]}"
+    told = snapshot.status.snapshot
+    if told is not None and is_named_for(told, snapshot.uid):
+        return told
+    return named_for(snapshot.name, snapshot.uid)
 
 
 def plan_snapshots(

@@ -74,7 +74,7 @@ class Request:
     """``REPLAY`` and ``DROP`` are about letters of one object of dead letters; ``STOP`` ends the
     driver behind what is sealed, and names nothing. ``SNAPSHOT`` takes one called ``name``, in the
     place ``to`` or where the topology keeps its own; ``DELETE_SNAPSHOT`` deletes one that was taken
-    of this life of the topology.
+    of this life of the topology, for the resource that the token names or by the topology itself.
 
     Where ``answered`` is set the driver answers in its figures (``Answer``), and whoever asked
     takes the request out of the inbox once it has read that; else the driver does."""
@@ -93,6 +93,42 @@ class Request:
             raise ValueError(f"to {self.action} needs a segment")
         if self.action in (Ask.SNAPSHOT, Ask.DELETE_SNAPSHOT) and not self.name:
             raise ValueError("a snapshot needs a name")
+
+
+_DELETES = "delete-"
+
+_LONGEST = 80
+"""Characters of a resource's name that its snapshot is called by."""
+
+
+def take_token(uid: str) -> str:
+    """Of the request that takes the snapshot of a TopologySnapshot."""
+    return f"snapshot-{uid}"
+
+
+def delete_token(uid: str) -> str:
+    """Of the request that deletes it."""
+    return f"{_DELETES}{uid}"
+
+
+def deletes_of(token: str) -> str:
+    """The TopologySnapshot of a request that deletes."""
+    return token.removeprefix(_DELETES)
+
+
+def named_for(name: str, uid: str) -> str:
+    """What the snapshot of a TopologySnapshot is called: nobody else's, also where the resource is
+    made anew under its name, or another namespace has the same place."""
+    return f"{name[:_LONGEST]}{_named_end(uid)}"
+
+
+def is_named_for(snapshot: str, uid: str) -> bool:
+    """Whether a snapshot is called as one of this resource is."""
+    return snapshot.endswith(_named_end(uid))
+
+
+def _named_end(uid: str) -> str:
+    return f"-{uid[:8]}"
 
 
 @dataclass(frozen=True, slots=True)

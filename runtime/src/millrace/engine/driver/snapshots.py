@@ -30,7 +30,16 @@ from typing import Any
 
 from millrace.clock import Clock
 from millrace.errors import MillraceError, SnapshotError, StateServerError, error_text
-from millrace.homes.documents import Answer, Ask, KeptSnapshot, Outcome, SnapshotFigures
+from millrace.homes.documents import (
+    Answer,
+    Ask,
+    KeptSnapshot,
+    Outcome,
+    SnapshotFigures,
+    deletes_of,
+    is_named_for,
+    take_token,
+)
 from millrace.homes.stores import HomeAwayError, PendingRequest
 from millrace.protocol import events as e
 from millrace.protocol.types import Components, Record
@@ -263,9 +272,15 @@ class SnapshotTaker:
                 f"snapshot {name}: is of another topology, or of another life of this one, and is "
                 "not deleted here"
             )
-        if place.files(name):
-            delete(place, name)
-            self._tell(e.Notify("SnapshotDeleted", f"snapshot {name} is deleted"))
+        if not place.files(name):
+            return Answer("", Outcome.DELETED)
+        if not _is_asked_for(name, manifest, self._record.uid, job.token):
+            raise SnapshotError(
+                f"snapshot {name}: was not taken for the resource that is gone, and is not deleted "
+                "with it"
+            )
+        delete(place, name)
+        self._tell(e.Notify("SnapshotDeleted", f"snapshot {name} is deleted"))
         return Answer("", Outcome.DELETED)
 
     def _where(self, job: PendingRequest) -> str:
@@ -396,6 +411,15 @@ class SnapshotTaker:
         except MillraceError as error:
             text = f"old snapshots stay for now: {error}"
             self._tell(e.Notify("SnapshotsKept", text, warning=True))
+
+
+def _is_asked_for(name: str, manifest: Manifest | None, uid: str, token: str) -> bool:
+    """Whether a snapshot may go by this request: one that was taken for the resource of the token,
+    or that topology ``uid`` has taken by itself. Of what has no manifest only the name is known."""
+    resource = deletes_of(token)
+    if manifest is None:
+        return is_own(name, uid) or is_named_for(name, resource)
+    return manifest.asked == take_token(resource) or (not manifest.asked and is_own(name, uid))
 
 
 def _kept(manifest: Manifest) -> KeptSnapshot:
