@@ -1,4 +1,4 @@
-"""Settings that change while a driver runs: which are taken, when, and for which windows."""
+"""Settings that change while a driver runs: which are taken, when, and what has them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from millrace.homes import codec
 from millrace.homes.documents import Proposal
 from millrace.homes.memory import MemoryInbox
 from millrace.homes.tuning import FIELDS, Tuning
+from millrace.ids import Execution, WindowAttempt, WindowNumber
 from millrace.protocol import events as e
+from millrace.protocol.types import AttemptId
 from millrace.topology.load import parse
 
 FIRST = Tuning(0, 100, 1000, 60_000, 4)
@@ -23,39 +25,64 @@ class Desk:
     def __init__(self, first: Tuning = FIRST) -> None:
         self.windows: list[int] = []
         self.told: list[e.Notify] = []
-        self.tuner = Tuner(first, lambda w: self.windows.append(w.max_records), self.told.append)
+        self.again: list[tuple[AttemptId, str]] = []
+        self.tuner = Tuner(
+            first,
+            lambda window: self.windows.append(window.max_records),
+            lambda *attempt: self.again.append(attempt),
+            self.told.append,
+        )
 
     def take(self, window: int | None) -> None:
         self.tuner.take(lambda _: window)
 
 
-def test_every_window_keeps_the_settings_that_it_began_with() -> None:
+def attempt(window: int, number: int) -> AttemptId:
+    return AttemptId(Execution(1), WindowNumber(window), WindowAttempt(number))
+
+
+def test_the_next_attempt_of_an_open_window_has_the_new_settings() -> None:
+    """A window that runs out of memory, say, has to be cut into more parts."""
     desk = Desk()
-    second, third = replace(FIRST, number=1, parallelism=8), replace(FIRST, number=2, parallelism=2)
+    assert desk.tuner.begin(attempt(5, 1)) == FIRST
+    second = replace(FIRST, number=1, tuple_timeout_ms=90_000, parallelism=8)
     desk.tuner.give(second)
-    assert desk.tuner.at(5) == FIRST
+    assert desk.tuner.newest == FIRST
     desk.take(6)
-    desk.tuner.give(third)
-    desk.take(9)
-    assert [desk.tuner.at(window) for window in (1, 5, 6, 8, 9, 99)] == [
-        *(FIRST, FIRST, second, second, third, third)
-    ]
+    assert desk.tuner.newest == second
+    assert desk.tuner.begin(attempt(5, 2)) == second
+    assert desk.again == [], "what is patient enough goes on"
 
 
-def test_of_two_edits_before_one_window_the_second_counts_from_it_on() -> None:
+def test_an_attempt_that_began_with_a_longer_time_out_ends() -> None:
+    """It may wait, for a day say, for a call that never returns."""
+    desk = Desk(replace(FIRST, tuple_timeout_ms=86_400_000))
+    desk.tuner.begin(attempt(5, 1))
+    desk.tuner.give(replace(FIRST, number=1, tuple_timeout_ms=30_000))
+    desk.take(None)
+    assert desk.again == []
+    desk.take(6)
+    text = "spec.tupleTimeout is 30s now and was longer as it began"
+    assert desk.again == [(attempt(5, 1), text)]
+    desk.tuner.begin(attempt(5, 2))
+    desk.tuner.give(replace(FIRST, number=2, tuple_timeout_ms=30_000, parallelism=2))
+    desk.take(6)
+    assert len(desk.again) == 1, "the next one began with it"
+
+
+def test_of_two_edits_before_one_window_the_second_counts() -> None:
     desk = Desk()
     for number in (1, 2):
         desk.tuner.give(replace(FIRST, number=number, parallelism=4 + number))
         desk.take(6)
-    assert desk.tuner.at(5) == FIRST
-    assert desk.tuner.at(6).parallelism == 6
+    assert desk.tuner.newest.parallelism == 6
 
 
 def test_what_cannot_be_taken_now_waits() -> None:
     desk = Desk()
     desk.tuner.give(replace(FIRST, number=1, max_records=7))
     desk.take(None)
-    assert (desk.windows, desk.told, desk.tuner.at(3)) == ([], [], FIRST)
+    assert (desk.windows, desk.told, desk.tuner.newest) == ([], [], FIRST)
     desk.take(4)
     assert desk.windows == [7]
     desk.take(5)
@@ -71,7 +98,7 @@ def test_nobody_goes_back_to_older_settings() -> None:
     assert (desk.windows, desk.told) == ([], [])
 
 
-def test_the_event_says_what_is_new_and_from_which_window_on() -> None:
+def test_the_event_says_what_is_new_and_from_when_on() -> None:
     desk = Desk()
     now = Tuning(1, 50, 1000, 30_000, 8, min_interval_ms=500)
     desk.tuner.give(now)
@@ -79,8 +106,8 @@ def test_the_event_says_what_is_new_and_from_which_window_on() -> None:
     (event,) = desk.told
     assert (event.kind, event.window) == ("SettingsChanged", 12)
     assert event.text == (
-        "from window 12 on: spec.window.maxRecords 50, spec.window.minInterval 500ms, "
-        "spec.tupleTimeout 30s, spec.parallelism 8"
+        "from window 12 on: spec.window.maxRecords 50, spec.window.minInterval 500ms; "
+        "from the next attempt on: spec.tupleTimeout 30s, spec.parallelism 8"
     )
     desk.tuner.give(replace(now, number=2))
     desk.take(14)
@@ -88,6 +115,9 @@ def test_the_event_says_what_is_new_and_from_which_window_on() -> None:
     desk.tuner.give(replace(now, number=3, min_interval_ms=None))
     desk.take(15)
     assert desk.told[-1].text == "from window 15 on: spec.window.minInterval not set"
+    desk.tuner.give(replace(now, number=4, min_interval_ms=None, parallelism=2))
+    desk.take(16)
+    assert desk.told[-1].text == "from the next attempt on: spec.parallelism 2"
 
 
 def test_a_proposal_carries_them_to_the_driver() -> None:

@@ -1,4 +1,5 @@
-"""Settings that a driver takes while it runs: between windows, with no new start.
+"""Settings that a driver takes while it runs, with no new start: between windows those of windows,
+and for the next attempt those of attempts.
 
 The operator numbers them (``Accepted.tuned``), so that nobody goes back to older ones: a driver
 begins with those that are accepted when it is made, and takes of its inbox those of a higher

@@ -44,14 +44,21 @@ from millrace.errors import ExitCode, MillraceError, NewerFormatError, SinkError
 from millrace.homes.documents import Status
 from millrace.homes.settings import ConfigMapPlace, DriverSettings, decode_settings
 from millrace.homes.tuning import Tuning
-from millrace.ids import NO_WINDOW
 from millrace.metrics.tally import Sample
 from millrace.protocol import events as e
 from millrace.protocol.cohorts import DeadLimit
 from millrace.protocol.driver import Driver
 from millrace.protocol.record import Backoff
 from millrace.protocol.settings import Settings
-from millrace.protocol.types import AttemptPlan, Guarantee, Json, Record, RootRange
+from millrace.protocol.types import (
+    AttemptId,
+    AttemptPlan,
+    Guarantee,
+    Json,
+    Record,
+    RootRange,
+)
+from millrace.protocol.windows.doing import Running
 from millrace.ring import owners
 from millrace.sinks.base import Sink
 from millrace.snapshots.places import snapshots_place
@@ -166,7 +173,9 @@ class DriverProcess:
         self._exit_code = ExitCode.FAILED
         self._spark: Future[StartedSpark] | None = None
         self._runner: AttemptRunner | None = None
-        self._tuner = Tuner(Tuning.of(topology, told.tuned), self._resized, self._tell)
+        self._tuner = Tuner(
+            Tuning.of(topology, told.tuned), self._resized, self._run_again, self._tell
+        )
         self._planner: Planner | None = None
         self._adviser: AckerAdviser | None = None
         self._performing: RealPerformer | None = None
@@ -344,7 +353,7 @@ class DriverProcess:
         return self._spark.result()
 
     def _attempt_runner(self, plan: AttemptPlan) -> AttemptRunner:
-        started, tuning = self._started(), self._tuner.at(plan.id.window)
+        started, tuning = self._started(), self._tuner.begin(plan.id)
         program = replace(
             started.program,
             drop_gone=self._told.drop_gone,
@@ -367,7 +376,7 @@ class DriverProcess:
         before, windows = watch.executors, self._machine.windows
         waiting = planner.lag_records / windows.settings.max_records
         runs = windows.attempt is not None
-        tasks = self._tuner.at(windows.record.sealed if windows.record else NO_WINDOW).parallelism
+        tasks = self._tuner.newest.parallelism
         useful = -(-tasks // self._topology.spec.spark.executors.cores)
         wanted = watch.look(self._clock.monotonic_s(), waiting, runs, useful)
         if wanted is None:
@@ -390,6 +399,11 @@ class DriverProcess:
     def _resized(self, window: Window) -> None:
         assert self._planner is not None
         self._planner.tune(window)
+
+    def _run_again(self, attempt: AttemptId, reason: str) -> None:
+        """End an attempt that runs, as if Spark had; one whose tasks are done needs no other."""
+        if isinstance(self._machine.windows.doing, Running):
+            self._loop.post(e.RunDied(attempt, reason))
 
     def _services(self) -> Services:
         view = self._machine.membership.view
