@@ -11,7 +11,13 @@ from millrace.protocol.acklog import ControlEntry, ForgetAttempt, Open, SliceOwn
 from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, Intent, Verdict
 from millrace.ring import diff
 from millrace.tracking.control import RENEW_AFTER_OPENS, AckControl
-from millrace.tracking.log import LOAD_KEPT_S, AckLog, AckLogLostError, decode_control
+from millrace.tracking.log import (
+    LOAD_KEPT_S,
+    AckerLoad,
+    AckLog,
+    AckLogLostError,
+    decode_control,
+)
 
 EDGES = (">lines", "lines>out")
 
@@ -54,11 +60,23 @@ def test_all_keys_lie_in_one_hash_slot(client: redis.Redis, uid: str, control: A
 
 def test_what_ackers_use_is_told_beside_the_log(log: AckLog, client: redis.Redis, uid: str) -> None:
     assert log.loads() == {}
-    log.tell_load("a", 1.25)
-    log.tell_load("b", 0.1)
-    log.tell_load("a", 2.5)
-    assert log.loads() == {"a": 2.5, "b": 0.1}
+    log.tell_load("a", AckerLoad(1.25, 100.0))
+    log.tell_load("b", AckerLoad(0.1, 7.5))
+    log.tell_load("a", AckerLoad(2.5, 101.2))
+    assert log.loads() == {"a": AckerLoad(2.5, 101.2), "b": AckerLoad(0.1, 7.5)}
     assert 0 < client.ttl(f"mr:{{{uid}}}:ack:load") <= LOAD_KEPT_S
+
+
+def test_an_older_acker_says_not_when_and_an_older_driver_reads_numbers_alone(
+    log: AckLog, client: redis.Redis, uid: str
+) -> None:
+    key = f"mr:{{{uid}}}:ack:load"
+    client.hset(key, "older", repr(3.5))
+    log.tell_load("newer", AckerLoad(1.0, 20.0))
+    assert log.loads() == {"newer": AckerLoad(1.0, 20.0)}
+    # As releases before this one read it: whom they know they find, and all is a number.
+    as_before = {name.decode(): float(said) for name, said in client.hgetall(key).items()}
+    assert (as_before["older"], as_before["newer"]) == (3.5, 1.0)
 
 
 def test_messages_are_read_in_order(log: AckLog, control: AckControl) -> None:

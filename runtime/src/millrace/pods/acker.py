@@ -38,7 +38,7 @@ from millrace.pods.metrics import told
 from millrace.pods.termination import tell_end
 from millrace.protocol.types import Member, View
 from millrace.redisserver import open_client
-from millrace.tracking.log import AckLog, reader_name
+from millrace.tracking.log import AckerLoad, AckLog, reader_name
 
 log = logging.getLogger("millrace.acker")
 
@@ -89,7 +89,7 @@ class PodAcker(LocalAcker):
             self._told_s = now_s
             # A server that is full or away has more to worry about.
             with suppress(StateServerError):
-                self.log.tell_load(self.name, time.process_time())
+                self.log.tell_load(self.name, AckerLoad(time.process_time(), now_s))
         return found
 
     def samples(self) -> Iterator[Sample]:

@@ -6,6 +6,7 @@ Keys, all under ``mr:{uid}:ack:`` so that they lie in one hash slot:
     execution                            highest execution that wrote to ``ctl``; older are refused
     <execution>.<window>.<attempt>:<p>   messages of one slice, m -> bytes
     <execution>.<window>.<attempt>:v     verdicts
+    load                                 what ackers use, name -> seconds of CPU, name:at -> when
 
 The streams of an attempt are made when it is opened, for the slices that have roots, and deleted
 when it is over; tasks and ackers add only to streams that exist, so who comes late leaves nothing
@@ -17,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -82,6 +84,19 @@ LOAD_KEPT_S = 60
 ATTENDING_S = 10
 """An acker asks the log again after a second at most, so that one which has not asked for so many
 seconds does not read it; what it judges meanwhile takes far less."""
+
+
+_AT = ":at"
+"""In no name of an acker; drivers of a release that knows no times read numbers there."""
+
+
+@dataclass(frozen=True, slots=True)
+class AckerLoad:
+    """Seconds of CPU that an acker has used in its life, and when: by its own clock, which never
+    goes back while it lives."""
+
+    cpu_s: float
+    at_s: float
 
 
 def reader_name(uid: str, acker: str) -> str:
@@ -251,18 +266,25 @@ class AckLog:
         )
         return frozenset(name.removeprefix(ours) for name in names if name.startswith(ours))
 
-    def tell_load(self, name: str, cpu_s: float) -> None:
-        """Say how many seconds of CPU the acker ``name`` has used in its life."""
+    def tell_load(self, name: str, load: AckerLoad) -> None:
+        """Say what the acker ``name`` has used in its life."""
+        key = self._prefix + "load"
+        said = {name: repr(load.cpu_s), name + _AT: repr(load.at_s)}
         with self._server("write to"), self._client.pipeline(transaction=False) as pipe:
-            pipe.hset(self._prefix + "load", name, repr(cpu_s))
-            pipe.expire(self._prefix + "load", LOAD_KEPT_S)
+            pipe.hset(key, mapping=said)
+            pipe.expire(key, LOAD_KEPT_S)
             pipe.execute()
 
-    def loads(self) -> dict[str, float]:
-        """What ackers said of themselves."""
+    def loads(self) -> dict[str, AckerLoad]:
+        """What ackers said of themselves, but for those of a release that did not say when."""
         with self._server("look into"):
             found = self._client.hgetall(self._prefix + "load")
-        return {name.decode(): float(said) for name, said in found.items()}
+        said = {name.decode(): float(number) for name, number in found.items()}
+        return {
+            name: AckerLoad(cpu_s, said[name + _AT])
+            for name, cpu_s in said.items()
+            if name + _AT in said
+        }
 
     def read(
         self, after: Mapping[str, str], count: int | None = None, block_s: float = 0.0

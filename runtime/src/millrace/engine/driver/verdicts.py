@@ -15,7 +15,7 @@ from millrace.errors import FencedError, MillraceError, StateServerError, error_
 from millrace.protocol import events as e
 from millrace.protocol.types import AttemptId, AttemptPlan, CloseMarker, Member
 from millrace.tracking.control import AckControl
-from millrace.tracking.log import AckLog, AckLogLostError
+from millrace.tracking.log import AckerLoad, AckLog, AckLogLostError
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +81,8 @@ class Verdicts:
         """Those that slices of the log are given to."""
         return self._placed
 
-    def loads(self) -> dict[str, float]:
-        """Seconds of CPU that ackers have used, by name. Raises ``StateServerError``."""
+    def loads(self) -> dict[str, AckerLoad]:
+        """What ackers have used, by name. Raises ``StateServerError``."""
         with self._lock:
             found = self._log
         return {} if found is None else found.loads()
