@@ -806,6 +806,33 @@ def test_without_min_and_max_the_load_decides_nothing():
     assert cluster.status.ackers.intended is None
 
 
+def test_bounds_that_are_taken_back_take_along_what_the_load_had_come_to():
+    cluster = settled(ackers={"replicas": 1, "min": 1, "max": 4})
+    advised(cluster, 1, 3)
+    assert cluster.status.ackers.intended == 3
+    cluster.edit(ackers={"replicas": 1})
+    cluster.settle()
+    assert (cluster.status.ackers.intended, cluster.status.ackers.asked) == (None, None)
+    assert ackers_of(cluster) == 1
+    # A driver says nothing of other ackers than it has.
+    cluster.told = replace(cluster.told, ackers=None)
+    cluster.edit(ackers={"replicas": 1, "min": 1, "max": 4})
+    cluster.settle()
+    assert ackers_of(cluster) == 1, "the load has not asked for more since"
+
+
+def test_what_the_load_had_come_to_outlives_a_store_that_was_lost_for_a_while():
+    cluster = settled(ackers={"replicas": 1, "min": 1, "max": 4})
+    advised(cluster, 1, 3)
+    lost = cluster.children.pop(("Secret", "words-secret"))
+    cluster.reconcile()
+    assert conditions(cluster)["Stalled"] == ("True", "StoreLost")
+    assert cluster.status.ackers.intended == 3
+    cluster.children["Secret", "words-secret"] = lost
+    cluster.settle()
+    assert ackers_of(cluster) == 3
+
+
 @pytest.mark.parametrize("crash_after", range(8))
 def test_what_the_load_asked_for_stays_whoever_dies(crash_after: int):
     """The operator between two steps of it, the driver right after, and an acker."""

@@ -302,8 +302,6 @@ def _crew(pods: Sequence[Pod], observed: Observed, desired: int) -> CrewStatus:
 
 def _ackers(observed: Observed, owner: Owner, sizes: Sizes) -> AckersStatus:
     pods, desired = observed.of(Role.ACKER), sizes.ackers
-    before = observed.resource.status.ackers or AckersStatus()
-    goes_on = sizes.intended is None
     ready = sum(pod.ready and observed.alive(pod) for pod in pods)
     return AckersStatus(
         desired=desired,
@@ -311,6 +309,6 @@ def _ackers(observed: Observed, owner: Owner, sizes: Sizes) -> AckersStatus:
         summary=f"{ready}/{desired}",
         replicas=len(pods),
         selector=selector_text(owner.selector(Role.ACKER.value)),
-        intended=before.intended if goes_on else sizes.intended,
-        asked=before.asked if goes_on else sizes.asked,
+        intended=sizes.intended,
+        asked=sizes.asked,
     )

@@ -25,7 +25,7 @@ from millrace.homes.accepted import Accepted
 from millrace.homes.pods import Role
 from millrace.homes.tuning import Tuning
 from millrace.topology.model import StreamTopology
-from millrace_operator.api.resources import TopologyStatus
+from millrace_operator.api.resources import AckersStatus, TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.access import access
 from millrace_operator.builders.documents import (
@@ -107,7 +107,10 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     if edit.accepted is None or edit.topology is None or lost is not None:
         unread = edit.kind is EditKind.UNREAD
         stalled = lost or Trouble("NewerFormat" if unread else "InvalidTopology", edit.text)
-        standing = Standing(Sizes(0, 0), 0, resource.status.driver, stalled)
+        # What the load had come to stays: nobody says that it is not to decide any more.
+        was = resource.status.ackers or AckersStatus()
+        none = Sizes(0, 0, was.intended, was.asked)
+        standing = Standing(none, 0, resource.status.driver, stalled)
         status = status_of(observed, owner, standing, moment.now)
         again_s = STRANGERS_S if observed.strangers or unfit is not None else None
         return Plan(tuple(_told(observed, status, [])), again_s)
