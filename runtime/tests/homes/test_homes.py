@@ -16,6 +16,7 @@ from millrace.homes import codec, pods
 from millrace.homes.documents import Ask, Proposal, Request, RunEvent, Status
 from millrace.homes.memory import MemoryHome
 from millrace.homes.stores import HomeAwayError
+from millrace.homes.tuning import Tuning
 from millrace.kube.inboxmap import InboxMap, proposal_in, written
 from millrace.protocol.types import Member
 from millrace.state import journalfiles
@@ -169,6 +170,41 @@ def test_nodes_are_written_apart_for_releases_that_know_of_none():
     assert proposal_in({**data, pods.PROPOSAL: written(later)[pods.PROPOSAL]}) == later
     # Earlier operators wrote them into the proposal.
     assert proposal_in({pods.PROPOSAL: json.dumps(codec.encode(first))}) == first
+
+
+def test_settings_are_written_apart_for_releases_that_know_of_none():
+    """Else a driver of such a release would leave this proposal and all later ones alone."""
+    said = Proposal((MEMBER,), ("acker-0",), 3, tuning=Tuning(2, 100, 500, 30_000, 4, 5))
+    data = {key: text for key, text in written(said).items() if text is not None}
+    assert "tuning" not in json.loads(data[pods.PROPOSAL])
+    assert proposal_in({pods.PROPOSAL: data[pods.PROPOSAL]}) == replace(said, tuning=None)
+    assert proposal_in(data) == said
+    # They have a number of their own, and stand with any proposal.
+    later = replace(said, number=4)
+    assert proposal_in({**data, pods.PROPOSAL: written(later)[pods.PROPOSAL]}) == later
+    assert written(replace(said, tuning=None))[pods.TUNING] is None
+
+
+def test_of_settings_within_a_proposal_and_apart_the_newer_count():
+    apart = Proposal((MEMBER,), (), 3, tuning=Tuning(2, 100, 500, 30_000, 4))
+    key = written(apart)[pods.TUNING]
+    for number, found in ((1, 2), (3, 3)):
+        # Earlier operators wrote them into the proposal.
+        within = replace(apart, tuning=Tuning(number, 200, 500, 30_000, 4))
+        text = json.dumps(codec.encode(within))
+        assert proposal_in({pods.PROPOSAL: text}) == within
+        read = proposal_in({pods.PROPOSAL: text, pods.TUNING: key})
+        assert read.tuning.number == found
+
+
+def test_settings_that_are_changed_alone_are_seen():
+    first = Proposal((MEMBER,), (), 3, tuning=Tuning(1, 100, 500, 30_000, 4))
+    second = replace(first, tuning=replace(first.tuning, number=2))
+    told = [written(first), written(second)]
+    inbox = InboxMap(None, look=lambda: told[0])
+    assert inbox.proposal() == first
+    del told[0]
+    assert inbox.proposal() == second
 
 
 def test_a_folder_that_cannot_be_read_is_a_home_that_is_away(tmp_path):

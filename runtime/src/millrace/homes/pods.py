@@ -163,6 +163,7 @@ TIMELINES = "timelines"
 
 PROPOSAL = "proposal"
 NODES = "proposal-nodes"
+TUNING = "proposal-tuning"
 """Beside the proposal: on which nodes its members are."""
 
 REQUEST_PREFIX = "request."

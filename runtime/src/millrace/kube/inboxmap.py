@@ -1,4 +1,4 @@
-"""The inbox of a driver as a ConfigMap: one key for the proposal, one for each request.
+"""The inbox of a driver as a ConfigMap: a few keys for the proposal, one for each request.
 
 Every write sets or removes keys of its own and leaves the others alone, so that operator, command
 line and driver need no agreement. A write whose answer is lost is done again by whoever asked: the
@@ -19,6 +19,7 @@ from millrace.errors import NewerFormatError
 from millrace.homes import codec, pods
 from millrace.homes.documents import Nodes, Proposal, Request
 from millrace.homes.stores import PendingRequest
+from millrace.homes.tuning import Tuning
 from millrace.kube.configmaps import ConfigMap
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class InboxMap:
         self._map = config_map
         self._look = look or (lambda: read_data(config_map))
         self._clock = clock or SystemClock()
-        self._seen: tuple[str | None, str | None] = (None, None)
+        self._seen: tuple[str | None, ...] = ()
         self._read: Proposal | None = None
         self._done: set[str] = set()
 
@@ -53,7 +54,7 @@ class InboxMap:
 
     def proposal(self) -> Proposal | None:
         data = self._look()
-        texts = (data.get(pods.PROPOSAL), data.get(pods.NODES))
+        texts = tuple(data.get(key) for key in (pods.PROPOSAL, pods.NODES, pods.TUNING))
         if texts != self._seen:
             self._read = self._decoded(data)
             self._seen = texts
@@ -110,21 +111,28 @@ class InboxMap:
 
 def written(proposal: Proposal) -> dict[str, str | None]:
     """A proposal as keys of the inbox, to be written at once."""
-    told = None if proposal.nodes is None else _text(Nodes(proposal.number, proposal.nodes))
-    return {pods.PROPOSAL: _text(replace(proposal, nodes=None)), pods.NODES: told}
+    nodes, tuning = proposal.nodes, proposal.tuning
+    return {
+        pods.PROPOSAL: _text(replace(proposal, nodes=None, tuning=None)),
+        pods.NODES: None if nodes is None else _text(Nodes(proposal.number, nodes)),
+        pods.TUNING: None if tuning is None else _text(tuning),
+    }
 
 
 def proposal_in(data: Data) -> Proposal | None:
     """The proposal in an inbox; nodes of another one are none of its. Raises ``NewerFormatError``,
     ``checked.DamagedError``."""
-    text, beside = data.get(pods.PROPOSAL), data.get(pods.NODES)
+    text, nodes, tuning = (data.get(key) for key in (pods.PROPOSAL, pods.NODES, pods.TUNING))
     if text is None:
         return None
     proposal = codec.decode(Proposal, text)
-    told = None if beside is None else codec.decode(Nodes, beside)
-    if told is None or told.number != proposal.number:
-        return proposal
-    return replace(proposal, nodes=told.nodes)
+    if nodes is not None and (told := codec.decode(Nodes, nodes)).number == proposal.number:
+        proposal = replace(proposal, nodes=told.nodes)
+    # An operator of the release before this one writes them in the proposal, and leaves the key be.
+    known = [] if proposal.tuning is None else [proposal.tuning]
+    if tuning is not None:
+        known.append(codec.decode(Tuning, tuning))
+    return replace(proposal, tuning=max(known, key=lambda one: one.number, default=None))
 
 
 def read_data(config_map: ConfigMap) -> Data:
