@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.engine.jobs.executors import (
+from millrace.engine.driver.home.executorload import (
     BEHIND,
     CALM,
     GROW_AFTER_S,
@@ -35,6 +35,7 @@ class Watched:
                 wanted = self.watch.look(self.now_s, waiting, part < round(busy * 5), useful)
                 if wanted is not None:
                     found.append(wanted)
+                    self.watch.has(wanted)
         return found
 
 

@@ -17,8 +17,10 @@ from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.connectors import Connectors
 from millrace.engine.driver.home.advice import AckerAdviser
+from millrace.engine.driver.home.executorload import ExecutorBounds
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller, StatusBoard
+from millrace.engine.driver.home.scaling import ExecutorScaling
 from millrace.engine.driver.home.tuner import Tuner
 from millrace.engine.driver.loop import Loop
 from millrace.engine.driver.performer import Equipment, RealPerformer
@@ -36,7 +38,7 @@ from millrace.engine.driver.snapshots import SnapshotPlan, SnapshotTaker
 from millrace.engine.driver.statistics import ClockWatch, Statistics
 from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
-from millrace.engine.jobs.executors import ExecutorBounds, ExecutorWatch, have_executors
+from millrace.engine.jobs.executors import have_executors
 from millrace.engine.jobs.runner import AttemptRunner
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.task.state import Services
@@ -179,15 +181,8 @@ class DriverProcess:
         self._planner: Planner | None = None
         self._adviser: AckerAdviser | None = None
         self._performing: RealPerformer | None = None
-        self._executors: ExecutorWatch | None = None
-        self._scaling: int | None = None
-        """A number of executors that is not asked for yet."""
-        asked = topology.spec.spark.executors
-        if isinstance(told.view, ConfigMapPlace) and asked.least and asked.most:
-            bounds = ExecutorBounds(asked.least, asked.most)
-            now_s = self._clock.monotonic_s()
-            self._executors = ExecutorWatch(bounds, asked.instances, now_s)
         self._statistics = Statistics(StatusBoard(journal, self._clock, told.uid), self._clock)
+        self._scaling = self._executor_scaling()
         ttl = any(one.ttl is not None for one in topology.spec.processors)
         self._clock_watch = ClockWatch(self._clock, self._tell) if ttl else None
 
@@ -366,35 +361,30 @@ class DriverProcess:
         self._runner.use(program)
         return self._runner
 
-    def _watch_executors(self) -> None:
-        """Ask for more or fewer of them, where the lag says so; on the loop's thread."""
-        if self._spark is None or not self._spark.done() or self._scaling is not None:
-            return
-        watch, performer, planner = self._executors, self._performing, self._planner
-        if watch is None or performer is None or planner is None:
-            return
-        before, windows = watch.executors, self._machine.windows
-        waiting = planner.lag_records / windows.settings.max_records
-        runs = windows.attempt is not None
-        tasks = self._tuner.newest.parallelism
-        useful = -(-tasks // self._topology.spec.spark.executors.cores)
-        wanted = watch.look(self._clock.monotonic_s(), waiting, runs, useful)
-        if wanted is None:
-            return
-        self._scaling = wanted
-        performer.between(lambda: self._scale(wanted))
-        self._statistics.executors(wanted)
-        text = f"{wanted} executors instead of {before}, as the lag asks for"
-        self._tell(e.Notify("ExecutorsScaled", text))
+    def _executor_scaling(self) -> ExecutorScaling | None:
+        asked = self._topology.spec.spark.executors
+        if not isinstance(self._told.view, ConfigMapPlace) or not asked.least or not asked.most:
+            return None
+        return ExecutorScaling(
+            asked,
+            ExecutorBounds(asked.least, asked.most),
+            self._clock,
+            lambda count: have_executors(self._started().spark, count),
+            self._statistics.executors,
+            self._tell,
+        )
 
-    def _scale(self, count: int) -> None:
-        try:
-            have_executors(self._started().spark, count)
-        except Exception:
-            # The boundary of a thread: windows run with as many as there are.
-            log.exception("having %d executors", count)
-        finally:
-            self._scaling = None
+    def _scale(self) -> None:
+        """Have more or fewer executors, where the lag says so."""
+        scaling, performer, planner = self._scaling, self._performing, self._planner
+        if scaling is None or performer is None or planner is None:
+            return
+        if self._spark is None or not self._spark.done():
+            return
+        windows = self._machine.windows
+        waiting = planner.lag_records / windows.settings.max_records
+        tasks = self._tuner.newest.parallelism
+        scaling.look(waiting, windows.attempt is not None, tasks, performer.between)
 
     def _resized(self, window: Window) -> None:
         assert self._planner is not None
@@ -446,7 +436,7 @@ class DriverProcess:
         self._beat()
         membership = self._machine.membership
         self._statistics.membership(membership.view, membership.followed())
-        self._watch_executors()
+        self._scale()
         self._statistics.settle()
 
     def _failed(self, error: MillraceError) -> None:
