@@ -117,6 +117,13 @@ class CopyBroken:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyEnded:
+    """A copy of a driver life has come to its end."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServerStamped:
     member: Member
     stamp: Stamp

@@ -17,12 +17,14 @@ MOST = 2 * TRIES
 
 
 class Teaching:
-    """Asked whenever a copy breaks off."""
+    """Asked whenever a copy breaks off; what comes to its end ends the count, as it does for the
+    driver: servers that come and go may break off any number of copies in one life of it."""
 
     def __init__(self, history: h.History) -> None:
         self._broken: Counter[tuple[int, Member]] = Counter()
         self._answers: set[Member] = set()
         history.listen(h.CopyBroken, self._copy_broken)
+        history.listen(h.CopyEnded, self._copy_ended)
         history.listen(h.Acted, self._acted)
         history.listen(h.ServerStamped, self._stamped)
 
@@ -38,6 +40,9 @@ class Teaching:
             raise h.ViolationError(
                 "teaching", f"{entry.member} takes nothing, and is still being taught"
             )
+
+    def _copy_ended(self, entry: h.CopyEnded) -> None:
+        self._forget(entry.number)
 
     def _stamped(self, entry: h.ServerStamped) -> None:
         self._answers.add(entry.member)

@@ -330,6 +330,7 @@ class DriverProcess:
             if self._world.chance(0.1):
                 self._world.soon(self._copy_some, copying)
                 return
+        self._plant.history.add(h.CopyEnded(self.number))
         self._world.send(self.post, e.Copied(copying.action.stamp, copying.action.planned))
 
     # -- windows
