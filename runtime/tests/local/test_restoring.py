@@ -245,6 +245,10 @@ def test_a_restore_that_is_killed_at_any_step_is_done_again(
         assert done.returncode == -signal.SIGKILL, (point, done.stderr)
         with pytest.raises(SnapshotError, match="a restore of snapshot seven was begun"):
             refuse_unfinished(work)
+        _, view = ViewFile(find_folder(work).view).read()
+        begun = POINTS.index(point) >= POINTS.index("restore.claimed")
+        opened = POINTS.index(point) >= POINTS.index("restore.opened")
+        assert (view is not None and view.restoring) is (begun and not opened), point
     restored = back(lived, loaded, work)
     judge(restored, lived, 1, 1, timeline=restored.timeline)
     if own:

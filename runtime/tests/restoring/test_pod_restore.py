@@ -250,6 +250,7 @@ def test_who_dies_while_a_topology_begins_is_followed_by_one_that_goes_on(
     assert view is not None
     opened = point == "opened"
     assert view.phase is (Phase.OPEN if opened else Phase.CREATING)
+    assert view.restoring is not opened
     dies("")
     # The next one may have been told of nothing, or of another snapshot.
     said = bench.restore(None).prepare()

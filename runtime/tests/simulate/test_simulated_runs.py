@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from millrace.protocol.types import Guarantee, Member, Phase, View
-from millrace.simulate.history import History, Restored
+from millrace.simulate.history import History, Restored, ViewChanged
 from millrace.simulate.options import draw
 from millrace.simulate.parts.cluster import ViewStore
 from millrace.simulate.simulation import Simulation
@@ -79,13 +79,18 @@ def test_a_change_of_the_view_that_was_on_its_way_never_reaches_a_copy() -> None
 def test_some_runs_lose_all_copies_and_restore_a_snapshot() -> None:
     """With one server and with several, and again behind a restore."""
     found: dict[tuple[int, int], int] = {}
-    for seed in (seed for seed in range(80) if draw(seed).lost_s is not None):
+    for seed in (seed for seed in range(150) if draw(seed).lost_s is not None):
         restores: list[Restored] = []
+        views: list[ViewChanged] = []
         simulation = Simulation(seed)
         simulation.history.listen(Restored, restores.append)
+        simulation.history.listen(ViewChanged, views.append)
         assert simulation.run().violation is None, seed
         timelines = [entry.record.tag.timeline for entry in restores]
         assert timelines == sorted(set(timelines))
+        for view in (entry.view for entry in views):
+            later = view.timeline > 1 and view.phase is Phase.CREATING
+            assert view.restoring is later, "the release before must not begin with it"
         for number, _ in enumerate(timelines):
             found[min(2, simulation.options.servers), min(number, 1)] = seed
     assert set(found) == {(1, 0), (1, 1), (2, 0), (2, 1)}

@@ -103,8 +103,8 @@ class View:
 
     ``last_open`` holds the members of the last *open* view (``from`` in the rules), ``target``
     those the view moves to; in an open view both are equal. ``owners[g]`` names the owners of key
-    group ``g``. ``restoring``: a restore has begun and is not done. A release that knows no
-    restores does not know the field, and refuses such a view: it would begin with nothing.
+    group ``g``. ``restoring``: a restore has written this view, and is not done. A release that
+    knows no restores does not know the field, and refuses such a view: it would begin with nothing.
     """
 
     uid: str

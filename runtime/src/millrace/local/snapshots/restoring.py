@@ -264,6 +264,7 @@ class _Restore:
                 members,
                 tag.epoch,
                 owners(topology.spec.key_groups, list(clients), copies),
+                restoring=True,
             )
             timelines.note(self._folder.path, self._fork(tag.timeline, last))
             crash.reached("restore.noted")
@@ -271,7 +272,7 @@ class _Restore:
             crash.reached("restore.claimed")
             record = restored(self._manifest.decoded, self._uid, tag)
             put(clients, creating, record, self._place, self._manifest, self._pause)
-            opened = replace(creating, phase=Phase.OPEN)
+            opened = replace(creating, phase=Phase.OPEN, restoring=False)
             self._swapped(version, opened)
         # What ``status`` shows until the next run.
         self._folder.journal.tell(figures(record, opened, self._clock.now_s()))

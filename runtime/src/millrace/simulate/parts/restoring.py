@@ -135,9 +135,17 @@ class Restore:
         names = tuple(sorted(member.name for member in members))
         nowhere: tuple[tuple[str, ...], ...] = ((),) * options.key_groups
         placed = place(options.key_groups, options.copies, names, nowhere)
-        phase, epoch = Phase.CREATING, tag.epoch
         return View(
-            before.uid, tag.timeline, epoch, phase, tag.execution, members, members, epoch, placed
+            before.uid,
+            tag.timeline,
+            tag.epoch,
+            Phase.CREATING,
+            tag.execution,
+            members,
+            members,
+            tag.epoch,
+            placed,
+            restoring=True,
         )
 
     def _fill(self, view: View, snapshot: Snapshot) -> Iterator[None]:
