@@ -46,7 +46,7 @@ def test_a_killed_run_and_the_next_one_leave_nothing(
     machine = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))
     environment = {"TMPDIR": str(machine)}
     try:
-        slow = {**environment, "MILLRACE_E2E_CALL_S": "0.05"}
+        slow = {**environment, "MILLRACE_E2E_CALL_S": "0.4"}
         with running(place, environment=slow) as run:
             run.await_sealed(2)
             pids = [run.pid, *(p.pid for p in psutil.Process(run.pid).children(recursive=True))]

@@ -25,7 +25,7 @@ def test_a_state_server_by_url_that_is_away_twice(place: Place, tmp_path: Path) 
     place.write(history(Shape(max_records=200, state_url=server.url)))
     with (
         running(absent) as hopeless,
-        running(place, environment={"MILLRACE_E2E_CALL_S": "0.1"}) as run,
+        running(place, environment={"MILLRACE_E2E_CALL_S": "0.4"}) as run,
     ):
         try:
             # Away at the start: the run waits, and goes on as soon as it is there.

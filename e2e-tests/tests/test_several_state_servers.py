@@ -24,7 +24,7 @@ END_S = 240.0
 SLOW_S = 240.0
 NAMES = tuple(f"state-{number}" for number in range(5))
 TAUGHT = "driver.taught"
-CALL_S = {"MILLRACE_E2E_CALL_S": "0.1"}
+CALL_S = {"MILLRACE_E2E_CALL_S": "0.4"}
 
 
 def set_up(place: Place, servers: int, copies: int, seed: int, lines: int = LINES) -> None:

@@ -44,7 +44,9 @@ from millrace_e2e.waiting import until
 CODE = Path(__file__).parent / "code"
 SOURCES = Path(__file__).parents[2] / "src"
 END_S = 400.0
+CALL_S = "0.05"
 STOP_S = 60.0
+SLOW_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Lab:
     spark: Any
     folder: Path
     orders: Path
+
+    @property
+    def gate(self) -> Path:
+        """While it is gone the processors of the histories take their time."""
+        return self.folder / "gate"
 
     @property
     def shuffles(self) -> Path:
@@ -79,6 +86,8 @@ def laboratory(folder: Path, executors: int = 0):
     orders.mkdir()
     conf = {
         "spark.executorEnv.MILLRACE_FAULTS": str(orders),
+        "spark.executorEnv.MILLRACE_E2E_GATE": str(folder / "gate"),
+        "spark.executorEnv.MILLRACE_E2E_CALL_S": CALL_S,
         "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(CODE), str(SOURCES)]),
     }
     settings = SessionSettings(
@@ -86,7 +95,9 @@ def laboratory(folder: Path, executors: int = 0):
     )
     spark = build_session(settings)
     try:
-        yield Lab(spark, folder, orders)
+        lab = Lab(spark, folder, orders)
+        lab.gate.touch()
+        yield lab
     finally:
         spark.stop()
 
@@ -184,7 +195,7 @@ class Life:
         if view is not None:
             store.cas(version, replace(view, execution=view.execution + 1))
 
-    def until(self, look: Any, what: str, deadline_s: float = 60.0) -> Any:
+    def until(self, look: Any, what: str, deadline_s: float = SLOW_S) -> Any:
         """Wait for a condition while the driver lives."""
 
         def or_ended() -> Any:

@@ -15,6 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
+from faults_driver import CALL_S
+
 from millrace.checked import with_checksum
 from millrace.homes import codec
 from millrace.homes.documents import Proposal
@@ -66,7 +69,17 @@ def changes(place: Place) -> list[dict[str, Any]]:
     return [event for event in read_events(place.work) if event["kind"] == "SettingsChanged"]
 
 
-def test_windows_are_larger_and_cut_into_more_partitions_from_the_window_told_on(live, place):
+@pytest.fixture
+def slow(lab):
+    """Windows take their time until the gate is there again."""
+    lab.gate.unlink()
+    yield
+    lab.gate.touch()
+
+
+def test_windows_are_larger_and_cut_into_more_partitions_from_the_window_told_on(
+    lab, live, place, slow
+):
     place.write(history(SHAPE))
     feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 1))
     life = live()
@@ -75,6 +88,8 @@ def test_windows_are_larger_and_cut_into_more_partitions_from_the_window_told_on
     said = inbox.proposal()
     wanted = tuned(max_records=WIDER, parallelism=3, tuple_timeout_ms=60_000)
     inbox.propose(replace(said, number=said.number + 1, tuning=wanted))
+    life.until(lambda: changes(place), "the change")
+    lab.gate.touch()
     assert life.wait() == 0
     assert judge(place, Promise.EXACTLY_ONCE) == []
     (event,) = changes(place)
@@ -124,7 +139,8 @@ def test_an_attempt_that_waits_for_ever_ends_when_it_is_given_less_time(live, pl
 
 
 def start(place: Place, address: Any, **variables: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, PASSWORD_VARIABLE: address.password, **variables}
+    slow = {"MILLRACE_E2E_GATE": str(place.gate), "MILLRACE_E2E_CALL_S": CALL_S}
+    environment = {**os.environ, PASSWORD_VARIABLE: address.password, **slow, **variables}
     command = ["-m", "millrace.engine.driver.main", "--settings", str(place.work / "driver.json")]
     with (place.work / "driver.log").open("ab") as log:
         return subprocess.Popen(
@@ -176,6 +192,7 @@ def test_a_driver_that_dies_right_after_it_took_an_edit_is_followed_by_one_that_
         before = windows(place)
         assert {shown.execution for shown in before.values()} == {1}
         assert changes(place) == []
+        place.gate.touch()
         driver = start(place, address)
         assert driver.wait(DEADLINE_S) == 0
     finally:
