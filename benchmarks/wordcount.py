@@ -185,10 +185,8 @@ def cut(file: Path, folder: Path) -> list[Path]:
 def word_count(
     window: int = 200_000, tracking: bool = True, function: bool = False
 ) -> dict[str, Any]:
-    """The spec of examples/wordcount, over a folder into which files arrive.
-
-    Lines are cut by the declared ``split``, or by the example's ``function``.
-    """
+    """The spec of examples/wordcount, over a folder into which files arrive, but for how lines are
+    cut: by the declared ``split``, or as there by the example's ``function``."""
     split: dict[str, Any] = {"split": {"column": "value", "into": "word"}}
     if function:
         split = {"function": "wordcount:split"}

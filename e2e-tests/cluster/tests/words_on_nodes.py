@@ -62,7 +62,7 @@ def expected(folder):
 @contextmanager
 def installed(tool: Tool, folder: Path) -> Iterator[Shell]:
     """Two nodes with all images, under the names that the document has, and the operator by the
-    document's commands, which remove it in the end."""
+    document's commands, which remove it in the end where the body has passed."""
     built = project.images(print)
     tool.run("up", "--nodes", "2")
     for archive in built:

@@ -20,7 +20,7 @@ from millrace_operator.control.reconciler import MOST_TOLD, PROPOSED_S, RESYNC_S
 from millrace_operator.control.workers import ALL, ORPHANS_S, Queue, Workers
 from millrace_operator.kube.acting import NotLeadingError
 from millrace_operator.kube.incarnations import Incarnations
-from millrace_operator.kube.objects import Objects, RefusedError, StaleError
+from millrace_operator.kube.objects import AT_ONCE, Objects, RefusedError, StaleError
 from millrace_operator.kube.observing import Key, Turn, observe, topologies
 
 
@@ -88,7 +88,8 @@ def test_very_many_snapshots_without_a_topology_are_looked_at_together(world: Wo
     asked = due()
     assert asked == count, "each key asks for its topology, and for nothing else"
     world.clock.time_s += ORPHANS_S
-    assert due() < 40
+    pages = -(-(count + 1) // AT_ONCE)
+    assert due() <= pages + 2, "all snapshots are listed once, and the topologies"
     told = {
         path.rpartition("/")[2]: found["status"]["conditions"][0]["reason"]
         for path, found in world.api.objects.items()
@@ -100,7 +101,8 @@ def test_very_many_snapshots_without_a_topology_are_looked_at_together(world: Wo
     }
     # And so they are at each look at everything.
     queue.add(ALL)
-    assert due() < 160
+    turn = 20
+    assert due() <= 3 * pages + turn, "listed by each look, for orphans, and for the topology"
     assert world.api.writes() == []
 
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 30.0
 ORPHANS_S = 1.0
-"""What is heard of snapshots without a topology within so long is looked at at once."""
+"""So long after one was heard of, all snapshots without a topology are looked at together."""
 
 WORKERS = 4
 _END_S = 20.0
