@@ -28,7 +28,7 @@ from typer.core import TyperGroup
 
 from millrace import ddl, spec_of
 from millrace.cli.app import build_app
-from millrace.engine.jobs.executors import BEHIND, GROW_AFTER_S
+from millrace.engine.driver.home.executorload import BEHIND, GROW_AFTER_S
 from millrace.errors import ExitCode, SinkError
 from millrace.homes.restarts import FINAL_CODES
 from millrace.protocol.windows.decide import BREAKAGE_PAUSES_S

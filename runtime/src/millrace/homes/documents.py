@@ -32,9 +32,9 @@ class Proposal:
     """State servers and ackers seen alive: incarnations, and names. Whoever wants to know that the
     driver follows this one (``Status.follows``) gives it a ``number`` above that of the last.
     ``nodes`` are pairs of a member's name and the node that it is on, where there are nodes: the
-    owners of a key group are chosen on different ones. ``tuning`` are settings that the driver takes
-    if they are newer than its own. On a cluster both are written apart (``Nodes``, ``Tuning``): a
-    driver of a release that knows nothing of them reads what concerns it.
+    owners of a key group are chosen on different ones. ``tuning`` are settings that the driver
+    takes if they are newer than its own. On a cluster both are written apart (``Nodes``,
+    ``Tuning``): a driver of a release that knows nothing of them reads what concerns it.
 
     Those ``leaving`` are alive, too, and end once the view is open without them; None for nobody,
     for the same reason."""
