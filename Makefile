@@ -9,7 +9,7 @@ PYTHON ?= python3
 RUNS ?= 20000
 NAME ?= wordcount
 ARGS ?=
-WORKERS ?= 4
+WORKERS ?= 3
 CLUSTER ?= auto
 NODES ?= 2
 
@@ -38,7 +38,7 @@ demo: classes ## Word count over real text, checked against an independent count
 ##@ Check it
 
 .PHONY: test
-test: classes ## The tests that CI runs, WORKERS=4 at a time (ARGS="-k name" to choose)
+test: classes ## The tests that CI runs, WORKERS=3 at a time (ARGS="-k name" to choose)
 	@$(BIN)/python -m pytest $(AT_ONCE) $(TESTS) $(ARGS)
 
 .PHONY: test-fast

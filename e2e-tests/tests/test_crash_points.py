@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,21 +123,11 @@ def told(promise: Promise, folder: Path) -> Told:
         return Told(due, fired, problems, dead_letters(place), bad_lines(place))
 
 
-@pytest.fixture(scope="module")
-def histories(
-    tmp_path_factory: pytest.TempPathFactory, quick_jvm: None
-) -> Iterator[dict[Promise, Future[Told]]]:
-    """All histories on their way, two at a time: each waits for starting processes mostly."""
-    with ThreadPoolExecutor(2) as pool:
-        folder = tmp_path_factory.mktemp("crash-points")
-        yield {promise: pool.submit(told, promise, folder / promise.value) for promise in Promise}
-
-
 @pytest.mark.parametrize("promise", Promise, ids=lambda promise: promise.value)
 def test_sigkill_after_every_step_keeps_the_promise(
-    promise: Promise, histories: dict[Promise, Future[Told]]
+    promise: Promise, tmp_path: Path, quick_jvm: None
 ) -> None:
-    found = histories[promise].result()
+    found = told(promise, tmp_path / promise.value)
     assert found.fired == found.due
     assert found.problems == []
     if promise is not Promise.AT_MOST_ONCE:

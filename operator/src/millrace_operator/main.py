@@ -98,8 +98,9 @@ class Operator:
         lease = self._lease if self._options.elects else None
         health = Health(lease, self._queue, self._workers, self._watching.is_set)
         questions = {**health.questions(), pods.METRICS_PATH: self._metrics.answer}
-        server = serve(questions, self._options.health_port)
+        # Before anybody hears of this process, and tells it to end.
         self._heed_signals()
+        server = serve(questions, self._options.health_port)
         if self._options.elects:
             self._keeper.start()
         try:
