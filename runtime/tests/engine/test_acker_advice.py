@@ -6,8 +6,8 @@ import threading
 from collections.abc import Mapping
 
 import pytest
+from moved_clock import Hands
 
-from millrace.clock import Clock
 from millrace.engine.driver.home.advice import (
     EXPIRES_S,
     LOOK_S,
@@ -24,22 +24,12 @@ from millrace.tracking.log import AckerLoad
 NEAR_S = 1e-6
 
 
-class Hand(Clock):
-    at_s = 100.0
-
-    def now_s(self) -> float:
-        return self.at_s
-
-    def monotonic_s(self) -> float:
-        return self.at_s
-
-
 class Crew:
     """Ackers that use what a test says and say so every ``tell_s`` seconds, each by a clock of its
     own, and the adviser that looks at them every ``look_s``."""
 
     def __init__(self, count: int, tell_s: float = 1.0, look_s: float = 1.0) -> None:
-        self.clock = Hand()
+        self.clock = Hands()
         self.used: dict[str, AckerLoad] = {}
         self.away = False
         self.tell_s, self.look_s = tell_s, look_s
@@ -185,7 +175,7 @@ def test_a_look_that_fails_is_not_the_last_one() -> None:
         looked.release()
         raise OddError("a server of another kind")
 
-    adviser = AckerAdviser(lambda: ("words-acker-0",), loads, Hand())
+    adviser = AckerAdviser(lambda: ("words-acker-0",), loads, Hands())
     adviser.start()
     try:
         for _ in range(2):

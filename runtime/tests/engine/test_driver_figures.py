@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from moved_clock import Hands
 
-from millrace.clock import Clock
 from millrace.engine.driver.home.journal import StatusBoard
 from millrace.engine.driver.statistics import Statistics
 from millrace.homes.documents import ServerMemory
@@ -30,18 +30,6 @@ from millrace.protocol.types import (
 UID = "figures"
 ATTEMPT = AttemptId(3, 1, 1)
 OWNERS = (("a", "b"), ("b", "a"), ("b", "c"))
-
-
-class Hands(Clock):
-    """A clock that is moved by hand."""
-
-    at_s = 100.0
-
-    def now_s(self) -> float:
-        return self.at_s
-
-    def monotonic_s(self) -> float:
-        return self.at_s
 
 
 class Told:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from millrace.clock import Clock
+from moved_clock import Hands
+
 from millrace.engine.driver.home.executorload import (
     GROW_AFTER_S,
     JUDGE_S,
@@ -17,22 +18,12 @@ from millrace.protocol import events as e
 from millrace.topology.model import Executors
 
 
-class Hand(Clock):
-    at_s = 100.0
-
-    def now_s(self) -> float:
-        return self.at_s
-
-    def monotonic_s(self) -> float:
-        return self.at_s
-
-
 class Driver:
     """A driver of two executors, whose cluster manager refuses the next ``refuses`` questions;
     while ``runs_long`` an attempt runs, and what is to be done between two of them waits."""
 
     def __init__(self, refuses: int = 0, instances: int = 2) -> None:
-        self.clock = Hand()
+        self.clock = Hands()
         self.refuses = refuses
         self.runs_long = False
         self.asked: list[tuple[float, int]] = []

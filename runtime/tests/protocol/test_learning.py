@@ -40,6 +40,24 @@ WINDOW = """
     -> SendRecord b1 1.2.1.2 sealed 3 published 3, open 4: 0+4
     """
 
+JOINED = """
+    propose a1 b1 c1
+    -> SendStamp c1 e1x2
+    stamped c1 none
+    -> CopyObjects 1.2.1.1 from a1 b1
+    copied
+    -> CasView 5 e2 moving x2 a1 b1 to a1 b1 c1
+    cas done
+    -> SendStamp a1 e2x2
+    -> SendStamp b1 e2x2
+    -> SendStamp c1 e2x2
+    stamped a1 R
+    stamped b1 R
+    stamped c1 none
+    -> CopyObjects 1.1.1.5 from a1 b1
+    """
+"""What ``OPENED`` goes on with where a third server joins, up to the copies that it lacks."""
+
 
 def script() -> Script:
     """A run whose servers learn before others join or leave."""
@@ -79,24 +97,7 @@ def test_windows_go_on_while_a_server_learns() -> None:
 
 
 def test_what_was_learned_is_copied_again_where_it_lacks() -> None:
-    script().play(
-        """
-        propose a1 b1 c1
-        -> SendStamp c1 e1x2
-        stamped c1 none
-        -> CopyObjects 1.2.1.1 from a1 b1
-        copied
-        -> CasView 5 e2 moving x2 a1 b1 to a1 b1 c1
-        cas done
-        -> SendStamp a1 e2x2
-        -> SendStamp b1 e2x2
-        -> SendStamp c1 e2x2
-        stamped a1 R
-        stamped b1 R
-        stamped c1 none
-        -> CopyObjects 1.1.1.5 from a1 b1
-        """
-    )
+    script().play(JOINED)
 
 
 def test_a_copy_that_fails_is_left_to_the_view_that_moves() -> None:
@@ -303,24 +304,7 @@ def test_a_driver_that_starts_meanwhile_opens_first_and_has_it_learned_again() -
 def test_one_that_leaves_does_not_count_as_lost_beside_one_that_is_silent() -> None:
     """Two of three are not to be members, and only the silent one is not at hand."""
     found = script()
-    found.play(
-        """
-        propose a1 b1 c1
-        -> SendStamp c1 e1x2
-        stamped c1 none
-        -> CopyObjects 1.2.1.1 from a1 b1
-        copied
-        -> CasView 5 e2 moving x2 a1 b1 to a1 b1 c1
-        cas done
-        -> SendStamp a1 e2x2
-        -> SendStamp b1 e2x2
-        -> SendStamp c1 e2x2
-        stamped a1 R
-        stamped b1 R
-        stamped c1 none
-        -> CopyObjects 1.1.1.5 from a1 b1
-        """
-    )
+    found.play(JOINED)
     found.tell("copied", "ack a1", "ack b1", "ack c1", "cas done", "fenced")
     assert found.machine.membership.standing.value == "recovered"
     found.tell("propose a1 b1 leaving c1")

@@ -105,10 +105,13 @@ def plan_ackers(
 
 
 def plan_servers(
-    observed: Observed, owner: Owner, settings: OperatorSettings, topology: StreamTopology
+    observed: Observed,
+    owner: Owner,
+    settings: OperatorSettings,
+    topology: StreamTopology,
+    count: int,
 ) -> list[Action]:
     """The same for state servers, which the view protects."""
-    count = sizes(topology).servers
     pods = observed.of(Role.STATE_SERVER)
     there = {pod.index for pod in pods}
     actions: list[Action] = []

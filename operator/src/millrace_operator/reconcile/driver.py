@@ -29,7 +29,7 @@ from typing import assert_never
 from millrace.errors import ExitCode
 from millrace.homes.accepted import Accepted
 from millrace.homes.pods import Role
-from millrace.homes.restarts import DELAYS_S, FINAL_CODES, Again, GiveUp, Restarts
+from millrace.homes.restarts import DELAYS_S, FINAL_CODES, Again, GiveUp, Restarts, wait_s
 from millrace.homes.settings import RestoreSettings
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import DriverStatus
@@ -274,7 +274,7 @@ def _after_absence(
     if status.failed_pod != name:
         progressed = (observed.window or 0) > (status.restored_window or 0)
         fruitless = 0 if progressed else status.fruitless
-        delay_s = DELAYS_S[min(fruitless, len(DELAYS_S) - 1)]
+        delay_s = wait_s(DELAYS_S, fruitless)
         retry_at = rfc3339(now + timedelta(seconds=delay_s))
         judged = {"failed_pod": name, "fruitless": fruitless + 1, "retry_at": retry_at}
         status = status.model_copy(update=judged)

@@ -145,21 +145,22 @@ def fingerprint(accepted: Accepted) -> str:
     """What a driver has to be started with: two that differ need a restart between them. Fields
     that say what would go without saying count for nothing, so that a release with more of them
     restarts nobody."""
-    return _print(accepted, in_place(StreamTopology.model_validate(accepted.topology)))
+    return fingerprints(accepted)[0]
 
 
-def fingerprints(accepted: Accepted) -> tuple[str, ...]:
+def fingerprints(accepted: Accepted) -> tuple[str, str]:
     """The prints that a driver has which was started with this: that of today's rule, and that of
     releases whose drivers were started anew for fields that are tuned now. Such a driver follows
     no edit of these: its print is none of these behind one, and it is started anew as ever."""
-    return fingerprint(accepted), _print(accepted, IN_PLACE)
-
-
-def _print(accepted: Accepted, followed: frozenset[str]) -> str:
     topology = StreamTopology.model_validate(accepted.topology)
     document = topology.model_dump(by_alias=True, mode="json", exclude_defaults=True)
+    edit = accepted.components.edit
+    return _print(document, edit, in_place(topology)), _print(document, edit, IN_PLACE)
+
+
+def _print(document: Mapping[str, Any], edit: int, followed: frozenset[str]) -> str:
     rest = _without(document, frozenset(path.partition(".")[2] for path in followed))
-    text = json.dumps([rest, accepted.components.edit], sort_keys=True)
+    text = json.dumps([rest, edit], sort_keys=True)
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -143,7 +143,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         *_stores(observed, owner, edit, moment),
         *_told(observed, status, events),
         *_children(observed, owner, settings, edit.topology, size),
-        *plan_servers(observed, owner, settings, edit.topology),
+        *plan_servers(observed, owner, settings, edit.topology, size.servers),
         *plan_ackers(observed, owner, settings, edit.topology, size.ackers),
         *driver.actions,
         *([Propose(proposed)] if proposed not in (None, observed.proposal) else []),

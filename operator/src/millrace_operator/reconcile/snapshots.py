@@ -245,8 +245,8 @@ class _Planner:
         """Requests of which whoever made them died before it withdrew them."""
         known = live | {entry.uid for entry in self._observed.booked}
         for token in sorted(self._observed.asked):
-            kind, _, uid = token.partition("-")
-            if kind in ("snapshot", "delete") and uid not in known:
+            uid = token.partition("-")[2]
+            if token in (take_token(uid), delete_token(uid)) and uid not in known:
                 yield Withdraw(token)
 
     # -- asked for by somebody

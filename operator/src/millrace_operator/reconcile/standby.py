@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from millrace.homes.pods import Role
+from millrace.homes.restarts import wait_s
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import DriverStatus
 from millrace_operator.api.times import rfc3339, until_s
@@ -103,7 +104,7 @@ def keep_standby(
 
 def _failed(status: DriverStatus, now: datetime) -> DriverStatus:
     failures = status.standby_failures + 1
-    delay_s = DELAYS_S[min(failures - 1, len(DELAYS_S) - 1)]
+    delay_s = wait_s(DELAYS_S, failures - 1)
     retry_at = rfc3339(now + timedelta(seconds=delay_s))
     update = {"standby": None, "standby_failures": failures, "standby_retry_at": retry_at}
     return status.model_copy(update=update)

@@ -6,7 +6,7 @@ longer, and an exit code that says "a restart does not help" ends the run after 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from millrace.errors import ExitCode
@@ -34,6 +34,11 @@ FINAL_CODES: Mapping[int, int] = {
 
 Signals and lost state servers are not in it: these are what restarts are for.
 """
+
+
+def wait_s(delays_s: Sequence[float], failures: int) -> float:
+    """The wait after so many failures before; the last one of the delays repeats."""
+    return delays_s[min(failures, len(delays_s) - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,6 @@ class Restarts:
 
     def not_begun(self) -> float:
         """Seconds until the next try where no life could be begun: what it takes may come back."""
-        delay_s = DELAYS_S[min(self.fruitless, len(DELAYS_S) - 1)]
+        delay_s = wait_s(DELAYS_S, self.fruitless)
         self.fruitless += 1
         return delay_s

@@ -56,7 +56,7 @@ def ackers_for(
         return Trend(), bounds.clamped(ackers)
     busy = cores >= BUSY * ackers and ackers < bounds.most
     idle = cores <= IDLE * (ackers - 1) and ackers > bounds.least
-    trend = Trend(_since(busy, trend.busy_since_s, now_s), _since(idle, trend.idle_since_s, now_s))
+    trend = Trend(since(busy, trend.busy_since_s, now_s), since(idle, trend.idle_since_s, now_s))
     if trend.busy_since_s is not None and now_s - trend.busy_since_s >= GROW_AFTER_S:
         return Trend(), bounds.clamped(max(ackers + 1, ceil(cores / AIM)))
     if trend.idle_since_s is not None and now_s - trend.idle_since_s >= SHRINK_AFTER_S:
@@ -64,7 +64,8 @@ def ackers_for(
     return trend, ackers
 
 
-def _since(holds: bool, since_s: float | None, now_s: float) -> float | None:
+def since(holds: bool, since_s: float | None, now_s: float) -> float | None:
+    """From when on something holds: ``now_s`` where it did not before, None where it does not."""
     if not holds:
         return None
     return now_s if since_s is None else since_s

@@ -20,6 +20,8 @@ from millrace.protocol.types import (
     Intent,
     Json,
     Mark,
+    Member,
+    Phase,
     Record,
     Replay,
     RootRange,
@@ -179,6 +181,25 @@ def next_timeline(old: Tag, view: View | None) -> Tag:
         Execution(1 + max(old.execution, view.execution if view else 0)),
         Epoch(1 + max(old.epoch, view.epoch if view else 0)),
         Seq(1),
+    )
+
+
+def restoring_view(
+    uid: str, tag: Tag, members: tuple[Member, ...], owners: tuple[tuple[str, ...], ...]
+) -> View:
+    """The view of a restore that is under way, with the first record's tag: nothing that a member
+    held before is read under it (rule 17)."""
+    return View(
+        uid,
+        tag.timeline,
+        tag.epoch,
+        Phase.CREATING,
+        tag.execution,
+        members,
+        members,
+        tag.epoch,
+        owners,
+        restoring=True,
     )
 
 

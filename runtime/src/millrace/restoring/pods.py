@@ -45,11 +45,11 @@ from millrace.homes import codec, pods
 from millrace.homes.documents import RunEvent
 from millrace.homes.settings import DriverSettings
 from millrace.homes.stores import Inbox, Journal
-from millrace.protocol.record import next_timeline
+from millrace.protocol.record import next_timeline, restoring_view
 from millrace.protocol.types import Member, Phase, Record, Tag, View
 from millrace.restoring.figures import figures
 from millrace.restoring.fit import Choice, candidates, check_fit, newest, told
-from millrace.restoring.shown import last_shown, take_back
+from millrace.restoring.shown import last_behind, last_shown, take_back
 from millrace.restoring.writing import in_new_life, put, restored
 from millrace.ring import owners
 from millrace.sinks import Sink
@@ -297,11 +297,8 @@ class PodRestore:
         return self._open(version, view, begun, place, manifest, record, sinks, passed)
 
     def _last(self, manifest: Manifest, shown: Sequence[int], begun: Begun | None) -> int | None:
-        known: list[int | None] = [*shown, self._around.journal.status().sealed]
-        known += [begun.last] if begun is not None else []
-        return max(
-            (one for one in known if one is not None and one > manifest.window), default=None
-        )
+        before = None if begun is None else begun.last
+        return last_behind(manifest, [*shown, self._around.journal.status().sealed, before])
 
     # -- the steps
 
@@ -375,18 +372,8 @@ class PodRestore:
     def _creating(self, tag: Tag, members: tuple[Member, ...], nodes: dict[str, str]) -> View:
         spec = self._topology.spec
         names = [member.name for member in members]
-        return View(
-            self._told.uid,
-            tag.timeline,
-            tag.epoch,
-            Phase.CREATING,
-            tag.execution,
-            members,
-            members,
-            tag.epoch,
-            owners(spec.key_groups, names, spec.state_servers.copies, nodes),
-            restoring=True,
-        )
+        placed = owners(spec.key_groups, names, spec.state_servers.copies, nodes)
+        return restoring_view(self._told.uid, tag, members, placed)
 
     def _hold(self, version: int) -> None:
         """Before a sink is changed: the view is still as it was claimed. Not every sink asks for

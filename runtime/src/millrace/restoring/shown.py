@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from millrace import crash
 from millrace.errors import SinkError
@@ -33,6 +33,12 @@ def last_shown(sinks: Sequence[Sink], manifest: Manifest, uid: str, elsewhere: s
             raise _lacks(sink, manifest, window, elsewhere)
         found.append(window)
     return found
+
+
+def last_behind(manifest: Manifest, known: Iterable[int | None]) -> int | None:
+    """The last of these windows, as far as they are known, that is behind the snapshot's."""
+    later = (one for one in known if one is not None and one > manifest.window)
+    return max(later, default=None)
 
 
 def take_back(

@@ -45,11 +45,11 @@ from millrace.local.servers import StateServer
 from millrace.local.snapshots.unfinished import mark, marked, unmark
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder, open_folder, unusable
-from millrace.protocol.record import next_timeline
+from millrace.protocol.record import next_timeline, restoring_view
 from millrace.protocol.types import Phase, Tag, View
 from millrace.restoring.figures import figures
 from millrace.restoring.fit import Tell, check_fit
-from millrace.restoring.shown import last_shown, take_back
+from millrace.restoring.shown import last_behind, last_shown, take_back
 from millrace.restoring.writing import put, restored
 from millrace.ring import owners
 from millrace.sinks import Sink, SinkSpec, make_sink
@@ -183,10 +183,8 @@ class _Restore:
         """The last window behind the snapshot's that is known: what sinks show, what the driver
         said last, and what a restore that was begun before knew."""
         begun = marked(self._folder.path)
-        known: list[int | None] = [*shown, self._folder.journal.status().sealed]
-        known += [begun.last] if begun is not None else []
-        window = self._manifest.window
-        return max((one for one in known if one is not None and one > window), default=None)
+        before = None if begun is None else begun.last
+        return last_behind(self._manifest, [*shown, self._folder.journal.status().sealed, before])
 
     # -- whether it may be done
 
@@ -254,18 +252,8 @@ class _Restore:
                 stack.callback(clients[address.name].close)
             members = tuple(one.address.member() for one in clients.values())
             copies = topology.spec.state_servers.copies
-            creating = View(
-                self._uid,
-                tag.timeline,
-                tag.epoch,
-                Phase.CREATING,
-                tag.execution,
-                members,
-                members,
-                tag.epoch,
-                owners(topology.spec.key_groups, list(clients), copies),
-                restoring=True,
-            )
+            placed = owners(topology.spec.key_groups, list(clients), copies)
+            creating = restoring_view(self._uid, tag, members, placed)
             timelines.note(self._folder.path, self._fork(tag.timeline, last))
             crash.reached("restore.noted")
             version = self._swapped(version, creating)

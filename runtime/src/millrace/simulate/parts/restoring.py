@@ -14,7 +14,7 @@ from functools import partial
 
 from millrace.ids import WindowNumber
 from millrace.protocol import server as s
-from millrace.protocol.record import next_timeline, object_groups
+from millrace.protocol.record import next_timeline, object_groups, restoring_view
 from millrace.protocol.types import Member, Phase, Record, Stamp, Tag, View
 from millrace.simulate import history as h
 from millrace.simulate.options import Options
@@ -135,18 +135,7 @@ class Restore:
         names = tuple(sorted(member.name for member in members))
         nowhere: tuple[tuple[str, ...], ...] = ((),) * options.key_groups
         placed = place(options.key_groups, options.copies, names, nowhere)
-        return View(
-            before.uid,
-            tag.timeline,
-            tag.epoch,
-            Phase.CREATING,
-            tag.execution,
-            members,
-            members,
-            tag.epoch,
-            placed,
-            restoring=True,
-        )
+        return restoring_view(before.uid, tag, members, placed)
 
     def _fill(self, view: View, snapshot: Snapshot) -> Iterator[None]:
         """The servers hold the snapshot's objects in the end, and nothing else."""

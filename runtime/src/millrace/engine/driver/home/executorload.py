@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millrace.protocol.ackerload import since
+
 BEHIND = 2.0
 """From so many waiting windows on a topology is behind."""
 
@@ -58,19 +60,13 @@ def executors_for(
     rest_works = load.busy * executors <= SPARE * (executors - 1)
     spare = load.waiting < CALM and rest_works and executors > bounds.least
     now = Pressure(
-        _since(behind, before.behind_since_s, now_s), _since(spare, before.spare_since_s, now_s)
+        since(behind, before.behind_since_s, now_s), since(spare, before.spare_since_s, now_s)
     )
     if now.behind_since_s is not None and now_s - now.behind_since_s >= GROW_AFTER_S:
         return Pressure(), min(bounds.most, executors + max(1, executors // 2))
     if now.spare_since_s is not None and now_s - now.spare_since_s >= SHRINK_AFTER_S:
         return Pressure(), executors - 1
     return now, executors
-
-
-def _since(holds: bool, since_s: float | None, now_s: float) -> float | None:
-    if not holds:
-        return None
-    return now_s if since_s is None else since_s
 
 
 class ExecutorWatch:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from millrace.clock import Clock
 from millrace.engine.driver.home.executorload import ExecutorBounds, ExecutorWatch
+from millrace.homes.restarts import wait_s
 from millrace.protocol import events as e
 from millrace.topology.model import Executors
 
@@ -84,7 +85,7 @@ class ExecutorScaling:
             return
         self._asking = self._answer = None
         if not answer:
-            self._again_s = now_s + PAUSES_S[min(self._failures, len(PAUSES_S) - 1)]
+            self._again_s = now_s + wait_s(PAUSES_S, self._failures)
             self._failures += 1
             return
         self._failures = 0
