@@ -10,6 +10,7 @@ RUNS ?= 20000
 NAME ?= wordcount
 ARGS ?=
 WORKERS ?= 3
+TIMES ?= 5
 CLUSTER ?= auto
 NODES ?= 2
 
@@ -44,6 +45,11 @@ test: classes ## The tests that CI runs, WORKERS=3 at a time (ARGS="-k name" to 
 .PHONY: test-fast
 test-fast: classes ## The tests without the long ones of crashes, kills and poison
 	@$(BIN)/python -m pytest $(AT_ONCE) $(TESTS) $(patsubst %,--ignore=%,$(LONG_TESTS)) $(ARGS)
+
+.PHONY: test-long
+test-long: classes ## Those alone, TIMES=5 times in a row while something else keeps every core busy
+	@for time in $$(seq $(TIMES)); do \
+		$(BIN)/python -m millrace_e2e.busy $(BIN)/python -m pytest $(AT_ONCE) $(LONG_TESTS) $(ARGS) || exit; done
 
 .PHONY: lint
 lint: $(STAMP) ## Format, style, types and the direction of imports
