@@ -36,12 +36,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from millrace import crash
 from millrace.clock import Clock
 from millrace.errors import FencedError, MillraceError, SnapshotError, StateLostError
-from millrace.homes import codec, pods
+from millrace.homes import pods
 from millrace.homes.documents import RunEvent
 from millrace.homes.settings import DriverSettings
 from millrace.homes.stores import Inbox, Journal
@@ -49,6 +49,7 @@ from millrace.protocol.record import next_timeline, restoring_view
 from millrace.protocol.types import Member, Phase, Record, Tag, View
 from millrace.restoring.figures import figures
 from millrace.restoring.fit import Choice, candidates, check_fit, newest, told
+from millrace.restoring.marks import Begun, MarkedView, Marks
 from millrace.restoring.shown import last_behind, last_shown, take_back
 from millrace.restoring.writing import in_new_life, put, restored
 from millrace.ring import owners
@@ -83,33 +84,6 @@ class RestoreStoppedError(MillraceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """The restore that has begun, of ``snapshot`` in ``place``. ``own``: of the same life of the
-    topology, since its state was lost. ``last`` is the last window that was sealed or shown, where
-    that is known and behind ``window``."""
-
-    __pydantic_config__ = codec.STRICT
-
-    snapshot: str
-    place: str
-    window: int
-    own: bool
-    topology: str = ""
-    last: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """State that was lost and restored under this ``spec.restartNonce``, since the timeline
-    ``since`` began: another nonce forgives what was before."""
-
-    __pydantic_config__ = codec.STRICT
-
-    nonce: int
-    since: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Claim:
     """What this process wrote into the view, or tried to. It did where the view has the execution
     of ``opened`` and ``fork`` stands beside it."""
@@ -120,16 +94,17 @@ class _Claim:
     text: str
 
 
-class MarkedView(Protocol):
-    """A ``ViewStore`` with other keys beside the view; see ``kube.viewmap``."""
+@dataclass(frozen=True, slots=True)
+class _Goal:
+    """What the view is opened with: ``begun`` says what stands beside it meanwhile, ``sinks`` are
+    taken back, ``passed`` are faults of newer snapshots."""
 
-    def read(self) -> tuple[int, View | None]: ...
-
-    def beside(self, key: str) -> str | None: ...
-
-    def cas(
-        self, expected: int, view: View, beside: dict[str, str | None] | None = None
-    ) -> int | None: ...
+    begun: Begun
+    place: Place
+    manifest: Manifest
+    record: Record
+    sinks: Sequence[Sink] = ()
+    passed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +130,7 @@ class PodRestore:
         self._told = settings
         self._topology = topology
         self._around = around
+        self._marks = Marks(around.view, topology.spec.restart_nonce)
         self._folder = Path(settings.folder)
         self._heard: str | None = None
         self._held: int | None = None
@@ -199,7 +175,7 @@ class PodRestore:
             return version, view, None
         claim = self._claim
         mine = claim is not None and view.execution == claim.opened.execution
-        if claim is None or not mine or claim.fork not in self._forks():
+        if claim is None or not mine or claim.fork not in self._marks.forks():
             raise self._overtaken()
         return version, view, claim if view.phase is not Phase.CREATING else None
 
@@ -209,7 +185,7 @@ class PodRestore:
         version, view, done = self._read()
         if done is not None:
             return self._restored(done)
-        begun = self._begun()
+        begun = self._marks.begun()
         if begun is None:
             return work(version, view)
         if begun.own:
@@ -238,8 +214,10 @@ class PodRestore:
     def _check_fruitless(self) -> None:
         """Servers that lose everything again and again have a cause that no restore mends; who
         gives another nonce has mended it."""
-        losses = self._losses()
-        counted = [f for f in self._forks() if losses is not None and f.timeline >= losses.since]
+        losses = self._marks.losses()
+        counted = [
+            f for f in self._marks.forks() if losses is not None and f.timeline >= losses.since
+        ]
         forks = sorted(counted, key=lambda fork: fork.timeline)[-FRUITLESS:]
         sealed = self._around.journal.status().sealed
         last = forks[-1] if forks else None
@@ -268,7 +246,7 @@ class PodRestore:
             sink.check_fresh(overwrite=False)
         record = in_new_life(manifest, self._told.components)
         begun = replace(begun, window=manifest.window)
-        return self._open(version, view, begun, place, manifest, record)
+        return self._open(version, view, _Goal(begun, place, manifest, record))
 
     def _own_life(self, version: int, view: View | None, begun: Begun | None) -> str:
         where = snapshots_place(
@@ -276,7 +254,7 @@ class PodRestore:
         )
         place = open_place(where, self._folder)
         most = None if begun is None else begun.window
-        line = None if view is None else timelines.line_to(self._forks(), view.timeline)
+        line = None if view is None else timelines.line_to(self._marks.forks(), view.timeline)
         found, broken = candidates(place, self._told.uid, line, most)
         choice = newest(found, self._topology, place, self._beat)
         if not isinstance(choice, Choice):
@@ -292,9 +270,9 @@ class PodRestore:
         shown = last_shown(sinks, manifest, self._told.uid, _ELSEWHERE)
         last = self._last(manifest, shown, begun)
         begun = Begun(manifest.name, where, manifest.window, own=True, last=last)
-        record = manifest.decoded
         passed = (*choice.passed, *broken)
-        return self._open(version, view, begun, place, manifest, record, sinks, passed)
+        goal = _Goal(begun, place, manifest, manifest.decoded, sinks, passed)
+        return self._open(version, view, goal)
 
     def _last(self, manifest: Manifest, shown: Sequence[int], begun: Begun | None) -> int | None:
         before = None if begun is None else begun.last
@@ -302,50 +280,38 @@ class PodRestore:
 
     # -- the steps
 
-    def _open(
-        self,
-        version: int,
-        view: View | None,
-        begun: Begun,
-        place: Place,
-        manifest: Manifest,
-        record: Record,
-        sinks: Sequence[Sink] = (),
-        passed: Sequence[str] = (),
-    ) -> str:
-        """From the claim of the view to an open one; says so. ``sinks`` are taken back."""
+    def _open(self, version: int, view: View | None, goal: _Goal) -> str:
+        """From the claim of the view to an open one; says so."""
+        manifest, begun = goal.manifest, goal.begun
         tag = next_timeline(manifest.decoded.tag, view)
         members, nodes = self._members()
         creating = self._creating(tag, members, nodes)
-        parent = manifest.decoded.tag.timeline
-        now_s = self._around.clock.now_s()
-        fork = Fork(
-            tag.timeline, parent, manifest.window, manifest.name, begun.last, begun.own, now_s
-        )
-        made = restored(record, self._told.uid, tag)
-        opened = replace(creating, phase=Phase.OPEN, restoring=False)
-        text = told(manifest, tag.timeline, begun.last, lost=begun.own, passed=passed)
+        claim = self._claim_of(goal, tag, creating)
         # Before it is sent: its answer may be lost.
         self._held = view.execution if view is not None else 0
-        self._claim = claim = _Claim(fork, made, opened, text)
-        beside: dict[str, str | None] = {
-            pods.RESTORING: codec.encode_line(begun),
-            pods.TIMELINES: timelines.encoded(self._opened_forks(view), fork),
-        }
-        if begun.own:
-            nonce = self._topology.spec.restart_nonce
-            losses = self._losses() or Losses(nonce, tag.timeline)
-            beside[pods.LOSSES] = codec.encode_line(losses)
-        version = self._swapped(version, creating, beside)
+        self._claim = claim
+        version = self._swapped(version, creating, self._marks.of_claim(view, begun, claim.fork))
         crash.reached("restore.claimed")
         if begun.own:
-            take_back(sinks, manifest, tag.execution, lambda: self._hold(version))
+            take_back(goal.sinks, manifest, tag.execution, lambda: self._hold(version))
             self._beat()
         clients = {member.name: self._around.client(member) for member in members}
-        put(clients, creating, made, place, manifest, self._beat)
-        self._swapped(version, opened, {pods.RESTORING: None})
+        put(clients, creating, claim.record, goal.place, manifest, self._beat)
+        self._swapped(version, claim.opened, {pods.RESTORING: None})
         crash.reached("restore.opened")
         return self._restored(claim)
+
+    def _claim_of(self, goal: _Goal, tag: Tag, creating: View) -> _Claim:
+        manifest, begun = goal.manifest, goal.begun
+        parent, now_s = manifest.decoded.tag.timeline, self._around.clock.now_s()
+        return _Claim(
+            Fork(
+                tag.timeline, parent, manifest.window, manifest.name, begun.last, begun.own, now_s
+            ),
+            restored(goal.record, self._told.uid, tag),
+            replace(creating, phase=Phase.OPEN, restoring=False),
+            told(manifest, tag.timeline, begun.last, lost=begun.own, passed=goal.passed),
+        )
 
     def _restored(self, claim: _Claim) -> str:
         fork, text = claim.fork, claim.text
@@ -394,30 +360,7 @@ class PodRestore:
             "restored; that one goes on"
         )
 
-    # -- what is known, and told
-
-    def _begun(self) -> Begun | None:
-        text = self._around.view.beside(pods.RESTORING)
-        return None if text is None else codec.decode_line(Begun, text.encode())
-
-    def _losses(self) -> Losses | None:
-        """Those under the present nonce; None where there are none."""
-        text = self._around.view.beside(pods.LOSSES)
-        losses = None if text is None else codec.decode_line(Losses, text.encode())
-        if losses is None or losses.nonce != self._topology.spec.restart_nonce:
-            return None
-        return losses
-
-    def _forks(self) -> tuple[Fork, ...]:
-        return timelines.decoded(self._around.view.beside(pods.TIMELINES))
-
-    def _opened_forks(self, view: View | None) -> tuple[Fork, ...]:
-        """Without that of a timeline that never was open: nothing was sealed in it, and a restore
-        that keeps failing would fill the document."""
-        forks = self._forks()
-        if view is None or view.phase is not Phase.CREATING or self._begun() is None:
-            return forks
-        return tuple(fork for fork in forks if fork.timeline != view.timeline)
+    # -- what is told
 
     def _tell(self, kind: str, text: str, *, warning: bool = False, window: int = 0) -> None:
         if text == self._heard:
