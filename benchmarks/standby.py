@@ -4,18 +4,21 @@ The count by key of the benchmark of recovery, once without and once with a driv
 The driver is killed, one line arrives at once, and what is measured goes from the kill to the mark
 with which the sink says that the window of that line is sealed and shown. Each kill but the first
 waits until the next driver stands by, where there is one. What was counted is compared with what
-was fed. The last line is one JSON object of medians: seconds with and without.
+was fed. Of drivers that start cold it is printed what they had reached when, by their own logs. The
+last line is one JSON object of medians: seconds with and without, and of the steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 from keyedrun import (
     check,
@@ -32,6 +35,10 @@ from measure import last_line, machine, stop_cleanly
 from sides import MillraceSide
 from wordcount import OUT
 
+from millrace.engine.driver.process import STARTED
+
+STEP = re.compile(r"(?:, |: )([^,:]+) ([0-9.]+) s")
+
 
 def main() -> None:
     """Measure both and print."""
@@ -44,7 +51,7 @@ def main() -> None:
     print(machine())
     run = OUT / "standby"
     shutil.rmtree(run, ignore_errors=True)
-    medians = {}
+    medians: dict[str, Any] = {}
     for name, standby in (("driver_standby_s", 1), ("driver_s", 0)):
         found = measured(run / name, options.size, options.kills, standby)
         medians[name] = round(statistics.median(found), 2)
@@ -54,6 +61,8 @@ def main() -> None:
             f"({min(found):.2f} to {max(found):.2f})",
             flush=True,
         )
+        if not standby:
+            medians["steps_s"] = told_steps(run / name, found)
         if not options.keep:
             shutil.rmtree(run / name, ignore_errors=True)
     last_line(medians)
@@ -74,6 +83,29 @@ def measured(folder: Path, size_mb: int, kills: int, standby: int) -> list[float
         side.stop()
     check(side.output, kills)
     return found
+
+
+def told_steps(folder: Path, killed_s: list[float]) -> dict[str, float]:
+    """Seconds from the kill to each step of a cold start, medians; prints them."""
+    lines = logged(folder)[-len(killed_s) :]
+    steps = [{name: float(at) for name, at in STEP.findall(line)} for line in lines]
+    if len(steps) != len(killed_s):
+        raise SystemExit(f"{folder}: {len(killed_s)} drivers started, {len(steps)} logs say how")
+    begun = [whole_s - one["window shown"] for whole_s, one in zip(killed_s, steps, strict=True)]
+    found = {"process begun": statistics.median(begun)}
+    for name in steps[0]:
+        pairs = zip(begun, steps, strict=True)
+        found[name] = statistics.median(began_s + one[name] for began_s, one in pairs)
+    for name, at_s in sorted(found.items(), key=lambda one: one[1]):
+        print(f"    {at_s:6.2f} s  {name}", flush=True)
+    return {name: round(at_s, 2) for name, at_s in found.items()}
+
+
+def logged(folder: Path) -> list[str]:
+    """What drivers told of their starts, oldest first."""
+    files = sorted(folder.glob("work/logs/driver.log*"), key=lambda file: file.stat().st_mtime)
+    text = "".join(file.read_text() for file in files)
+    return [line for line in text.splitlines() if STARTED in line]
 
 
 def killed(side: MillraceSide, file: Path, roots: int) -> float:

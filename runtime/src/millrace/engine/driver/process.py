@@ -35,12 +35,13 @@ from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.retired import RetiredSinks
 from millrace.engine.driver.room import Room
 from millrace.engine.driver.snapshots import SnapshotPlan, SnapshotTaker
-from millrace.engine.driver.statistics import ClockWatch, Statistics
+from millrace.engine.driver.statistics import SEALED, ClockWatch, Statistics
 from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.executors import have_executors
 from millrace.engine.jobs.runner import AttemptRunner
 from millrace.engine.jobs.start import StartedSpark, start_spark
+from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.task.state import Services
 from millrace.errors import ExitCode, MillraceError, NewerFormatError, SinkError, WorkFolderError
 from millrace.homes.documents import Status
@@ -69,6 +70,9 @@ from millrace.topology.duration import Duration
 from millrace.topology.model import OnStateLoss, StreamTopology, Window
 
 log = logging.getLogger("millrace.driver")
+
+STARTED = "the start:"
+"""Begins the line that tells when a driver had reached what, in seconds since it began."""
 
 RETRY_S = 1.0
 """Pause before a sink that was away is looked at again."""
@@ -141,6 +145,8 @@ class DriverProcess:
         start: Start = start_spark,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
+        self._times: StartTimes | None = StartTimes()
+        self._reached("code imported")
         self._told = told
         self._topology = topology = read_topology(Path(told.topology))
         self._folder = Path(told.folder)
@@ -209,6 +215,7 @@ class DriverProcess:
         try:
             for sink in self._sinks:
                 self._prepare(sink)
+            self._reached("sinks prepared")
             return self._run()
         finally:
             self._connectors.close()
@@ -303,7 +310,7 @@ class DriverProcess:
             sources={source.name: source for source in self._sources},
             runner=self._attempt_runner,
             committed=self._committed,
-            running=self._statistics.running,
+            running=self._runs,
             failed=self._failed,
             settle=self._settle,
             room=room,
@@ -418,19 +425,35 @@ class DriverProcess:
     def _observe(self, event: e.Event) -> None:
         self._tuner.take(self._machine.resize)
         if isinstance(event, e.CasDone):
+            self._reached("view claimed")
             self._stores.use(event.view)
         elif (view := self._machine.membership.view) is not None:
             # One whose answer was lost is found by reading it.
             self._stores.use(view)
+        if isinstance(event, e.RunDone):
+            self._reached("tasks done")
         if isinstance(event, e.SinkRefused):
             self._exit_code = ExitCode.SINK
         if isinstance(event, e.PlanFailed):
             self._exit_code = ExitCode.SOURCE
         self._statistics.observe(event)
+        if isinstance(event, e.Published):
+            self._told_start()
 
     def _tell(self, notice: e.Notify) -> None:
         if self._events.add(notice):
             log.log(logging.WARNING if notice.warning else logging.INFO, notice.text)
+
+    def _reached(self, step: str) -> None:
+        if self._times is not None:
+            self._times.reached(step)
+
+    def _told_start(self) -> None:
+        """The first window is shown: say once how the start went."""
+        times, self._times = self._times, None
+        if times is not None:
+            times.reached("window shown")
+            log.info("%s %s", STARTED, times.text(self._started().times))
 
     def _settle(self) -> None:
         self._beat()
@@ -442,8 +465,16 @@ class DriverProcess:
     def _failed(self, error: MillraceError) -> None:
         self._exit_code = error.exit_code
 
+    def _runs(self, plan: AttemptPlan) -> None:
+        self._reached("tasks begun")
+        self._statistics.running(plan)
+
     def _committed(self, record: Record) -> None:
-        crash.reached(self._point(record))
+        self._reached("record read")
+        point = self._point(record)
+        crash.reached(point)
+        if point == SEALED:
+            self._reached("window sealed")
         view = self._machine.membership.view
         assert view is not None
         self._statistics.committed(record, view)

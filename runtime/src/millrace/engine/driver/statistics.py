@@ -28,6 +28,9 @@ RATE_WINDOWS = 20
 
 TIMINGS_KEPT = 50
 
+SEALED = "driver.sealed"
+"""Crash point behind the record that seals a window."""
+
 _BEHIND_S = 60.0
 """Clocks of machines differ by less, where anybody sees to them."""
 
@@ -76,7 +79,7 @@ class Statistics:
         if record.components != before.components:
             return "driver.edited"
         if record.sealed > before.sealed:
-            return "driver.sealed"
+            return SEALED
         if len(record.intents) > len(before.intents):
             return "driver.split" if before.intents else "driver.opened"
         return "driver.marked"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -152,11 +152,15 @@ def session_conf(settings: SessionSettings) -> dict[str, str]:
     return conf
 
 
-def build_session(settings: SessionSettings) -> SparkSession:
-    """Start Spark in this process; there can be only one such session at a time."""
+def build_session(
+    settings: SessionSettings, reached: Callable[[str], None] = lambda _: None
+) -> SparkSession:
+    """Start Spark in this process; there can be only one such session at a time. ``reached`` is
+    told each step that is done."""
     import pyspark
     from pyspark.sql import SparkSession
 
+    reached("PySpark imported")
     home = Path(pyspark.__file__).parent
     here = settings.instances and settings.cluster is None
     os.environ["SPARK_HOME"] = str(_own_home(home, settings) if here else home)
@@ -166,6 +170,7 @@ def build_session(settings: SessionSettings) -> SparkSession:
     # spark-submit refuses none; the context that follows does not.
     none = {_INSTANCES} if conf.get(_INSTANCES) == "0" else set()
     jvm.start_jvm(settings.own_folder, {k: v for k, v in conf.items() if k not in none})
+    reached("JVM up")
     builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)
@@ -173,6 +178,7 @@ def build_session(settings: SessionSettings) -> SparkSession:
     session.sparkContext.setLogLevel(settings.log_level)
     _quieten(session)
     _remember_classes(session)
+    reached("session up")
     return session
 
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from millrace.engine.jobs.session import SessionSettings, build_session
+from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.program.compile import compile_topology
 from millrace.engine.program.draft import CompileOptions
 from millrace.engine.program.program import Program
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StartedSpark:
-    """A session and the program that was compiled for it."""
+    """A session and the program that was compiled for it, and when each was there."""
 
     spark: SparkSession
     program: Program
+    times: StartTimes = field(default_factory=StartTimes)
 
 
 class SparkStartError(MillraceError):
@@ -72,10 +74,11 @@ def start_spark(
     cluster: Mapping[str, str] | None = None,
 ) -> StartedSpark:
     """Build the session, then compile. Raises ``SparkStartError``, ``TopologyError``."""
+    times = StartTimes()
     try:
         settings = session_settings(topology, workdir, cluster)
         settings = replace(settings, scratch=own_scratch(workdir))
-        spark = build_session(settings)
+        spark = build_session(settings, times.reached)
     except (Py4JError, PySparkException, OSError) as error:
         raise SparkStartError(
             f"Spark could not be started: {_java_reason(str(error))}; correct spec.spark.conf, or "
@@ -87,7 +90,9 @@ def start_spark(
         code_path=code_path(topology, folder),
         sql_schema=SqlAnalyser(spark),
     )
-    return StartedSpark(spark, compile_topology(topology, options))
+    program = compile_topology(topology, options)
+    times.reached("topology compiled")
+    return StartedSpark(spark, program, times)
 
 
 MOST_SCRATCH = 8
