@@ -13,11 +13,12 @@ import pytest
 from millrace.checked import with_checksum
 from millrace.engine.driver.connectors import Connectors
 from millrace.engine.driver.performer import RealPerformer
-from millrace.engine.driver.process import DriverProcess, read_topology
+from millrace.engine.driver.process import DriverProcess
 from millrace.engine.driver.stores import Stores
 from millrace.errors import ExitCode, NewerFormatError, SinkError, SourceError
 from millrace.homes.documents import Proposal
 from millrace.homes.settings import DriverSettings, RetiredSink, in_folder
+from millrace.homes.told import read_topology
 from millrace.local.files import write_json
 from millrace.protocol.record import first_record
 from millrace.protocol.types import Components, Sealed, Staged, Tag

@@ -22,12 +22,14 @@ import pytest
 import yaml
 
 from millrace.clock import SystemClock
-from millrace.engine.driver.process import DriverProcess, read_settings, read_topology, settings_of
+from millrace.engine.driver.process import DriverProcess, settings_of
+from millrace.engine.jobs.ahead import session_settings
 from millrace.engine.jobs.session import session_conf
-from millrace.engine.jobs.start import code_path, session_settings
+from millrace.engine.jobs.start import code_path
 from millrace.engine.program.compile import CompileOptions, compile_topology
 from millrace.engine.program.program import Component, Program
 from millrace.errors import TopologyError
+from millrace.homes.told import read_settings, read_topology
 from millrace.local import launch
 from millrace.local.workdir import WorkFolder, open_folder
 from millrace.sources import Source

@@ -16,9 +16,10 @@ import pytest
 from millrace.checked import with_checksum
 from millrace.engine.driver import standby as module
 from millrace.engine.driver.standby import REHEARSE_EVERY_S, Standby
+from millrace.engine.jobs.ahead import own_scratch
 from millrace.engine.jobs.runner import AttemptRunner
 from millrace.engine.jobs.session import SessionSettings, build_session
-from millrace.engine.jobs.start import StartedSpark, code_path, own_scratch
+from millrace.engine.jobs.start import StartedSpark, code_path
 from millrace.engine.program.compile import compile_topology
 from millrace.engine.program.draft import CompileOptions
 from millrace.engine.program.sql import SqlAnalyser
@@ -343,7 +344,7 @@ def test_what_it_starts_reads_no_orders(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from millrace.engine.jobs.start import own_scratch
+from millrace.engine.jobs.ahead import own_scratch
 print(own_scratch(Path(sys.argv[1])), flush=True)
 sys.stdin.read()
 """

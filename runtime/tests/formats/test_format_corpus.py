@@ -19,7 +19,6 @@ from millrace.engine.driver.letters import (
     payload_of,
     replay_of,
 )
-from millrace.engine.driver.process import read_settings
 from millrace.errors import NewerFormatError
 from millrace.homes.documents import (
     Ask,
@@ -34,6 +33,7 @@ from millrace.homes.documents import (
 )
 from millrace.homes.settings import RetiredSink, in_folder
 from millrace.homes.stores import PendingRequest
+from millrace.homes.told import read_settings
 from millrace.protocol import codec
 from millrace.protocol.acklog import Open, SliceOwners
 from millrace.protocol.types import (

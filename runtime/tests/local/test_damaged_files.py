@@ -22,12 +22,12 @@ from millrace.cli.status import drawn
 from millrace.clock import SystemClock
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.letters import decode_letters, encode_letters
-from millrace.engine.driver.process import read_settings, read_topology
 from millrace.engine.task import blackbox
 from millrace.engine.task.blackbox import Note, Recipient
 from millrace.errors import ExitCode, MillraceError, NewerFormatError, WorkFolderError
 from millrace.homes.accepted import accept
 from millrace.homes.documents import RunningWindow, Status
+from millrace.homes.told import read_settings, read_topology
 from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.files import write_json
 from millrace.local.inspect.letters import _asked

@@ -27,7 +27,7 @@ from millrace import crash
 from millrace.clock import SystemClock
 from millrace.engine.driver.connectors import Connectors
 from millrace.engine.driver.places import open_inbox, open_journal, open_marked_view
-from millrace.engine.driver.process import DriverProcess, Start, read_settings, read_topology
+from millrace.engine.driver.process import DriverProcess, Start
 from millrace.engine.driver.standby import Standby
 from millrace.engine.driver.stores import Stores
 from millrace.engine.jobs.session import request_executors
@@ -38,6 +38,7 @@ from millrace.homes import pods
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
 from millrace.homes.settings import DriverSettings
+from millrace.homes.told import read_settings, read_topology
 from millrace.kube.configmaps import own_api
 from millrace.metrics import catalogue
 from millrace.pods.identity import Identity, passwords, private_files, private_scratch

@@ -13,17 +13,22 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from millrace import crash, stacks
 from millrace.clock import SystemClock
-from millrace.engine.driver.process import DriverProcess, Start, read_settings
-from millrace.engine.driver.standby import Standby, private_orders
-from millrace.engine.jobs.start import start_spark
+from millrace.engine.jobs.ahead import SessionAhead
 from millrace.engine.program import signing
 from millrace.errors import ExitCode, MillraceError
+from millrace.homes.settings import DriverSettings
+from millrace.homes.told import read_settings, read_topology
 from millrace.repeats import quiet_repeats
+
+if TYPE_CHECKING:
+    from millrace.engine.driver.process import DriverProcess
 
 log = logging.getLogger("millrace.driver")
 
@@ -48,21 +53,19 @@ def main(arguments: list[str] | None = None) -> int:
     stacks.write_on_request()
     logging.getLogger("py4j").setLevel(logging.WARNING)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    start: Start = start_spark
     try:
         settings = read_settings(options.settings)
         # Neither Spark nor what user code starts needs it; workers have it from their kit.
         password = os.environ.pop(settings.password_variable, None)
-        if options.standby is not None:
-            crash.reached("standby.begun")
-            orders = private_orders()
-            standby = Standby(options.settings, options.standby, SystemClock())
-            if not standby.wait(orders):
-                # Not OK, which says that all input is processed.
-                print("error: nobody is left to tell this driver to take over", file=sys.stderr)
-                return ExitCode.FAILED
-            start = standby.start
-        process = DriverProcess(settings, password, start=start)
+        process = (
+            _driver(settings, password)
+            if options.standby is None
+            else _heir(settings, password, options)
+        )
+        if process is None:
+            # Not OK, which says that all input is processed.
+            print("error: nobody is left to tell this driver to take over", file=sys.stderr)
+            return ExitCode.FAILED
     except MillraceError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -70,6 +73,30 @@ def main(arguments: list[str] | None = None) -> int:
         log.exception("the driver cannot begin")
         return ExitCode.FAILED
     return _run(process)
+
+
+def _driver(settings: DriverSettings, password: str | None) -> DriverProcess:
+    """One that starts cold: its session is begun while its code is imported."""
+    session = SessionAhead(read_topology(Path(settings.topology)), Path(settings.workdir))
+    from millrace.engine.driver.process import DriverProcess
+    from millrace.engine.jobs.start import start_spark
+
+    return DriverProcess(settings, password, start=partial(start_spark, session=session))
+
+
+def _heir(
+    settings: DriverSettings, password: str | None, options: argparse.Namespace
+) -> DriverProcess | None:
+    """One that has stood by and was told to take over; None where nobody can say so."""
+    from millrace.engine.driver.process import DriverProcess
+    from millrace.engine.driver.standby import Standby, private_orders
+
+    crash.reached("standby.begun")
+    orders = private_orders()
+    standby = Standby(options.settings, options.standby, SystemClock())
+    if not standby.wait(orders):
+        return None
+    return DriverProcess(settings, password, start=standby.start)
 
 
 def _run(process: DriverProcess) -> int:

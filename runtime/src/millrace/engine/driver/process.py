@@ -10,9 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from millrace import checked, crash
+from millrace import crash
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver.callbacks import Callbacks
 from millrace.engine.driver.connectors import Connectors
@@ -43,9 +41,10 @@ from millrace.engine.jobs.runner import AttemptRunner
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.task.state import Services
-from millrace.errors import ExitCode, MillraceError, NewerFormatError, SinkError, WorkFolderError
+from millrace.errors import ExitCode, MillraceError, SinkError
 from millrace.homes.documents import Status
-from millrace.homes.settings import ConfigMapPlace, DriverSettings, decode_settings
+from millrace.homes.settings import ConfigMapPlace, DriverSettings
+from millrace.homes.told import read_topology
 from millrace.homes.tuning import Tuning
 from millrace.metrics.tally import Sample
 from millrace.protocol import events as e
@@ -79,34 +78,6 @@ RETRY_S = 1.0
 
 Start = Callable[[StreamTopology, str, Path, Path], StartedSpark]
 """Gives (topology, uid, folder of its file, work folder) a session and the program."""
-
-
-def read_settings(file: Path) -> DriverSettings:
-    """What the supervisor or operator has left for a driver.
-
-    Raises ``WorkFolderError``, ``NewerFormatError``.
-    """
-    try:
-        return decode_settings(file.read_bytes(), file.parent)
-    except NewerFormatError as error:
-        raise NewerFormatError(f"{file}: {error}") from error
-    except (OSError, checked.DamagedError) as error:
-        raise WorkFolderError(f"{file}: {error}; {_AGAIN}") from error
-
-
-def read_topology(file: Path) -> StreamTopology:
-    """The topology that a driver is to run. Raises ``WorkFolderError``."""
-    try:
-        return StreamTopology.model_validate(checked.decode(file.read_bytes()))
-    except ValidationError as error:
-        raise WorkFolderError(
-            f"{file}: the topology has {error.error_count()} problems; {_AGAIN}"
-        ) from None
-    except (OSError, checked.DamagedError) as error:
-        raise WorkFolderError(f"{file}: {error}; {_AGAIN}") from error
-
-
-_AGAIN = "start the run again with `millrace run`"
 
 
 def settings_of(topology: StreamTopology, uid: str) -> Settings:

@@ -31,12 +31,13 @@ from pathlib import Path
 
 from millrace import crash
 from millrace.clock import Clock
-from millrace.engine.driver.process import Start, read_settings, read_topology
+from millrace.engine.driver.process import Start
 from millrace.engine.jobs.runner import AttemptRunner
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.task.state import Services
 from millrace.errors import MillraceError
 from millrace.homes.settings import TAKE_OVER, answer_to
+from millrace.homes.told import read_settings, read_topology
 from millrace.topology.model import StreamTopology
 
 REHEARSALS = 6
