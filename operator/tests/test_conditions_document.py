@@ -9,6 +9,7 @@ from pathlib import Path
 
 import millrace_operator
 from millrace.errors import ExitCode
+from millrace.homes.documents import SERVER_TROUBLES
 from millrace.homes.restarts import FINAL_CODES
 from millrace_operator.api.resources import ConditionType, Phase
 from millrace_operator.reconcile import conditions
@@ -58,6 +59,7 @@ def test_all_that_a_topology_can_tell_is_explained_and_nothing_else():
     found = list(reasons())
     events = {reason for made, reason in found if made in EVENTS}
     told = {reason for made, reason in found if made not in EVENTS} | set(REASONS.values())
+    told |= SERVER_TROUBLES
     calm = conditions._ORDINARY | {"Paused"}
     assert rows("Nothing is wrong") == calm
     assert rows("Something is wrong") == told - calm

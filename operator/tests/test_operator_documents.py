@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from millrace.homes.pods import DATA_FOLDER
+from millrace.state.client import StateAddress, StateClient
 from millrace.topology.checks.pods import on_cluster
 from millrace.topology.edits import classify, meaning
 from millrace.topology.load import parse
@@ -50,8 +51,26 @@ def test_the_topology_of_the_document_is_taken_and_names_its_claim():
     assert (ROOT / Path(code).relative_to("/opt/millrace") / "wordcount.py").is_file()
 
 
+def test_a_state_server_of_ones_own_is_named_as_shown():
+    _, topology, own, *_ = shown()
+    topology["spec"]["volumes"] += own["spec"].pop("volumes")
+    topology["spec"] |= own["spec"]
+    parsed = parse(json.dumps(topology), import_code=False)
+    assert on_cluster(parsed, DATA_FOLDER) == []
+    owner, settings = Owner("words", "jobs", "u", "0.1.0"), OperatorSettings("r:1", "s:1", "system")
+    pod = acker_pod(owner, settings, parsed, 0)["spec"]
+    assert pod["containers"][0]["args"] == ["acker", "--own-server", "cache/password"]
+    places = {one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
+    assert {"/certs", "/etc/millrace/secrets/cache"} <= places
+    assert "/data" not in places, "a claim may be on another node"
+    part = TEXT.partition("\n## A state server of your own\n")[2].partition("\n## ")[0]
+    client = StateClient(StateAddress("state-0", "redis://h", ""), "UID")
+    assert client._stamp.startswith(b"mr:{UID}:")
+    assert "--pattern 'mr:{UID}:*'" in part
+
+
 def test_snapshots_are_asked_for_and_restored_as_shown():
-    _, topology, snapshot, _, restore = shown()
+    _, topology, _, snapshot, _, restore = shown()
     first = copy.deepcopy(topology)
     asked = TopologySnapshot.model_validate({"spec": snapshot["spec"]})
     assert snapshot["kind"] == TopologySnapshot.__name__
@@ -88,7 +107,7 @@ def test_the_edits_that_are_shown_are_those_that_they_are_said_to_be():
 
 
 def test_snapshots_go_to_an_object_store_as_shown():
-    _, topology, _, store, _ = shown()
+    _, topology, _, _, store, _ = shown()
     topology["spec"]["volumes"] += store["spec"].pop("volumes")
     topology["spec"] |= store["spec"]
     parsed = parse(json.dumps(topology), import_code=False)
@@ -149,7 +168,6 @@ def test_descriptions_of_fields_are_true_of_a_cluster():
     assert STATE_DATA_SHARE == 0.75
     memory = told["spec.stateServers.memory"]
     assert "on a cluster three quarters of the memory of its pod" in memory
-    assert "Refused on a cluster." in told["spec.stateServers.url"]
     assert "On a cluster use 2 or more" in told["spec.stateServers.copies"]
     topology = shown()[1]
     parsed = parse(json.dumps(topology), import_code=False)

@@ -276,6 +276,11 @@ BY_RULES = (
         lambda s: s["stateServers"].update(copies=1, url="redis://elsewhere"),
         "spec.stateServers.replicas",
     ),
+    Broken(
+        "a password of servers that Millrace starts",
+        lambda s: s["stateServers"].update(password={"secretRef": {"name": "n", "key": "k"}}),
+        "spec.stateServers.password",
+    ),
     Broken("console under ExactlyOnce", lambda s: _sink(s, console={}), "spec.sinks"),
     Broken(
         "two ways to begin",

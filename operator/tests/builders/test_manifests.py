@@ -134,7 +134,7 @@ def children() -> list[dict[str, Any]]:
     return [
         *pods(),
         *access(OWNER, EXECUTING),
-        *services(OWNER),
+        *services(OWNER, model),
         *budgets(OWNER, model, 2),
         *policies(OWNER, "system"),
         secrets(OWNER, "p4ssword", "k3y"),
@@ -206,10 +206,10 @@ def test_services_and_policies_find_their_pods_alone():
             for name, own in labels.items()
             if service["spec"]["selector"].items() <= own.items()
         ]
-        for service in services(OWNER)
+        for service in services(OWNER, topology())
     }
     assert found == {"words-state": ["words-state-0"], "words-driver": ["words-driver-2"]}
-    for service in services(OWNER):
+    for service in services(OWNER, topology()):
         assert service["spec"]["clusterIP"] == "None"
     guarded = {
         p["metadata"]["name"]: p["spec"]["podSelector"]["matchLabels"]
@@ -556,3 +556,63 @@ def test_a_reference_is_all_that_a_driver_is_told_of_a_secret():
 
 def test_selectors_as_text():
     assert selector_text({"b": "2", "a": "1"}) == "a=1,b=2"
+
+
+OWN_SERVER: dict[str, Any] = {
+    "stateServers": {
+        "url": "rediss://cache:6379?ssl_ca_certs=/certs/ca.crt&ssl_certfile=/certs/tls.crt",
+        "password": {"secretRef": {"name": "cache", "key": "password"}},
+    },
+    "volumes": EVERYTHING["volumes"],
+}
+"""A state server of the user's own, and volumes of which one has the files of its TLS."""
+
+
+def test_all_who_ask_a_server_of_ones_own_can_reach_it():
+    model = topology(**OWN_SERVER)
+    acker = acker_pod(OWNER, SETTINGS, model, 0)
+    driver = driver_pod(OWNER, SETTINGS, model, 1, "f")
+    executors = executor(**OWN_SERVER, spark={"executors": {"instances": 1}})
+    assert violations(acker) == violations(driver) == []
+    secret = f"{names.SECRETS_FOLDER}/cache"
+    for pod in (acker, driver):
+        volume, one = mounts(pod)[secret]
+        assert volume["secret"]["items"] == [{"key": "password", "path": "password"}]
+        assert volume["secret"]["optional"] is True
+        assert one["readOnly"] is True
+        env = {v["name"]: v.get("value") for v in pod["spec"]["containers"][0]["env"]}
+        assert env[names.SECRETS] == names.SECRETS_FOLDER
+    for pod in (acker, driver, executors):
+        assert mounts(pod)["/certs"][0]["secret"] == {"secretName": "certs"}
+    # Workers are given the password by their driver.
+    assert secret not in mounts(executors)
+    assert not {"/data", "/ro", "/s", "/tables"} & set(mounts(acker))
+    args = acker["spec"]["containers"][0]["args"]
+    assert args == ["acker", names.OWN_SERVER_OPTION, "cache/password"]
+
+
+def test_an_acker_says_which_server_it_was_made_for():
+    plain = acker_pod(OWNER, SETTINGS, topology(), 0)
+    assert FINGERPRINT not in plain["metadata"].get("annotations", {})
+    assert names.OWN_SERVER_OPTION not in plain["spec"]["containers"][0]["args"]
+    server = OWN_SERVER["stateServers"]
+    other = {**server, "password": {"secretRef": {"name": "cache", "key": "other"}}}
+    open_to_all = {"url": "redis://cache:6379"}
+    prints = set()
+    for settings in (server, other, open_to_all):
+        pod = acker_pod(OWNER, SETTINGS, topology(**{**OWN_SERVER, "stateServers": settings}), 0)
+        prints.add(pod["metadata"]["annotations"][FINGERPRINT])
+    assert len(prints) == 3
+    again = acker_pod(OWNER, SETTINGS, topology(**OWN_SERVER, parallelism=4), 0)
+    assert again["metadata"]["annotations"][FINGERPRINT] in prints
+
+
+def test_a_server_of_ones_own_has_no_service_and_no_policy_that_stands_in_its_way():
+    model = topology(**OWN_SERVER)
+    made = policies(OWNER, "system", state_servers=False)
+    assert {one["metadata"]["name"] for one in made} == {
+        *("words-driver", "words-acker", "words-executor"),
+    }
+    assert all(one["spec"]["policyTypes"] == ["Ingress"] for one in made)
+    assert [one["metadata"]["name"] for one in services(OWNER, model)] == ["words-driver"]
+    assert [one["metadata"]["name"] for one in budgets(OWNER, model, 1)] == []

@@ -16,9 +16,9 @@ from typing import Any, assert_never
 
 from millrace.homes import codec
 from millrace.homes.accepted import Accepted, accepted_from
-from millrace.homes.documents import Proposal, Request, Status
+from millrace.homes.documents import Proposal, Request, ServerTrouble, Status
 from millrace.homes.pods import PERIODIC_LABEL, STANDBY_ANNOTATION, Role
-from millrace.protocol.types import Phase, View
+from millrace.protocol.types import Member, Phase, View
 from millrace.snapshots.timelines import Fork
 from millrace_operator.api.resources import SnapshotStatus, TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
@@ -103,6 +103,10 @@ class Cluster:
     asked: dict[str, Request] = field(default_factory=dict)
     forks: tuple[Fork, ...] = ()
     restoring: bool = False
+    own: Member = field(default_factory=lambda: Member("state-0", "o1", "rediss://cache:6379"))
+    waits: ServerTrouble | None = None
+    """Why the driver waits for the server of the user's own."""
+    troubles: tuple[ServerTrouble, ...] | None = None
     _ids: Any = field(default_factory=lambda: itertools.count(1))
 
     # -- what the operator does
@@ -298,17 +302,22 @@ class Cluster:
         drivers = [p for p in self.observed().of(Role.DRIVER) if self.lives(p) and self.acts(p)]
         if not drivers or self.proposal is None:
             return
+        if self.waits is not None:
+            self.told = Status(uid=self.uid, state="starting", troubles=(self.waits,))
+            return
         execution, self.writer = drivers[-1].index, drivers[-1].name
         anew = self.told is None or self.told.execution != execution
         if anew or not late or self.heard is None:
             self.heard = self.proposal
-        target = self.heard.members
+        named = "url" in self.spec.get("stateServers", {})
+        target = (self.own,) if named else self.heard.members
         if self.view is None:
             one = View(self.uid, 1, 1, Phase.OPEN, execution, target, target, 1, ())  # type: ignore[arg-type]
             self.view, self.window = one, 1
         self.view = replace(self.view, execution=execution)  # type: ignore[arg-type]
         self.window = (self.window or 0) + 1
         runs = {p.run_id for p in self.pods.values() if self.lives(p) and not self._cut_off(p)}
+        runs.add(self.own.run_id)
         reached = [m for m in self.view.last_open if m.run_id in runs]
         changed = target != self.view.target
         moves = bool(reached) and all(m.run_id in runs for m in target) and changed
@@ -322,7 +331,8 @@ class Cluster:
         follows = self.heard.number if moves or not changed else None
         snapshots = self.told.snapshots if self.told is not None else None
         well = Status(uid=self.uid, state="running", spark="running", lag_records=0)
-        self.told = replace(well, execution=execution, follows=follows, snapshots=snapshots)
+        more = {"snapshots": snapshots, "troubles": self.troubles}
+        self.told = replace(well, execution=execution, follows=follows, **more)
 
     def acts(self, pod: Pod) -> bool:
         """Whether a driver is one: what stands by goes by the pods that it sees."""

@@ -6,6 +6,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import yaml
 from memory_cluster import SETTINGS, Cluster
 
 from millrace.errors import ExitCode
+from millrace.remote.cluster import ClusterError
+from millrace.remote.servers import members_of
 from millrace.topology.model import StreamTopology
 from millrace.topology.pods import PodSettings
 from millrace.topology.scalars import quantity
@@ -191,19 +194,10 @@ def gap(*fields: str) -> str:
 def test_each_gap_is_one_of_those_below():
     named = [re.findall(r"`([^`]+)`", one)[0] for one in GAPS]
     assert named == [
-        "spec.stateServers.url",
         "spec.stateServers.copies: 1",
+        "millrace state",
         "millrace run",
     ]
-
-
-def test_a_server_of_ones_own_is_refused_as_told():
-    cluster = Cluster()
-    cluster.spec["stateServers"] = {"url": "redis://h:1"}
-    cluster.reconcile()
-    (stalled,) = (c for c in cluster.status.conditions if c.type == "Stalled")
-    assert f"`{stalled.reason}`" in gap("spec.stateServers.url")
-    assert cluster.pods == {}
 
 
 @pytest.mark.parametrize(("copies", "may_go"), [(1, False), (2, True)])
@@ -216,6 +210,14 @@ def test_a_node_with_the_only_copy_is_not_drained(copies: int, may_go: bool):
     work = state_server_pod(OWNER, SETTINGS, topology, 0)["spec"]["volumes"]
     assert {"name": "work", "emptyDir": {}} in work
     assert "`kubectl drain`" in gap("spec.stateServers.copies: 1")
+
+
+def test_the_command_line_does_not_come_to_a_server_of_ones_own():
+    spec_ = {**spec(), "stateServers": {"url": "redis://cache:6379"}}
+    model = StreamTopology.model_validate({**documents("topology.yaml")[0], "spec": spec_})
+    with pytest.raises(ClusterError, match="names a server of its own"):
+        members_of(SimpleNamespace(name="bands", model=model))  # type: ignore[arg-type]
+    assert "`spec.stateServers.url`" in gap("millrace state")
 
 
 def test_what_there_is_none_of():

@@ -1487,17 +1487,6 @@ def test_a_topology_that_runs_is_not_held_up_by_strangers():
     assert cluster.reconcile() == ()
 
 
-def test_a_topology_with_a_server_of_its_own_says_that_it_cannot_run_here():
-    """Of a driver without members nothing would come, and nobody would know why."""
-    cluster = Cluster()
-    cluster.spec["stateServers"] = {"url": "redis://cache:6379"}
-    cluster.reconcile()
-    conditions = {c.type: (c.status.value, c.reason) for c in cluster.status.conditions}
-    assert conditions["Stalled"] == ("True", "OwnStateServer")
-    assert "spec.stateServers.url" in (cluster.status.message or "")
-    assert cluster.pods == {}
-
-
 @pytest.mark.parametrize(
     ("field", "value"), [("onStateLoss", "Restore"), ("snapshots", {"every": "1m"})]
 )

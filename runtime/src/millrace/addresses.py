@@ -50,6 +50,7 @@ _OPTIONS = {
     *("socket_timeout", "socket_connect_timeout", "socket_keepalive"),
 }
 _SSL_OPTION = re.compile(r"ssl_(?!password)\w+")
+_SSL_FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 
 
 def is_sensitive(name: str) -> bool:
@@ -169,12 +170,20 @@ def redis_fault(address: str, *, apart: bool = False) -> str | None:
     return None
 
 
-def without_password(address: str) -> tuple[str, str | None]:
+def tls_files(address: str) -> dict[str, str]:
+    """Files and folders that an address names for its TLS, by option; none of a malformed one."""
+    if redis_fault(address, apart=True) is not None and redis_fault(address) is not None:
+        return {}
+    options = dict(parse_qsl(urlsplit(address).query))
+    return {name: options[name] for name in _SSL_FILES if name in options}
+
+
+def without_password(address: str, *, apart: bool = False) -> tuple[str, str | None]:
     """An address that may stand in lists of processes, and the password that it carried.
 
     Raises ``StateServerError``, which says nothing of the value, for what ``redis_fault`` refuses.
     """
-    fault = redis_fault(address)
+    fault = redis_fault(address, apart=apart)
     if fault is not None:
         raise StateServerError(f"spec.stateServers.url {fault}; {REDIS_REMEDY}")
     parts = urlsplit(address)

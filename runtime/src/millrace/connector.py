@@ -96,18 +96,28 @@ def options_of(
     They are for the source or sink alone: never log or keep them. Raises ``failure``, without a
     word of a value, where one cannot be read.
     """
-    given = os.environ if environment is None else environment
 
     def value_of(path: FieldPath, ref: SecretRef) -> str:
-        field = format_path(path)
-        what = f"{role} {spec.name!r}: {field}: key {ref.key!r} of Secret {ref.name!r}"
-        folder = given.get(SECRETS_VARIABLE)
-        if folder is None:
-            return _from_environment(given, ref, what, failure)
-        return _from_folder(Path(folder), ref, what, failure)
+        return secret_value(ref, f"{role} {spec.name!r}: {format_path(path)}", failure, environment)
 
     options: dict[str, Any] = resolved(json.loads(spec.options), value_of)
     return options
+
+
+def secret_value(
+    ref: SecretRef,
+    of: str,
+    failure: type[MillraceError],
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """What a reference stands for, read now; ``of`` says in errors what refers to it. Raises
+    ``failure``, without a word of a value."""
+    given = os.environ if environment is None else environment
+    what = f"{of}: key {ref.key!r} of Secret {ref.name!r}"
+    folder = given.get(SECRETS_VARIABLE)
+    if folder is None:
+        return _from_environment(given, ref, what, failure)
+    return _from_folder(Path(folder), ref, what, failure)
 
 
 def _from_environment(

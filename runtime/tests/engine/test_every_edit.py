@@ -193,25 +193,33 @@ class Start:
 
 @dataclass(frozen=True)
 class Case:
-    """One edit, as ``--set`` says it; what it is said to be; what sees it, before and after."""
+    """One edit, as ``--set`` says it; what it is said to be; what sees it, before and after.
+    ``before`` is what the topology had that is edited."""
 
     edit: tuple[str, ...]
     effect: Effect
     sees: Callable[[Start], Any] = lambda start: None
     gives: tuple[Any, Any] = (None, None)
     reason: str = ""
+    before: tuple[str, ...] = ()
 
 
-def case(*edit: str, to: Effect = RESTART, reason: str = "", **sees: Any) -> Case:
-    return Case(edit, to, **sees, reason=reason)
+def case(
+    *edit: str,
+    to: Effect = RESTART,
+    reason: str = "",
+    before: tuple[str, ...] = (),
+    **sees: Any,
+) -> Case:
+    return Case(edit, to, **sees, reason=reason, before=before)
 
 
 def sees(look: Callable[[Start], Any], was: Any, becomes: Any) -> dict[str, Any]:
     return {"sees": look, "gives": (was, becomes)}
 
 
-def refused(*edit: str, reason: str = "change it back") -> Case:
-    return case(*edit, to=REFUSED, reason=reason)
+def refused(*edit: str, reason: str = "change it back", before: tuple[str, ...] = ()) -> Case:
+    return case(*edit, to=REFUSED, reason=reason, before=before)
 
 
 def plan_of_snapshots(start: Start) -> Any:
@@ -365,7 +373,22 @@ CASES: dict[str, list[Case]] = {
             reason="windows that waited for room go on",
         )
     ],
-    "spec.stateServers.url": [refused("spec.stateServers.url=redis://h")],
+    "spec.stateServers.url": [
+        refused("spec.stateServers.url=redis://h"),
+        refused("spec.stateServers.url=redis://g", before=("spec.stateServers.url=redis://h",)),
+        refused("spec.stateServers.url=null", before=("spec.stateServers.url=redis://h",)),
+    ],
+    **{
+        f"spec.stateServers.password.secretRef.{field}": [
+            case(
+                "spec.stateServers.password={secretRef: {name: other, key: other}}",
+                before=("spec.stateServers.url=redis://h",),
+                **sees(lambda s: s.processes.servers[0]._password, None, "sesame"),
+                reason="given it at their start",
+            )
+        ]
+        for field in ("name", "key")
+    },
     "spec.snapshots.to": [
         case(
             "spec.snapshots.to=kept",
@@ -800,19 +823,22 @@ ALL = [(field, one) for field, cases in CASES.items() for one in cases]
 @pytest.mark.parametrize(
     ("field", "one"), ALL, ids=[f"{field}-{n}" for n, (field, _) in enumerate(ALL)]
 )
-def test_an_edit_is_what_it_says(place: Path, tmp_path: Path, field: str, one: Case) -> None:
+def test_an_edit_is_what_it_says(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, one: Case
+) -> None:
+    monkeypatch.setenv("MILLRACE_SECRET_OTHER__OTHER", "sesame")
     folder = open_folder(tmp_path / "work", "edited", place / "topology.yaml", SystemClock())
-    before = accepted(place, folder, (), [])
+    before = accepted(place, folder, one.before, [])
     was = one.sees(before)
     kept = {file: file.read_bytes() for file in (folder.accepted, folder.topology, folder.driver)}
     told: list[str] = []
     if one.effect is REFUSED:
         with pytest.raises(TopologyError) as caught:
-            accepted(place, folder, one.edit, told)
+            accepted(place, folder, (*one.before, *one.edit), told)
         lines = str(caught.value).splitlines()
         assert {file: file.read_bytes() for file in kept} == kept
     else:
-        after = accepted(place, folder, one.edit, told)
+        after = accepted(place, folder, (*one.before, *one.edit), told)
         lines = [line.removeprefix("edited: ") for line in told if line.startswith("edited: ")]
         assert (was, one.sees(after)) == one.gives
     mine = [line for line in lines if covers(field, line)]

@@ -163,7 +163,7 @@ def test_a_full_server_is_told_once_while_members_change_and_once_that_it_has_ro
     again = found.machine.membership.tick()
     assert any(isinstance(action, e.CopyObjects) for action in again), "it is tried again"
     assert found.machine.presence.sealed() == [
-        e.Notify("StateServerBack", "state server b has room again")
+        e.Notify("StateServerBack", "state server b has room again", server="b")
     ]
 
 

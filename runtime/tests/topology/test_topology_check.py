@@ -248,6 +248,27 @@ def test_a_limit_of_memory_is_for_servers_that_millrace_starts():
     assert "a server of your own" in at(own, path).message
 
 
+def test_a_password_by_reference_is_for_a_server_of_ones_own_and_stands_in_one_place():
+    ref = {"secretRef": {"name": "cache", "key": "password"}}
+    assert found(stateServers={"url": "rediss://user@h:1", "password": ref}) == []
+    path = "spec.stateServers.password"
+    assert "Millrace starts" in at(found(stateServers={"password": ref}), path).message
+    twice = found(stateServers={"url": "redis://:sesame@h:1", "password": ref})
+    problem = at(twice, "spec.stateServers.url")
+    assert "beside the one that is declared apart" in problem.message
+    assert "sesame" not in str(problem)
+
+
+def test_two_secrets_of_one_variable_are_told_apart_for_the_state_server_too():
+    ref = {"secretRef": {"name": "cache", "key": "pass.word"}}
+    other = {"secretRef": {"name": "cache", "key": "pass-word"}}
+    store = {"url": "redis://h:1", "mode": "stream", "stream": "s", "password": other}
+    sinks = [out("lines", redis=store)]
+    problems = found(sinks=sinks, stateServers={"url": "redis://h:1", "password": ref})
+    path = "spec.sinks[0].redis.password"
+    assert "MILLRACE_SECRET_CACHE__PASS_WORD" in at(problems, path).message
+
+
 def test_only_what_keeps_state_has_a_ttl(code):
     counts = step("counts", [keyed("lines", "value")], ttl="1h", **total())
     own = step("own", [keyed("lines", "value")], function="words:count", ttl="1h")

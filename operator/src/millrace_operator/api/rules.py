@@ -171,6 +171,11 @@ _STATE_SERVERS = (
         field="replicas",
     ),
     Rule(
+        "!has(self.password) || has(self.url)",
+        "goes with a server of your own: name it in url, or remove password",
+        field="password",
+    ),
+    Rule(
         "has(self.url) == has(oldSelf.url) && (!has(self.url) || self.url == oldSelf.url)",
         "url cannot be changed: the state lies on the server that was used so far",
         "FieldValueForbidden",

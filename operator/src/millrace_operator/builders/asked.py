@@ -4,13 +4,14 @@ standard with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from millrace.addresses import tls_files
 from millrace.homes import pods as names
 from millrace.topology.model import StreamTopology
-from millrace.topology.pods import CPU, MEMORY, PodSettings, Volume
-from millrace.topology.secretrefs import references
+from millrace.topology.pods import CPU, MEMORY, PodSettings, Volume, volume_of
+from millrace.topology.secretrefs import SecretRef, references
 from millrace_operator.builders.naming import Manifest
 
 
@@ -25,9 +26,9 @@ def mount(spec: Manifest, name: str, volume: Manifest, folder: str, **more: Any)
     spec["containers"][0].setdefault("volumeMounts", []).append(made)
 
 
-def mount_volumes(spec: Manifest, topology: StreamTopology) -> None:
+def mount_volumes(spec: Manifest, volumes: Iterable[Volume]) -> None:
     """The topology's own volumes, at the places that it names."""
-    for volume in topology.spec.volumes:
+    for volume in volumes:
         writable = volume.persistent_volume_claim is not None or volume.empty_dir is not None
         more: Manifest = {"readOnly": volume.read_only or not writable}
         if volume.sub_path is not None:
@@ -43,17 +44,47 @@ def _kind(volume: Volume) -> Manifest:
 
 
 def mount_secrets(
-    spec: Manifest, topology: StreamTopology, retired: Sequence[Mapping[str, Any]] = ()
+    spec: Manifest,
+    topology: StreamTopology,
+    retired: Sequence[Mapping[str, Any]] = (),
+    more: Sequence[SecretRef] = (),
 ) -> None:
-    """The keys of Secrets that sources and sinks refer to, and no others.
+    """The keys of Secrets that sources and sinks refer to, and ``more``; no others.
 
     Who misses one says so by name; a kubelet would hold the pod back and tell nobody but events.
     """
     declared = topology.model_dump(by_alias=True, mode="json", include={"spec"})["spec"]
+    found = references([declared["sources"], declared["sinks"], list(retired)])
+    _mount_keys(spec, [*(ref for _, ref in found if ref is not None), *more])
+
+
+def mount_own_server(spec: Manifest, topology: StreamTopology) -> str | None:
+    """What an acker needs to reach a state server of the user's own: its password, and the volumes
+    with the files of its TLS. Gives the value of ``names.OWN_SERVER_OPTION``; None where there is
+    no such server."""
+    server = topology.spec.state_servers
+    if server.url is None:
+        return None
+    files, volumes = tls_files(server.url).values(), topology.spec.volumes
+    needed = [volume_of(file, volumes) for file in files]
+    mount_volumes(spec, [volume for volume in volumes if volume in needed])
+    if server.password is None:
+        return ""
+    ref = server.password.secret_ref
+    _mount_keys(spec, [ref])
+    return f"{ref.name}/{ref.key}"
+
+
+def own_password(topology: StreamTopology) -> list[SecretRef]:
+    """Where the password of such a server stands."""
+    password = topology.spec.state_servers.password
+    return [] if password is None else [password.secret_ref]
+
+
+def _mount_keys(spec: Manifest, refs: Iterable[SecretRef]) -> None:
     keys: dict[str, set[str]] = {}
-    for _, ref in references([declared["sources"], declared["sinks"], list(retired)]):
-        if ref is not None:
-            keys.setdefault(ref.name, set()).add(ref.key)
+    for ref in refs:
+        keys.setdefault(ref.name, set()).add(ref.key)
     for number, (name, found) in enumerate(sorted(keys.items())):
         items = [{"key": key, "path": key} for key in sorted(found)]
         secret = {"secretName": name, "defaultMode": 0o440, "optional": True, "items": items}

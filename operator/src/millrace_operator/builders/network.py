@@ -16,14 +16,13 @@ from millrace_operator.builders.naming import Manifest, Owner
 _NAMESPACE = "kubernetes.io/metadata.name"
 
 
-def services(owner: Owner) -> list[Manifest]:
+def services(owner: Owner, topology: StreamTopology) -> list[Manifest]:
     """Names for state servers and for the driver; executors reach a driver that is not ready."""
-    return [
-        _service(owner, "state", "state-server", [("state", STATE_PORT)]),
-        _service(
-            owner, "driver", "driver", [("spark", SPARK_DRIVER_PORT), ("blocks", SPARK_BLOCKS_PORT)]
-        ),
-    ]
+    ports = [("spark", SPARK_DRIVER_PORT), ("blocks", SPARK_BLOCKS_PORT)]
+    made = [_service(owner, "driver", "driver", ports)]
+    if topology.spec.state_servers.url is None:
+        made.append(_service(owner, "state", "state-server", [("state", STATE_PORT)]))
+    return made
 
 
 def budgets(
@@ -45,19 +44,23 @@ def budgets(
 
 
 def policies(
-    owner: Owner, operator_namespace: str, metrics_from: Sequence[str] | None = None
+    owner: Owner,
+    operator_namespace: str,
+    metrics_from: Sequence[str] | None = None,
+    *,
+    state_servers: bool = True,
 ) -> list[Manifest]:
-    """Who may begin to speak to whom; answers, what pods ask of others, and the probes of their own
-    nodes are not held up. ``metrics_from`` as in ``OperatorSettings``."""
+    """Who may begin to speak to whom; answers, what pods ask of others (a state server of the
+    user's own too), and the probes of their own nodes are not held up. ``metrics_from`` as in
+    ``OperatorSettings``; ``state_servers``: there are such pods."""
     crew = [_peer(owner, one) for one in ("driver", "executor", "acker")]
     operator = _space(operator_namespace)
     metrics = _asking(metrics_from)
     executor = [_peer(owner, "executor")]
     driver_ports = [SPARK_DRIVER_PORT, SPARK_BLOCKS_PORT]
+    servers = [(crew, [STATE_PORT]), ([operator], [HEALTH_PORT])]
     return [
-        _policy(
-            owner, "state", "state-server", [(crew, [STATE_PORT]), ([operator], [HEALTH_PORT])]
-        ),
+        *([_policy(owner, "state", "state-server", servers)] if state_servers else []),
         _policy(owner, "driver", "driver", [(executor, driver_ports), *metrics]),
         _policy(owner, "acker", "acker", metrics),
         _policy(

@@ -7,8 +7,10 @@ with its file a state server goes on as a new incarnation. A driver's pod is one
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from millrace.homes import pods as names
 from millrace.homes.accepted import Retired
@@ -17,7 +19,14 @@ from millrace.topology.model import StreamTopology
 from millrace.topology.pods import MEMORY, STATE_DATA_SHARE
 from millrace.topology.scalars import memory_bytes, quantity_bytes
 from millrace_operator.api.settings import OperatorSettings, Quantity
-from millrace_operator.builders.asked import asked, mount, mount_secrets, mount_volumes
+from millrace_operator.builders.asked import (
+    asked,
+    mount,
+    mount_own_server,
+    mount_secrets,
+    mount_volumes,
+    own_password,
+)
 from millrace_operator.builders.naming import FINGERPRINT, Manifest, Owner
 
 _LEAST_OVERHEAD_MI = 384
@@ -62,15 +71,25 @@ def data_bytes(settings: OperatorSettings, topology: StreamTopology) -> int:
 def acker_pod(
     owner: Owner, settings: OperatorSettings, topology: StreamTopology, index: int
 ) -> Manifest:
-    """Acker ``index``: it holds nothing that the ack log does not."""
+    """Acker ``index``: it holds nothing that the ack log does not. One that was made for a state
+    server of the user's own says so in its ``FINGERPRINT``."""
     role = Role.ACKER
     container = _container(owner, settings, role, settings.runtime_image, settings.acker)
     container["ports"] = _ports(health=names.HEALTH_PORT)
     spec = _spec(owner, settings, role, container, [names.PASSWORD_KEY])
     spec["serviceAccountName"] = owner.child("acker")
     spec["topologySpreadConstraints"] = [_spread(owner, role)]
-    made = owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec})
+    own, told = mount_own_server(spec, topology), {}
+    if own is not None:
+        container["args"] += [names.OWN_SERVER_OPTION, own]
+        container["env"].append(_variable(names.SECRETS, names.SECRETS_FOLDER))
+        told = {FINGERPRINT: _print([own, spec["volumes"]])}
+    made = owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec}, told)
     return asked(made, topology.spec.pods.ackers)
+
+
+def _print(told: object) -> str:
+    return blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def driver_pod(
@@ -102,8 +121,8 @@ def driver_pod(
     name = _name(owner, role, number)
     mount(spec, "config", {"configMap": {"name": name}}, names.CONFIG_FOLDER)
     _mount_code(spec, topology)
-    mount_volumes(spec, topology)
-    mount_secrets(spec, topology, [one.sink for one in retired])
+    mount_volumes(spec, topology.spec.volumes)
+    mount_secrets(spec, topology, [one.sink for one in retired], own_password(topology))
     spec["subdomain"] = owner.child("driver")
     spec["serviceAccountName"] = owner.child("driver")
     told = {FINGERPRINT: fingerprint}
@@ -145,7 +164,7 @@ def executor_pod(owner: Owner, settings: OperatorSettings, topology: StreamTopol
         del container[set_by_spark]
     spec = _spec(owner, settings, role, container)
     _mount_code(spec, topology)
-    mount_volumes(spec, topology)
+    mount_volumes(spec, topology.spec.volumes)
     mount_secrets(spec, topology)
     spec["automountServiceAccountToken"] = False
     spec["topologySpreadConstraints"] = [_spread(owner, role)]

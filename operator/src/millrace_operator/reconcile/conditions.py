@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from millrace.homes.documents import SERVER_TROUBLES
 from millrace.homes.pods import Role, executor_prefix, pod_name
 from millrace_operator.api.resources import (
     AckersStatus,
@@ -97,7 +98,7 @@ def transitions(before: TopologyStatus, after: TopologyStatus) -> list[Announce]
         if condition.type == ConditionType.READY:
             if condition.status is ConditionStatus.TRUE:
                 events.append(Announce(condition.reason, condition.message or "all pods are ready"))
-        elif condition.type != ConditionType.RECONCILING and condition.reason not in _ORDINARY:
+        elif condition.type != ConditionType.RECONCILING and condition.reason not in _UNTOLD:
             events.append(Announce(condition.reason, condition.message, warning=True))
     return events
 
@@ -113,6 +114,9 @@ _ORDINARY = frozenset(
 )
 """Reasons of conditions that tell of no trouble."""
 
+_UNTOLD = _ORDINARY | SERVER_TROUBLES
+"""What is no event of the operator: the driver tells of its troubles with servers itself."""
+
 
 def _facts(observed: Observed, owner: Owner, standing: Standing) -> list[Fact]:
     spark = _spark(observed, owner, standing)
@@ -121,7 +125,8 @@ def _facts(observed: Observed, owner: Owner, standing: Standing) -> list[Fact]:
     stalled = standing.stalled
     settled = standing.suspended or standing.finished
     needed = (state, ackers) if settled else (spark, state, ackers)
-    lacking = next((fact for fact in needed if not fact.holds), None)
+    # What is in trouble is what the others wait for.
+    lacking = next((fact for fact in sorted(needed, key=_rank) if not fact.holds), None)
     facts = [spark, ackers, state, *_up_to_date(standing), *_restored(observed)]
     if standing.standbys and not settled:
         facts.append(_standby(observed, owner, standing.driver))
@@ -143,6 +148,10 @@ def _facts(observed: Observed, owner: Owner, standing: Standing) -> list[Fact]:
     reason = ready.reason if going else "Settled"
     facts.append(Fact(ConditionType.RECONCILING, going, reason, ready.message if going else ""))
     return [ready, *facts]
+
+
+def _rank(fact: Fact) -> int:
+    return 0 if fact.wrong else 1
 
 
 def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
@@ -222,11 +231,17 @@ def _ackers_available(observed: Observed, owner: Owner, standing: Standing) -> F
 
 def _state_available(observed: Observed, owner: Owner, standing: Standing) -> Fact:
     kind, wanted = ConditionType.STATE_AVAILABLE, standing.sizes.servers
-    if wanted == 0:
-        return Fact(kind, True, "NotNeeded", "the topology names a server of its own")
-    fact = _available(observed, owner, kind, Role.STATE_SERVER, wanted)
+    fact = Fact(kind, True, "NotNeeded", "the topology names a server of its own")
+    if wanted > 0:
+        fact = _available(observed, owner, kind, Role.STATE_SERVER, wanted)
+    settled = standing.suspended or standing.finished or standing.stalled is not None
+    troubles = None if observed.told is None or settled else observed.told.troubles
+    if fact.holds and troubles and any(map(observed.alive, observed.of(Role.DRIVER))):
+        # What an operator sees of a server is not what a driver does: it may answer and be full.
+        text = "; ".join(one.text for one in troubles)
+        return Fact(kind, False, troubles[0].kind, text, True)
     view = observed.view
-    if not fact.holds or view is None or standing.suspended:
+    if not fact.holds or wanted == 0 or view is None or standing.suspended:
         return fact
     if not all_copied(observed, wanted):
         return Fact(kind, True, "Moving", f"the view moves to its new members, epoch {view.epoch}")

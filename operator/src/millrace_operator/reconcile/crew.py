@@ -26,7 +26,7 @@ from millrace.protocol.types import Member, Phase, View
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import AckersStatus
 from millrace_operator.api.settings import OperatorSettings
-from millrace_operator.builders.naming import Owner
+from millrace_operator.builders.naming import FINGERPRINT, Manifest, Owner
 from millrace_operator.builders.pods import acker_pod, state_server_pod
 from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
 from millrace_operator.reconcile.observe import Observed, Pod
@@ -93,15 +93,22 @@ def plan_ackers(
     topology: StreamTopology,
     count: int,
 ) -> list[Action]:
-    """Make what is missing, end what is too much, replace what is dead or on a lost node."""
+    """Make what is missing, end what is too much, replace what is dead, on a lost node, or made to
+    reach another state server."""
     pods = observed.of(Role.ACKER)
     there = {pod.index for pod in pods}
+    made = {index: acker_pod(owner, settings, topology, index) for index in range(count)}
     actions: list[Action] = []
     for pod in pods:
-        actions += _ended(observed, pod, unwanted=pod.index >= count)
-    missing = [index for index in range(count) if index not in there]
-    made = (acker_pod(owner, settings, topology, index) for index in missing)
-    return [*actions, *(Create(pod) for pod in made)]
+        wanted = pod.index in made and pod.fingerprint == _fingerprint(made[pod.index])
+        actions += _ended(observed, pod, unwanted=not wanted)
+    return [*actions, *(Create(pod) for index, pod in made.items() if index not in there)]
+
+
+def _fingerprint(manifest: Manifest) -> str:
+    """What a pod is to have been made with; empty where it does not matter."""
+    told: str = manifest["metadata"].get("annotations", {}).get(FINGERPRINT, "")
+    return told
 
 
 def plan_servers(
@@ -166,18 +173,17 @@ def proposal(observed: Observed, count: Sizes, tuning: Tuning | None = None) -> 
     yet.
 
     Members are called as their pods are: by its pod's name an acker knows what it owns. Of nobody
-    nothing follows, and the first view is to begin with all of the servers.
+    nothing follows, and the first view is to begin with all of the servers. A server of the user's
+    own the driver finds by itself: who is proposed then are ackers alone.
     """
     servers = [
         pod
         for pod in observed.of(Role.STATE_SERVER)
         if pod.index < count.servers or _came_back(observed, pod)
     ]
-    members = _members(observed, servers)
-    if count.servers == 0 and observed.own_server is not None:
-        members = (observed.own_server,)
+    members = _members(observed, servers) if count.servers else ()
     first = observed.view is None and observed.proposal is None
-    if not members or (first and len(members) < count.servers):
+    if count.servers and (not members or (first and len(members) < count.servers)):
         return None
     ackers = [p for p in observed.of(Role.ACKER) if p.index < count.ackers]
     alive = tuple(pod.name for pod in ackers if observed.alive(pod) and pod.ready)

@@ -17,7 +17,7 @@ from millrace.homes.accepted import Accepted
 from millrace.homes.codec import STRICT
 from millrace.homes.documents import Proposal, Status
 from millrace.homes.pods import Role
-from millrace.protocol.types import Member, View
+from millrace.protocol.types import View
 from millrace.snapshots.timelines import Fork
 from millrace_operator.api.resources import SnapshotStatus, TopologyStatus
 
@@ -152,10 +152,9 @@ class Observed:
 
     ``nodes`` says of each node that pods name whether it answers; one that is not in it is gone.
     None: nothing is known of nodes, and no pod counts as lost. ``most_silent``: most nodes of the
-    cluster do not answer. ``view`` is what the store holds,
-    None before the first driver wrote one; ``proposal`` what was last proposed to the driver;
-    ``told`` the figures of a driver, which it wrote before that view was read; ``own_server`` the
-    server that the topology names itself. ``window`` is the last sealed one that the driver told.
+    cluster do not answer. ``view`` is what the store holds, None before the first driver wrote one;
+    ``proposal`` what was last proposed to the driver; ``told`` the figures of a driver, which it
+    wrote before that view was read. ``window`` is the last sealed one that the driver told.
     ``refusals`` are children that the API server did not take when it was last asked for them, for
     a quota for example, with what it said. ``resync``: it is time to apply also what is unchanged.
     ``strangers`` ("Pod words-state-0") have a child's name and another owner, an earlier resource
@@ -172,7 +171,6 @@ class Observed:
     accepted: Accepted | None = None
     view: View | None = None
     proposal: Proposal | None = None
-    own_server: Member | None = None
     window: int | None = None
     refusals: Mapping[str, str] = field(default_factory=dict)
     resync: bool = False

@@ -102,7 +102,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     begins = begins_from(observed, edit.topology) if edit.topology is not None else None
     unfit = begins if isinstance(begins, Trouble) else None
     restore = None if isinstance(begins, Trouble) else begins
-    lost = _lost_store(observed, owner) or _taken_names(observed) or _unknown_server(observed, edit)
+    lost = _lost_store(observed, owner) or _taken_names(observed)
     lost = lost or unfit
     if edit.accepted is None or edit.topology is None or lost is not None:
         unread = edit.kind is EditKind.UNREAD
@@ -192,19 +192,6 @@ def _taken_names(observed: Observed) -> Trouble | None:
     return Trouble("NamesTaken", text)
 
 
-def _unknown_server(observed: Observed, edit: Edited) -> Trouble | None:
-    """No driver begins without members, and nobody has said which life that server is in."""
-    if edit.topology is None or edit.topology.spec.state_servers.url is None:
-        return None
-    if observed.own_server is not None:
-        return None
-    text = (
-        "spec.stateServers.url: a server of your own cannot be used on a cluster yet; leave the "
-        "field out, and the operator runs state servers"
-    )
-    return Trouble("OwnStateServer", text)
-
-
 def _stores(observed: Observed, owner: Owner, edit: Edited, moment: Moment) -> Iterator[Action]:
     """What is never overwritten, and the topology that is in force from now on."""
     if observed.child("Secret", names.secret(owner.name)) is None:
@@ -234,8 +221,13 @@ def _children(
     """Apply what changed, delete what is not needed any more."""
     manifests = [
         *access(owner, topology),
-        *services(owner),
-        *policies(owner, settings.namespace, settings.metrics_from),
+        *services(owner, topology),
+        *policies(
+            owner,
+            settings.namespace,
+            settings.metrics_from,
+            state_servers=topology.spec.state_servers.url is None,
+        ),
         *budgets(owner, topology, size.ackers, all_copied(observed, size.servers)),
     ]
     made = {(m["kind"], m["metadata"]["name"]) for m in manifests}

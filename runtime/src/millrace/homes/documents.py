@@ -181,6 +181,24 @@ class ServerMemory:
     full: bool = False
 
 
+SERVER_AWAY, SERVER_FULL = "StateServerAway", "StateServerFull"
+SERVER_LEFT_OUT = "StateServerLeftOut"
+SERVER_TROUBLES = frozenset({SERVER_AWAY, SERVER_FULL, SERVER_LEFT_OUT})
+"""Kinds of events that tell of a state server which is of no use from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTrouble:
+    """Why the state server ``name`` is of no use to the driver; ``kind`` is one of
+    ``SERVER_TROUBLES``, that of the event which has told it."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    kind: str
+    text: str
+
+
 class Outcome(StrEnum):
     """What became of a request about a snapshot."""
 
@@ -243,7 +261,7 @@ class Status:
     """A driver's figures; ``None`` is what is not known (yet). ``updated`` is wall-clock time.
 
     ``follows``: number of a proposal; whatever view this driver makes from now on comes of that one
-    or a later one. None while that cannot be said.
+    or a later one. None while that cannot be said. ``troubles`` are those of state servers.
     """
 
     __pydantic_config__ = STRICT
@@ -272,6 +290,7 @@ class Status:
     snapshots: SnapshotFigures | None = None
     ackers: AckerAdvice | None = None
     executors: Index | None = None
+    troubles: tuple[ServerTrouble, ...] | None = None
 
     @property
     def whole(self) -> bool:

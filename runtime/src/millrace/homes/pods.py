@@ -51,6 +51,10 @@ SECRETS = SECRETS_VARIABLE
 DOWNWARD = {POD_NAME: "metadata.name", POD_NAMESPACE: "metadata.namespace", POD_IP: "status.podIP"}
 """Variables of every pod that the downward API fills, with their field paths."""
 
+OWN_SERVER_OPTION = "--own-server"
+"""Of an acker whose state server is the user's own: ``<name>/<key>`` of the Secret with the
+password, or nothing where it takes none."""
+
 # -- mounted files
 
 CONFIG_FOLDER = "/etc/millrace/config"

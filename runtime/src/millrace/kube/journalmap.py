@@ -35,7 +35,17 @@ EVENT_BYTES = 200_000
 
 _WAITING = 500
 _TRIES = 50
-_STATES = ("state", "spark", "reason", "execution", "epoch", "phase", "members", "snapshots")
+_STATES = (
+    "state",
+    "spark",
+    "reason",
+    "execution",
+    "epoch",
+    "phase",
+    "members",
+    "snapshots",
+    "troubles",
+)
 
 
 class JournalMap:

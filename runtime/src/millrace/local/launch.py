@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections import Counter
@@ -15,7 +14,6 @@ from types import FrameType
 from pydantic import ValidationError
 
 from millrace import checked
-from millrace.addresses import without_password
 from millrace.clock import Clock
 from millrace.errors import ExitCode, MillraceError, ProtocolError, TopologyError, WorkFolderError
 from millrace.homes import codec
@@ -49,11 +47,12 @@ from millrace.local.workdir import (
     unusable,
 )
 from millrace.state.client import StateAddress, StateClient
+from millrace.state.own import NAME, own_server
 from millrace.state.viewfile import ViewFile, WatchedView
 from millrace.topology.edits import Edit, classify, worst
 from millrace.topology.kinds.base import Effect
 from millrace.topology.load import LoadedTopology
-from millrace.topology.model import OnStateLoss, StreamTopology
+from millrace.topology.model import OnStateLoss, StateServers, StreamTopology
 from millrace.topology.scalars import memory_bytes
 from millrace.topology.usercode import code_on_path
 
@@ -63,9 +62,6 @@ _CLEAN_UP_S = 2.0
 
 _FRUITLESS_RESTORES = 3
 """How often in a row state may be lost before a window is sealed that was not yet restored."""
-
-_FIRST = "state-0"
-"""The embedded server that there always is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +171,7 @@ def state_servers(
     is the one of embedded ones."""
     wanted = topology.spec.state_servers
     if wanted.url is not None:
-        url, own = without_password(wanted.url)
-        return [External(url, own or os.environ.get(PASSWORD_VARIABLE), folder.uid)]
+        return [External(*own_server(wanted), folder.uid)]
     names = server_names(wanted.replicas)
     names += [name for name in members_of(folder) if name not in names]
     password = password or RunPassword(folder.path)
@@ -258,13 +253,14 @@ def _clean_own_server(folder: WorkFolder, tell: Tell) -> None:
     """Delete what the life of the topology that ends here left on a server of the user's own."""
     try:
         document = checked.decode(folder.topology.read_bytes())
-        url = document["spec"]["stateServers"]["url"]
-    except (OSError, checked.DamagedError, KeyError, TypeError):
+        before = StateServers.model_validate(document["spec"]["stateServers"])
+    except (OSError, checked.DamagedError, KeyError, TypeError, ValidationError):
+        return
+    if before.url is None:
         return
     try:
-        url, password = without_password(url)
-        password = password or os.environ.get(PASSWORD_VARIABLE)
-        client = StateClient(reach("state-0", url, password, _CLEAN_UP_S), folder.uid)
+        url, password = own_server(before)
+        client = StateClient(reach(NAME, url, password, _CLEAN_UP_S), folder.uid)
         client.wipe()
         client.close()
     except MillraceError as error:
@@ -416,7 +412,7 @@ class _Plan:
         folder, topology = self._folder, self._topology
         spec = topology.spec.state_servers
         if spec.url is not None:
-            wanted = frozenset([_FIRST])
+            wanted = frozenset([NAME])
         else:
             wanted = frozenset(server_names(spec.replicas))
         return Scaling(

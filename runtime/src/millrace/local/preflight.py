@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from millrace.addresses import without_password
 from millrace.connector import options_of
-from millrace.errors import MillraceError, SinkError, SourceError, error_text
-from millrace.homes.settings import PASSWORD_VARIABLE
-from millrace.state.client import StateAddress, StateClient, discover
+from millrace.errors import MillraceError, SinkError, SourceError, TopologyError, error_text
+from millrace.state.client import StateClient, discover
+from millrace.state.own import NAME, own_server
 from millrace.topology.load import LoadedTopology
 from millrace.topology.usercode import code_on_path
 
@@ -53,9 +51,11 @@ def obstacles(loaded: LoadedTopology, *, connect: bool) -> list[Obstacle]:
             else:
                 with _noted(found, f"sink {sink.name!r}"):
                     options_of(SinkSpec.of(sink, folder), "sink", SinkError)
-    if connect and spec.state_servers.url is not None:
+    if spec.state_servers.url is not None:
         with _noted(found, "spec.stateServers.url"):
-            _ask(spec.state_servers.url)
+            at = own_server(spec.state_servers, TopologyError)
+            if connect:
+                _ask(*at)
     return found
 
 
@@ -71,12 +71,9 @@ def _noted(found: list[Obstacle], what: str) -> Iterator[None]:
         found.append(Obstacle(MillraceError(f"{what}: its check failed: {said}; mend it")))
 
 
-def _ask(url: str) -> None:
+def _ask(url: str, password: str | None) -> None:
     """Whether a server of the user's own answers and has the settings that state needs."""
-    bare, password = without_password(url)
-    password = password or os.environ.get(PASSWORD_VARIABLE)
-    address: StateAddress = discover("state-0", bare, password, timeout_s=_ANSWER_S)
-    client = StateClient(address, "")
+    client = StateClient(discover(NAME, url, password, timeout_s=_ANSWER_S), "")
     try:
         client.check_settings()
     finally:

@@ -32,6 +32,7 @@ from millrace.state.embedded import (
     password_in,
 )
 from millrace.state.errors import UnreachableError
+from millrace.state.own import NAME
 
 REACH_VARIABLE = "MILLRACE_REACH_S"
 REACH_S = 30.0
@@ -227,7 +228,7 @@ class External:
     """A server of the user's own, at ``url``; a thread looks for new incarnations of it."""
 
     def __init__(self, url: str, password: str | None, uid: str) -> None:
-        self.name = "state-0"
+        self.name = NAME
         self.address: StateAddress | None = None
         self.handle: int | None = None
         self._url = url

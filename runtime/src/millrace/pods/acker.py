@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from millrace.connector import secret_value
 from millrace.errors import ExitCode, MillraceError, StateServerError
 from millrace.health import Answer, Beat, serve
 from millrace.homes import pods
@@ -38,6 +39,7 @@ from millrace.pods.metrics import told
 from millrace.pods.termination import tell_end
 from millrace.protocol.types import Member, View
 from millrace.redisserver import open_client
+from millrace.topology.secretrefs import SecretRef
 from millrace.tracking.log import AckerLoad, AckLog, reader_name
 
 log = logging.getLogger("millrace.acker")
@@ -106,12 +108,29 @@ class PodAcker(LocalAcker):
         yield Sample(catalogue.ACKER_OPEN, len(machine.attempts))
 
 
+def password_of(own_server: str | None, secret: Path) -> str | None:
+    """That of the state servers as it stands now. ``own_server``: where that of a server of the
+    user's own stands. Raises ``PodError``, ``StateServerError``."""
+    if own_server is None:
+        return passwords(secret)[0]
+    if not own_server:
+        return None
+    name, _, key = own_server.partition("/")
+    of = "spec.stateServers.password"
+    return secret_value(SecretRef(name=name, key=key), of, StateServerError)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the pod's container to its end; returns an exit code."""
     parser = argparse.ArgumentParser(prog="millrace.pods acker", description=__doc__)
     parser.add_argument("--secret", type=Path, default=Path(pods.SECRET_FOLDER))
     parser.add_argument("--scratch", type=Path, default=Path(pods.SCRATCH_FOLDER))
     parser.add_argument("--health-port", type=int, default=pods.HEALTH_PORT)
+    parser.add_argument(
+        pods.OWN_SERVER_OPTION,
+        metavar="SECRET/KEY",
+        help="the state server is the user's own; where its password stands, empty for none",
+    )
     options = parser.parse_args(arguments)
     # What an acker holds outlives it in the log: there is nothing to be put in order.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(ExitCode.OK))
@@ -121,10 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         uid = required(os.environ, pods.UID)
         private_files()
         scratch = private_scratch(options.scratch)
-        passwords(options.secret)
+        password_of(options.own_server, options.secret)
 
         def open_log(url: str) -> AckLog:
-            password, name = passwords(options.secret)[0], reader_name(uid, identity.pod)
+            password = password_of(options.own_server, options.secret)
+            name = reader_name(uid, identity.pod)
             return AckLog(open_client(url, password, answer_s=_ANSWER_S, name=name), uid)
 
         name, beat = pods.view_map(identity.topology), Beat(LIVE_S)

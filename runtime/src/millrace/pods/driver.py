@@ -3,6 +3,7 @@
 With ``--standby`` it has Spark and the user's code up and waits until no driver before it is left
 (``standby``); then it is a driver like any other.
 
+A state server that the topology names itself is waited for before all else (``ownserver``).
 It claims its execution itself, so two of these pods at once are harmless. A topology that begins
 with a snapshot is restored before that, and one that has lost its state and is to be restored
 behind it, for the next pod to go on (``millrace.restoring.pods``). One that stood by goes on with a
@@ -38,12 +39,14 @@ from millrace.homes import pods
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
 from millrace.homes.settings import DriverSettings
+from millrace.homes.stores import Inbox
 from millrace.homes.told import read_settings, read_topology
 from millrace.kube.configmaps import own_api
 from millrace.metrics import catalogue
 from millrace.pods.identity import Identity, passwords, private_files, private_scratch
 from millrace.pods.logs import start_logs
 from millrace.pods.metrics import told
+from millrace.pods.ownserver import OwnServer, OwnServerInbox
 from millrace.pods.spark import cluster_conf, executor_size, new_nonce, share_secrets
 from millrace.pods.standby import Outlook, Watchman, Whose
 from millrace.pods.termination import tell_end
@@ -160,14 +163,22 @@ class Life:
         self._beat = beat
         self._stopped = threading.Event()
         self._process: DriverProcess | None = None
+        self._own: OwnServer | None = None
         self._topology = read_topology(Path(settings.topology))
 
     def run(self, start: Start) -> int:
         """The exit code. Raises ``MillraceError``."""
         try:
+            self._reach_own_server()
             with self._restore() as restore:
                 restore.prepare()
-            process = DriverProcess(self._settings, self._password, start=start, beat=self._beat)
+            process = DriverProcess(
+                self._settings,
+                self._password,
+                start=start,
+                beat=self._beat,
+                inbox=self._inbox(),
+            )
             self._process = process
             if self._stopped.is_set():
                 process.ask_to_stop()
@@ -184,6 +195,23 @@ class Life:
         tell_end(f"{status.state}: {status.reason}" if status.reason else str(status.state))
         return pod_code(code, status)
 
+    def _reach_own_server(self) -> None:
+        """Where the topology names one: the password of the others is none of its."""
+        wanted = self._topology.spec.state_servers
+        if wanted.url is None:
+            return
+        journal = open_journal(self._settings.journal)
+        own = OwnServer(wanted, self._settings.uid, journal, SystemClock())
+        try:
+            own.reach(self._pause)
+        finally:
+            journal.flush()
+        self._own, self._password = own, own.password
+
+    def _inbox(self) -> Inbox:
+        inbox = open_inbox(self._settings.inbox)
+        return inbox if self._own is None else OwnServerInbox(inbox, self._own)
+
     def ask_to_stop(self) -> None:
         self._stopped.set()
         if self._process is not None:
@@ -197,7 +225,9 @@ class Life:
     def _pause(self, seconds: float) -> None:
         self._beat()
         if self._stopped.wait(seconds):
-            raise RestoreStoppedError("asked to stop while a snapshot is restored")
+            raise RestoreStoppedError(
+                "asked to stop while a snapshot is restored, or a state server waited for"
+            )
 
     @contextmanager
     def _restore(self) -> Iterator[PodRestore]:
@@ -212,7 +242,7 @@ class Life:
         journal = open_journal(settings.journal)
         around = Surroundings(
             open_marked_view(settings.view),
-            open_inbox(settings.inbox),
+            self._inbox(),
             journal,
             sinks,
             stores.client,

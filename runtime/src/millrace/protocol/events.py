@@ -200,12 +200,14 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Tell the user; ``kind`` is a stable CamelCase reason."""
+    """Tell the user; ``kind`` is a stable CamelCase reason, ``server`` the name of the state server
+    that is spoken of."""
 
     kind: str
     text: str
     window: WindowNumber = NO_WINDOW
     warning: bool = False
+    server: str = ""
 
 
 @dataclass(frozen=True, slots=True)

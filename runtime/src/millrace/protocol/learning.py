@@ -67,11 +67,14 @@ class Lesson:
             return self._no_room(event.full, event.reason)
         self.learned = True
         full, self.full = sorted(self.full), set()
-        return [e.Notify("StateServerBack", f"state server {name} has room again") for name in full]
+        return [
+            e.Notify("StateServerBack", f"state server {name} has room again", server=name)
+            for name in full
+        ]
 
     def _no_room(self, name: str, reason: str) -> list[e.Action]:
         if name in self.full:
             return []
         self.full.add(name)
         text = f"{reason}; windows go on, and the state servers stay as they are until then"
-        return [e.Notify("StateServerFull", text, warning=True)]
+        return [e.Notify("StateServerFull", text, warning=True, server=name)]

@@ -444,12 +444,15 @@ class Membership:
                 "tries: the others go on without it if they suffice, who is to leave stays where "
                 "there would be too few copies, and it is tried again after a while",
                 warning=True,
+                server=name,
             )
             for name in self.suspicion.give_up()
         ]
         back = self.suspicion.tick(self._proposed, holding)
         return given_up + [
-            e.Notify("StateServerBack", f"state server {name} answers again and is let in")
+            e.Notify(
+                "StateServerBack", f"state server {name} answers again and is let in", server=name
+            )
             for name in back
         ]
 
@@ -530,6 +533,7 @@ class Membership:
                 f"state server {member.name} runs and has not answered the driver for "
                 f"{PATIENCE} tries: the others go on without it, and it is let in when it answers",
                 warning=True,
+                server=member.name,
             )
             for member in self.suspicion.settle(self._proposed, wanted)
         ]

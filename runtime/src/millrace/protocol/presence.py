@@ -68,26 +68,32 @@ class Presence:
     def sealed(self) -> list[e.Action]:
         """What is to be told once a window has been sealed: all that it wrote had room."""
         full, self._full = sorted(self._full), set()
-        return [e.Notify("StateServerBack", f"state server {one} has room again") for one in full]
+        return [
+            e.Notify("StateServerBack", f"state server {one} has room again", server=one)
+            for one in full
+        ]
 
     def _no_room(self, name: str, reason: str, left: str = "") -> list[e.Action]:
         if name in self._full:
             return []
         self._full.add(name)
         until = f"until then, or until {left} is a member again" if left else "until then"
-        return [e.Notify("StateServerFull", f"{reason}; windows wait {until}", warning=True)]
+        text = f"{reason}; windows wait {until}"
+        return [e.Notify("StateServerFull", text, warning=True, server=name)]
 
     def _gone(self, member: Member, kind: str, reason: str) -> list[e.Action]:
         if self._missing.get(member.name) == kind:
             return []
         self._missing[member.name] = kind
         what = reason or f"state server {member.name} does not answer"
-        return [e.Notify(kind, f"{what}; windows wait {self._until}", warning=True)]
+        text = f"{what}; windows wait {self._until}"
+        return [e.Notify(kind, text, warning=True, server=member.name)]
 
     def _back(self, member: Member) -> list[e.Action]:
         if self._missing.pop(member.name, None) is None:
             return []
-        return [e.Notify("StateServerBack", f"state server {member.name} answers again")]
+        text = f"state server {member.name} answers again"
+        return [e.Notify("StateServerBack", text, server=member.name)]
 
 
 def _left(view: View) -> str:

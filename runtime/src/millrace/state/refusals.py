@@ -40,7 +40,8 @@ def _translate(shown: str, error: redis.RedisError) -> StateServerError:
     if trouble is Trouble.PASSWORD:
         return StateServerError(
             f"state server {shown} does not accept the password ({text}); put the right one into "
-            "its url, or remove the server's password"
+            "the Secret that spec.stateServers.password names, or into its url, or remove the "
+            "server's password"
         )
     if trouble is Trouble.LOADING:
         return UnreachableError(f"state server {shown} is still loading its append-only file")

@@ -108,6 +108,11 @@ _SETTINGS: tuple[tuple[str, Effect, str], ...] = (
         f"the state lies on the server that was used so far; {UNDO}",
     ),
     (
+        "spec.stateServers.password",
+        Effect.RESTART,
+        "the processes of a run are given it at their start",
+    ),
+    (
         "spec.stateServers.memory",
         Effect.RESTART,
         "the state servers are started with it; windows that waited for room go on",

@@ -29,6 +29,7 @@ from millrace.topology.scalars import (
     TopologyName,
     Whole,
 )
+from millrace.topology.secretrefs import SecretText
 
 API_VERSION = "millrace.dev/v1alpha1"
 KIND = "StreamTopology"
@@ -178,7 +179,12 @@ class StateServers(Part):
     url: Text | None = Field(
         None,
         description="A server of your own, redis://[:password@]host:port[/db]. "
-        "It needs an append-only file and the policy noeviction. Refused on a cluster.",
+        "It needs an append-only file and the policy noeviction.",
+    )
+    password: SecretText | None = Field(
+        None,
+        description="The password of that server, where it is not to stand in the url: that names "
+        "the user at most, redis://user@host:port.",
     )
 
 

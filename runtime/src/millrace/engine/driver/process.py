@@ -19,6 +19,7 @@ from millrace.engine.driver.home.executorload import ExecutorBounds
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller, StatusBoard
 from millrace.engine.driver.home.scaling import ExecutorScaling
+from millrace.engine.driver.home.troubles import ServerTroubles
 from millrace.engine.driver.home.tuner import Tuner
 from millrace.engine.driver.loop import Loop
 from millrace.engine.driver.performer import Equipment, RealPerformer
@@ -44,6 +45,7 @@ from millrace.engine.task.state import Services
 from millrace.errors import ExitCode, MillraceError, SinkError
 from millrace.homes.documents import Status
 from millrace.homes.settings import ConfigMapPlace, DriverSettings
+from millrace.homes.stores import Inbox
 from millrace.homes.told import read_topology
 from millrace.homes.tuning import Tuning
 from millrace.metrics.tally import Sample
@@ -104,8 +106,8 @@ class DriverProcess:
 
     ``password`` is that of the state servers. ``start`` gives the session and the compiled
     topology; it is called once, on another thread. ``beat`` is called whenever the loop turns,
-    several times a second. Raises ``WorkFolderError``, ``SourceError``,
-    ``SinkError``.
+    several times a second. ``inbox`` takes the place of the one that the settings name. Raises
+    ``WorkFolderError``, ``SourceError``, ``SinkError``.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class DriverProcess:
         clock: Clock | None = None,
         start: Start = start_spark,
         beat: Callable[[], None] = lambda: None,
+        inbox: Inbox | None = None,
     ) -> None:
         self._times: StartTimes | None = StartTimes()
         self._reached("code imported")
@@ -143,11 +146,12 @@ class DriverProcess:
         self._machine.windows.on_bug = lambda text: log.error("unexpected: %s", text)
         self._machine.windows.wall_ms = lambda: int(self._clock.now_s() * 1000)
         self._loop = Loop(self._machine, self._clock)
-        self._inbox = open_inbox(told.inbox)
+        self._inbox = inbox or open_inbox(told.inbox)
         self._mailbox: Mailbox | None = None
         self._journal = journal = open_journal(told.journal)
         self._beat = beat
-        self._events = EventTeller(journal, self._clock)
+        self._troubles = ServerTroubles(lambda: self._machine.membership.view)
+        self._events = EventTeller(journal, self._clock, self._troubles.heard)
         self._stop_asked = threading.Event()
         self._exit_code = ExitCode.FAILED
         self._spark: Future[StartedSpark] | None = None
@@ -407,6 +411,8 @@ class DriverProcess:
             self._exit_code = ExitCode.SINK
         if isinstance(event, e.PlanFailed):
             self._exit_code = ExitCode.SOURCE
+        if isinstance(event, e.MembersSeen):
+            self._troubles.proposed({member.name for member in event.members})
         self._statistics.observe(event)
         if isinstance(event, e.Published):
             self._told_start()
@@ -429,7 +435,8 @@ class DriverProcess:
     def _settle(self) -> None:
         self._beat()
         membership = self._machine.membership
-        self._statistics.membership(membership.view, membership.followed())
+        self._troubles.look()
+        self._statistics.membership(membership.view, membership.followed(), self._troubles.now)
         self._scale()
         self._statistics.settle()
 

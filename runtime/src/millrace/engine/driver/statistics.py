@@ -14,6 +14,7 @@ from millrace.homes.documents import (
     AckerAdvice,
     RunningWindow,
     ServerMemory,
+    ServerTrouble,
     SnapshotFigures,
     Status,
     Timing,
@@ -150,14 +151,21 @@ class Statistics:
         self._board.settle()
         self._figures.looked(self.status, self._view)
 
-    def membership(self, view: View | None, follows: int | None) -> None:
-        """Tell where the view stands, and the number of the proposal that the driver follows, as
-        soon as one of them changes: a view that moves for long comes with no record."""
+    def membership(
+        self,
+        view: View | None,
+        follows: int | None,
+        troubles: tuple[ServerTrouble, ...] | None = None,
+    ) -> None:
+        """Tell where the view stands, the number of the proposal that the driver follows, and what
+        is wrong with state servers, as soon as one of them changes: a view that moves for long
+        comes with no record."""
         self._view = view
         told = self._board.status
         epoch, phase = (view.epoch, view.phase.value) if view is not None else (None, None)
-        if (epoch, phase, follows) != (told.epoch, told.phase, told.follows):
-            self._board.change(epoch=epoch, phase=phase, follows=follows)
+        now = (epoch, phase, follows, troubles)
+        if now != (told.epoch, told.phase, told.follows, told.troubles):
+            self._board.change(epoch=epoch, phase=phase, follows=follows, troubles=troubles)
             self._board.tell()
 
     def stopped(self, stop: e.Stop) -> None:

@@ -24,6 +24,7 @@ from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import Record
 from millrace.state.client import StateAddress, StateClient
 from millrace.state.errors import UnreachableError
+from millrace.state.own import own_server
 from millrace.state.servers import WHOLE
 from millrace.topology.model import StreamTopology
 
@@ -57,7 +58,11 @@ def _of_the_run(folder: WorkFolder) -> list[StateAddress]:
 
 
 def _password(folder: WorkFolder) -> str | None:
-    return RunPassword(folder.path).kept() or os.environ.get(PASSWORD_VARIABLE)
+    kept = RunPassword(folder.path).kept()
+    if kept is not None:
+        return kept
+    wanted = topology_of(folder).spec.state_servers
+    return own_server(wanted)[1] if wanted.url is not None else os.environ.get(PASSWORD_VARIABLE)
 
 
 def start_servers(folder: WorkFolder, stack: ExitStack) -> list[StateAddress]:

@@ -172,8 +172,13 @@ def state_copies(facts: Facts) -> Iterator[Problem]:
             f"is more than there are servers ({state.replicas})",
             "raise spec.stateServers.replicas or lower the copies",
         )
+    if state.url is None and state.password is not None:
+        message = "does not go with servers that Millrace starts, which have one of their own"
+        remedy = "remove it, or name your server in spec.stateServers.url"
+        yield Problem("spec.stateServers.password", NOTHING, message, remedy)
     if state.url is not None:
-        yield from address_problems("spec.stateServers.url", state.url)
+        apart = state.password is not None
+        yield from address_problems("spec.stateServers.url", state.url, apart)
         if state.replicas > 1:
             yield Problem(
                 "spec.stateServers.replicas",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from millrace.addresses import has_password, local_path, shown_address
+from millrace.addresses import has_password, local_path, shown_address, tls_files
 from millrace.topology.checks.facts import Facts
 from millrace.topology.model import OnStateLoss, Processor, Sink, Source, StreamTopology
 from millrace.topology.pods import (
@@ -26,7 +26,7 @@ from millrace.topology.pods import (
 )
 from millrace.topology.problems import NOTHING, FieldPath, Problem, format_path
 from millrace.topology.scalars import memory_bytes, quantity, quantity_bytes
-from millrace.topology.secretrefs import references, variable_of
+from millrace.topology.secretrefs import SecretRef, references, variable_of
 
 OWN_LABELS = ("app.kubernetes.io/", "millrace.dev/", "spark-")
 """What names of labels and annotations begin with that are not the user's to give."""
@@ -163,23 +163,30 @@ def _resources(path: FieldPath, resources: Resources) -> Iterator[Problem]:
 def sound_references(facts: Facts) -> Iterator[Problem]:
     """References to Secrets are well formed, and tell from each other on one machine."""
     variables: dict[str, tuple[str, str]] = {}
+    for path, ref in _referred(facts):
+        where = format_path(path)
+        if ref is None:
+            message = "is no reference to a Secret"
+            yield Problem(where, NOTHING, message, "write secretRef: {name: …, key: …}")
+            continue
+        variable, mine = variable_of(ref), (ref.name, ref.key)
+        other = variables.setdefault(variable, mine)
+        if other != mine:
+            message = (
+                f"is read from {variable} on one machine, and so is key {other[1]!r} of "
+                f"Secret {other[0]!r}"
+            )
+            yield Problem(where, ref.name, message, "rename one of the two")
+
+
+def _referred(facts: Facts) -> Iterator[tuple[FieldPath, SecretRef | None]]:
+    password = facts.topology.spec.state_servers.password
+    if password is not None:
+        yield ("spec", "stateServers", "password"), password.secret_ref
     for component, part in facts.components():
         for kind, settings in () if isinstance(part, Processor) else part.declared():
             document = settings.model_dump(by_alias=True, mode="json", exclude_none=True)
-            for path, ref in references(document, (*component.path, kind.name)):
-                where = format_path(path)
-                if ref is None:
-                    message = "is no reference to a Secret"
-                    yield Problem(where, NOTHING, message, "write secretRef: {name: …, key: …}")
-                    continue
-                variable, mine = variable_of(ref), (ref.name, ref.key)
-                other = variables.setdefault(variable, mine)
-                if other != mine:
-                    message = (
-                        f"is read from {variable} on one machine, and so is key {other[1]!r} of "
-                        f"Secret {other[0]!r}"
-                    )
-                    yield Problem(where, ref.name, message, "rename one of the two")
+            yield from references(document, (*component.path, kind.name))
 
 
 def on_cluster(topology: StreamTopology, folder: str) -> list[Problem]:
@@ -200,7 +207,26 @@ def on_cluster(topology: StreamTopology, folder: str) -> list[Problem]:
                         "persistentVolumeClaim: {claimName: …}"
                     )
                     found.append(Problem(where, path, message, remedy))
-    return [*found, *_lost_snapshots(topology, folder)]
+    return [*found, *_lost_snapshots(topology, folder), *_unreachable_server(topology)]
+
+
+def _unreachable_server(topology: StreamTopology) -> Iterator[Problem]:
+    """A server of the user's own that pods cannot come to, or not with the files that it asks
+    for."""
+    url, path = topology.spec.state_servers.url, "spec.stateServers.url"
+    if url is None:
+        return
+    if url.lower().startswith("unix:"):
+        message = "is a socket of one machine, which pods do not see"
+        yield Problem(path, shown_address(url), message, "write redis://host:port")
+    for option, file in tls_files(url).items():
+        if volume_of(file, topology.spec.volumes) is None:
+            message = f"names a file for {option} that lies on no volume"
+            remedy = (
+                "mount it by an element of spec.volumes, of a secret or configMap, and write its "
+                "whole path"
+            )
+            yield Problem(path, file, message, remedy)
 
 
 def _lost_snapshots(topology: StreamTopology, folder: str) -> Iterator[Problem]:
@@ -242,11 +268,17 @@ def sound_restore(facts: Facts) -> Iterator[Problem]:
 
 
 def plain_passwords(topology: StreamTopology) -> list[Problem]:
-    """Passwords in addresses of sources and sinks. On a cluster whoever may read topologies reads
-    them, and that are more people than may read Secrets."""
+    """Passwords in addresses of sources, sinks and a state server. On a cluster whoever may read
+    topologies reads them, and that are more people than may read Secrets."""
     message = "holds a password, for all who may read topologies to see"
     remedy = "take it out, and name a key of a Secret instead: secretRef: {name: …, key: …}"
-    return [
+    url = topology.spec.state_servers.url
+    server = (
+        [Problem("spec.stateServers.url", shown_address(url), message, remedy)]
+        if url is not None and has_password(url)
+        else []
+    )
+    return server + [
         Problem(format_path(path), shown_address(text), message, remedy)
         for section, parts in _declared(topology)
         for index, part in enumerate(parts)

@@ -6,6 +6,7 @@ The driver decides nothing by either; the truth is the record.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +36,7 @@ class StatusBoard:
         self._clock = clock
         self._told_s = float("-inf")
         self._waits = False
-        self.status = _known(journal, uid)
+        self.status = figures_before(journal, uid)
 
     def change(self, **fields: Any) -> None:
         """Other figures from now on, by the names of ``Status``."""
@@ -56,7 +57,7 @@ class StatusBoard:
             self.tell()
 
 
-def _known(journal: Journal, uid: str) -> Status:
+def figures_before(journal: Journal, uid: str) -> Status:
     """What is known of a life of the topology, whoever its driver is."""
     try:
         before = journal.status()
@@ -71,10 +72,17 @@ def _known(journal: Journal, uid: str) -> Status:
 class EventTeller:
     """Adds each event that a user may want to know of.
 
-    What is said again and again, while a server is away, say, is added once in a while.
+    What is said again and again, while a server is away, say, is added once in a while. ``heard``
+    is told each.
     """
 
-    def __init__(self, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        heard: Callable[[e.Notify], None] = lambda _: None,
+    ) -> None:
+        self._heard = heard
         self._journal = journal
         self._clock = clock
         self._last: e.Notify | None = None
@@ -82,6 +90,7 @@ class EventTeller:
 
     def add(self, notice: e.Notify) -> bool:
         """Add an event; False for one that was the last one too, a moment ago."""
+        self._heard(notice)
         now = self._clock.monotonic_s()
         if notice == self._last and now < self._again_s:
             return False
