@@ -23,7 +23,7 @@ from millrace.homes.documents import Ask, Request
 from millrace.homes.pods import Role
 from millrace.kube.configmaps import ConfigMap, by_kubeconfig
 from millrace.topology.model import StandbyExecutors
-from millrace_e2e import kubeapi
+from millrace_e2e import kubeapi, valkey
 from millrace_e2e.podmanifests import Manifest, Pods
 from millrace_e2e.podprocess import (
     TOPOLOGY,
@@ -137,6 +137,35 @@ def test_the_driver_that_stands_by_takes_over_without_an_operator(world: World) 
     verdict = world.judge()
     assert (verdict["equal"], verdict["repeated"]) == (True, 0), verdict
     assert verdict["words"] == 8_000 * 6
+
+
+def test_words_are_counted_on_a_state_server_of_ones_own(world: World, tmp_path: Path) -> None:
+    """Its password comes late, in a Secret that is mounted; the driver finds the server itself."""
+    given = {pods.SECRETS: str(tmp_path / "secrets")}
+    file = tmp_path / "secrets" / "cache" / "password"
+    file.parent.mkdir(parents=True)
+    ref = {"secretRef": {"name": "cache", "key": "password"}}
+    world.feed(4_000, "first.txt")
+    with valkey.serving(tmp_path / "own") as own:
+        with own.client() as client:
+            client.config_set("requirepass", "sesame")
+        world.config({"stateServers": {"url": own.url, "password": ref}}, watch=False)
+        driver = world.driver(1, **given)
+        (why,) = until(lambda: world.journal.status().troubles, "why the driver waits", WAIT_S)
+        assert (why.name, why.kind) == ("state-0", "StateServerAway")
+        assert "key 'password' of Secret 'cache' does not exist" in why.text
+        file.write_text("sesame\n")
+        ackers = [world.acker(0, pods.OWN_SERVER_OPTION, "cache/password", **given)]
+        world.propose([], ackers)
+        assert driver.wait(int(RUN_S)) == 0, driver.log.read_text()
+    _, view = world.view.read()
+    assert view is not None
+    assert [(one.name, one.url) for one in view.target] == [("state-0", own.url)]
+    assert world.journal.status().troubles is None
+    verdict = world.judge()
+    assert (verdict["equal"], verdict["repeated"]) == (True, 0), verdict
+    logs = (path.read_text() for path in world.folder.glob("*.log"))
+    assert not any("sesame" in text for text in logs)
 
 
 def test_a_driver_ends_behind_what_is_sealed_when_its_pod_is_deleted(world: World) -> None:

@@ -125,8 +125,9 @@ class World:
         port = self.ports.setdefault(name, free_port())
         return self._start(Role.STATE_SERVER, name, "--work", self.folder / name, "--port", port)
 
-    def acker(self, number: int) -> Pod:
-        return self._start(Role.ACKER, pods.pod_name(TOPOLOGY, Role.ACKER, number))
+    def acker(self, number: int, *more: object, **variables: str) -> Pod:
+        name = pods.pod_name(TOPOLOGY, Role.ACKER, number)
+        return self._start(Role.ACKER, name, *more, **variables)
 
     def driver(self, number: int, *more: object, **variables: str) -> Pod:
         name = pods.pod_name(TOPOLOGY, Role.DRIVER, number)

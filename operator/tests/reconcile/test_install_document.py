@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from millrace.remote.servers import members_of
 from millrace.topology.model import StreamTopology
 from millrace.topology.pods import PodSettings
 from millrace.topology.scalars import quantity
+from millrace_operator.api.definitions import definitions
 from millrace_operator.builders.naming import Owner
 from millrace_operator.builders.network import budgets, policies
 from millrace_operator.builders.pods import acker_pod, driver_pod, state_server_pod
@@ -232,6 +234,35 @@ def test_what_there_is_none_of():
     assert "no admission webhook" in text
     templates = (ROOT / "charts" / "millrace").rglob("*.yaml")
     assert not any("admissionregistration" in path.read_text() for path in templates)
+
+
+def fields(node: dict[str, Any], name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """All fields of a schema, by their names."""
+    yield name, node
+    for inner, one in node.get("properties", {}).items():
+        yield from fields(one, inner)
+    for inner in ("items", "additionalProperties"):
+        if isinstance(node.get(inner), dict):
+            yield from fields(node[inner], name)
+
+
+def test_the_fields_are_as_the_conventions_of_kubernetes_have_them_but_for_those_that_are_told():
+    gaps = [" ".join(one.split()) for one in section("What there is none of").split("\n- ")]
+    small, counters = set(), set()
+    for definition in definitions().values():
+        (version,) = definition["spec"]["versions"]
+        schema = version["schema"]["openAPIV3Schema"]
+        for name, node in fields(schema):
+            assert node.get("type") != "number", f"{name} is no whole number"
+            if any(not word[0].isupper() for word in node.get("enum", [])):
+                small.add(name)
+        for name, node in fields(schema["properties"]["status"]):
+            if "in a row" in node.get("description", "") and node.get("type") == "integer":
+                counters.add(name)
+    (words,) = (one for one in gaps if "CamelCase" in one)
+    assert set(re.findall(r"`(\w+)`", words.partition(")")[0])) == small
+    (counts,) = (one for one in gaps if "`status.driver`" in one)
+    assert set(re.findall(r"`(\w+)`", counts)) == counters
 
 
 def test_the_readme_has_the_commands_of_this_document():

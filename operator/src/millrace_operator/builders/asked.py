@@ -58,27 +58,29 @@ def mount_secrets(
     _mount_keys(spec, [*(ref for _, ref in found if ref is not None), *more])
 
 
-def mount_own_server(spec: Manifest, topology: StreamTopology) -> str | None:
-    """What an acker needs to reach a state server of the user's own: its password, and the volumes
-    with the files of its TLS. Gives the value of ``names.OWN_SERVER_OPTION``; None where there is
-    no such server."""
-    server = topology.spec.state_servers
-    if server.url is None:
-        return None
-    files, volumes = tls_files(server.url).values(), topology.spec.volumes
-    needed = [volume_of(file, volumes) for file in files]
-    mount_volumes(spec, [volume for volume in volumes if volume in needed])
-    if server.password is None:
-        return ""
-    ref = server.password.secret_ref
-    _mount_keys(spec, [ref])
-    return f"{ref.name}/{ref.key}"
-
-
 def own_password(topology: StreamTopology) -> list[SecretRef]:
-    """Where the password of such a server stands."""
+    """Where the password of a state server of the user's own stands; none where it takes none."""
     password = topology.spec.state_servers.password
     return [] if password is None else [password.secret_ref]
+
+
+def own_server_option(topology: StreamTopology) -> str:
+    """The same as ``names.OWN_SERVER_OPTION`` has it."""
+    return "".join(f"{ref.name}/{ref.key}" for ref in own_password(topology))
+
+
+def mount_own_server(spec: Manifest, topology: StreamTopology) -> None:
+    """What an acker needs to reach such a server: its password, and the files of its TLS."""
+    mount_volumes(spec, tls_volumes(topology))
+    _mount_keys(spec, own_password(topology))
+
+
+def tls_volumes(topology: StreamTopology) -> list[Volume]:
+    """Volumes with files that the url of such a server names."""
+    volumes = topology.spec.volumes
+    files = tls_files(topology.spec.state_servers.url or "").values()
+    needed = [volume_of(file, volumes) for file in files]
+    return [volume for volume in volumes if volume in needed]
 
 
 def _mount_keys(spec: Manifest, refs: Iterable[SecretRef]) -> None:

@@ -26,6 +26,8 @@ from millrace_operator.builders.asked import (
     mount_secrets,
     mount_volumes,
     own_password,
+    own_server_option,
+    tls_volumes,
 )
 from millrace_operator.builders.naming import FINGERPRINT, Manifest, Owner
 
@@ -79,17 +81,24 @@ def acker_pod(
     spec = _spec(owner, settings, role, container, [names.PASSWORD_KEY])
     spec["serviceAccountName"] = owner.child("acker")
     spec["topologySpreadConstraints"] = [_spread(owner, role)]
-    own, told = mount_own_server(spec, topology), {}
-    if own is not None:
-        container["args"] += [names.OWN_SERVER_OPTION, own]
+    told = acker_print(topology)
+    if told:
+        container["args"] += [names.OWN_SERVER_OPTION, own_server_option(topology)]
         container["env"].append(_variable(names.SECRETS, names.SECRETS_FOLDER))
-        told = {FINGERPRINT: _print([own, spec["volumes"]])}
-    made = owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec}, told)
+        mount_own_server(spec, topology)
+    notes = {FINGERPRINT: told} if told else None
+    made = owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec}, notes)
     return asked(made, topology.spec.pods.ackers)
 
 
-def _print(told: object) -> str:
-    return blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=8).hexdigest()
+def acker_print(topology: StreamTopology) -> str:
+    """What an acker is to have been made with, to reach a state server of the user's own; empty
+    where there is none."""
+    if topology.spec.state_servers.url is None:
+        return ""
+    volumes = [one.model_dump(by_alias=True, mode="json") for one in tls_volumes(topology)]
+    text = json.dumps([own_server_option(topology), volumes], sort_keys=True)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def driver_pod(

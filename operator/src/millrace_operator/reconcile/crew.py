@@ -26,8 +26,8 @@ from millrace.protocol.types import Member, Phase, View
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import AckersStatus
 from millrace_operator.api.settings import OperatorSettings
-from millrace_operator.builders.naming import FINGERPRINT, Manifest, Owner
-from millrace_operator.builders.pods import acker_pod, state_server_pod
+from millrace_operator.builders.naming import Owner
+from millrace_operator.builders.pods import acker_pod, acker_print, state_server_pod
 from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
 from millrace_operator.reconcile.observe import Observed, Pod
 
@@ -97,18 +97,16 @@ def plan_ackers(
     reach another state server."""
     pods = observed.of(Role.ACKER)
     there = {pod.index for pod in pods}
-    made = {index: acker_pod(owner, settings, topology, index) for index in range(count)}
     actions: list[Action] = []
     for pod in pods:
-        wanted = pod.index in made and pod.fingerprint == _fingerprint(made[pod.index])
-        actions += _ended(observed, pod, unwanted=not wanted)
-    return [*actions, *(Create(pod) for index, pod in made.items() if index not in there)]
+        actions += _ended(observed, pod, unwanted=not _wanted(pod, topology, count))
+    missing = [index for index in range(count) if index not in there]
+    made = (acker_pod(owner, settings, topology, index) for index in missing)
+    return [*actions, *(Create(pod) for pod in made)]
 
 
-def _fingerprint(manifest: Manifest) -> str:
-    """What a pod is to have been made with; empty where it does not matter."""
-    told: str = manifest["metadata"].get("annotations", {}).get(FINGERPRINT, "")
-    return told
+def _wanted(acker: Pod, topology: StreamTopology, count: int) -> bool:
+    return acker.index < count and acker.fingerprint == acker_print(topology)
 
 
 def plan_servers(
@@ -168,7 +166,12 @@ def _no_driver_lives(observed: Observed, view: View) -> bool:
     return any(seen_to_end) or last in observed.refusals
 
 
-def proposal(observed: Observed, count: Sizes, tuning: Tuning | None = None) -> Proposal | None:
+def proposal(
+    observed: Observed,
+    topology: StreamTopology,
+    count: Sizes,
+    tuning: Tuning | None = None,
+) -> Proposal | None:
     """Who is seen alive and is to stay, and who is to leave, or None where nothing is to be said
     yet.
 
@@ -185,7 +188,7 @@ def proposal(observed: Observed, count: Sizes, tuning: Tuning | None = None) -> 
     first = observed.view is None and observed.proposal is None
     if count.servers and (not members or (first and len(members) < count.servers)):
         return None
-    ackers = [p for p in observed.of(Role.ACKER) if p.index < count.ackers]
+    ackers = [p for p in observed.of(Role.ACKER) if _wanted(p, topology, count.ackers)]
     alive = tuple(pod.name for pod in ackers if observed.alive(pod) and pod.ready)
     told, before = observed.told, observed.proposal
     last = before.number if before is not None else 0
@@ -233,14 +236,19 @@ def _came_back(observed: Observed, pod: Pod) -> bool:
     return bool(lives) and pod.run_id is not None and pod.run_id not in lives
 
 
-def lost_members(observed: Observed, proposed: Proposal | None, count: Sizes) -> list[Announce]:
-    """A warning for each acker and state server that is to be there, and is proposed no more."""
+def lost_members(
+    observed: Observed, topology: StreamTopology, proposed: Proposal | None, count: Sizes
+) -> list[Announce]:
+    """A warning for each acker and state server that is to be there, and is proposed no more. Whom
+    the operator itself replaces nobody has lost."""
     before = observed.proposal
     if before is None or proposed is None:
         return []
-    topology = observed.resource.name
-    servers = {pod_name(topology, Role.STATE_SERVER, index) for index in range(count.servers)}
-    ackers = {pod_name(topology, Role.ACKER, index) for index in range(count.ackers)}
+    name = observed.resource.name
+    servers = {pod_name(name, Role.STATE_SERVER, index) for index in range(count.servers)}
+    ackers = {pod_name(name, Role.ACKER, index) for index in range(count.ackers)}
+    there = observed.of(Role.ACKER)
+    ackers -= {pod.name for pod in there if not _wanted(pod, topology, count.ackers)}
     now = {member.name: member.run_id for member in proposed.members}
     told = []
     for member in before.members:

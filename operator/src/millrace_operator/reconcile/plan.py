@@ -132,11 +132,11 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     status = status_of(observed, owner, standing, moment.now)
     if snapshots.newest is not None:
         status = status.model_copy(update={"last_snapshot": snapshots.newest})
-    proposed = proposal(observed, size, _tuning(edit.accepted, edit.topology))
+    proposed = proposal(observed, edit.topology, size, _tuning(edit.accepted, edit.topology))
     events = [
         *_edit_events(observed, edit),
         *driver.events,
-        *lost_members(observed, proposed, size),
+        *lost_members(observed, edit.topology, proposed, size),
         *scaled_by_load(observed.resource.status.ackers, size),
     ]
     actions: list[Action] = [
