@@ -1147,6 +1147,14 @@ def test_an_operator_with_more_edits_in_place_restarts_no_driver():
     cluster.edit(tupleTimeout="60s")
     cluster.settle()
     assert [name for name in cluster.pods if "driver" in name] == ["words-driver-2"]
+    edits = [event for event in cluster.events if event.reason.startswith("Edited")]
+    assert [event.reason for event in edits] == ["EditedWithRestart"]
+    assert edits[0].message == "the driver starts again from sealed window 7: spec.tupleTimeout"
+    # The driver of this release does.
+    cluster.events.clear()
+    cluster.edit(tupleTimeout="50s")
+    cluster.settle()
+    assert "EditedInPlace" in reasons(cluster)
 
 
 @pytest.mark.parametrize("goes", [False, True])

@@ -66,7 +66,7 @@ from millrace_operator.reconcile.crew import (
     sizes,
 )
 from millrace_operator.reconcile.driver import DriverPlan, Wanted, newest, plan_driver
-from millrace_operator.reconcile.edits import Edited, EditKind, edited
+from millrace_operator.reconcile.edits import Edited, EditKind, edited, fingerprints
 from millrace_operator.reconcile.observe import Moment, Observed
 from millrace_operator.reconcile.snapshots import begins_from, plan_snapshots
 from millrace_operator.reconcile.troubles import Trouble
@@ -257,7 +257,8 @@ def _stalled(edit: Edited, driver: DriverPlan) -> Trouble | None:
 
 
 def _edit_events(observed: Observed, edit: Edited) -> list[Announce]:
-    match edit.kind:
+    kind = EditKind.RESTART if _outruns_driver(observed, edit) else edit.kind
+    match kind:
         case EditKind.IN_PLACE:
             since = f", behind sealed window {observed.window or 0}" if edit.tuned else ""
             edited_in_place = Announce("EditedInPlace", f"without a restart{since}: {edit.text}")
@@ -268,6 +269,15 @@ def _edit_events(observed: Observed, edit: Edited) -> list[Announce]:
             return [Announce("EditedWithRestart", text)]
         case EditKind.FIRST | EditKind.NONE | EditKind.REFUSED | EditKind.INVALID | EditKind.UNREAD:
             return []
+
+
+def _outruns_driver(observed: Observed, edit: Edited) -> bool:
+    """Whether the driver that runs is of a release which follows no such edit in place."""
+    if not edit.tuned or edit.accepted is None:
+        return False
+    prints = fingerprints(edit.accepted)
+    drivers = [pod for pod in observed.of(Role.DRIVER) if pod.index == newest(observed)]
+    return any(not pod.ended and pod.fingerprint not in prints for pod in drivers)
 
 
 def _kept_memory(observed: Observed, edit: Edited) -> list[Announce]:
