@@ -22,6 +22,7 @@ from millrace.protocol.types import (
     TaskReport,
     Verdict,
 )
+from millrace.protocol.windows.decide import BREAKAGE_PAUSES_S
 
 OPEN = """
     record R 1.1.1.5 sealed 3
@@ -794,3 +795,33 @@ def test_holes_that_two_attempts_do_not_agree_on_are_believed_when_two_in_a_row_
     assert isinstance(sent, e.SendRecord)
     assert sent.record.sealed == 4
     assert sent.record.totals.roots == found.records["R"].totals.roots + 2
+
+
+def test_attempts_that_the_driver_ends_itself_run_again_at_once_and_count_for_nothing() -> None:
+    """A shorter tuple time-out ends one, and may be given as often as anybody likes."""
+    found = script(OPEN, RUN)
+    for number in range(1, 2 + 2 * len(BREAKAGE_PAUSES_S)):
+        cancelled, notice, run = told(
+            found, e.RunDied(AttemptId(2, 4, number), "a shorter time-out", ended=True)
+        )
+        assert cancelled == e.Cancel(AttemptId(2, 4, number))
+        assert isinstance(notice, e.Notify)
+        assert (notice.kind, notice.warning) == ("WindowRunAgain", False)
+        assert notice.text == f"attempt {number} of window 4: a shorter time-out"
+        assert isinstance(run, e.Run)
+        assert run.plan.id == AttemptId(2, 4, number + 1)
+    assert found.machine.stopped is None
+
+
+def test_failures_of_the_engine_count_on_behind_an_attempt_that_the_driver_ended() -> None:
+    found = script(OPEN, RUN)
+    attempt = 1
+    for pause_s in BREAKAGE_PAUSES_S:
+        told(found, e.RunDied(AttemptId(2, 4, attempt), "broke"))
+        found.now_s += pause_s + 1.0
+        told(found, e.Tick())
+        attempt += 1
+        told(found, e.RunDied(AttemptId(2, 4, attempt), "a shorter time-out", ended=True))
+        attempt += 1
+    actions = told(found, e.RunDied(AttemptId(2, 4, attempt), "broke"))
+    assert any(isinstance(one, e.Stop) and one.kind is e.StopKind.ENGINE for one in actions)

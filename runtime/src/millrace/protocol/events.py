@@ -415,7 +415,8 @@ class RunDone:
 class RunDied:
     """``member_lost``: a state server was away or a sink full; the window waits as long as that
     lasts. Any other failure without ``evidence`` is run again a few times and then ends the run.
-    ``full`` names a state server that had no memory left for what the attempt wrote.
+    ``full`` names a state server that had no memory left for what the attempt wrote. ``ended``: the
+    driver has ended it itself, for settings that it began without; another one follows at once.
     """
 
     id: AttemptId
@@ -423,6 +424,7 @@ class RunDied:
     member_lost: bool = False
     evidence: Evidence = Evidence.NONE
     full: str = ""
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

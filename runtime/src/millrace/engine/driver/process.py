@@ -373,9 +373,9 @@ class DriverProcess:
         self._planner.tune(window)
 
     def _run_again(self, attempt: AttemptId, reason: str) -> None:
-        """End an attempt that runs, as if Spark had; one whose tasks are done needs no other."""
+        """End an attempt that runs; one whose tasks are done needs no other."""
         if isinstance(self._machine.windows.doing, Running):
-            self._loop.post(e.RunDied(attempt, reason))
+            self._loop.post(e.RunDied(attempt, reason, ended=True))
 
     def _services(self) -> Services:
         view = self._machine.membership.view

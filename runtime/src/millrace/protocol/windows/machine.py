@@ -494,6 +494,13 @@ class Windows:
         return CloseMarker(attempt, progress.intent, excluded, named, read, empty)
 
     def _run_died(self, event: e.RunDied) -> list[e.Action]:
+        if event.ended:
+            # Nobody failed, so nothing counts, however often.
+            text = f"attempt {event.id.attempt} of window {event.id.window}: {event.reason}"
+            return [
+                *self._run_over(cancel=True),
+                e.Notify("WindowRunAgain", text, event.id.window),
+            ]
         if event.member_lost:
             notice = e.Notify("WindowHeldUp", event.reason, event.id.window, warning=True)
             # That a server is full is told once, and not by every attempt.
