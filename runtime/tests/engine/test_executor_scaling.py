@@ -13,7 +13,7 @@ from millrace.engine.driver.home.executorload import (
     SHRINK_AFTER_S,
     ExecutorBounds,
 )
-from millrace.engine.driver.home.scaling import PAUSES_S, ExecutorScaling
+from millrace.engine.driver.home.scaling import PAUSES_S, TIDY_S, ExecutorScaling
 from millrace.protocol import events as e
 from millrace.topology.model import Executors
 
@@ -115,3 +115,23 @@ def test_one_that_could_not_go_goes_later() -> None:
     driver.runs(0.0, SHRINK_AFTER_S + 2 * JUDGE_S + PAUSES_S[0] + JUDGE_S)
     assert [count for _, count in driver.asked] == [1, 1]
     assert driver.counted == [1]
+
+
+def test_the_number_is_said_again_since_one_may_have_come_late() -> None:
+    """It was on its way while the number fell, and nobody has ended it."""
+    driver = Driver()
+    driver.runs(0.0, SHRINK_AFTER_S + 2 * JUDGE_S)
+    assert [count for _, count in driver.asked] == [1]
+    driver.runs(1.5, 3.1 * TIDY_S)
+    assert [count for _, count in driver.asked] == [1, 1, 1, 1]
+    assert driver.counted == [1]
+    assert len(driver.events) == 1
+    driver.runs_long = True
+    driver.runs(1.5, 3 * TIDY_S)
+    assert len(driver.left) == 1, "not while an attempt runs"
+
+
+def test_nothing_is_said_again_that_was_never_changed() -> None:
+    driver = Driver()
+    driver.runs(1.5, 10 * TIDY_S)
+    assert driver.asked == []

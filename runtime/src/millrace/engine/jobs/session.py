@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.engine.jobs import classes, jvm
-from millrace.errors import TopologyError
+from millrace.errors import EngineError, TopologyError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,11 +183,16 @@ def build_session(
 
 
 def request_executors(session: SparkSession, count: int) -> None:
-    """Have the cluster manager keep so many executors, whatever the session began with."""
+    """Have the cluster manager keep so many executors, whatever the session began with. Raises
+    ``EngineError`` where it does not take the number."""
     context = session.sparkContext
     assert context._jvm is not None
     none = context._jvm.scala.collection.immutable.HashMap()
-    context._jsc.sc().requestTotalExecutors(count, 0, none)
+    if not context._jsc.sc().requestTotalExecutors(count, 0, none):
+        raise EngineError(
+            f"the cluster manager does not take {count} executors; it is asked again, and the "
+            "driver's log says what it answers"
+        )
 
 
 _NOISY = (

@@ -24,6 +24,10 @@ log = logging.getLogger(__name__)
 PAUSES_S = (10.0, 30.0, 60.0, 300.0)
 """Before it is asked for the second, third, ... time; the last one from then on."""
 
+TIDY_S = 60.0
+"""How often the number is said again, once it was another: an executor that was on its way while
+the number fell was not there to be ended, and is one too many."""
+
 Between = Callable[[Callable[[], None]], None]
 """Does something beside the loop, while no attempt runs."""
 
@@ -55,6 +59,7 @@ class ExecutorScaling:
         """Whether what is asked for was taken; None where that is not known yet."""
         self._failures = 0
         self._again_s = float("-inf")
+        self._tidy_s = float("inf")
 
     def look(self, waiting: float, runs: bool, tasks: int, between: Between) -> None:
         """See what the lag wants: ``waiting`` windows' worth of records, an attempt that ``runs``,
@@ -63,10 +68,13 @@ class ExecutorScaling:
         self._answered(now_s)
         useful = -(-tasks // self._cores)
         wanted = self._watch.look(now_s, waiting, runs, useful)
-        if wanted is None or self._asking is not None or now_s < self._again_s:
+        if self._asking is not None or now_s < self._again_s:
             return
-        self._asking = wanted
-        between(lambda: self._ask(wanted))
+        count = self._watch.executors if wanted is None else wanted
+        if wanted is None and now_s < self._tidy_s:
+            return
+        self._asking = count
+        between(lambda: self._ask(count))
 
     def _ask(self, count: int) -> None:
         try:
@@ -89,7 +97,10 @@ class ExecutorScaling:
             self._failures += 1
             return
         self._failures = 0
+        self._tidy_s = now_s + TIDY_S
         before = self._watch.executors
+        if asked == before:
+            return
         self._watch.has(asked)
         self._counted(asked)
         text = f"{asked} executors instead of {before}, as the lag asks for"
