@@ -53,7 +53,7 @@ class Listed:
             raise HomeAwayError("no answer")
         return [{"metadata": {"namespace": "jobs", "name": name}} for name in self.names]
 
-    def list(self, kind: str, namespace: str | None) -> Iterator[object]:
+    def list(self, kind: str, namespace: str | None, selector: str) -> Iterator[object]:
         return iter(())
 
 

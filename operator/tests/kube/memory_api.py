@@ -75,12 +75,17 @@ class MemoryApi:
 
     def _list(self, path: str, query: Mapping[str, str], only: set[str] | None) -> Json:
         spaced, _, plural = path.rpartition("/")
-        wanted = dict(w.split("=") for w in query.get("labelSelector", "").split(",") if w)
+        labelled = [w for w in query.get("labelSelector", "").split(",") if w]
+        without = {w[1:] for w in labelled if w.startswith("!")}
+        wanted = dict(w.split("=") for w in labelled if not w.startswith("!"))
+        called = query.get("fieldSelector", "").removeprefix("metadata.name=")
         found = []
         for place, one in sorted(self.objects.items()):
             folder = place.rpartition("/")[0]
             apart = folder.startswith(f"{spaced}/namespaces/") and folder.endswith(f"/{plural}")
             labels = one["metadata"].get("labels") or {}
+            if called not in ("", place.rpartition("/")[2]) or without & labels.keys():
+                continue
             if (folder == path or apart) and wanted.items() <= labels.items():
                 shown = {k: v for k, v in one.items() if k != "kind" and k in (only or one)}
                 found.append(copy.deepcopy(shown))

@@ -14,6 +14,7 @@ from memory_world import CORE, KEY, TOPOLOGY, World, running
 from millrace.errors import MillraceError
 from millrace.homes import codec
 from millrace.homes.documents import RunEvent
+from millrace.homes.pods import PERIODIC_LABEL
 from millrace.homes.stores import HomeAwayError
 from millrace_operator.control.queue import WorkQueue
 from millrace_operator.control.reconciler import MOST_TOLD, PROPOSED_S, RESYNC_S, Result, _share
@@ -58,8 +59,10 @@ def test_a_topology_that_is_gone_is_forgotten_and_one_that_goes_is_left_alone(wo
 SNAPSHOTS = "/apis/millrace.dev/v1alpha1/namespaces/jobs/topologysnapshots"
 
 
-def snapshot(world: World, name: str, topology: str, **status: Any) -> None:
-    metadata = {"name": name, "namespace": "jobs", "generation": 1}
+def snapshot(world: World, name: str, topology: str, *, periodic: str = "", **status: Any) -> None:
+    """``periodic`` is the uid of the topology that took it by itself."""
+    labels = {PERIODIC_LABEL: periodic} if periodic else {}
+    metadata = {"name": name, "namespace": "jobs", "generation": 1, "labels": labels}
     found = {"metadata": metadata, "spec": {"topology": topology}, "status": status}
     world.api.put(f"{SNAPSHOTS}/{name}", found)
 
@@ -104,6 +107,24 @@ def test_very_many_snapshots_without_a_topology_are_looked_at_together(world: Wo
     turn = 20
     assert due() <= 3 * pages + turn, "listed by each look, for orphans, and for the topology"
     assert world.api.writes() == []
+
+
+def test_what_other_topologies_take_by_themselves_is_not_read_at_a_turn(world: World):
+    """Of each there may be a hundred, and as many topologies in a namespace."""
+    world.settle()
+    count = 10 * AT_ONCE
+    for number in range(count):
+        snapshot(world, f"theirs-{number}", "others", periodic="t9", phase="Ready")
+    snapshot(world, "own", "words", periodic="t1", phase="Ready")
+    snapshot(world, "asked-for", "words", phase="Ready")
+    world.edit(restoreFrom={"snapshot": "theirs-7", "topology": "others"})
+    world.api.calls.clear()
+    now = datetime.fromtimestamp(world.clock.now_s(), UTC)
+    seen = observe(Objects(world.api), Incarnations(world.ask), KEY, Turn(now))  # type: ignore[arg-type]
+    assert seen is not None
+    names = {one.name for one in seen.observed.snapshots}
+    assert names == {"own", "asked-for", "theirs-7"}
+    assert sum(path == SNAPSHOTS for _, path in world.api.calls) == 3, "one page of each"
 
 
 def test_a_turn_says_where_the_topology_stands_until_it_is_gone(world: World):

@@ -63,22 +63,31 @@ class Objects:
             return None
         return _taken(path, status, found)
 
-    def list(self, kind: str, namespace: str | None, selector: str = "") -> Iterator[Object]:
-        """All objects of a kind, as they are now, by labels; no more than ``AT_ONCE`` of them are
-        held while they are looked through."""
-        return self._pages(kind, namespace, selector, {})
+    def list(
+        self, kind: str, namespace: str | None, selector: str = "", name: str = ""
+    ) -> Iterator[Object]:
+        """All objects of a kind, as they are now, by labels, or the one of a ``name``, which takes
+        no other right; no more than ``AT_ONCE`` of them are held while they are looked through."""
+        return self._pages(kind, namespace, selector, {}, name)
 
     def heads(self, kind: str, namespace: str | None, selector: str = "") -> Iterator[Object]:
         """The same with their metadata alone: what they hold is not even sent."""
         return self._pages(kind, namespace, selector, {"accept": _HEADS})
 
     def _pages(
-        self, kind: str, namespace: str | None, selector: str, how: Mapping[str, str]
+        self,
+        kind: str,
+        namespace: str | None,
+        selector: str,
+        how: Mapping[str, str],
+        name: str = "",
     ) -> Iterator[Object]:
         path = kinds.collection(kind, namespace)
         query = {"limit": str(AT_ONCE)}
         if selector:
             query["labelSelector"] = selector
+        if name:
+            query["fieldSelector"] = f"metadata.name={name}"
         while True:
             status, found = self._answer("GET", path, query=query, **how)
             if status == HTTPStatus.GONE:

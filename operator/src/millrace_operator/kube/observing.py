@@ -22,7 +22,14 @@ from millrace_operator.builders.naming import MANAGED_BY, MANAGER
 from millrace_operator.kube import kinds, reading
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import Object, Objects, RefusedError, owner_uid
-from millrace_operator.reconcile.observe import Child, Observed, Pod, Snapshot, most_silent
+from millrace_operator.reconcile.observe import (
+    Child,
+    Observed,
+    Pod,
+    Resource,
+    Snapshot,
+    most_silent,
+)
 from millrace_operator.reconcile.snapshots import SETTLED
 
 log = logging.getLogger(__name__)
@@ -112,7 +119,7 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
         told=told,
         strangers=tuple(strangers),
         most_silent=alarm,
-        snapshots=tuple(snapshots(objects, key.namespace)),
+        snapshots=_snapshots(objects, resource),
         booked=reading.booked_of(maps[names.snapshots_map(key.name)]),
         asked=reading.asked_of(inbox),
         forks=reading.forks_of(view),
@@ -130,9 +137,27 @@ def topologies(objects: Objects, namespaces: Sequence[str]) -> list[Key]:
     return [Key(one["metadata"]["namespace"], one["metadata"]["name"]) for one in found]
 
 
-def snapshots(objects: Objects, namespace: str | None) -> Iterator[Snapshot]:
-    """All resources of snapshots, as far as they are not about to go."""
-    for one in objects.list(kinds.SNAPSHOT, namespace):
+_ASKED_FOR = f"!{names.PERIODIC_LABEL}"
+"""Snapshots that somebody asked for."""
+
+
+def _snapshots(objects: Objects, resource: Resource) -> tuple[Snapshot, ...]:
+    """Of those in the namespace those that somebody asked for, those that this topology has taken
+    by itself, and the one that it begins with. What other topologies take by themselves may be
+    very many."""
+    space = resource.namespace
+    own = f"{names.PERIODIC_LABEL}={resource.uid}"
+    listed = [objects.list(kinds.SNAPSHOT, space, one) for one in (own, _ASKED_FOR)]
+    origin = (resource.document.get("spec", {}).get("restoreFrom") or {}).get("snapshot")
+    if origin:
+        listed.append(objects.list(kinds.SNAPSHOT, space, name=origin))
+    found = {one.uid: one for one in _staying(chain.from_iterable(listed))}
+    return tuple(found.values())
+
+
+def _staying(found: Iterable[Object]) -> Iterator[Snapshot]:
+    """As far as they are not about to go."""
+    for one in found:
         if "deletionTimestamp" not in one["metadata"]:
             yield reading.snapshot_of(one)
 
@@ -140,7 +165,8 @@ def snapshots(objects: Objects, namespace: str | None) -> Iterator[Snapshot]:
 def orphans(objects: Objects, namespace: str) -> tuple[Snapshot, ...]:
     """Snapshots of topologies that are not there, as far as something may be to tell of them.
     Raises as ``Objects``."""
-    found = [one for one in snapshots(objects, namespace) if one.status.phase not in SETTLED]
+    asked_for = _staying(objects.list(kinds.SNAPSHOT, namespace, _ASKED_FOR))
+    found = [one for one in asked_for if one.status.phase not in SETTLED]
     # Topologies behind them: what a snapshot was booked for is there, or gone.
     there = {one["metadata"]["name"] for one in objects.heads(KIND, namespace)} if found else set()
     return tuple(one for one in found if one.topology not in there)
@@ -151,7 +177,7 @@ def awaited(objects: Objects, namespaces: Sequence[str]) -> set[Key]:
     found = (
         (one["metadata"]["namespace"], reading.snapshot_of(one))
         for space in namespaces or (None,)
-        for one in objects.list(kinds.SNAPSHOT, space)
+        for one in objects.list(kinds.SNAPSHOT, space, _ASKED_FOR)
     )
     return {Key(space, one.topology) for space, one in found if one.status.phase not in SETTLED}
 

@@ -160,8 +160,10 @@ class Observed:
     ``strangers`` ("Pod words-state-0") have a child's name and another owner, an earlier resource
     of the topology's name for example; they are nowhere else in this. ``writer``: name of the
     driver's pod that wrote the view, empty where that is not known.
-    ``snapshots`` are all of the namespace; ``booked`` those of this topology that were seen before;
-    ``asked`` tokens of requests in the inbox. ``forks`` are restores, ``restoring``: one has begun.
+    ``snapshots`` are those of the namespace that somebody asked for, those that this topology has
+    taken by itself, and the one that it begins with; ``booked`` those of this topology that were
+    seen before; ``asked`` tokens of requests in the inbox. ``forks`` are restores, ``restoring``:
+    one has begun.
     """
 
     resource: Resource
