@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,16 +12,19 @@ from typing import Any
 import pytest
 import redis
 
+from millrace import checked
 from millrace.clock import SystemClock
+from millrace.engine.driver.process import DriverProcess
 from millrace.errors import StateServerError
 from millrace.homes.documents import Proposal, Status
-from millrace.homes.memory import MemoryInbox, MemoryJournal
+from millrace.homes.memory import MemoryInbox, MemoryJournal, memory_home
+from millrace.homes.settings import DriverSettings, MemoryPlace
 from millrace.ids import Epoch, Execution
 from millrace.modes import SECRETS_VARIABLE
 from millrace.pods.acker import password_of
 from millrace.pods.ownserver import OwnServer, OwnServerInbox
 from millrace.protocol.server import OK, Found, Stamped
-from millrace.protocol.types import Member, Stamp, Tag
+from millrace.protocol.types import Member, Phase, Stamp, Tag
 from millrace.redisserver import open_client
 from millrace.state.client import StateAddress, StateClient
 from millrace.state.own import own_server
@@ -27,6 +32,7 @@ from millrace.topology.model import StateServers
 from millrace.tracking.log import AckerLoad, AckLog
 from millrace_e2e import valkey
 from millrace_e2e.podprocess import PASSWORD, make_secret
+from millrace_e2e.waiting import until
 
 REF = {"secretRef": {"name": "cache", "key": "password"}}
 
@@ -161,6 +167,64 @@ def test_a_new_life_of_the_server_is_proposed_in_place_of_the_last(server: valke
     assert again is not None
     assert again.members[0].run_id != first.members[0].run_id
     assert (again.members[0].url, again.number) == (server.url, 4)
+
+
+DOCUMENT: dict[str, Any] = {
+    "apiVersion": "millrace.dev/v1alpha1",
+    "kind": "StreamTopology",
+    "metadata": {"name": "words"},
+    "spec": {
+        "sources": [{"name": "lines", "files": {"path": "texts", "watch": True}}],
+        "sinks": [{"name": "out", "inputs": [{"from": "lines"}], "files": {"path": "out"}}],
+    },
+}
+
+
+def test_a_driver_has_its_record_on_it_and_follows_its_next_life(
+    server: valkey.Server, tmp_path: Path
+):
+    """Of the driver all but Spark, which nothing asks for: there is nothing to read."""
+    world = World(wanted(url=server.url))
+    world.reach()
+    (tmp_path / "texts").mkdir()
+    file = tmp_path / "topology.json"
+    file.write_text(json.dumps(checked.with_checksum(DOCUMENT)))
+    home, places = memory_home("own server"), [MemoryPlace("own server")] * 3
+    told = DriverSettings("u", str(tmp_path), str(file), str(tmp_path), *places, fresh=True)
+    home.inbox.propose(Proposal((), (), 1))
+    never = threading.Event()
+    process = DriverProcess(
+        told,
+        world.own.password,
+        start=lambda *_: never.wait(),  # type: ignore[arg-type, return-value]
+        inbox=OwnServerInbox(home.inbox, world.own),
+    )
+    driver = threading.Thread(target=process.run, daemon=True)
+    driver.start()
+
+    def opened(member: Member) -> bool:
+        _, view = home.view.read()
+        return view is not None and (view.phase, view.target) == (Phase.OPEN, (member,))
+
+    try:
+        first = world.own.member()
+        until(lambda: opened(first), "a view with the server", 30.0)
+        with server.client() as client:
+            assert [key for key in client.scan_iter("mr:{u}:*") if key.endswith(b"record")]
+        server.kill()
+        server.start()
+        until(
+            lambda: opened(world.own.member()) and world.own.member() != first,
+            "its next life",
+            30.0,
+        )
+        assert world.own.member().url == server.url
+    finally:
+        process.ask_to_stop()
+        driver.join(20.0)
+        never.set()
+    assert not driver.is_alive()
+    assert process.status.state == "asked"
 
 
 def test_the_address_is_told_without_its_password():
