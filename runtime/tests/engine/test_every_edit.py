@@ -121,6 +121,9 @@ spec:
     - {name: picked, inputs: [{from: made}], sql: {select: ["id", "key"], where: "id > 0"}}
     - {name: kept, inputs: [{from: rows}], function: "words:some"}
     - {name: cut, inputs: [{from: rows}], split: {column: k, into: piece, delimiter: ","}}
+    - name: read
+      inputs: [{from: rows}]
+      json: {column: k, columns: [{name: a, type: long}, {name: b, type: string}]}
     - name: counts
       inputs: [{from: split, key: [word]}]
       aggregate: {columns: [{name: n, function: count}, {name: last, function: max, of: word}]}
@@ -130,6 +133,7 @@ spec:
     - {name: log, inputs: [{from: kept}], redis: {url: "redis://h:1", mode: stream, stream: log}}
     - {name: seen, inputs: [{from: kept}], console: {}}
     - {name: cuts, inputs: [{from: cut}], console: {}}
+    - {name: reads, inputs: [{from: read}], console: {}}
     - {name: mute, inputs: [{from: own}], custom: {class: "words:Mute", options: {tone: 1}}}
 """
 
@@ -642,6 +646,43 @@ CASES: dict[str, list[Case]] = {
         case(
             f"{STEP}[cut].split.keep=[v]",
             **sees(lambda s: s.part("cut").output.names, ["piece"], ["piece", "v"]),
+        )
+    ],
+    f"{STEP}[].json.column": [
+        case(
+            f"{STEP}[read].inputs[0].columns={{k: k, other: k}}",
+            f"{STEP}[read].json.column=other",
+            **sees(lambda s: s.part("read").settings.column, "k", "other"),
+        )
+    ],
+    f"{STEP}[].json.columns[].name": [
+        case(
+            f"{STEP}[read].json.columns[0].name=c",
+            **sees(lambda s: s.part("read").output.names, ["a", "b"], ["c", "b"]),
+        )
+    ],
+    f"{STEP}[].json.columns[].type": [
+        case(
+            f"{STEP}[read].json.columns[0].type=double",
+            **sees(lambda s: str(s.part("read").output.field("a").type), "int64", "double"),
+        )
+    ],
+    f"{STEP}[].json.columns[].path": [
+        case(
+            f"{STEP}[read].json.columns[0].path=o.a",
+            **sees(lambda s: s.part("read").settings.paths[0], ("a", ("a",)), ("a", ("o", "a"))),
+        )
+    ],
+    f"{STEP}[].json.columns[].required": [
+        case(
+            f"{STEP}[read].json.columns[1].required=true",
+            **sees(lambda s: s.part("read").settings.required, frozenset(), frozenset({"b"})),
+        )
+    ],
+    f"{STEP}[].json.keep": [
+        case(
+            f"{STEP}[read].json.keep=[v]",
+            **sees(lambda s: s.part("read").output.names, ["a", "b"], ["a", "b", "v"]),
         )
     ],
     f"{STEP}[].sql.select": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 
@@ -30,7 +31,17 @@ sinks:
 COMBINED = COUNT % "aggregate: {columns: [{name: n, function: count}]}"
 STATEFUL = COUNT % 'function: "wordsteps:running_count"'
 NATIVE = COMBINED.replace('function: "wordsteps:split"', "split: {column: value, into: word}")
-SPECS = {"combined": COMBINED, "native": NATIVE, "stateful": STATEFUL}
+JSON = NATIVE.replace("inputs: [{from: lines}]", "inputs: [{from: read}]").replace(
+    "processors:\n",
+    "processors:\n  - {name: read, inputs: [{from: lines}],"
+    " json: {column: value, columns: [{name: value, type: string}]}}\n",
+)
+SPECS = {"combined": COMBINED, "native": NATIVE, "json": JSON, "stateful": STATEFUL}
+
+
+def write(tmp_path, kind):
+    """The lines, for the kind that reads JSON within it."""
+    write_lines(tmp_path, [json.dumps({"value": v}) for v in LINES] if kind == "json" else LINES)
 
 
 def totals(outcome):
@@ -45,7 +56,7 @@ def totals(outcome):
 @pytest.mark.parametrize("kind", SPECS)
 def test_damage_in_transport_ends_the_attempt(windows, tmp_path, monkeypatch, kind, damage, seed):
     monkeypatch.setattr(saboteurs, "SEED", seed)
-    write_lines(tmp_path, LINES)
+    write(tmp_path, kind)
     run = windows(SPECS[kind], transport=f"saboteurs:{damage}")
     with pytest.raises(TaskError) as caught:
         run.attempt(run.plan())
@@ -59,7 +70,7 @@ def test_damage_that_is_covered_up_is_seen_by_the_ackers(
     windows, tmp_path, monkeypatch, kind, damage, seed
 ):
     monkeypatch.setattr(saboteurs, "SEED", seed)
-    write_lines(tmp_path, LINES)
+    write(tmp_path, kind)
     run = windows(SPECS[kind], transport=f"saboteurs:{damage}")
     verdict = run.attempt(run.plan()).verdict
     if kind != "stateful":
@@ -72,7 +83,7 @@ def test_damage_that_is_covered_up_is_seen_by_the_ackers(
 @pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize("tracking", ["On", "Off"])
 def test_a_tuple_of_another_partition_is_refused_by_its_key(windows, tmp_path, kind, tracking):
-    write_lines(tmp_path, LINES)
+    write(tmp_path, kind)
     spec = f'tracking: "{tracking}"\n{SPECS[kind]}'
     run = windows(spec, transport="saboteurs:HiddenMisroute")
     with pytest.raises(TaskError, match="belong to another partition"):
@@ -82,7 +93,7 @@ def test_a_tuple_of_another_partition_is_refused_by_its_key(windows, tmp_path, k
 @pytest.mark.parametrize("damage", ["Drop", "Double", "Triple"])
 @pytest.mark.parametrize("kind", SPECS)
 def test_without_tracking_the_same_damage_goes_unnoticed(windows, tmp_path, kind, damage):
-    write_lines(tmp_path, LINES)
+    write(tmp_path, kind)
     run = windows(f'tracking: "Off"\n{SPECS[kind]}', transport=f"saboteurs:{damage}")
     assert totals(run.attempt(run.plan())) != WORDS
 

@@ -257,16 +257,18 @@ class Script:
 
     def _on_done(self, words: list[str]) -> e.Event:
         """``done``, or ``done failing 1 2``, or ``done unreadable 1 2`` for what was never emitted,
-        or ``done combined`` for a failure after a combine.
+        or ``done lasting 1 2`` for what no replay helps, or ``done combined`` for a failure after
+        a combine.
         """
         action = self._last(e.Run)
         assert isinstance(action, e.Run)
         plan = action.plan
         failed: tuple[FailedRoot, ...] = ()
-        if words[:1] in (["failing"], ["unreadable"]):
-            lost = words[0] == "unreadable"
+        if words[:1] in (["failing"], ["unreadable"], ["lasting"]):
+            lost, lasting = words[0] == "unreadable", words[0] == "lasting"
             failed = tuple(
-                FailedRoot(int(word), "p", "no good", unreadable=lost) for word in words[1:]
+                FailedRoot(int(word), "p", "no good", unreadable=lost, lasting=lasting)
+                for word in words[1:]
             )
         report = TaskReport(
             TaskId(0, 0, 0),

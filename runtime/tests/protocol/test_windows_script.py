@@ -160,6 +160,31 @@ def test_what_cannot_be_decoded_is_dead_at_once_and_costs_no_second_run() -> Non
     )
 
 
+def test_what_no_replay_helps_is_dead_behind_the_run_without_it() -> None:
+    """Something of it may have gone elsewhere, so the window is not sealed with that."""
+    Script(tracking=True).play(
+        BEGIN
+        + """
+        -> Run 1 of 4: 0+4
+        -> Plan behind {'s': 4}
+        done lasting 1
+        -> AskVerdict 1 of 4
+        verdict ok
+        -> Notify WindowRunAgain
+        -> Run 2 of 4: 0+4 without [1]
+        done
+        -> AskVerdict 2 of 4
+        verdict ok
+        -> WriteDead 2.4.2.1/dead 1#0
+        dead
+        -> Notify DeadLetters
+        -> SendRecord a1 1.2.1.3 sealed 4 published 3, dead 1 in 2.4.2.1/dead
+        ack a1
+        -> Publish 4
+        """
+    )
+
+
 def test_what_goes_on_although_its_source_could_not_decode_it_is_run_again() -> None:
     """The ackers found its tree complete, so something of it was processed."""
     Script(tracking=True).play(

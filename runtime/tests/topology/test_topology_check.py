@@ -471,6 +471,53 @@ def test_what_is_wrong_with_a_split(settings, field, message):
     assert message in at(problems, f"spec.processors[0].split.{field}").message
 
 
+A = {"name": "a", "type": "long"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "message"),
+    [
+        ({"column": "usr"}, "column", "no column of 'events'"),
+        ({"column": "n"}, "column", "has the type long, and JSON is read from text"),
+        ({"keep": ["m"]}, "keep[0]", "no column of 'events'"),
+        ({"keep": ["n", "n"]}, "keep[1]", "is a column of the output"),
+        ({"columns": [A, A]}, "columns[1].name", "is a column of the output already"),
+        ({"columns": [{**A, "name": "n"}], "keep": ["n"]}, "keep[0]", "is a column of the out"),
+        ({"columns": [{**A, "type": "int64"}]}, "columns[0].type", "is not known"),
+        ({"columns": [{**A, "name": "__mr_a"}]}, "columns[0].name", "reserved"),
+        ({"columns": [{**A, "path": "o..a"}]}, "columns[0].path", "has an empty name in it"),
+        (
+            {"columns": [A, {**A, "name": "b", "path": "a"}]},
+            "columns[1].path",
+            "is read into the column 'a' already",
+        ),
+        (
+            {"columns": [{**A, "path": "o.a"}, {**A, "name": "o"}]},
+            "columns[1].name",
+            "and the field of 'a' are one inside the other",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_json(settings, field, message):
+    settings = {"column": "user", "columns": [A], **settings}
+    problems = found([step("w", "events", json=settings)], sources=[EVENTS])
+    problem = at(problems, f"spec.processors[0].json.{field}")
+    assert message in problem.message
+    assert problem.remedy
+
+
+def test_columns_of_a_json_are_known():
+    columns = [A, {"name": "at", "type": "timestamp", "path": "meta.at"}]
+    settings = {"column": "user", "columns": columns, "keep": ["n"]}
+    read = step("w", "events", json=settings)
+    assert (
+        found([read, step("t", keyed("w", "n"), **total("sum", "a", "s"))], sources=[EVENTS]) == []
+    )
+    bad = [read, step("t", keyed("w", "n"), **total("sum", "at", "m"))]
+    (problem,) = found(bad, sources=[EVENTS])
+    assert "is timestamp" in problem.message
+
+
 def test_columns_of_a_split_are_known():
     cut = step("w", "events", split={"column": "user", "into": "word", "keep": ["n"]})
     assert found([cut, step("t", keyed("w", "word"), **total("sum", "n"))], sources=[EVENTS]) == []

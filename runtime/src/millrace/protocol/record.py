@@ -287,7 +287,7 @@ def set_aside(
 ) -> tuple[tuple[Replay, ...], tuple[Replay, ...]]:
     """Sort failed roots into (to be replayed, dead); both know processor and error.
 
-    What no source can decode is dead at once. ``locate`` narrows a range's locator to the one of
+    What no replay can help is dead at once. ``locate`` narrows a range's locator to the one of
     its records.
     """
     replays: list[Replay] = []
@@ -303,7 +303,7 @@ def set_aside(
             alone=cause.processor.startswith("("),
             window=root.window or intent.window,
         )
-        if number > backoff.max_replays or cause.unreadable:
+        if number > backoff.max_replays or cause.unreadable or cause.lasting:
             dead.append(replace(again, number=root.number, trace=cause.trace))
         else:
             replays.append(again)

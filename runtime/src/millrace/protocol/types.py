@@ -370,7 +370,9 @@ class FailedRoot:
     """A root that cannot be processed in this attempt, with who says so and why.
 
     ``trace`` shows the user's own lines that raised. ``unreadable``: its source could not decode
-    the record, so nothing of it went anywhere, and reading it again gives the same.
+    the record, so nothing of it went anywhere, and reading it again gives the same. ``lasting``:
+    what it holds is at fault, and it fails alike however often it is replayed, though something of
+    it may have gone elsewhere.
     """
 
     sequence: int
@@ -378,6 +380,7 @@ class FailedRoot:
     error: str
     trace: str = ""
     unreadable: bool = False
+    lasting: bool = False
 
 
 class Evidence(str, Enum):

@@ -88,6 +88,7 @@ class Poison:
     kills_late: float = 0.0
     combine: float = 0.0
     unreadable: float = 0.0
+    lasting: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +357,8 @@ def _poison(rng: Random, poison_only: bool, seed: int) -> Poison:
     # Drawn apart, so that every seed means the run that it meant before there were any.
     apart = Random(f"unreadable {seed}")
     unreadable = 0.04 * apart.uniform(0.5, 2.0) if apart.random() < 0.4 else 0.0
+    apart = Random(f"lasting {seed}")
+    lasting = 0.04 * apart.uniform(0.5, 2.0) if apart.random() < 0.3 else 0.0
     raises = 0.3 if rng.random() < 0.15 else some(0.04)
     raising = (raises, some(0.04), some(0.04))
-    return Poison(*raising, some(kills), some(kills), some(0.03), unreadable)
+    return Poison(*raising, some(kills), some(kills), some(0.03), unreadable, lasting)

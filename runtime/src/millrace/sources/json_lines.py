@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,26 @@ from millrace.sources.lines import Lines, find_lines
 
 
 class JsonDecoder(Decoder):
-    """Parses with Arrow; the lines that it refuses are found by halving."""
+    """Parses with Arrow; the lines that it refuses are found by halving.
+
+    ``paths`` are the names that lead to a column's field through objects in objects; a column
+    that is not among them is a field of the line's own object, of its name. ``record`` is what
+    messages call a line.
+    """
 
     blanks = False
 
-    def __init__(self, schema: pa.Schema, unexpected: str = "ignore") -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        unexpected: str = "ignore",
+        paths: Mapping[str, Sequence[str]] | None = None,
+        record: str = "line",
+    ) -> None:
+        self._record = record
         self.schema = schema
-        self._parsed = pa.schema([pa.field(f.name, _parsed_type(f.type)) for f in schema])
+        self._paths = {f.name: tuple((paths or {}).get(f.name, (f.name,))) for f in schema}
+        self._parsed = _nested([(self._paths[f.name], _parsed_type(f.type)) for f in schema])
         self._options = pj.ParseOptions(
             explicit_schema=self._parsed, unexpected_field_behavior=unexpected
         )
@@ -40,8 +54,11 @@ class JsonDecoder(Decoder):
         table = pa.concat_tables(parts).combine_chunks() if parts else self._parsed.empty_table()
         columns = []
         for field in self.schema:
-            column = table.column(field.name)
+            first, *inner = self._paths[field.name]
+            column = table.column(first)
             array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+            if inner:
+                array = pc.struct_field(array, inner)
             if array.type != field.type:
                 array, bad = _finish(array, field)
                 errors = {**bad, **errors}
@@ -52,20 +69,20 @@ class JsonDecoder(Decoder):
         """Parsed runs of lines; a bad line is a row of nulls and an entry in ``errors``."""
         if not len(lines):
             return []
-        message = _not_an_object(lines)
-        if message is None:
+        message = f"the {self._record} is no JSON object {{...}}"
+        if _are_objects(lines):
             try:
                 table = self.parse(lines)
                 if table.num_rows == len(lines):
                     return [table]
-                message = "the line holds more than one JSON value"
+                message = f"the {self._record} holds more than one JSON value"
             except pa.ArrowInvalid as error:
                 message = str(error).removeprefix("JSON parse error: ").split(" in row ")[0]
             except UnicodeDecodeError as error:
-                message = f"the line is not valid UTF-8: {error.reason}"
+                message = f"the {self._record} is not valid UTF-8: {error.reason}"
         if len(lines) == 1:
             message = self._misfit(lines) or message
-            errors[first] = f"{message}; the line is {shown(lines.record(0))}"
+            errors[first] = f"{message}; the {self._record} is {shown(lines.record(0))}"
             return [pa.table([pa.nulls(1, f.type) for f in self._parsed], schema=self._parsed)]
         half = len(lines) // 2
         return [
@@ -80,12 +97,13 @@ class JsonDecoder(Decoder):
         except (ValueError, RecursionError):
             return None
         for field in self.schema if isinstance(found, dict) else ():
+            path = self._paths[field.name]
             try:
-                JsonDecoder(pa.schema([field])).parse(lines)
+                JsonDecoder(pa.schema([field]), paths={field.name: path}).parse(lines)
             except pa.ArrowInvalid as error:
                 if "was specified twice" in str(error):
                     return f"column {field.name!r} stands twice in it"
-                value = found.get(field.name)
+                value = _value_at(found, path)
                 if value is not None:
                     return f"column {field.name!r}: {shown(value)} is no {type_name(field.type)}"
         return None
@@ -113,15 +131,36 @@ def arrays_from_text(values: pa.Array, to: pa.DataType) -> pa.Array:
     return column if column.type == to else _from_strings(column, to)
 
 
-def _not_an_object(lines: Lines) -> str | None:
-    """What keeps lines from being one object each, as far as their first and last bytes say.
+def _are_objects(lines: Lines) -> bool:
+    """Whether lines are one object each, as far as their first and last bytes say.
 
-    With this check a run of lines that parses into as many rows has one object on each line.
+    With this check a run of lines that parses into as many rows has one object on each line. It
+    also keeps a line that is ``null`` from Arrow's parser, which ends the process on one.
     """
     array = np.frombuffer(lines.data, np.uint8)
-    if (array[lines.starts] == ord("{")).all() and (array[lines.ends - 1] == ord("}")).all():
-        return None
-    return "the line is no JSON object {...}"
+    begin, end = array[lines.starts] == ord("{"), array[lines.ends - 1] == ord("}")
+    return bool(begin.all() and end.all())
+
+
+def _nested(fields: Sequence[tuple[Sequence[str], pa.DataType]]) -> pa.Schema:
+    """The columns that hold fields at paths, none of which begins another: objects as structs."""
+    inside: dict[str, list[tuple[Sequence[str], pa.DataType]]] = {}
+    for path, kind in fields:
+        inside.setdefault(path[0], []).append((path[1:], kind))
+    columns = []
+    for name, below in inside.items():
+        path, kind = below[0]
+        columns.append(pa.field(name, pa.struct(_nested(below)) if path else kind))
+    return pa.schema(columns)
+
+
+def _value_at(found: Any, path: Sequence[str]) -> Any:
+    """What stands at a path, or where no object does on the way to it; None if nothing does."""
+    for name in path:
+        if not isinstance(found, dict):
+            break
+        found = found.get(name)
+    return found
 
 
 def _parsed_type(wanted: pa.DataType) -> pa.DataType:

@@ -7,11 +7,13 @@ They raise ``TopologyError`` for what only shows here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from millrace.ddl import parse_type
 from millrace.engine.program.aggregates import state_of
 from millrace.engine.program.draft import (
     Draft,
@@ -21,12 +23,12 @@ from millrace.engine.program.draft import (
     check_reserved,
     described,
 )
-from millrace.engine.program.program import Component, Cut, SqlExpressions
+from millrace.engine.program.program import Component, Cut, Decoding, SqlExpressions
 from millrace.engine.program.schema import normal_schema
 from millrace.engine.program.usercode import load_function
 from millrace.errors import TopologyError
 from millrace.functions import FunctionKind
-from millrace.sources.arrow_types import arrow_schema, type_name
+from millrace.sources.arrow_types import arrow_schema, arrow_type, type_name
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.topology.model import Processor
 from millrace.topology.parts import Role
@@ -95,12 +97,7 @@ def split(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | 
         _check_pattern(part.name, cut.pattern)
     if incoming is None:
         return component
-    for name in (settings.column, *settings.keep):
-        if incoming.get_field_index(name) < 0:
-            raise TopologyError(
-                f"split {part.name!r} names {name!r}, which is no column of its input; there are "
-                f"{', '.join(incoming.names)}"
-            )
+    _check_named(part, (settings.column, *settings.keep), incoming)
     found = incoming.field(settings.column).type
     if found != pa.string():
         raise TopologyError(
@@ -109,6 +106,39 @@ def split(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | 
         )
     kept = [incoming.field(name) for name in settings.keep]
     return replace(component, output=pa.schema([pa.field(settings.into, pa.string()), *kept]))
+
+
+def json(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | None) -> Component:
+    """Columns read from objects of JSON, and those that are kept beside them."""
+    settings = part.settings
+    check_keys(draft, part)
+    decoding = Decoding(
+        settings.column,
+        tuple((c.name, c.names) for c in settings.columns),
+        frozenset(c.name for c in settings.columns if c.required),
+    )
+    component = replace(base, settings=decoding, key=part.inputs[0].key)
+    if incoming is None:
+        return component
+    _check_named(part, (settings.column, *settings.keep), incoming)
+    found = incoming.field(settings.column).type
+    if found not in (pa.string(), pa.binary()):
+        raise TopologyError(
+            f"json {part.name!r}: column {settings.column!r} has the type {type_name(found)}; "
+            "JSON is read from string or binary"
+        )
+    read = [pa.field(c.name, arrow_type(parse_type(c.type))) for c in settings.columns]
+    return replace(component, output=pa.schema([*read, *map(incoming.field, settings.keep)]))
+
+
+def _check_named(part: Processor, names: Iterable[str], incoming: pa.Schema) -> None:
+    """Raises ``TopologyError`` for a column that does not come in."""
+    for name in names:
+        if incoming.get_field_index(name) < 0:
+            raise TopologyError(
+                f"{part.kind.name} {part.name!r} names {name!r}, which is no column of its input; "
+                f"there are {', '.join(incoming.names)}"
+            )
 
 
 _AROUND = ("", "a", " ", "\n")

@@ -85,6 +85,16 @@ class Cut:
     drop_empty: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How a ``json`` reads ``column``: the names that lead to each new column's field, in the
+    order of the columns, and the columns that may not be null."""
+
+    column: str
+    paths: tuple[tuple[str, tuple[str, ...]], ...]
+    required: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True)
 class Component:
     """A source, processor or sink in its pass.

@@ -110,11 +110,19 @@ class Failures:
         self._combined: dict[str, tuple[int, str]] = {}
         self.dropped = 0
 
-    def add(self, roots: list[int], processor: str, error: str, trace: str = "") -> None:
-        """A tuple of these roots failed for good."""
+    def add(
+        self,
+        roots: list[int],
+        processor: str,
+        error: str,
+        trace: str = "",
+        lasting: bool = False,
+    ) -> None:
+        """A tuple of these roots failed for good; ``lasting`` says that no replay helps."""
         for root in roots:
             if root < kernels.WINDOW_TREE:
-                self._add_root(FailedRoot(root, processor, error[:_ERROR_LENGTH], trace))
+                text = error[:_ERROR_LENGTH]
+                self._add_root(FailedRoot(root, processor, text, trace, lasting=lasting))
             elif root == kernels.UNTRACKED:
                 self.dropped += 1
             else:
@@ -124,7 +132,8 @@ class Failures:
                 self._combined[name] = (mask | 1 << group, first)
 
     def add_unreadable(self, root: int, source: str, error: str) -> None:
-        """A source could not decode a record, and emits nothing for it."""
+        """A record could not be decoded by ``source``, or by the one step that it goes to, and
+        nothing is emitted for it."""
         self._add_root(FailedRoot(root, source, error[:_ERROR_LENGTH], unreadable=True))
 
     def _add_root(self, failed: FailedRoot) -> None:

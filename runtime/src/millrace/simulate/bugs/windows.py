@@ -148,7 +148,7 @@ class LossesBlameRoots(Windows):
 
 
 class UnreadableReplayed(Windows):
-    """Replays what no replay can decode."""
+    """Replays what no replay can help."""
 
     def _end_window(self, draft: SealDraft) -> list[e.Action]:
         return super()._end_window(replace(draft, progress=_readable(draft.progress)))
@@ -186,7 +186,7 @@ class AllowsAllToDie(Windows):
 
 
 def _readable(progress: Progress) -> Progress:
-    failed = {s: replace(f, unreadable=False) for s, f in progress.failed.items()}
+    failed = {s: replace(f, unreadable=False, lasting=False) for s, f in progress.failed.items()}
     return replace(progress, failed=failed)
 
 

@@ -1,4 +1,4 @@
-"""What cannot be decoded is never replayed, unless the user asks for it or a fault hid that."""
+"""What no replay helps is never replayed, unless the user asks for it or a fault hid that."""
 
 from __future__ import annotations
 
@@ -27,5 +27,6 @@ class Unreadable:
         for intent in entry.after.intents:
             again |= {root for root, number in roots_of(intent) if number}
         for root in sorted(again - self._excused):
-            if self._workload.kinds[root] is RootKind.UNREADABLE:
-                raise h.ViolationError("unreadable", f"{root} cannot be decoded and is replayed")
+            kind = self._workload.kinds[root]
+            if kind in (RootKind.UNREADABLE, RootKind.LASTING):
+                raise h.ViolationError("unreadable", f"{root} {kind.value} and is replayed")

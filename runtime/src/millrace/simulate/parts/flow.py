@@ -193,7 +193,10 @@ class Flow:
         elif kind is RootKind.RAISES or first:
             self._workload.raised.add(root)
             work.failed.append(FailedRoot(sequence, SPLIT, f"{root} {kind.value}"))
-        if work.killed or kind is RootKind.RAISES or first:
+        elif kind is RootKind.LASTING:
+            text = f"{root} {kind.value}"
+            work.failed.append(FailedRoot(sequence, SPLIT, text, lasting=True))
+        if work.killed or kind in (RootKind.RAISES, RootKind.LASTING) or first:
             return
         parent = self._ids.child(tracking, 0, edge_name(root[0], SPLIT))
         keys = self._workload.keys[root]

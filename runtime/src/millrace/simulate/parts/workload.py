@@ -26,6 +26,7 @@ class RootKind(str, Enum):
     KILLS_LATE = "kills the worker after the exchange"
     COMBINE = "raises after a combine"
     UNREADABLE = "cannot be decoded"
+    LASTING = "fails alike in its first processor"
     HOLE = "is an offset without a record"
 
     @property
@@ -199,6 +200,7 @@ def _kind(poison: Poison, combined: bool, rng: Random) -> RootKind:
         (poison.kills_late, RootKind.KILLS_LATE),
         (poison.combine if combined else 0.0, RootKind.COMBINE),
         (poison.unreadable, RootKind.UNREADABLE),
+        (poison.lasting, RootKind.LASTING),
     )
     for share, kind in shares:
         if luck < share:

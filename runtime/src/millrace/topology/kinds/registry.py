@@ -8,6 +8,7 @@ topologies that do not name it never notice.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Generic, TypeVar
@@ -19,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from millrace.topology.kinds.base import Connector, Kind, ProcessorKind, SinkKind, SourceKind
 from millrace.topology.kinds.processor_aggregate import AGGREGATE
 from millrace.topology.kinds.processor_function import FUNCTION
+from millrace.topology.kinds.processor_json import JSON
 from millrace.topology.kinds.processor_split import SPLIT
 from millrace.topology.kinds.processor_sql import SQL
 from millrace.topology.kinds.sink_console import CONSOLE_SINK
@@ -95,9 +97,16 @@ def declaring(registry: Registry[Any]) -> Callable[[type[P]], type[P]]:
 
     def declared(bare: type[P]) -> type[P]:
         fields = registry.fields()
-        made = create_model(
-            bare.__name__, __base__=bare, __module__=bare.__module__, __doc__=bare.__doc__, **fields
-        )
+        with warnings.catch_warnings():
+            # The kind json stands where a method of old versions of pydantic is, which goes.
+            warnings.filterwarnings("ignore", 'Field name "json" .* shadows an attribute')
+            made = create_model(
+                bare.__name__,
+                __base__=bare,
+                __module__=bare.__module__,
+                __doc__=bare.__doc__,
+                **fields,
+            )
         made.__qualname__ = bare.__qualname__
         return made
 
@@ -211,7 +220,7 @@ SOURCES: Registry[SourceKind[Any]] = with_packages(
     entry_points(group=SOURCE_GROUP),
 )
 PROCESSORS: Registry[ProcessorKind[Any]] = with_packages(
-    (FUNCTION, SPLIT, SQL, AGGREGATE),
+    (FUNCTION, SPLIT, JSON, SQL, AGGREGATE),
     ProcessorKind,  # type: ignore[type-abstract]
     entry_points(group=PROCESSOR_GROUP),
 )

@@ -13,6 +13,7 @@ from millrace.engine.program.program import Channel, Component, Route
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.context import Task
+from millrace.topology.parts import Role
 
 Deliver = Callable[[Batch], None]
 
@@ -163,6 +164,36 @@ class StreamingStep(Step):
     @abstractmethod
     def process(self, batch: Batch) -> None:
         """Deal with one batch, which is not empty."""
+
+
+class CertainStep(StreamingStep):
+    """A streaming step that fails on the same tuples whenever it gets them, so that no replay
+    helps a root that it fails."""
+
+    def __init__(self, task: Task, component: Component, outlet: Outlet) -> None:
+        super().__init__(task, component, outlet)
+        self._first = all(self._only_way(edge) for edge in component.inputs)
+
+    def accept(self, edge: Channel, batch: Batch) -> None:
+        batch = self.task.failures.without_failed(batch)
+        if len(batch):
+            self.process(batch)
+            # What failed counts as not processed: then it is certain to be missed.
+            self.task.books.absorb(edge.name, self.task.failures.without_failed(batch))
+
+    def fail_for_good(self, batch: Batch, index: int, error: str) -> None:
+        """The tuple at ``index`` fails its roots; nothing of it may be emitted."""
+        if self._first and batch.anchors is None:
+            self.task.failures.add_unreadable(int(batch.roots[index]), self.name, error)
+        else:
+            roots = batch.roots_at(index)
+            self.task.failures.add(roots, self.name, error, lasting=True)
+
+    def _only_way(self, edge: Channel) -> bool:
+        """Whether an edge brings records of a source that go nowhere else."""
+        producer = self.task.program.components[edge.producer]
+        alone = producer.role is Role.SOURCE and len(producer.outputs) == 1
+        return alone and edge.route is not Route.BROADCAST
 
 
 class CollectingStep(Step):

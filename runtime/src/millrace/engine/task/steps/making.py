@@ -15,6 +15,7 @@ from millrace.engine.task.state import TaskState
 from millrace.engine.task.steps.aggregate import MergeStep
 from millrace.engine.task.steps.base import Outlet, Step
 from millrace.engine.task.steps.classes import ClassStep
+from millrace.engine.task.steps.decoding import JsonStep
 from millrace.engine.task.steps.functions import RowStep, VectorStep, WhereStep
 from millrace.engine.task.steps.keyed import KeyedClassStep, StatefulStep
 from millrace.engine.task.steps.splitting import SplitStep
@@ -56,6 +57,11 @@ def aggregate(site: Site) -> Step:
 def split(site: Site) -> Step:
     """Cuts a text column into pieces."""
     return SplitStep(site.task, site.component, site.outlet)
+
+
+def json(site: Site) -> Step:
+    """Reads objects of JSON into columns."""
+    return JsonStep(site.task, site.component, site.outlet)
 
 
 def sql(site: Site) -> Step:

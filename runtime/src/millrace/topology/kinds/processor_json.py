@@ -1,0 +1,173 @@
+"""The kind ``json`` of processors: texts of JSON read into typed columns, without code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from millrace.ddl import RESERVED_PREFIX, parse_type
+from millrace.errors import TopologyError
+from millrace.topology.edges import no_column
+from millrace.topology.kinds.base import Columns, Incoming, ProcessorKind
+from millrace.topology.parts import Part
+from millrace.topology.problems import Problem, format_path
+from millrace.topology.scalars import Flag, Text
+
+if TYPE_CHECKING:
+    from millrace.topology.checks.facts import Facts
+    from millrace.topology.graph import Component, Edge
+
+READ_FROM = ("string", "binary")
+"""Types of the column that may hold JSON."""
+
+
+class JsonColumn(Part):
+    """A column that is read from each object."""
+
+    name: Text = Field(description="Name of the column.")
+    type: Text = Field(
+        description="string, long, int, double, float, boolean, binary, timestamp, date, "
+        "array<type>."
+    )
+    path: Text | None = Field(
+        None,
+        description="Where its field stands: names with dots between them that lead through "
+        'objects, e.g. "user.id". Default: the field of the column\'s name.',
+    )
+    required: Flag = Field(
+        False,
+        description="Whether a tuple whose object does not have a value for it fails.",
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that lead to the field."""
+        return (self.name,) if self.path is None else tuple(self.path.split("."))
+
+
+class JsonSettings(Part):
+    """Objects of JSON, read into columns; a text that is none fails its tuple for good."""
+
+    column: Text = Field(
+        description="Column of type string or binary that holds one object in each tuple."
+    )
+    columns: tuple[JsonColumn, ...] = Field(
+        min_length=1, description="What is read. Fields that are not named are left out."
+    )
+    keep: tuple[Text, ...] = Field((), description="Columns of the tuple that come out, too.")
+
+
+class JsonProcessorKind(ProcessorKind[JsonSettings]):
+    """Objects of JSON, parsed in the worker by compiled code."""
+
+    name = "json"
+    meaning = "Texts of JSON, an object each, read into columns with types."
+    settings = JsonSettings
+    fillers = {
+        "column": "value",
+        "columns": [{"name": "unnamed", "type": "string"}],
+        "name": "unnamed",
+        "type": "string",
+    }
+    compiler = "millrace.engine.program.kinds:json"
+    step = "millrace.engine.task.steps.making:json"
+
+    def summary(self, settings: JsonSettings) -> str:
+        return f"json {settings.column} into {', '.join(c.name for c in settings.columns)}"
+
+    def columns(self, settings: JsonSettings, incoming: Incoming) -> Columns | None:
+        types = dict(incoming.columns or ())
+        return (
+            *((c.name, _type_of(c)) for c in settings.columns),
+            *((name, types.get(name)) for name in settings.keep),
+        )
+
+    def check(
+        self, settings: JsonSettings, component: Component, facts: Facts
+    ) -> Iterator[Problem]:
+        """Known types, distinct columns of fields that are no part of each other, and columns of
+        the input that there are."""
+        path = format_path((*component.path, "json"))
+        taken: set[str] = set()
+        for i, column in enumerate(settings.columns):
+            here = f"{path}.columns[{i}]"
+            yield from _fit_name(f"{here}.name", column.name, taken)
+            yield from _fit_type(f"{here}.type", column)
+            yield from _fit_path(here, column, settings.columns[:i])
+        for i, name in enumerate(settings.keep):
+            if name in taken:
+                message = "is a column of the output already"
+                remedy = "rename the column that is read or keep it once"
+                yield Problem(f"{path}.keep[{i}]", name, message, remedy)
+            taken.add(name)
+        for edge in facts.edges_of(component):
+            yield from _columns_there(facts, edge, path, settings)
+
+
+def _type_of(column: JsonColumn) -> str | None:
+    try:
+        return parse_type(column.type)
+    except TopologyError:
+        return None
+
+
+def _fit_name(path: str, name: str, taken: set[str]) -> Iterator[Problem]:
+    if name in taken:
+        yield Problem(path, name, "is a column of the output already", "rename it")
+    if name.startswith(RESERVED_PREFIX):
+        message = f"begins with {RESERVED_PREFIX!r}, which is reserved"
+        yield Problem(path, name, message, "use another name, and path to say where it is")
+    taken.add(name)
+
+
+def _fit_type(path: str, column: JsonColumn) -> Iterator[Problem]:
+    try:
+        parse_type(column.type)
+    except TopologyError as error:
+        message, _, remedy = str(error).partition("; ")
+        message = message.removeprefix(f"type {column.type.strip()!r} ")
+        yield Problem(path, column.type, message, remedy)
+
+
+def _fit_path(here: str, column: JsonColumn, before: tuple[JsonColumn, ...]) -> Iterator[Problem]:
+    if column.path is not None and "" in column.names:
+        message = "has an empty name in it"
+        yield Problem(f"{here}.path", column.path, message, 'write names with a dot between: "a.b"')
+        return
+    field = f"{here}.path" if column.path is not None else f"{here}.name"
+    for other in before:
+        if other.name == column.name:
+            continue  # which is said already
+        mine, others = column.names, other.names
+        shared = min(len(mine), len(others))
+        if mine[:shared] == others[:shared]:
+            if len(mine) == len(others):
+                message = f"is read into the column {other.name!r} already"
+                remedy = "read each field once, or name another"
+            else:
+                message = f"and the field of {other.name!r} are one inside the other"
+                remedy = "name fields of which none lies inside another"
+            yield Problem(field, ".".join(mine), message, remedy)
+
+
+def _columns_there(
+    facts: Facts, edge: Edge, path: str, settings: JsonSettings
+) -> Iterator[Problem]:
+    columns = facts.columns_on(edge)
+    if columns is None:
+        return
+    types = dict(columns)
+    named = [("column", settings.column)]
+    named += [(f"keep[{i}]", name) for i, name in enumerate(settings.keep)]
+    for field, name in named:
+        if name not in types:
+            yield no_column(f"{path}.{field}", name, edge.producer, columns)
+    found = types.get(settings.column)
+    if found is not None and found not in READ_FROM:
+        message = f"has the type {found}, and JSON is read from text"
+        yield Problem(f"{path}.column", settings.column, message, "name a column of type string")
+
+
+JSON = JsonProcessorKind()
