@@ -81,7 +81,7 @@ bench: classes ## One benchmark (NAME=wordcount)
 	@$(BIN)/python benchmarks/$(NAME).py $(ARGS)
 
 .PHONY: profile
-profile: classes ## Where the CPU of a window goes, with a flame graph (NAME=wordcount, function, small or shuffle)
+profile: classes ## Where the CPU of a window goes, with a flame graph (NAME=wordcount, function, small, shuffle or grouped)
 	@$(BIN)/python benchmarks/profiling.py $(NAME) $(ARGS)
 
 ##@ On a cluster

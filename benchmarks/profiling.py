@@ -1,5 +1,5 @@
 """Where the CPU of a window goes: ``make profile NAME=wordcount`` (or ``function``, ``small``,
-``shuffle``).
+``shuffle``, ``grouped``).
 
 First rounds are counted by the kernel's own clocks: CPU of every process, of it in the kernel, and
 of the JVM's threads by what they are for. Then rounds are sampled by py-spy (Python and native
@@ -63,6 +63,7 @@ CASES: dict[str, Callable[[], Case]] = {
         word_count(window=SMALL_LINES), "licences", SMALL_LINES, 100, 4, 3, at_once=False
     ),
     "shuffle": lambda: Case(counting(20_000), "uniform20k", 20_000, 4, 3, 5),
+    "grouped": lambda: Case(counting(20_000, "totals"), "licences", 20_000, 4, 3, 5),
 }
 
 

@@ -1,14 +1,18 @@
 """Every word from a Python processor to a stateful Python processor: ``make bench NAME=shuffle``.
 
-Millrace sends each word, with its id, through an envelope exchange to a stateful function that is
-called for every word; nothing is combined before. Plain PySpark does the same with
-``mapInArrow`` and ``applyInPandasWithState``, which is called once for every key of a window.
-Both write the changed totals of each window as JSON lines; Millrace's function puts out a running
-count for every word, of which an aggregate keeps the last. Both outputs are compared with a count
-by plain Python. Rounds interleave as in wordcount.py; windows have 20,000 lines, 200,000 words.
+Millrace sends each word, with its id, through an envelope exchange to a Python function with keyed
+state; nothing is combined before. Plain PySpark does the same with ``mapInArrow`` and
+``applyInPandasWithState``, whose function is called once for every key of a window, with the rows
+of it. Millrace has both forms: a grouped function (``grouped``), which like that of pandas gets the
+rows of each key together and puts out one total for each, and a stateful one (``rows``), which is
+called for every word and puts out a running count, of which an aggregate keeps the last. All write
+the changed totals of each window as JSON lines, which are compared with a count by plain Python.
+Rounds interleave as in wordcount.py; windows have 20,000 lines, 200,000 words.
 
-What ``applyInPandasWithState`` costs goes with the keys of a window, so there are two figures:
-``vs_pandas_state`` for a vocabulary of 20,000 words, ``vs_pandas_state_4k`` for the licence texts.
+What ``applyInPandasWithState`` costs goes with the keys of a window, so there are two figures of
+the grouped function: ``vs_pandas_state`` for a vocabulary of 20,000 words, and
+``vs_pandas_state_4k`` for the licence texts. ``rows_vs_pandas_state`` and the same with ``_4k`` are
+of the function that is called for every word.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from corpus import Corpus, corpus
-from measure import last_line, machine, ratio, stop_cleanly
+from measure import Round, last_line, machine, ratio, stop_cleanly
 from sides import BaselineSide, MillraceSide
 from wordcount import OUT, race, rates, word_count
 
@@ -41,22 +45,25 @@ def main() -> None:
     run = OUT / "shuffle"
     shutil.rmtree(run, ignore_errors=True)
     result = {}
-    for name, key in (("uniform20k", "vs_pandas_state"), ("licences", "vs_pandas_state_4k")):
+    for name, end in (("uniform20k", ""), ("licences", "_4k")):
         if options.only in (None, name):
             texts = corpus(name, OUT / "corpora", options.windows, options.lines)
             print(f"\n{name}: windows of {texts.lines:,} lines")
-            result[key] = round(compare(texts, run / name, options), 3)
+            found = compare(texts, run / name, options)
+            result[f"vs_pandas_state{end}"] = round(ratio(found["pandas"], found["grouped"]), 3)
+            result[f"rows_vs_pandas_state{end}"] = round(ratio(found["pandas"], found["rows"]), 3)
     if not options.keep:
         shutil.rmtree(run, ignore_errors=True)
     last_line(result)
 
 
-def compare(texts: Corpus, folder: Path, options: argparse.Namespace) -> float:
-    """How many times the words a second of pandas are those of Millrace."""
+def compare(texts: Corpus, folder: Path, options: argparse.Namespace) -> dict[str, list[Round]]:
+    """The rounds of each side."""
     found = race(
         [
             lambda: BaselineSide("pandas", "pandas", "memory", folder / "pandas"),
-            lambda: MillraceSide("millrace", counting(texts.lines), folder / "millrace"),
+            lambda: MillraceSide("grouped", counting(texts.lines, "totals"), folder / "grouped"),
+            lambda: MillraceSide("rows", counting(texts.lines), folder / "rows"),
         ],
         texts,
         options.rounds,
@@ -64,11 +71,14 @@ def compare(texts: Corpus, folder: Path, options: argparse.Namespace) -> float:
     )
     for name, rounds in found.items():
         print(f"  {name:10s} {rates(texts, rounds)}")
-    return ratio(found["pandas"], found["millrace"])
+    return found
 
 
-def counting(lines: int) -> dict[str, Any]:
-    """split -> count (by word, stateful) -> last (by word, the highest count) -> files."""
+def counting(lines: int, function: str = "count") -> dict[str, Any]:
+    """split -> count (by word, stateful) -> files.
+
+    ``count`` puts out every word, and the last of each, that of the highest count, goes on.
+    """
     spec = word_count(window=lines)
     spec["code"] = {"path": str(CODE)}
     spec["processors"] = [
@@ -76,18 +86,23 @@ def counting(lines: int) -> dict[str, Any]:
         {
             "name": "count",
             "inputs": [{"from": "split", "key": ["word"]}],
-            "function": "shuffle_functions:count",
-        },
-        {
-            "name": "last",
-            "inputs": [{"from": "count", "key": ["word"]}],
-            "aggregate": {
-                "emit": "changes",
-                "columns": [{"name": "n", "function": "max", "of": "n"}],
-            },
+            "function": f"shuffle_functions:{function}",
         },
     ]
-    spec["sinks"][0]["inputs"] = [{"from": "last"}]
+    shown = "count"
+    if function == "count":
+        shown = "last"
+        spec["processors"].append(
+            {
+                "name": "last",
+                "inputs": [{"from": "count", "key": ["word"]}],
+                "aggregate": {
+                    "emit": "changes",
+                    "columns": [{"name": "n", "function": "max", "of": "n"}],
+                },
+            }
+        )
+    spec["sinks"][0]["inputs"] = [{"from": shown}]
     return spec
 
 

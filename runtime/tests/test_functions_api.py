@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from millrace import (
+    GroupedBatch,
     Processor,
+    grouped,
     makes,
     migrates,
     restores,
@@ -45,6 +49,11 @@ def count(line, state):
     return None
 
 
+@grouped(output="word string", state="n long")
+def count_many(batch, state):
+    return {"n": batch.counts}
+
+
 class Dedup(Processor):
     output = "word string"
     state = "seen boolean"
@@ -70,6 +79,7 @@ def test_a_decorated_function_stays_callable():
             (("word", "string"), ("n", "long")),
             (("n", "long"), ("seen", "array<string>")),
         ),
+        (count_many, FunctionKind.GROUPED, (("word", "string"),), (("n", "long"),)),
         (Dedup, FunctionKind.CLASS, (("word", "string"),), (("seen", "boolean"),)),
     ],
 )
@@ -78,6 +88,16 @@ def test_spec_says_what_was_declared(target, kind, output, state):
     assert (spec.kind, spec.output, spec.state) == (kind, output, state)
     assert spec.target is target
     assert spec.keyed == (state is not None)
+
+
+def test_a_batch_by_keys_says_where_the_rows_of_each_lie():
+    rows = pa.record_batch({"word": ["b", "b", "b", "a"]})
+    keys = pa.record_batch({"word": ["b", "a"]})
+    batch = GroupedBatch(rows, keys, np.array([0, 3, 4]))
+    assert batch.counts.tolist() == [3, 1]
+    assert batch.last.tolist() == [2, 3]
+    assert batch.key_of_row.tolist() == [0, 0, 0, 1]
+    assert count_many(batch, None)["n"] is batch.counts
 
 
 class NoOutput(Processor):
@@ -111,6 +131,11 @@ def takes_two(row, other):
     return None
 
 
+@grouped(output="a string", state="n long")
+def takes_one(batch):
+    return None
+
+
 @row(output="a strnig")
 def misspelt(row):
     return None
@@ -131,6 +156,7 @@ def plain(row):
         (NeedsArguments, "without arguments"),
         (WrongProcess, "(row, out)"),
         (takes_two, "wrong signature"),
+        (takes_one, "wrong signature for @grouped; it is called with (batch, state)"),
         (misspelt, "'strnig' is not known"),
     ],
 )
@@ -313,6 +339,14 @@ def plain_row():
     return plain
 
 
+def plain_grouped():
+    @grouped(output="n long", state="n long")
+    def plain(batch, state):
+        return None
+
+    return plain
+
+
 def in_class_form():
     class Counting(Processor):
         output = "n long"
@@ -340,6 +374,7 @@ def badly_called():
         (only(restores), "nothing makes it; write the other function and mark it with @makes"),
         (only(makes), "nothing restores it; write the other function"),
         (unformed(plain_row()), "plain, which is no stateful function"),
+        (unformed(plain_grouped()), "plain, which is no stateful function; remove it, or turn"),
         (unformed(in_class_form()), "Counting, which is no stateful function"),
         (badly_called(), r"which restores a state, has the wrong signature"),
     ],

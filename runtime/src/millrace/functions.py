@@ -19,10 +19,15 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Protocol, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from millrace.ddl import Column, parse_schema
 from millrace.errors import TopologyError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,6 +43,7 @@ class FunctionKind(str, Enum):
     VECTORIZED = "vectorized"
     WHERE = "where"
     STATEFUL = "stateful"
+    GROUPED = "grouped"
     CLASS = "class"
 
 
@@ -99,9 +105,27 @@ def stateful(*bare: object, output: str = "", state: str = "") -> Callable[[F], 
     return _marker(FunctionKind.STATEFUL, bare, output, state)
 
 
+def grouped(*bare: object, output: str = "", state: str = "") -> Callable[[F], F]:
+    """Marks ``f(batch: GroupedBatch, state: pa.RecordBatch)``, called once for the rows of many
+    keys.
+
+    ``state`` has the declared columns and one row for each key of the batch, null in all of them
+    for a new key. The function gives back ``(state, columns, parents)``: the state to keep, one row
+    for each key in the same order (RecordBatch or dict of arrays; null in all columns: the key has
+    none any more); the columns put out; and an integer array as long as these, ``parents[i]`` being
+    the index in ``batch.rows`` of the row that output row ``i`` comes from. The state alone, where
+    nothing is put out.
+
+    A key with very many rows comes in several calls, in root order, each with the state that the
+    one before gave back; so does one whose rows the function raised on, down to those that it
+    cannot bear. So it must not depend on what it was called with before.
+    """
+    return _marker(FunctionKind.GROUPED, bare, output, state)
+
+
 def migrates(target: Callable[..., Any], *, state: str) -> Callable[[F], F]:
     """Marks ``f(state: dict) -> dict | None``: what becomes of a key's state that ``target``, a
-    stateful function or class, kept when it declared ``state``.
+    stateful or grouped function or a class, kept when it declared ``state``.
 
     What it gives back has the columns that ``target`` declares now; those that it leaves out are
     ``None``, and without any the key has no state. It is called whenever such state is read, again
@@ -145,6 +169,40 @@ def _form(target: Callable[..., Any], hook: str) -> Callable[[F], F]:
         return function
 
     return mark
+
+
+@dataclass(frozen=True)
+class GroupedBatch:
+    """The rows of many keys, those of one key beside each other and in root order.
+
+    ``rows`` has the columns of the input; ``keys`` the key columns, one row for each of the k
+    distinct keys, in the order in which they first come. The rows of key ``i`` are
+    ``rows[offsets[i]:offsets[i + 1]]``; there is at least one. ``offsets`` is int64[k + 1]. All is
+    read-only.
+    """
+
+    rows: pa.RecordBatch
+    keys: pa.RecordBatch
+    offsets: np.ndarray[Any, np.dtype[np.int64]]
+
+    @cached_property
+    def counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """How many rows each key has: int64[k]."""
+        counts: np.ndarray[Any, np.dtype[np.int64]] = self.offsets[1:] - self.offsets[:-1]
+        return counts
+
+    @cached_property
+    def last(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The index of each key's last row: int64[k]."""
+        last: np.ndarray[Any, np.dtype[np.int64]] = self.offsets[1:] - 1
+        return last
+
+    @cached_property
+    def key_of_row(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The number of each row's key: int64, one for each row."""
+        numbers = (self.counts > 0).cumsum() - 1  # 0, 1, 2, ..., without an import of numpy
+        of_row: np.ndarray[Any, np.dtype[np.int64]] = numbers.repeat(self.counts)
+        return of_row
 
 
 class Row(dict[str, Any]):
@@ -228,7 +286,8 @@ def spec_of(target: object) -> FunctionSpec:
     if mark is None or not callable(target):
         raise TopologyError(
             f"{_name(target)} is not user code for Millrace; decorate the function with @row, "
-            "@vectorized, @where or @stateful, or derive the class from millrace.Processor"
+            "@vectorized, @where, @stateful or @grouped, or derive the class from "
+            "millrace.Processor"
         )
     kind, output, state = mark
     _check_signature(target, kind)
@@ -247,6 +306,7 @@ _PARAMETERS = {
     FunctionKind.VECTORIZED: ("batch",),
     FunctionKind.WHERE: ("row",),
     FunctionKind.STATEFUL: ("row", "state"),
+    FunctionKind.GROUPED: ("batch", "state"),
     FunctionKind.CLASS: ("row", "out"),
 }
 

@@ -53,6 +53,7 @@ STEPS = [
     ("in_where", "", 1),
     ("in_batch", "", 1),
     ("in_state", ", key: [value]", 1),
+    ("in_groups", ", key: [value]", 1),
     ("InClass", "", 2),
     ("InKeyedClass", ", key: [value]", 1),
 ]
@@ -92,7 +93,7 @@ def test_without_the_failed_roots_the_window_is_complete(windows, tmp_path, func
     assert len(second.rows["rows"]) == len(GOOD) * each
 
 
-@pytest.mark.parametrize("function", ["in_state", "InKeyedClass"])
+@pytest.mark.parametrize("function", ["in_state", "in_groups", "InKeyedClass"])
 def test_a_failed_call_leaves_the_state_as_it_was(windows, tmp_path, function):
     lines = ["once", "once", "bad", "bad", "once"]
     write_lines(tmp_path, lines)
@@ -101,12 +102,19 @@ def test_a_failed_call_leaves_the_state_as_it_was(windows, tmp_path, function):
     assert set(outcome.failed) == {2, 3}
 
 
-def test_a_value_that_does_not_fit_the_state_fails_its_tuple(windows, tmp_path):
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("in_state", "n of type int64 cannot hold 'many'"),
+        ("in_small_groups", "value 1099511627776 not in range"),
+    ],
+)
+def test_a_value_that_does_not_fit_the_state_fails_its_tuple(windows, tmp_path, function, told):
     write_lines(tmp_path, ["mistyped", "fine"])
-    outcome = windows(spec("in_state", ", key: [value]")).go()
+    outcome = windows(spec(function, ", key: [value]")).go()
     processor, error = outcome.failed[0]
     assert (processor, set(outcome.failed)) == ("step", {0})
-    assert "n of type int64 cannot hold 'many'" in error
+    assert told in error
 
 
 @pytest.mark.parametrize("function", ["InClass", "InKeyedClass"])

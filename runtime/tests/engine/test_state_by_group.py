@@ -34,6 +34,7 @@ sinks:
 PROCESSORS = {
     "aggregate": "aggregate: {columns: [{name: n, function: count}]}",
     "function": 'function: "wordsteps:running_count"',
+    "grouped": 'function: "wordsteps:grouped_count"',
 }
 
 

@@ -15,6 +15,7 @@ import os
 import time
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import redis
@@ -25,6 +26,10 @@ from millrace.errors import TopologyError
 from millrace.protocol.types import Sealed
 from millrace.sinks import open_sink
 from millrace.sinks.redis import RedisSink
+from millrace.state.keyed import blobs
+from millrace.state.keyed.columnstate import ColumnState
+from millrace.state.keyed.dictstate import DictState
+from millrace.state.keyed.typedstate import DELETED
 
 STEPS = {
     "row": ("by_row", ""),
@@ -33,6 +38,7 @@ STEPS = {
     "cls": ("ByClass", ""),
     "copies": ("by_row", ", broadcast: true"),
     "state": ("by_state", ", key: [id]"),
+    "groups": ("by_groups", ", key: [id]"),
     "keyed": ("ByKeyedClass", ", key: [b, i, l, d, s, x, t, y]"),
     **{f"by_{key}": ("ByKeyedClass", f", key: [{key}]") for key in "bildsxty"},
 }
@@ -136,6 +142,29 @@ def test_every_value_comes_out_of_every_step_as_it_went_in(tmp_path, state_serve
     # As texts, since what is not a number differs from itself.
     assert repr(table.to_pylist()) == repr(tv.table().to_pylist())
     assert from_csv(outcome.rows["as_csv"]) == [numbered(tv.as_csv(row)) for row in tv.rows()]
+
+
+def test_columns_of_state_hold_every_value():
+    keys = pa.schema([tv.SCHEMA.field("id")])
+    values = tv.SCHEMA.remove(tv.SCHEMA.get_field_index("id"))
+    rows = tv.table().combine_chunks().to_batches()[0]
+    columns = rows.select(values.names)
+    held = ColumnState(keys, values, 8)
+    held.begin()
+    held.write(held.find([rows.column("id")]), columns)
+    written = blobs.read(held.base().data)
+    # A key whose columns are all null has no state.
+    want = [row for row in tv.rows() if any(row[name] is not None for name in values.names)]
+    assert len(want) < rows.num_rows
+    want = rows.take(pa.array([row["id"] for row in want])).to_pylist()
+    for form in (ColumnState, DictState):
+        again = form(keys, values, 8)
+        again.apply(written)
+        found = blobs.read(again.base().data).drop_columns([DELETED])
+        # As texts, since what is not a number differs from itself.
+        found = found.take(pc.sort_indices(found.column("id"))).select(rows.schema.names)
+        assert repr(found.to_pylist()) == repr(want)
+        assert found.schema.remove_metadata() == rows.schema.remove_metadata()
 
 
 def by_id(parts):

@@ -137,9 +137,11 @@ sinks:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_stateful_functions_and_classes_keep_typed_state(windows, tmp_path, whole):
+@pytest.mark.parametrize("function", ["running_count", "grouped_count"])
+def test_stateful_functions_and_classes_keep_typed_state(windows, tmp_path, function, whole):
     write_lines(tmp_path, LINES[:100])
-    run = windows(STATEFUL.replace("FUNCTION", "split_batch"), whole)
+    spec = STATEFUL.replace("FUNCTION", "split_batch").replace("running_count", function)
+    run = windows(spec, whole)
     first = run.go()
     write_lines(tmp_path, LINES[100:300], "b.txt")
     second = run.go()
@@ -155,10 +157,11 @@ def test_stateful_functions_and_classes_keep_typed_state(windows, tmp_path, whol
     assert second.verdict.complete
 
 
-def test_a_keys_tuples_come_in_root_order_however_they_arrived(windows, tmp_path):
+@pytest.mark.parametrize("function", ["remember", "remember_many"])
+def test_a_keys_tuples_come_in_root_order_however_they_arrived(windows, tmp_path, function):
     write_lines(tmp_path, [f"same{i % 3} x{i}" for i in range(90)])
     spec = STATEFUL.replace("FUNCTION", "split").replace("running_count", "remember")
-    spec = spec.replace("wordsteps:remember", "orderedsteps:remember")
+    spec = spec.replace("wordsteps:remember", f"orderedsteps:{function}")
     rows = []
     run = windows(spec)
     intent = run.plan()

@@ -49,7 +49,9 @@ def counted(outcome) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("function", ["count_with_last", "CountWithLast"])
+@pytest.mark.parametrize(
+    "function", ["count_with_last", "grouped_count_with_last", "CountWithLast"]
+)
 def test_state_goes_on_in_its_new_form(edited, tmp_path, function, whole):
     run = edited(function, whole=whole)
     write_lines(tmp_path, ["a b c d"], "c.txt")

@@ -29,6 +29,7 @@ FINAL = "aggregate: {columns: [{name: n, function: count}], emit: final}"
 PROCESSORS = {
     "aggregate": AGGREGATE,
     "function": 'function: "wordsteps:running_count"',
+    "grouped": 'function: "wordsteps:grouped_count"',
     "class": 'function: "wordsteps:Expiring"',
 }
 
@@ -102,9 +103,10 @@ def test_totals_at_the_end_are_those_that_have_not_expired(windows, tmp_path):
     assert counted(last) == {"b": 2}
 
 
-def test_what_fails_is_no_update(windows, tmp_path):
+@pytest.mark.parametrize("function", ["fails_on_demand", "grouped_fails_on_demand"])
+def test_what_fails_is_no_update(windows, tmp_path, function):
     write_lines(tmp_path, ["a"])
-    run = windows(spec('function: "wordsteps:fails_on_demand"'))
+    run = windows(spec(f'function: "wordsteps:{function}"'))
     run.seal(run.attempt(replace(run.plan(), time_ms=START)))
     write_lines(tmp_path, ["a a"], "b.txt")
     intent = replace(run.plan(), time_ms=START + 1)

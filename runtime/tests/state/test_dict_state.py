@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs
-from millrace.state.keyed.dictstate import DictState, Row, StateValueError
+from millrace.state.keyed.dictstate import DictState, StateValueError
+from millrace.state.keyed.typedstate import Row
 
 K = 8
 KEYS = pa.schema([("user", pa.string()), ("day", pa.date32())])

@@ -13,8 +13,9 @@ from millrace.state.keyed import blobs, query
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
 from millrace.state.keyed.blobs import UPDATED, Blob
-from millrace.state.keyed.dictstate import DELETED, DictState
+from millrace.state.keyed.dictstate import DictState
 from millrace.state.keyed.migrations import Migration, Migrations
+from millrace.state.keyed.typedstate import DELETED
 
 K = 8
 ALL = (1 << K) - 1

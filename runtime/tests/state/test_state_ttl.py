@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
 from millrace.state.keyed.blobs import UPDATED
 from millrace.state.keyed.cache import StateCache, StateKey
+from millrace.state.keyed.columnstate import ColumnState
 from millrace.state.keyed.dictstate import DictState
 from millrace.state.keyed.keys import hash_keys, key_groups
 from millrace.state.keyed.loading import Extent
@@ -34,6 +36,27 @@ CUTS = {1: (ALL,), 2: (0b01010101, 0b10101010), 4: (0b00010001, 0b00100010, 0b01
 
 def make_dicts(ttl_ms: int = TTL) -> DictState:
     return DictState(KEYS, pa.schema([("n", pa.int64())]), K, ttl_ms)
+
+
+def make_columns(ttl_ms: int = TTL) -> ColumnState:
+    return ColumnState(KEYS, pa.schema([("n", pa.int64())]), K, ttl_ms)
+
+
+def held_by(state: DictState | ColumnState, row: int) -> int | None:
+    if isinstance(state, DictState):
+        return state.values[row]["n"]
+    return state.read(np.array([row])).column("n")[0].as_py()
+
+
+def leave(state: DictState | ColumnState, row: int, n: int | None) -> None:
+    """What a call leaves of a key's state."""
+    if isinstance(state, DictState):
+        before = dict(state.values[row])
+        state.values[row]["n"] = n
+        state.updated(row, before)
+    else:
+        left = pa.record_batch([pa.array([n], pa.int64())], names=["n"])
+        state.write(np.array([row]), left)
 
 
 def make_totals(ttl_ms: int = TTL) -> AggregateState:
@@ -126,9 +149,9 @@ WINDOWS = st.lists(
 
 
 @settings(max_examples=80, deadline=None)
-@given(WINDOWS)
-def test_dicts_expire_as_a_plain_dict_would(windows: list[Any]) -> None:
-    world = World(make_dicts)
+@given(WINDOWS, st.sampled_from([make_dicts, make_columns]))
+def test_dicts_expire_as_a_plain_dict_would(windows: list[Any], make: Any) -> None:
+    world = World(make)
     workers = [Worker(0), Worker(1 << 20), Worker(0)]
     for step, calls, tasks, number, loses, compact in windows:
         world.now_ms += step
@@ -147,24 +170,21 @@ def test_dicts_expire_as_a_plain_dict_would(windows: list[Any]) -> None:
         assert world.stored() == world.expected()
 
 
-def call(world: World, state: DictState, key: int, how: str) -> None:
+def call(world: World, state: DictState | ColumnState, key: int, how: str) -> None:
     (row,) = state.find([pa.array([key], pa.int64())]).tolist()
-    held = state.values[row]
-    assert held["n"] == world.seen(key)
-    before = dict(held)
+    before = held_by(state, row)
+    assert before == world.seen(key)
     match how:
         case "add":
-            held["n"] = (held["n"] or 0) + 1
+            leave(state, row, (before or 0) + 1)
         case "same":
-            held["n"] = held["n"]
+            leave(state, row, before)
         case "clear":
-            held.clear()
-            state.revive(row)
-    state.updated(row, before)
-    value = state.values[row]["n"]
+            leave(state, row, None)
+    value = held_by(state, row)
     if value is None:
         world.model.pop(key, None)
-    elif state.values[row] != before:
+    elif value != before:
         world.model[key] = (value, world.now_ms)
 
 
@@ -175,9 +195,7 @@ def spoil(world: World, worker: Worker, calls: list[Any], masks: Sequence[int]) 
         if keys:
             state = world.open(worker, mask, keys).state
             for row in state.find([pa.array(keys, pa.int64())]).tolist():
-                before = dict(state.values[row])
-                state.values[row]["n"] = -1
-                state.updated(row, before)
+                leave(state, row, -1)
 
 
 @settings(max_examples=80, deadline=None)
@@ -218,7 +236,7 @@ def rows_of(keys: Sequence[int], value: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=INPUTS)
 
 
-@pytest.mark.parametrize("make", [make_dicts, make_totals])
+@pytest.mark.parametrize("make", [make_dicts, make_columns, make_totals])
 def test_what_expires_is_given_back_on_servers_and_in_workers(make: Any) -> None:
     """Always new keys, of which 2,000 at a time are young."""
     world, worker = World(make), Worker(0)
@@ -227,10 +245,9 @@ def test_what_expires_is_given_back_on_servers_and_in_workers(make: Any) -> None
         world.now_ms += 5
         keys = list(range(100 * window, 100 * window + 100))
         opened = world.open(worker, ALL, keys)
-        if isinstance(opened.state, DictState):
+        if not isinstance(opened.state, AggregateState):
             for row in opened.state.find([pa.array(keys, pa.int64())]).tolist():
-                opened.state.values[row]["n"] = 1
-                opened.state.updated(row, {"n": None})
+                leave(opened.state, row, 1)
         else:
             opened.state.update(rows_of(keys, 1))
         world.seal(world.store(opened, None))
@@ -241,7 +258,7 @@ def test_what_expires_is_given_back_on_servers_and_in_workers(make: Any) -> None
     assert max(held[200:]) <= max(held[100:200]) < 10_000
 
 
-@pytest.mark.parametrize("make", [make_dicts, make_totals])
+@pytest.mark.parametrize("make", [make_dicts, make_columns, make_totals])
 def test_state_of_before_the_ttl_counts_from_the_window_that_wrote_it(make: Any) -> None:
     world, worker = World(make, ttl_ms=0), Worker(0)
     touch(world, worker, [1, 11, 12, 13])
@@ -259,7 +276,7 @@ def test_state_of_before_the_ttl_counts_from_the_window_that_wrote_it(make: Any)
     assert set(world.stored()) == {1, 3}
 
 
-@pytest.mark.parametrize("make", [make_dicts, make_totals])
+@pytest.mark.parametrize("make", [make_dicts, make_columns, make_totals])
 def test_state_without_a_known_time_is_kept_until_it_is_updated(make: Any) -> None:
     """An older release wrote no time, and neither has a window that it planned."""
     world, worker = World(make), Worker(0)
@@ -274,7 +291,7 @@ def test_state_without_a_known_time_is_kept_until_it_is_updated(make: Any) -> No
     assert world.stored() == {2: 2}
 
 
-@pytest.mark.parametrize("make", [make_dicts, make_totals])
+@pytest.mark.parametrize("make", [make_dicts, make_columns, make_totals])
 def test_state_of_a_ttl_that_is_gone_is_read_and_kept(make: Any) -> None:
     world = World(make)
     touch(world, Worker(0), [1])
@@ -290,11 +307,9 @@ def test_state_of_a_ttl_that_is_gone_is_read_and_kept(make: Any) -> None:
 def touch(world: World, worker: Worker, keys: list[int], compact: bool | None = False) -> None:
     """One window that counts each key once."""
     opened = world.open(worker, ALL, keys)
-    if isinstance(opened.state, DictState):
+    if not isinstance(opened.state, AggregateState):
         for row in opened.state.find([pa.array(keys, pa.int64())]).tolist():
-            before = dict(opened.state.values[row])
-            opened.state.values[row]["n"] = (before["n"] or 0) + 1
-            opened.state.updated(row, before)
+            leave(opened.state, row, (held_by(opened.state, row) or 0) + 1)
     else:
         opened.state.update(rows_of(keys, 1))
     world.seal(world.store(opened, compact if opened.whole else None))

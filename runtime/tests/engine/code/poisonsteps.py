@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace import Processor, row, stateful, vectorized, where
+from millrace import Processor, grouped, row, stateful, vectorized, where
 
 CALLS: dict[str, int] = {}
 """How often a word was seen, in this process; tests clear it."""
@@ -52,6 +53,25 @@ def in_state(line, state):
     if line["value"].startswith("mistyped"):
         state["n"] = "many"
     return {"word": line["value"], "n": state["n"]}
+
+
+@grouped(output="word string, n long", state="n long")
+def in_groups(batch, state):
+    before = pc.fill_null(state.column("n"), 0).to_numpy()
+    words = batch.rows.column("value")
+    for word in words.to_pylist():
+        raise_if_bad(word)
+    key = batch.key_of_row
+    each = before[key] + np.arange(len(key)) - batch.offsets[key] + 1
+    total = (before + batch.counts).tolist()
+    if any(word.startswith("mistyped") for word in words.to_pylist()):
+        total = [1 << 40] * len(total)
+    return {"n": total}, {"word": words, "n": each}, np.arange(len(key))
+
+
+@grouped(output="word string, n long", state="n int")
+def in_small_groups(batch, state):
+    return in_groups(batch, state)
 
 
 class InClass(Processor):

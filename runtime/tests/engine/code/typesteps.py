@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from millrace import Processor, row, stateful, vectorized, where
+from millrace import Processor, grouped, row, stateful, vectorized, where
 
 COLUMNS = (
     "id long, b boolean, i int, l long, f float, d double, s string, x binary, t timestamp, "
@@ -41,6 +41,12 @@ def by_state(values, state):
     kept = {name: state[name] for name in values} if state["seen"] else dict(values)
     state.update(values, seen=(state["seen"] or 0) + 1)
     return kept
+
+
+@grouped(output=COLUMNS, state=COLUMNS)
+def by_groups(batch, state):
+    """Keeps the last tuple of each key; one that comes first is its own."""
+    return batch.rows.take(batch.last), batch.rows, list(range(batch.rows.num_rows))
 
 
 class ByKeyedClass(Processor):

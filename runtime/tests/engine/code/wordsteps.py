@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace import Processor, migrates, row, stateful, vectorized, where
+from millrace import Processor, grouped, migrates, row, stateful, vectorized, where
 
 
 @row(output="word string")
@@ -39,6 +40,22 @@ def tag(totals):
 def running_count(word, state):
     state["n"] = (state["n"] or 0) + 1
     return {"word": word["word"], "n": state["n"]}
+
+
+def running(batch, state):
+    """Of each row how often its key came up to here, and of each key how often it came."""
+    before = pc.fill_null(state.column("n"), 0).to_numpy()
+    key = batch.key_of_row
+    here = np.arange(len(key)) - batch.offsets[key] + 1
+    return before[key] + here, before + batch.counts
+
+
+@grouped(output="word string, n long", state="n long")
+def grouped_count(batch, state):
+    """``running_count`` of many words at once."""
+    each, total = running(batch, state)
+    word = batch.rows.column("word")
+    return {"n": total}, {"word": word, "n": each}, np.arange(len(each))
 
 
 class Pairs(Processor):
@@ -110,6 +127,14 @@ def fails_on_demand(word, state):
     return {"word": word["word"], "n": state["n"]}
 
 
+@grouped(output="word string, n long", state="n long")
+def grouped_fails_on_demand(batch, state):
+    each, total = running(batch, state)
+    if total.max() > 1:
+        raise ValueError("enough")
+    return {"n": total}, {"word": batch.rows.column("word"), "n": each}, np.arange(len(each))
+
+
 @stateful(output="word string, n long", state="n long, last string")
 def count_with_last(word, state):
     """``running_count`` of a later day, with one more column."""
@@ -136,6 +161,18 @@ class CountWithLast(Processor):
 
 
 migrates(CountWithLast, state="n long")(without_last)
+
+
+@grouped(output="word string, n long", state="n long, last string")
+def grouped_count_with_last(batch, state):
+    """The same of many words at once."""
+    each, total = running(batch, state)
+    word = batch.rows.column("word")
+    kept = {"n": total, "last": batch.keys.column("word")}
+    return kept, {"word": word, "n": each}, np.arange(len(each))
+
+
+migrates(grouped_count_with_last, state="n long")(without_last)
 
 
 @stateful(output="word string, n long", state="n long, last string")

@@ -52,7 +52,7 @@ def function(
     return replace(
         base,
         many=spec.kind is not FunctionKind.WHERE,
-        order_sensitive=spec.kind is FunctionKind.STATEFUL
+        order_sensitive=spec.kind in (FunctionKind.STATEFUL, FunctionKind.GROUPED)
         or (spec.kind is FunctionKind.CLASS and bool(base.keyed)),
         output=output,
         state=spec.state,

@@ -60,11 +60,16 @@ class Batch:
 
     def in_root_order(self) -> Batch:
         """The same tuples sorted by root, place within the root, and id."""
+        order = self.root_order()
+        return self if order is None else self.take(order)
+
+    def root_order(self) -> Array | None:
+        """The places (int64) of the tuples in root order, ``None`` where they are in it."""
         order = self.order if self.order is not None else np.zeros(len(self), np.uint64)
         if kernels.in_order(self.roots, order):
-            return self
+            return None
         ids = self.ids if self.ids is not None else order
-        return self.take(np.lexsort((ids, order, self.roots)))
+        return np.lexsort((ids, order, self.roots))
 
     def all_anchors(self) -> pa.ListArray:
         """The roots of each tuple as lists, also where every tuple has one."""

@@ -41,6 +41,7 @@ _INNER = np.array([mix64(i + int(GOLDEN)) for i in range(_KNOWN)], np.uint64)
 _U64, _U64_OUT = vector(types.uint64), vector(types.uint64, writable=True)
 _U32, _U32_OUT = vector(types.uint32), vector(types.uint32, writable=True)
 _INDEX, _LISTS = vector(types.int64), vector(types.int32)
+_INDEX_OUT = vector(types.int64, writable=True)
 
 
 @kernel((_INDEX, _U32_OUT, _U32_OUT))
@@ -49,6 +50,26 @@ def _count_up(parents: Any, counts: Any, ordinals: Any) -> Any:
         parent = parents[i]
         ordinals[i] = counts[parent]
         counts[parent] += np.uint32(1)
+
+
+@kernel((_INDEX, _INDEX_OUT, _INDEX_OUT, _INDEX_OUT, _INDEX_OUT))
+def _by_key(codes: Any, number: Any, found: Any, starts: Any, order: Any) -> Any:
+    known = 0
+    for i in range(codes.size):
+        code = codes[i]
+        if number[code] < 0:
+            number[code] = known
+            found[known] = code
+            known += 1
+        starts[number[code] + 1] += 1
+    for key in range(known):
+        starts[key + 1] += starts[key]
+    cursor = starts.copy()
+    for i in range(codes.size):
+        key = number[codes[i]]
+        order[cursor[key]] = i
+        cursor[key] += 1
+    return known
 
 
 @kernel((_U64, _INDEX, _U32, _U32, types.uint64, _U64_OUT, _U64_OUT, _U64_OUT))
@@ -158,6 +179,21 @@ def _in_order(roots: Any, order: Any) -> Any:
         if roots[i] == roots[i - 1] and order[i] <= order[i - 1]:
             return False
     return True
+
+
+def rows_by_key(codes: Array, keys: int) -> tuple[Array, Array, Array]:
+    """Rows sorted by key, a key's rows staying in their order; ``codes`` (int64) are below
+    ``keys``.
+
+    Returns the codes that come, in the order in which they first do (int64[k]), where each one's
+    rows begin in the order, and where all end (int64[k + 1]), and the order (int64, one a row).
+    """
+    number = np.full(keys, -1, np.int64)
+    found = np.empty(keys, np.int64)
+    starts = np.zeros(keys + 1, np.int64)
+    order = np.empty(codes.size, np.int64)
+    known = _by_key(codes, number, found, starts, order)
+    return found[:known], starts[: known + 1], order
 
 
 def ordinals_of(parents: Array, parent_count: int) -> Array:

@@ -118,12 +118,14 @@ def accumulator_of(part: PartialColumn) -> Accumulator | TextAccumulator:
     return TextAccumulator(part) if part.kind == pa.string() else Accumulator(part)
 
 
-class Accumulator:
-    """Growing arrays behind one partial column: the value of each row, and whether it has one."""
+class NumberColumn:
+    """Growing arrays behind one column of numbers, booleans or instants: the value of each row, and
+    whether it has one."""
 
-    def __init__(self, part: PartialColumn) -> None:
-        self.part = part
-        self._dtype: Any = np.float64 if pa.types.is_floating(part.kind) else np.int64
+    def __init__(self, kind: pa.DataType, nullable: bool = True) -> None:
+        self.kind = kind
+        self._nullable = nullable
+        self._dtype: Any = np.float64 if pa.types.is_floating(kind) else np.int64
         self._held: Array = np.zeros(16, self._dtype)
         self._seen: Array = np.zeros(16, np.uint8)
 
@@ -141,24 +143,8 @@ class Accumulator:
         self._held[first:rows] = 0
         self._seen[first:rows] = 0
 
-    def merge(self, rows: Array, column: pa.Array) -> int:
-        """Merge partial values into rows; an item that overflowed, or -1."""
-        values, valid = self._arrays(column)
-        if self.part.merge != "sum":
-            largest = self.part.merge == "max"
-            kernels.keep_extremes(self._held, self._seen, rows, values, valid, largest)
-        elif self._dtype is np.float64:
-            kernels.add_floats(self._held, self._seen, rows, values, valid)
-        else:
-            return int(kernels.add_integers(self._held, self._seen, rows, values, valid))
-        return -1
-
-    def count(self, rows: Array) -> None:
-        """Add one to each row, as often as it is named."""
-        kernels.add_integers(self._held, self._seen, rows, _ONE, _ALL_VALID)
-
     def replace(self, rows: Array, column: pa.Array) -> None:
-        """Set rows to partial values."""
+        """Set rows to the values of a column."""
         values, valid = self._arrays(column)
         if len(valid):
             values = np.where(valid, values, 0)
@@ -177,17 +163,27 @@ class Accumulator:
         self._held[rows] = 0
         self._seen[rows] = 0
 
+    def present(self, saved: tuple[Array, ...]) -> Array:
+        """Mask of the rows that had a value when they were saved."""
+        found: Array = saved[1] != 0
+        return found
+
+    def differs(self, rows: Array, saved: tuple[Array, ...]) -> Array:
+        """Mask of the rows that do not hold what was saved, bit for bit."""
+        held, seen = self._held[rows].view(np.int64), self._seen[rows]
+        found: Array = (held != saved[0].view(np.int64)) | (seen != saved[1])
+        return found
+
     def column(self, rows: Array) -> pa.Array:
-        """Partial column of rows."""
+        """The values of rows."""
         held, seen = self._held[rows], self._seen[rows]
-        mask = None if not self.part.nullable or seen.all() else seen == 0
-        kind = self.part.kind
+        mask = None if not self._nullable or seen.all() else seen == 0
         if self._dtype is np.float64:
-            return pa.array(held, pa.float64(), mask=mask).cast(kind)
+            return pa.array(held, pa.float64(), mask=mask).cast(self.kind)
         array = pa.array(held, pa.int64(), mask=mask)
-        if pa.types.is_date32(kind) or pa.types.is_time32(kind):
-            return array.cast(pa.int32()).view(kind)
-        return array.view(kind) if pa.types.is_temporal(kind) else array.cast(kind)
+        if pa.types.is_date32(self.kind) or pa.types.is_time32(self.kind):
+            return array.cast(pa.int32()).view(self.kind)
+        return array.view(self.kind) if pa.types.is_temporal(self.kind) else array.cast(self.kind)
 
     def _arrays(self, column: pa.Array) -> tuple[Array, Array]:
         """Values (int64 or float64) and flags, read-only like those of keys."""
@@ -211,11 +207,36 @@ class Accumulator:
         return values, valid
 
 
-class TextAccumulator:
-    """The first or last text of each row, in the order of code points, as an ``Accumulator``."""
+class Accumulator(NumberColumn):
+    """A partial column of numbers, with what is merged into it."""
 
     def __init__(self, part: PartialColumn) -> None:
+        super().__init__(part.kind, part.nullable)
         self.part = part
+
+    def merge(self, rows: Array, column: pa.Array) -> int:
+        """Merge partial values into rows; an item that overflowed, or -1."""
+        values, valid = self._arrays(column)
+        if self.part.merge != "sum":
+            largest = self.part.merge == "max"
+            kernels.keep_extremes(self._held, self._seen, rows, values, valid, largest)
+        elif self._dtype is np.float64:
+            kernels.add_floats(self._held, self._seen, rows, values, valid)
+        else:
+            return int(kernels.add_integers(self._held, self._seen, rows, values, valid))
+        return -1
+
+    def count(self, rows: Array) -> None:
+        """Add one to each row, as often as it is named."""
+        kernels.add_integers(self._held, self._seen, rows, _ONE, _ALL_VALID)
+
+
+class ObjectColumn:
+    """A growing array of Python objects behind one column of texts, bytes or lists; as
+    ``NumberColumn``."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self.kind = kind
         self._held: Array = np.full(16, None, object)
         self._size_bytes = 0
 
@@ -231,21 +252,8 @@ class TextAccumulator:
             self._held = held
         self._set(slice(first, rows), [None] * (rows - first))
 
-    def merge(self, rows: Array, column: pa.Array) -> int:
-        """Merge partial values into rows; there is none that overflows."""
-        table = pa.table({"row": rows, "text": column})
-        found = table.group_by("row", use_threads=False).aggregate([("text", self.part.merge)])
-        first = self.part.merge == "min"
-        merged, texts = found["row"].to_numpy(), found[f"text_{self.part.merge}"].to_pylist()
-        held = self._held[merged].tolist()
-        for at, text in enumerate(texts):
-            if text is not None and (held[at] is None or (text < held[at]) == first):
-                held[at] = text
-        self._set(merged, held)
-        return -1
-
     def replace(self, rows: Array, column: pa.Array) -> None:
-        """Set rows to partial values."""
+        """Set rows to the values of a column."""
         self._set(rows, column.to_pylist())
 
     def save(self, rows: Array) -> tuple[Array, ...]:
@@ -259,19 +267,64 @@ class TextAccumulator:
         """Let rows start anew."""
         self._set(rows, [None] * len(rows))
 
+    def present(self, saved: tuple[Array, ...]) -> Array:
+        """Mask of the rows that had a value when they were saved."""
+        return np.array([one is not None for one in saved[0].tolist()], bool)
+
+    def differs(self, rows: Array, saved: tuple[Array, ...]) -> Array:
+        """Mask of the rows that do not hold what was saved."""
+        pairs = zip(self._held[rows].tolist(), saved[0].tolist(), strict=True)
+        return np.array([now != before for now, before in pairs], bool)
+
     def column(self, rows: Array) -> pa.Array:
-        """Partial column of rows."""
-        return pa.array(self._held[rows].tolist(), pa.string())
+        """The values of rows."""
+        return pa.array(self._held[rows].tolist(), self.kind)
 
-    def _set(self, rows: Array | slice, texts: list[str | None]) -> None:
+    def _set(self, rows: Array | slice, values: list[Any]) -> None:
         self._size_bytes -= _bytes_in(self._held[rows].tolist())
-        self._size_bytes += _bytes_in(texts)
-        self._held[rows] = np.array([*texts, ""], object)[:-1]
+        self._size_bytes += _bytes_in(values)
+        # Without the text numpy would make a matrix of lists that are equally long.
+        self._held[rows] = np.array([*values, ""], object)[:-1]
 
 
-def _bytes_in(texts: Iterable[str | None]) -> int:
-    """Memory of texts, as CPython has it for ASCII ones."""
-    return sum(49 + len(text) for text in texts if text is not None)
+class TextAccumulator(ObjectColumn):
+    """The first or last text of each row, in the order of code points, as an ``Accumulator``."""
+
+    def __init__(self, part: PartialColumn) -> None:
+        super().__init__(part.kind)
+        self.part = part
+
+    def merge(self, rows: Array, column: pa.Array) -> int:
+        """Merge partial values into rows; there is none that overflows."""
+        table = pa.table({"row": rows, "text": column})
+        found = table.group_by("row", use_threads=False).aggregate([("text", self.part.merge)])
+        first = self.part.merge == "min"
+        merged, texts = found["row"].to_numpy(), found[f"text_{self.part.merge}"].to_pylist()
+        held = self._held[merged].tolist()
+        for at, text in enumerate(texts):
+            if text is not None and (held[at] is None or (text < held[at]) == first):
+                held[at] = text
+        self._set(merged, held)
+        return -1
+
+
+def column_of(kind: pa.DataType) -> NumberColumn | ObjectColumn:
+    """An empty column of a declared type."""
+    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return NumberColumn(kind) if plain or pa.types.is_temporal(kind) else ObjectColumn(kind)
+
+
+def _bytes_in(values: Iterable[Any]) -> int:
+    """Memory of texts, bytes and lists, as CPython has it for ASCII ones, about."""
+    size = 0
+    for value in values:
+        if isinstance(value, str | bytes):
+            size += 49 + len(value)
+        elif isinstance(value, list):
+            size += 56 + 8 * len(value) + _bytes_in(value)
+        elif value is not None:
+            size += 32
+    return size
 
 
 def _input_type(aggregate: Aggregate, inputs: pa.Schema) -> pa.DataType:

@@ -1,36 +1,27 @@
 """State of a stateful Python function inside a worker: one dict for each key, typed by a schema.
 
-A key whose columns are all None is the same as a key without state: it is not stored, and was
-deleted if it was there before. Undo works as in ``AggregateState``: dicts are copied at their
-first touch. Not safe for use by several threads.
+Undo works as in ``AggregateState``: dicts are copied at their first touch. Not safe for use by
+several threads.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.errors import MillraceError
-from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs
-from millrace.state.keyed.ages import Ages, bare, parted
+from millrace.state.keyed.ages import Ages
 from millrace.state.keyed.aggregatestate import order_by_group
 from millrace.state.keyed.blobs import Blob
-from millrace.state.keyed.keybytes import Array, check_key_type
+from millrace.state.keyed.keybytes import Array
 from millrace.state.keyed.keys import groups_in
-from millrace.state.keyed.keys import key_groups as group_of
 from millrace.state.keyed.keytable import KeyTable
-from millrace.state.keyed.migrations import NO_MIGRATIONS, Migration, Migrations
-
-Row = dict[str, Any]
-
-DELETED = "__deleted"
-"""The column of a state object, behind those of the user, that marks a key as deleted. It is known
-by its place: one of the user's may be called the same."""
+from millrace.state.keyed.migrations import NO_MIGRATIONS, Migrations
+from millrace.state.keyed.typedstate import Row, TypedState, is_present
 
 _ROW_BYTES = 300
 
@@ -49,16 +40,12 @@ class StateValueError(MillraceError):
         return StateValueError, (self.key, self.problem, self.group)
 
 
-class DictState:
-    """Typed dicts by key. ``key_groups`` is K.
+class DictState(TypedState):
+    """Typed dicts by key.
 
     ``find`` gives table rows for keys; ``values[row]`` is the dict to hand to the function, which
     may change it in place. A function that cleared its dict gets ``empty`` back by ``revive``.
-    With ``ttl_ms`` a key that was not updated for so long has no state (``ages``). ``migrations``
-    bring state of other columns into these.
     """
-
-    kind = "dict"
 
     def __init__(
         self,
@@ -68,68 +55,24 @@ class DictState:
         ttl_ms: int = 0,
         migrations: Migrations = NO_MIGRATIONS,
     ) -> None:
-        self._migrations = migrations
-        self.key_groups = key_groups
-        self._ages = Ages(ttl_ms) if ttl_ms else None
-        self._time_ms = 0
+        super().__init__(keys, values, key_groups, ttl_ms, migrations)
         self.values: list[Row] = []
-        self._keys = [field.remove_metadata() for field in keys]
-        self._columns = [field.remove_metadata() for field in values]
-        for field in self._keys:
-            check_key_type(field.name, field.type)
-        self.empty: Row = {field.name: None for field in self._columns}
         nested = any(pa.types.is_nested(field.type) for field in self._columns)
-        self.copy: Callable[[Row], Row] = copy.deepcopy if nested else dict
-        self.problem_of: Callable[[Row], str | None] = _checker(self._columns)
-        self.columns = blobs.digest_of_columns(self.schema, self.kind)
-        self._table = KeyTable([field.type for field in self._keys])
-        self._kept_rows = 0
+        self.copy: Callable[[Row], Row] = copy.deepcopy if nested else dict.copy
         self._saved: dict[int, Row] = {}
-        self._changing = False
-        self._deleted = 0
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of state objects: keys, values, and the mark of deleted keys."""
-        return pa.schema([*self._keys, *self._columns, pa.field(DELETED, pa.bool_())])
-
-    @property
-    def timed(self) -> bool:
-        """Whether keys expire."""
-        return self._ages is not None
-
-    @property
-    def size(self) -> int:
-        """Number of keys with state, as of the last commit or rollback, at most."""
-        return self._table.rows - self._deleted
 
     @property
     def size_bytes(self) -> int:
         ages = self._ages.size_bytes if self._ages is not None else 0
         return self._table.size_bytes + ages + _ROW_BYTES * len(self.values)
 
-    @property
-    def broken(self) -> bool:
-        """Whether a change was interrupted half-way, so that nothing can be undone."""
-        return self._changing
-
     # -- a window attempt
-
-    def begin(self, time_ms: int = 0) -> None:
-        """Start an attempt of a window of this time: nothing is touched, and from here all can be
-        undone."""
-        self._time_ms = time_ms
-        self._table.begin()
-        self._kept_rows = self._table.rows
-        self._saved = {}
-        if self._ages is not None:
-            self._ages.begin(time_ms)
 
     def commit(self) -> None:
         """Keep what the attempt changed; frees deleted and expired keys when they are many."""
         for row in self._table.touched().tolist():
-            held = _present(self._saved.get(row, self.empty))
-            present = _present(self.values[row])
+            held = is_present(self._saved.get(row, self.empty))
+            present = is_present(self.values[row])
             if not present:
                 self.values[row] = dict(self.empty)
             if row >= self._kept_rows:
@@ -190,14 +133,6 @@ class DictState:
         """
         return self.problem_of(self.values[row])
 
-    def touched(self) -> Array:
-        """Table rows (int64) that this attempt touched, each once, ascending."""
-        return np.sort(self._table.touched())
-
-    def groups(self, rows: Array) -> Array:
-        """Key groups (int64) of table rows."""
-        return group_of(self._table.hashes(rows), self.key_groups)
-
     # -- blobs
 
     def delta(self) -> Blob | None:
@@ -212,7 +147,9 @@ class DictState:
             before = self._saved.get(row, self.empty)
             now = self.values[row]
             young = ages is not None and ages.of(row) != times.get(row, 0)
-            if (now != before and _present(before)) or ((now != before or young) and _present(now)):
+            if (now != before and is_present(before)) or (
+                (now != before or young) and is_present(now)
+            ):
                 changed.append(row)
         rows = np.array(changed, np.int64)
         return self._blob(rows) if len(rows) else None
@@ -223,37 +160,29 @@ class DictState:
         rows = np.arange(len(self.values))
         if groups != -1:
             rows = rows[groups_in(self.groups(rows), groups)]
-        present = [row for row in rows.tolist() if _present(self.values[row])]
+        present = [row for row in rows.tolist() if is_present(self.values[row])]
         rows = np.array(present, np.int64)
         return self._blob(rows if self._ages is None else rows[~self._ages.expired(rows)])
-
-    def check_columns(self, schema: pa.Schema) -> None:
-        """Raises ``StateSchemaError`` unless rows of an object of this schema can be applied."""
-        self._migration(schema)
 
     def apply(self, batch: pa.RecordBatch) -> Array:
         """Set keys to the dicts of a state object's rows; not within an attempt. Returns the table
         row (int64) of each."""
-        migration = self._migration(batch.schema)
-        batch, times = parted(batch)
+        keys, arrays, times = self._read(batch)
         names = list(self.empty)
-        if migration is None:
-            columns = [column.to_pylist() for column in batch.columns[len(self._keys) : -1]]
-        else:
-            columns = self._migrated(migration, batch, names, times)
+        columns = [column.to_pylist() for column in arrays]
         self._changing = True
         self._table.begin()
         known = self._table.rows
-        found = self._table.find_or_insert(batch.columns[: len(self._keys)])
+        found = self._table.find_or_insert(keys)
         self._deleted += self._table.rows - known
         self.values += [dict(self.empty) for _ in range(self._table.rows - len(self.values))]
         if self._ages is not None:
             self._ages.reserve(known, self._table.rows)
             self._ages.load(found, times)
         for row, held in zip(found.tolist(), zip(*columns, strict=True), strict=True):
-            self._deleted += _present(self.values[row])
+            self._deleted += is_present(self.values[row])
             self.values[row] = dict(zip(names, held, strict=True))
-            self._deleted -= _present(self.values[row])
+            self._deleted -= is_present(self.values[row])
         self.begin(self._time_ms)
         self._changing = False
         return found
@@ -264,63 +193,24 @@ class DictState:
         goes = groups_in(self.groups(np.arange(self._table.rows)), groups)
         goes[but] = False
         for row in np.flatnonzero(goes).tolist():
-            self._deleted += _present(self.values[row])
+            self._deleted += is_present(self.values[row])
             self.values[row] = dict(self.empty)
 
     # -- helpers
 
-    def _migration(self, schema: pa.Schema) -> Migration | None:
-        """What rows of an object of this schema need, None: nothing. Raises ``StateSchemaError``
-        where they cannot be read."""
-        stored = bare(schema).remove_metadata()
-        if stored == self.schema:
-            return None
-        fields = list(stored)
-        others = fields[len(self._keys) : -1]
-        same = fields[: len(self._keys)] == self._keys and fields[-1].name == DELETED
-        migration = self._migrations.find(others) if same else None
-        if migration is None:
-            raise StateSchemaError(
-                f"stored state has columns ({_shown(stored)}), the function now declares "
-                f"({_shown(self.schema)}): say how to get from one to the other with @migrates, "
-                "give the processor another name, or start over with --fresh"
-            )
-        return migration
-
-    def _migrated(
-        self, migration: Migration, batch: pa.RecordBatch, names: list[str], times: Array
-    ) -> list[list[Any]]:
-        """Columns of today from rows of other columns."""
-        rows = []
-        gone = np.zeros(len(times), bool) if self._ages is None else self._ages.past(times)
-        old = pa.RecordBatch.from_arrays(
-            batch.columns[len(self._keys) : -1], schema=pa.schema(migration.columns)
-        )
-        with self._migrations.watch() as progress:
-            for at, held in enumerate(old.to_pylist()):
-                if gone[at] or not _present(held):
-                    rows.append(self.empty)  # user code never sees what has expired
-                    continue
-
-                def key(at: int = at) -> str:
-                    return ", ".join(
-                        str(column[at].as_py()) for column in batch.columns[: len(self._keys)]
-                    )
-
-                progress()
-                rows.append(self._migrations.convert(migration, held, names, self.problem_of, key))
-        return [[row[name] for row in rows] for name in names]
+    def _forget_undo(self) -> None:
+        self._saved = {}
 
     def _sweep(self, ages: Ages) -> None:
         """Forget the dicts of expired keys."""
         rows = np.arange(self._table.rows)
         for row in rows[ages.expired(rows)].tolist():
-            self._deleted += _present(self.values[row])
+            self._deleted += is_present(self.values[row])
             self.values[row] = dict(self.empty)
 
     def _compact(self) -> None:
         """Build the table anew without the keys that have no state."""
-        present = [row for row, held in enumerate(self.values) if _present(held)]
+        present = [row for row, held in enumerate(self.values) if is_present(held)]
         rows = np.array(present, np.int64)
         keys = self._table.keys(rows)
         self._table = KeyTable([field.type for field in self._keys])
@@ -335,10 +225,8 @@ class DictState:
         rows = rows[order]
         held = [self.values[row] for row in rows.tolist()]
         columns = [self._column(field, rows, held) for field in self._columns]
-        deleted = pa.array([not _present(one) for one in held], pa.bool_())
-        batch = pa.RecordBatch.from_arrays(
-            [*self._table.keys(rows), *columns, deleted], schema=self.schema
-        )
+        deleted = pa.array([not is_present(one) for one in held], pa.bool_())
+        batch = self._write(rows, columns, deleted)
         times = None if self._ages is None else self._ages.of(rows)
         return blobs.write_sorted(batch, starts, self.kind, self._time_ms, times)
 
@@ -356,78 +244,3 @@ class DictState:
         where = np.array([row], np.int64)
         key = ", ".join(str(column[0].as_py()) for column in self._table.keys(where))
         return StateValueError(key, problem, int(self.groups(where)[0]))
-
-
-def _present(row: Row) -> bool:
-    for value in row.values():  # noqa: SIM110 - a generator takes five times as long
-        if value is not None:
-            return True
-    return False
-
-
-def _checker(columns: Sequence[pa.Field]) -> Callable[[Row], str | None]:
-    """Function that says what is wrong with a dict; quick for the usual types."""
-    kinds = {field.name: field.type for field in columns}
-    quick = {field.name: _exact_type(field.type) for field in columns}
-
-    def slow(row: Row, name: str) -> str | None:
-        if name not in kinds:
-            return f"it has no column {name}; its columns are {', '.join(kinds)}"
-        try:
-            if row[name] is not None:
-                row[name] = _as_stored(row[name], kinds[name])
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            return f"column {name} of type {kinds[name]} cannot hold {row[name]!r} ({error})"
-        return None
-
-    def check(row: Row) -> str | None:
-        for name, value in row.items():
-            exact: Any = quick.get(name)
-            if type(value) is exact:
-                if exact is int:
-                    if -_SMALL <= value < _SMALL:
-                        continue
-                elif exact is not str or value.isascii():
-                    continue
-            if (problem := slow(row, name)) is not None:
-                return problem
-        return None
-
-    return check
-
-
-def _as_stored(value: Any, kind: pa.DataType) -> Any:
-    """The value as it will be read back; raises where Arrow would quietly store another one."""
-    stored = pa.scalar(value, kind).as_py()
-    if stored != value and value == value and not _rounds(kind):
-        raise ValueError(f"it would become {stored!r}")
-    return stored
-
-
-def _rounds(kind: pa.DataType) -> bool:
-    """Whether values of a type are rounded on purpose: floats of less than 64 bits."""
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _rounds(kind.value_type)
-    return kind in (pa.float16(), pa.float32())
-
-
-_SMALL = 1 << 31
-
-
-def _exact_type(kind: pa.DataType) -> type | None:
-    """The Python type whose values surely fit (ints of 32 bits, strings of ASCII), if any."""
-    if kind in (pa.int64(), pa.int32()):
-        return int
-    if kind == pa.float64():
-        return float
-    if kind == pa.bool_():
-        return bool
-    if kind == pa.binary():
-        return bytes
-    if kind == pa.string():
-        return str
-    return None
-
-
-def _shown(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -165,29 +165,40 @@ class VectorStep(StreamingStep):
             )
         assert self.component.output is not None
         columns = conform(result[0], self.component.output, self.name)
-        return columns, self._parents(result[1], columns.num_rows, count) + start
+        return columns, parents_of(result[1], columns.num_rows, count, self.name) + start
 
-    def _parents(self, given: Any, rows: int, count: int) -> Array:
-        if isinstance(given, pa.ChunkedArray):
-            given = given.combine_chunks()
-        if isinstance(given, pa.Array):
-            given = given.to_numpy(zero_copy_only=False)
+
+def parents_of(given: Any, rows: int, count: int, processor: str) -> Array:
+    """What a function gave as the parents of its output rows, out of ``count`` input rows: int64.
+
+    Raises ``OutputError`` unless they are ``rows`` indices below ``count``.
+    """
+    if isinstance(given, pa.ChunkedArray):
+        given = given.combine_chunks()
+    if isinstance(given, pa.Array):
+        given = given.to_numpy(zero_copy_only=False)
+    try:
         parents = np.asarray(given)
-        if parents.size == 0:
-            parents = parents.astype(np.int64)
-        if parents.ndim != 1 or parents.dtype.kind not in "iu":
-            raise OutputError(
-                f"processor {self.name!r} returned parents of type {parents.dtype} with "
-                f"{parents.ndim} dimensions; return one integer for each output row"
-            )
-        if parents.size != rows:
-            raise OutputError(
-                f"processor {self.name!r} returned {parents.size} parents for {rows} output rows; "
-                "return one for each"
-            )
-        if rows and (int(parents.min()) < 0 or int(parents.max()) >= count):
-            raise OutputError(
-                f"processor {self.name!r} returned parents from {parents.min()} to "
-                f"{parents.max()} for a batch of {count} rows; they must lie in 0..{count - 1}"
-            )
-        return parents.astype(np.int64, copy=False)
+    except ValueError as error:
+        raise OutputError(
+            f"processor {processor!r} returned parents that are no array ({error}); return one "
+            "integer for each output row"
+        ) from error
+    if parents.size == 0:
+        parents = parents.astype(np.int64)
+    if parents.ndim != 1 or parents.dtype.kind not in "iu":
+        raise OutputError(
+            f"processor {processor!r} returned parents of type {parents.dtype} with "
+            f"{parents.ndim} dimensions; return one integer for each output row"
+        )
+    if parents.size != rows:
+        raise OutputError(
+            f"processor {processor!r} returned {parents.size} parents for {rows} output rows; "
+            "return one for each"
+        )
+    if rows and (int(parents.min()) < 0 or int(parents.max()) >= count):
+        raise OutputError(
+            f"processor {processor!r} returned parents from {parents.min()} to "
+            f"{parents.max()} for a batch of {count} rows; they must lie in 0..{count - 1}"
+        )
+    return parents.astype(np.int64, copy=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,9 @@ from millrace.sources.arrow_types import arrow_schema
 from millrace.state.keyed.dictstate import DictState
 from millrace.state.keyed.keys import mask_of
 from millrace.state.keyed.migrations import Migration, Migrations
+from millrace.state.keyed.typedstate import TypedState
+
+S = TypeVar("S", bound=TypedState)
 
 
 class StateError(ValueError):
@@ -37,7 +40,7 @@ class StateError(ValueError):
 
 
 class KeyedInput:
-    """Everything that reached a keyed step, in root order, with the state of each tuple's key."""
+    """The keys of what reached a keyed step, and their state."""
 
     def __init__(
         self,
@@ -51,11 +54,6 @@ class KeyedInput:
         self._state = state
         known = tuple(Migration(tuple(arrow_schema(one.state)), one.function) for one in migrations)
         self.migrations = Migrations(component.name, known, USER_ERRORS, self._watched)
-
-    def order(self, waiting: list[tuple[Channel, Batch]]) -> Batch | None:
-        """All tuples as one batch in root order; ``None`` where there are none."""
-        batches = [batch for _, batch in waiting]
-        return concat(batches).in_root_order() if batches else None
 
     def keys(self, batch: Batch) -> Keys:
         """Keys of the batch, all of which belong here.
@@ -73,17 +71,27 @@ class KeyedInput:
                 )
         return keys
 
-    def states(self, keys: Keys) -> list[tuple[DictState, int]]:
-        """State and its row for each distinct key."""
-        found: list[tuple[DictState, int] | None] = [None] * len(keys)
-        shard_of = keys.groups % self._task.program.parallelism
+    def states(
+        self, keys: Sequence[pa.Array], groups: Array, form: type[S]
+    ) -> list[tuple[S, Array, Array]]:
+        """Each state that has some of the distinct keys (columns, and their key groups), which ones
+        (int64) these are, and their rows (int64) in it."""
+        found = []
+        shard_of = groups % self._task.program.parallelism
         for shard in np.unique(shard_of).tolist():
             chosen = np.flatnonzero(shard_of == shard)
-            state = self._open(shard, keys)
-            rows = state.find([column.take(pa.array(chosen)) for column in keys.values])
+            state = self._open(shard, keys, groups, form)
+            rows = state.find([column.take(pa.array(chosen)) for column in keys])
+            found.append((state, chosen, rows))
+        return found
+
+    def dicts(self, keys: Keys) -> list[tuple[DictState, int]]:
+        """State and its row for each distinct key."""
+        places: list[tuple[DictState, int] | None] = [None] * len(keys)
+        for state, chosen, rows in self.states(keys.values, keys.groups, DictState):
             for at, row in zip(chosen.tolist(), rows.tolist(), strict=True):
-                found[at] = (state, row)
-        return [one for one in found if one is not None]
+                places[at] = (state, row)
+        return [one for one in places if one is not None]
 
     @contextmanager
     def _watched(self) -> Iterator[Callable[[], None]]:
@@ -95,19 +103,17 @@ class KeyedInput:
         finally:
             box.end()
 
-    def _open(self, shard: int, keys: Keys) -> DictState:
+    def _open(self, shard: int, keys: Sequence[pa.Array], touched: Array, form: type[S]) -> S:
         component = self._component
-        names = zip(component.key, keys.values, strict=True)
+        names = zip(component.key, keys, strict=True)
         schema = pa.schema([pa.field(name, column.type) for name, column in names])
         columns: tuple[Column, ...] = component.state or ()
         groups = self._task.program.key_groups
-        opened: DictState = self._state.open(
+        opened: S = self._state.open(
             component,
             shard,
-            lambda: DictState(
-                schema, arrow_schema(columns), groups, component.ttl_ms, self.migrations
-            ),
-            lambda: mask_of(keys.groups),
+            lambda: form(schema, arrow_schema(columns), groups, component.ttl_ms, self.migrations),
+            lambda: mask_of(touched),
         )
         return opened
 
@@ -132,11 +138,11 @@ class StatefulStep(CollectingStep):
 
     def finish(self) -> None:
         waiting = take_waiting(self)
-        batch = self._input.order(waiting)
-        if batch is None:
+        if not waiting:
             return
+        batch = concat([batch for _, batch in waiting]).in_root_order()
         keys = self._input.keys(batch)
-        states = self._input.states(keys)
+        states = self._input.dicts(keys)
         assert self.component.output is not None
         buffer = RowBuffer(self.component.output, self.name)
         self.task.worked_on(self.name, batch)
@@ -155,24 +161,31 @@ class StatefulStep(CollectingStep):
         states: list[tuple[DictState, int]],
         buffer: RowBuffer,
     ) -> None:
-        function, progress = self._function, self.task.box.progress
+        # Whatever is done here is done for each tuple: what does not change is looked up before.
+        function, progress, add = self._function, self.task.box.progress, buffer.adder()
         timed = bool(self.component.ttl_ms)
+        state = states[0][0]  # all are of the same columns
+        columns, copy, problem_of = len(state.empty), state.copy, state.problem_of
+        dicts = [state.values[place] for state, place in states]
         rows = rows_of(batch.data)
-        add = buffer.add_all
         for index, (row, code) in enumerate(zip(rows, codes.tolist(), strict=True)):
             if not index % ROWS_PER_PROGRESS:
                 progress()
-            state, place = states[code]
-            before = state.copy(state.values[place])
+            held = dicts[code]
+            before = copy(held)
             try:
-                add(function(row, state.values[place]), index)
-                settle(state, place)
+                add(function(row, held), index)
+                if len(held) < columns or problem_of(held) is not None:
+                    dicts[code] = settle(*states[code])
                 if timed:
+                    state, place = states[code]
                     state.updated(place, before)
             except USER_ERRORS:
                 buffer.cut_parent(index)
+                state, place = states[code]
                 state.values[place] = before
                 self._call_again(batch, index, states[code], buffer)
+                dicts[code] = state.values[place]
 
     def _call_again(
         self, batch: Batch, index: int, where: tuple[DictState, int], buffer: RowBuffer
@@ -214,15 +227,16 @@ class KeyedClassStep(ClassStep):
 
     def finish(self) -> None:
         waiting = take_waiting(self)
-        batch = self._input.order(waiting)
-        if batch is not None:
-            self._process_all(batch)
+        if waiting:
+            self._process_all(concat([batch for _, batch in waiting]).in_root_order())
             book(self, waiting)
         super().finish()
 
     def _process_all(self, batch: Batch) -> None:
         keys = self._input.keys(batch)
-        states = self._input.states(keys) if self.component.state is not None else None
+        states = None
+        if self.component.state is not None:
+            states = self._input.dicts(keys)
         rows = numbered_rows(batch, self.seen.add(batch))
         self.task.worked_on(self.name, batch)
         for index, (row, code) in enumerate(zip(rows, keys.codes.tolist(), strict=True)):
@@ -261,23 +275,25 @@ class KeyedClassStep(ClassStep):
         return error
 
 
-def settle(state: DictState, place: int) -> None:
-    """Bring the dict that a function left behind into form. Raises ``StateError``."""
+def settle(state: DictState, place: int) -> dict[str, Any]:
+    """Bring the dict that a function left behind into form, and give it back. Raises
+    ``StateError``."""
     if len(state.values[place]) < len(state.empty):
         state.revive(place)
     problem = state.check(place)
     if problem is not None:
         raise StateError(f"state: {problem}")
+    return state.values[place]
 
 
-def take_waiting(step: StatefulStep | KeyedClassStep) -> list[tuple[Channel, Batch]]:
+def take_waiting(step: CollectingStep | KeyedClassStep) -> list[tuple[Channel, Batch]]:
     """What has been collected, less tuples of roots that failed in this task."""
     waiting = [(edge, step.task.failures.without_failed(b)) for edge, b in step.waiting]
     step.waiting = []
     return [(edge, batch) for edge, batch in waiting if len(batch)]
 
 
-def book(step: StatefulStep | KeyedClassStep, batches: list[tuple[Channel, Batch]]) -> None:
+def book(step: CollectingStep | KeyedClassStep, batches: list[tuple[Channel, Batch]]) -> None:
     """Everything that was collected has been processed."""
     for edge, batch in batches:
         step.task.books.absorb(edge.name, batch)

@@ -17,6 +17,7 @@ from millrace.engine.task.steps.base import Outlet, Step
 from millrace.engine.task.steps.classes import ClassStep
 from millrace.engine.task.steps.decoding import JsonStep
 from millrace.engine.task.steps.functions import RowStep, VectorStep, WhereStep
+from millrace.engine.task.steps.grouped import GroupedStep
 from millrace.engine.task.steps.keyed import KeyedClassStep, StatefulStep
 from millrace.engine.task.steps.splitting import SplitStep
 from millrace.engine.task.steps.sqlstep import SqlOutcome
@@ -82,6 +83,8 @@ def function(site: Site) -> Step:
             return WhereStep(task, component, outlet, found.target)
         case FunctionKind.STATEFUL:
             return StatefulStep(task, component, outlet, found.target, site.state, found.migrations)
+        case FunctionKind.GROUPED:
+            return GroupedStep(task, component, outlet, found.target, site.state, found.migrations)
         case FunctionKind.CLASS:
             with getting_ready(component.name):
                 instance = found.target()

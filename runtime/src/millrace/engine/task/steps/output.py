@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -70,6 +70,26 @@ class RowBuffer:
         except BaseException:
             self.cut(mark)
             raise
+
+    def adder(self) -> Callable[[Any, int], None]:
+        """``add_all`` for a loop over many tuples; quick where the result is one row, and to be
+        asked for anew after ``build``."""
+        pick, width, add_all = self._pick, self._width, self.add_all
+        add_row, add_parent = self._rows.append, self.parents.append
+
+        def add(result: Any, parent: int) -> None:
+            if result.__class__ is dict and len(result) == width:
+                try:
+                    row = pick(result)
+                except KeyError:
+                    add_all(result, parent)  # says what is missing
+                else:
+                    add_row(row)
+                    add_parent(parent)
+            else:
+                add_all(result, parent)
+
+        return add
 
     def cut(self, length: int) -> None:
         """Drop rows from ``length`` on."""

@@ -1,0 +1,224 @@
+"""State of a vectorised keyed function inside a worker: an array for each declared column.
+
+Undo works as in ``AggregateState``: what rows hold is saved at their first touch. Not safe for use
+by several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.state.keyed import blobs
+from millrace.state.keyed.ages import Ages
+from millrace.state.keyed.aggregates import column_of
+from millrace.state.keyed.aggregatestate import order_by_group
+from millrace.state.keyed.blobs import Blob
+from millrace.state.keyed.keybytes import Array
+from millrace.state.keyed.keys import groups_in
+from millrace.state.keyed.keytable import KeyTable
+from millrace.state.keyed.migrations import NO_MIGRATIONS, Migrations
+from millrace.state.keyed.typedstate import TypedState
+
+_Saved = tuple[Array, list[tuple[Array, ...]], Array]
+"""Table rows (int64), what each column held for them, and their times (int64)."""
+
+
+class ColumnState(TypedState):
+    """Typed columns by key: ``find`` gives table rows for keys, ``read`` what they hold, and
+    ``write`` sets it."""
+
+    def __init__(
+        self,
+        keys: pa.Schema,
+        values: pa.Schema,
+        key_groups: int,
+        ttl_ms: int = 0,
+        migrations: Migrations = NO_MIGRATIONS,
+    ) -> None:
+        super().__init__(keys, values, key_groups, ttl_ms, migrations)
+        self.values = pa.schema(self._columns)
+        self._held = [column_of(field.type) for field in self._columns]
+        self._undo: list[_Saved] = []
+
+    @property
+    def size_bytes(self) -> int:
+        ages = self._ages.size_bytes if self._ages is not None else 0
+        return self._table.size_bytes + ages + sum(column.size_bytes for column in self._held)
+
+    # -- a window attempt
+
+    def commit(self) -> None:
+        """Keep what the attempt changed; frees deleted and expired keys when they are many."""
+        rows, held, _, now = self._changes()
+        fresh = rows >= self._kept_rows
+        self._deleted += int((fresh & ~now).sum()) + int((held & ~now).sum())
+        self._deleted -= int((~fresh & ~held & now).sum())
+        if self._ages is not None and self._ages.sweep_due():
+            self._sweep(self._ages)
+        if self._deleted > 1024 and 2 * self._deleted > self._table.rows:
+            self._compact()
+        self.begin(self._time_ms)
+
+    def rollback(self) -> None:
+        """Undo what the attempt changed."""
+        for rows, saved, _ in self._undo:
+            for column, one in zip(self._held, saved, strict=True):
+                column.restore(rows, one)
+        self._table.truncate(self._kept_rows)
+        if self._ages is not None:
+            self._ages.rollback()
+        self.begin(self._time_ms)
+
+    def find(self, keys: Sequence[pa.Array]) -> Array:
+        """Table row (int64) of each key; all of them count as touched."""
+        self._changing = True
+        touched, before = self._table.touched_count, self._table.rows
+        found = self._table.find_or_insert(keys)
+        fresh = self._table.touched(touched)
+        known = fresh[fresh < self._kept_rows]
+        for column in self._held:
+            column.reserve(before, self._table.rows)
+        times = np.zeros(len(known), np.int64)
+        saved = [column.save(known) for column in self._held]
+        if self._ages is not None:
+            times = self._ages.of(known)
+            self._ages.reserve(before, self._table.rows)
+            self._clear(known[self._ages.meet(known)])
+        if len(known):
+            self._undo.append((known, saved, times))
+        self._changing = False
+        return found
+
+    def read(self, rows: Array) -> pa.RecordBatch:
+        """What table rows hold: one row for each, null in all columns where there is no state."""
+        columns = [column.column(rows) for column in self._held]
+        return pa.RecordBatch.from_arrays(columns, schema=self.values)
+
+    def write(self, rows: Array, values: pa.RecordBatch) -> None:
+        """Set table rows, each named once, to the rows of a batch of the declared columns; those
+        that change are as young as the window."""
+        self._changing = True
+        before = [column.save(rows) for column in self._held]
+        for column, array in zip(self._held, values.columns, strict=True):
+            column.replace(rows, array)
+        if self._ages is not None:
+            self._ages.update(rows[self._differs(rows, before)])
+        self._changing = False
+
+    # -- blobs
+
+    def delta(self) -> Blob | None:
+        """State object of the changed keys, deleted ones marked; None when nothing changed."""
+        rows, held, changed, now = self._changes()
+        rows = rows[changed & (held | now)]
+        return self._blob(rows) if len(rows) else None
+
+    def base(self, groups: int = -1) -> Blob:
+        """State object of all keys in key groups (mask; -1: all) that have state."""
+        rows = np.arange(self._table.rows)
+        if groups != -1:
+            rows = rows[groups_in(self.groups(rows), groups)]
+        rows = rows[self._present(rows)]
+        return self._blob(rows if self._ages is None else rows[~self._ages.expired(rows)])
+
+    def apply(self, batch: pa.RecordBatch) -> Array:
+        """Set keys to the values of a state object's rows; not within an attempt. Returns the table
+        row (int64) of each."""
+        keys, columns, times = self._read(batch)
+        self._changing = True
+        self._table.begin()
+        known = self._table.rows
+        found = self._table.find_or_insert(keys)
+        self._deleted += self._table.rows - known
+        for held in self._held:
+            held.reserve(known, self._table.rows)
+        self._deleted += int(self._present(found).sum())
+        for held, column in zip(self._held, columns, strict=True):
+            held.replace(found, column)
+        self._deleted -= int(self._present(found).sum())
+        if self._ages is not None:
+            self._ages.reserve(known, self._table.rows)
+            self._ages.load(found, times)
+        self.begin(self._time_ms)
+        self._changing = False
+        return found
+
+    def forget(self, groups: int, but: Array) -> None:
+        """Forget the keys of key groups (mask) but for some table rows (int64); not within an
+        attempt."""
+        goes = groups_in(self.groups(np.arange(self._table.rows)), groups)
+        goes[but] = False
+        self._remove(np.flatnonzero(goes))
+
+    # -- helpers
+
+    def _forget_undo(self) -> None:
+        self._undo = []
+
+    def _changes(self) -> tuple[Array, Array, Array, Array]:
+        """Touched table rows (int64), and masks of them: had state before the attempt, changed or
+        made younger by it, have state now."""
+        rows = self.touched()
+        held, changed = np.zeros(len(rows), bool), rows >= self._kept_rows
+        for known, saved, times in self._undo:
+            at = np.searchsorted(rows, known)
+            for column, one in zip(self._held, saved, strict=True):
+                held[at] |= column.present(one)
+            changed[at] = self._differs(known, saved)
+            if self._ages is not None:
+                changed[at] |= self._ages.of(known) != times
+        return rows, held, changed, self._present(rows)
+
+    def _differs(self, rows: Array, saved: list[tuple[Array, ...]]) -> Array:
+        """Mask of the rows of which some column does not hold what was saved."""
+        found = np.zeros(len(rows), bool)
+        for column, one in zip(self._held, saved, strict=True):
+            found |= column.differs(rows, one)
+        return found
+
+    def _present(self, rows: Array) -> Array:
+        """Mask of the rows that have state."""
+        found = np.zeros(len(rows), bool)
+        for column in self._held:
+            found |= column.present(column.save(rows))
+        return found
+
+    def _clear(self, rows: Array) -> None:
+        for column in self._held:
+            column.clear(rows)
+
+    def _remove(self, rows: Array) -> None:
+        """Let rows have no state from here on."""
+        self._deleted += int(self._present(rows).sum())
+        self._clear(rows)
+
+    def _sweep(self, ages: Ages) -> None:
+        """Forget what expired keys hold."""
+        rows = np.arange(self._table.rows)
+        self._remove(rows[ages.expired(rows)])
+
+    def _compact(self) -> None:
+        """Build table and columns anew without the keys that have no state."""
+        rows = np.arange(self._table.rows)
+        rows = rows[self._present(rows)]
+        keys, kept = self._table.keys(rows), self.read(rows)
+        self._table = KeyTable([field.type for field in self._keys])
+        found = self._table.find_or_insert(keys)
+        self._held = [column_of(field.type) for field in self._columns]
+        for held, column in zip(self._held, kept.columns, strict=True):
+            held.reserve(0, len(rows))
+            held.replace(found, column)
+        if self._ages is not None:
+            self._ages.load(np.arange(len(rows)), self._ages.of(rows))
+        self._deleted = 0
+
+    def _blob(self, rows: Array) -> Blob:
+        order, starts = order_by_group(self._table.hashes(rows), self.key_groups)
+        rows = rows[order]
+        deleted = pa.array(~self._present(rows))
+        batch = self._write(rows, self.read(rows).columns, deleted)
+        times = None if self._ages is None else self._ages.of(rows)
+        return blobs.write_sorted(batch, starts, self.kind, self._time_ms, times)

@@ -1,0 +1,266 @@
+"""What both forms of user state share: typed columns by key, and how state objects are read.
+
+``DictState`` hands a dict for each key to a function, ``ColumnState`` an array of many keys for
+each column. Their objects are the same, so a processor may go from one form to the other and finds
+its state. A key whose columns are all null is the same as a key without state: it is not stored,
+and was deleted if it was there before.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.state.errors import StateSchemaError
+from millrace.state.keyed import blobs
+from millrace.state.keyed.ages import Ages, bare, parted
+from millrace.state.keyed.keybytes import Array, check_key_type
+from millrace.state.keyed.keys import key_groups as group_of
+from millrace.state.keyed.keytable import KeyTable
+from millrace.state.keyed.migrations import NO_MIGRATIONS, Migration, Migrations
+
+Row = dict[str, Any]
+
+DELETED = "__deleted"
+"""The column of a state object, behind those of the user, that marks a key as deleted. It is known
+by its place: one of the user's may be called the same."""
+
+
+class TypedState(ABC):
+    """State by key. ``key_groups`` is K.
+
+    With ``ttl_ms`` a key that was not updated for so long has no state (``ages``). ``migrations``
+    bring state of other columns into these.
+    """
+
+    kind = "dict"
+
+    def __init__(
+        self,
+        keys: pa.Schema,
+        values: pa.Schema,
+        key_groups: int,
+        ttl_ms: int = 0,
+        migrations: Migrations = NO_MIGRATIONS,
+    ) -> None:
+        self._migrations = migrations
+        self.key_groups = key_groups
+        self._ages = Ages(ttl_ms) if ttl_ms else None
+        self._time_ms = 0
+        self._keys = [field.remove_metadata() for field in keys]
+        self._columns = [field.remove_metadata() for field in values]
+        for field in self._keys:
+            check_key_type(field.name, field.type)
+        self.empty: Row = {field.name: None for field in self._columns}
+        self.problem_of: Callable[[Row], str | None] = _checker(self._columns)
+        self.columns = blobs.digest_of_columns(self.schema, self.kind)
+        self._table = KeyTable([field.type for field in self._keys])
+        self._kept_rows = 0
+        self._changing = False
+        self._deleted = 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of state objects: keys, values, and the mark of deleted keys."""
+        return pa.schema([*self._keys, *self._columns, pa.field(DELETED, pa.bool_())])
+
+    @property
+    def timed(self) -> bool:
+        """Whether keys expire."""
+        return self._ages is not None
+
+    @property
+    def size(self) -> int:
+        """Number of keys with state, as of the last commit or rollback, at most."""
+        return self._table.rows - self._deleted
+
+    @property
+    def broken(self) -> bool:
+        """Whether a change was interrupted half-way, so that nothing can be undone."""
+        return self._changing
+
+    def begin(self, time_ms: int = 0) -> None:
+        """Start an attempt of a window of this time: nothing is touched, and from here all can be
+        undone."""
+        self._time_ms = time_ms
+        self._table.begin()
+        self._kept_rows = self._table.rows
+        self._forget_undo()
+        if self._ages is not None:
+            self._ages.begin(time_ms)
+
+    def touched(self) -> Array:
+        """Table rows (int64) that this attempt touched, each once, ascending."""
+        return np.sort(self._table.touched())
+
+    def groups(self, rows: Array) -> Array:
+        """Key groups (int64) of table rows."""
+        return group_of(self._table.hashes(rows), self.key_groups)
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raises ``StateSchemaError`` unless rows of an object of this schema can be applied."""
+        self._migration(schema)
+
+    @abstractmethod
+    def find(self, keys: Sequence[pa.Array]) -> Array:
+        """Table row (int64) of each key; all of them count as touched."""
+
+    @abstractmethod
+    def _forget_undo(self) -> None:
+        """What the last attempt changed stays."""
+
+    # -- state objects
+
+    def _read(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], list[pa.Array], Array]:
+        """Keys and today's columns of an object's rows, and the times (int64) of these."""
+        migration = self._migration(batch.schema)
+        batch, times = parted(batch)
+        keys, columns = batch.columns[: len(self._keys)], batch.columns[len(self._keys) : -1]
+        if migration is not None:
+            columns = self._migrated(migration, keys, columns, times)
+        return keys, columns, times
+
+    def _write(self, rows: Array, columns: list[pa.Array], deleted: pa.Array) -> pa.RecordBatch:
+        """The rows of an object: keys of table rows, their columns and marks."""
+        return pa.RecordBatch.from_arrays(
+            [*self._table.keys(rows), *columns, deleted], schema=self.schema
+        )
+
+    def _migration(self, schema: pa.Schema) -> Migration | None:
+        """What rows of an object of this schema need, None: nothing. Raises ``StateSchemaError``
+        where they cannot be read."""
+        stored = bare(schema).remove_metadata()
+        if stored == self.schema:
+            return None
+        fields = list(stored)
+        others = fields[len(self._keys) : -1]
+        same = fields[: len(self._keys)] == self._keys and fields[-1].name == DELETED
+        migration = self._migrations.find(others) if same else None
+        if migration is None:
+            raise StateSchemaError(
+                f"stored state has columns ({_shown(stored)}), the function now declares "
+                f"({_shown(self.schema)}): say how to get from one to the other with @migrates, "
+                "give the processor another name, or start over with --fresh"
+            )
+        return migration
+
+    def _migrated(
+        self,
+        migration: Migration,
+        keys: Sequence[pa.Array],
+        columns: Sequence[pa.Array],
+        times: Array,
+    ) -> list[pa.Array]:
+        """Columns of today from rows of other columns."""
+        rows = []
+        names = list(self.empty)
+        gone = np.zeros(len(times), bool) if self._ages is None else self._ages.past(times)
+        old = pa.RecordBatch.from_arrays(list(columns), schema=pa.schema(migration.columns))
+        with self._migrations.watch() as progress:
+            for at, held in enumerate(old.to_pylist()):
+                if gone[at] or not is_present(held):
+                    rows.append(self.empty)  # user code never sees what has expired
+                    continue
+
+                def key(at: int = at) -> str:
+                    return ", ".join(str(column[at].as_py()) for column in keys)
+
+                progress()
+                rows.append(self._migrations.convert(migration, held, names, self.problem_of, key))
+        return [pa.array([row[f.name] for row in rows], f.type) for f in self._columns]
+
+
+def is_present(row: Row) -> bool:
+    """Whether a key with such a dict has state."""
+    for value in row.values():  # noqa: SIM110 - a generator takes five times as long
+        if value is not None:
+            return True
+    return False
+
+
+def _checker(columns: Sequence[pa.Field]) -> Callable[[Row], str | None]:
+    """Function that says what is wrong with a dict; quick for the usual types."""
+    kinds = {field.name: field.type for field in columns}
+    quick = {field.name: _exact_type(field.type) for field in columns}
+
+    def slow(row: Row, name: str) -> str | None:
+        if name not in kinds:
+            return f"it has no column {name}; its columns are {', '.join(kinds)}"
+        try:
+            if row[name] is not None:
+                row[name] = _as_stored(row[name], kinds[name])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            return f"column {name} of type {kinds[name]} cannot hold {row[name]!r} ({error})"
+        return None
+
+    def check(row: Row) -> str | None:
+        for name, value in row.items():
+            exact: Any = quick.get(name)
+            if type(value) is exact:
+                if exact is int:
+                    if -_SMALL <= value < _SMALL:
+                        continue
+                elif exact is not str or value.isascii():
+                    continue
+            if (problem := slow(row, name)) is not None:
+                return problem
+        return None
+
+    if len(columns) != 1 or not quick[columns[0].name]:
+        return check
+    only = columns[0].name
+    exact: Any = quick[only]
+
+    def check_one(row: Row) -> str | None:
+        """The same for one column, in half the time: a count or a total of each key."""
+        value: Any = row.get(only)
+        if type(value) is exact and len(row) == 1:
+            if exact is int:
+                if -_SMALL <= value < _SMALL:
+                    return None
+            elif exact is not str or value.isascii():
+                return None
+        return check(row)
+
+    return check_one
+
+
+def _as_stored(value: Any, kind: pa.DataType) -> Any:
+    """The value as it will be read back; raises where Arrow would quietly store another one."""
+    stored = pa.scalar(value, kind).as_py()
+    if stored != value and value == value and not _rounds(kind):
+        raise ValueError(f"it would become {stored!r}")
+    return stored
+
+
+def _rounds(kind: pa.DataType) -> bool:
+    """Whether values of a type are rounded on purpose: floats of less than 64 bits."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _rounds(kind.value_type)
+    return kind in (pa.float16(), pa.float32())
+
+
+_SMALL = 1 << 31
+
+
+def _exact_type(kind: pa.DataType) -> type | None:
+    """The Python type whose values surely fit (ints of 32 bits, strings of ASCII), if any."""
+    if kind in (pa.int64(), pa.int32()):
+        return int
+    if kind == pa.float64():
+        return float
+    if kind == pa.bool_():
+        return bool
+    if kind == pa.binary():
+        return bytes
+    if kind == pa.string():
+        return str
+    return None
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
