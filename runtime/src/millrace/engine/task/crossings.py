@@ -74,15 +74,13 @@ class KeyedCrossing(Crossing):
 def keyed_parts(task: Task, edge: Channel, batch: Batch) -> dict[int, pa.Table]:
     """Cut a batch by the partition of each tuple's key group; key columns travel encoded."""
     keys = encode_keys(batch.data, edge.key, task.program.key_groups)
-    reader_of_key = task.partition_of(keys.groups)
-    readers = reader_of_key[keys.codes]
-    order = np.argsort(readers.astype(np.uint16), kind="stable")
-    ends = np.cumsum(np.bincount(readers, minlength=task.partitions))
+    readers = task.partition_of(keys.groups)[keys.codes]
+    if keys.single is not None:  # only what the key is encoded as leaves
+        batch = batch.with_data(_replaced(batch.data, edge.key[0], pa.nulls(len(batch))))
+    found, starts, order = kernels.rows_by_key(readers, task.partitions)
     parts = {}
-    for reader, end in enumerate(ends.tolist()):
-        rows = order[ends[reader - 1] if reader else 0 : end]
-        if not rows.size:
-            continue
+    for at, reader in enumerate(found.tolist()):
+        rows = order[starts[at] : starts[at + 1]]
         part = batch.take(rows)
         if keys.single is not None:
             part = _with_encoded(part, edge.key[0], keys.single, keys.codes[rows])
@@ -135,9 +133,11 @@ def _with_encoded(part: Batch, column: str, distinct: pa.Array, codes: Array) ->
     values = pa.DictionaryArray.from_arrays(
         pa.array(places[codes]), distinct.filter(pa.array(used))
     )
-    data = dense(part.data)
-    at = data.schema.get_field_index(column)
+    return part.with_data(_replaced(dense(part.data), column, values))
+
+
+def _replaced(data: pa.RecordBatch, column: str, values: pa.Array) -> pa.RecordBatch:
+    """The same data with other values in one column."""
     arrays = list(data.columns)
-    arrays[at] = values
-    encoded = pa.RecordBatch.from_arrays(arrays, names=data.schema.names)
-    return Batch(encoded, part.roots, part.ids, part.order, part.anchors)
+    arrays[data.schema.get_field_index(column)] = values
+    return pa.RecordBatch.from_arrays(arrays, names=data.schema.names)
