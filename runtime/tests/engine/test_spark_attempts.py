@@ -13,6 +13,7 @@ from engine_support import STAMP, SparkWindows, compiled, write_lines
 
 from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import SessionSettings, build_session
+from millrace.engine.program.schema import OutputError
 from millrace.engine.program.sql import SqlAnalyser
 from millrace.errors import TopologyError
 from millrace.protocol.events import Forget
@@ -70,9 +71,10 @@ def windows(tmp_path, state_server, uid, spark):
 
 
 @pytest.mark.parametrize("small", [0, 4096])
-def test_a_window_runs_as_a_job_of_passes_or_as_one_task(windows, tmp_path, small):
+@pytest.mark.parametrize("function", ["running_count", "grouped_count"])
+def test_a_window_runs_as_a_job_of_passes_or_as_one_task(windows, tmp_path, function, small):
     write_lines(tmp_path, LINES)
-    run = windows(COUNT, small)
+    run = windows(COUNT.replace("running_count", function), small)
     outcome = run.go()
     assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == WORDS
     assert outcome.verdict.complete
@@ -128,6 +130,27 @@ def test_what_ends_a_worker_is_told(windows, tmp_path, function, cause, small):
     assert caught.value.evidence is Evidence.USER_CODE
     roots = "0 to 3" if small else "2 to 3"
     assert f"roots {roots}" in caught.value.reason
+
+
+def keyed(function):
+    return one_step(function).replace("{from: lines}", "{from: lines, key: [value]}")
+
+
+def test_a_grouped_function_that_ends_its_worker_is_evidence(windows, tmp_path):
+    write_lines(tmp_path, ["a", "b", "bad", "c"])
+    run = windows(keyed("deadlysteps:leave_many"), 4096)
+    with pytest.raises(AttemptDied, match=r"roots 0 to 3\): exit code 7") as caught:
+        run.attempt(run.plan())
+    assert caught.value.evidence is Evidence.USER_CODE
+
+
+def test_an_answer_of_another_form_than_declared_stops_and_is_evidence_of_nothing(
+    windows, tmp_path
+):
+    write_lines(tmp_path, ["a", "b", "c"])
+    run = windows(keyed("deadlysteps:answer_wrongly"))
+    with pytest.raises(OutputError, match=r"processor 'last' returned parents from .* must lie in"):
+        run.attempt(run.plan())
 
 
 def test_what_is_told_of_a_death_goes_with_its_attempt(windows, tmp_path):

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from millrace import Processor, row
+from millrace import Processor, grouped, row
 from millrace.engine.task import blackbox
 from millrace.engine.task.exchange import Transport
 
@@ -21,6 +21,18 @@ def leave(line):
     if line["value"].startswith("bad"):
         os._exit(7)
     return {"word": line["value"]}
+
+
+@grouped(output="word string", state="n long")
+def leave_many(batch, state):
+    if any(word.startswith("bad") for word in batch.keys["value"].to_pylist()):
+        os._exit(7)
+    return {"n": batch.counts}
+
+
+@grouped(output="word string", state="n long")
+def answer_wrongly(batch, state):
+    return {"n": batch.counts}, {"word": batch.keys["value"]}, batch.last + batch.rows.num_rows
 
 
 @row(output="word string")

@@ -101,7 +101,8 @@ class ColumnState(TypedState):
         """Set table rows, each named once, to the rows of a batch of the declared columns; those
         that change are as young as the window."""
         self._changing = True
-        before = [column.save(rows) for column in self._held]
+        timed = self._ages is not None
+        before = [column.save(rows) for column in self._held] if timed else []
         for column, array in zip(self._held, values.columns, strict=True):
             column.replace(rows, array)
         if self._ages is not None:
