@@ -21,6 +21,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from corpus import corpus
 from inotify_simple import INotify, flags
@@ -80,11 +81,11 @@ def main() -> None:
 class Watched:
     """A side, what it was fed, and the files of its sink as they come."""
 
-    def __init__(self, side: MillraceSide | BaselineSide) -> None:
+    def __init__(self, side: Any, shown: Any = None) -> None:
         self.side = side
-        self.name = side.name
+        self.name: str = side.name
         self.fed: list[bytes] = []
-        self._shown = Shown(side.output)
+        self._shown = shown or Shown(side.output)
         self._random = random.Random(7)
 
     def arrival(self, lines: Iterator[bytes]) -> float:
@@ -95,7 +96,7 @@ class Watched:
         time.sleep(self._random.uniform(0.0, LONGEST_PAUSE_S))
         begin_s = time.monotonic()
         self.feed(text)
-        while not any(b'"%b"' % last in path.read_bytes() for path in self._shown.more()):
+        while not any(b'"%b"' % last in lines for lines in self._shown.more()):
             if time.monotonic() - begin_s > LATE_S:
                 raise SystemExit(f"{self.name}: no totals {LATE_S:.0f} s after their lines")
         taken_s = time.monotonic() - begin_s
@@ -144,17 +145,19 @@ class Shown:
         self._inotify = INotify()
         self._folders = {self._inotify.add_watch(folder, APPEARS): folder}
 
-    def more(self) -> Iterator[Path]:
-        """Those of the next second, as soon as there is one."""
+    def more(self) -> Iterator[bytes]:
+        """What is in those of the next second, as soon as there is one."""
         for event in self._inotify.read(timeout=1000):
             path = self._folders[event.wd] / event.name
             if event.name[0] in "._":
                 continue
             if event.mask & flags.ISDIR:
                 self._folders[self._inotify.add_watch(path, APPEARS)] = path
-                yield from (file for file in path.iterdir() if file.name[0] not in "._")
+                for file in path.iterdir():
+                    if file.name[0] not in "._":
+                        yield file.read_bytes()
             else:
-                yield path
+                yield path.read_bytes()
 
 
 def endless(file: Path) -> Iterator[bytes]:
