@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -234,3 +236,44 @@ def test_a_schema_that_state_was_not_made_with_stops_the_run_and_blames_no_recor
     place.write(summing("k string, v long"))
     harness.run_to_end(place)
     assert status(place)["deadLetters"] == 1
+
+
+def test_a_run_takes_settings_while_it_goes_on_and_its_next_driver_has_them(place: Place) -> None:
+    """The driver is not started again for it; killed behind that it begins with what was taken."""
+    (place.base / "a").mkdir()
+    lines = place.base / "a" / "lines.txt"
+    feed.append(lines, feed.text(range(EACH), 5))
+
+    def written(**settings: Any) -> None:
+        made = document("a", (), ("rows",), **settings)
+        made["spec"]["sources"][0]["files"]["watch"] = True
+        made["spec"]["spark"]["driver"]["standby"] = 0
+        place.write(made)
+
+    written()
+    with running(place) as run:
+        run.await_sealed(EACH // WINDOW)
+        written(parallelism=2, window={"maxRecords": 4, "maxInterval": "50ms"})
+        code, text = harness.command(place, "apply", str(place.topology))
+        assert code == 1
+        assert "spec.parallelism: 1 → 2" in text
+        assert "needs a restart" in text
+        written(window={"maxRecords": 4, "maxInterval": "50ms"}, tupleTimeout="20s")
+        code, text = harness.command(place, "apply", str(place.topology))
+        assert (code, "spec.window.maxRecords: 10 → 4" in text) == (0, True), text
+        (told,) = run.until(lambda: run.events("SettingsChanged"), "the driver takes them")
+        assert "spec.window.maxRecords 4" in told["text"]
+        assert "spec.tupleTimeout 20s" in told["text"]
+        before = run.status()
+        assert before["execution"] == 1
+        feed.append(lines, feed.text(range(EACH, 2 * EACH), 5))
+        run.await_sealed(before["sealed"] + EACH // 4)
+        os.kill(run.status()["pid"], signal.SIGKILL)
+        run.until(lambda: run.status().get("execution") == 2, "the next driver")
+        sealed = run.status()["sealed"]
+        feed.append(lines, feed.text(range(2 * EACH, 3 * EACH), 5))
+        run.await_sealed(sealed + EACH // 4)
+        assert len(run.events("SettingsChanged")) == 1, "it began with them"
+        run.interrupt()
+        run.wait(harness.START_S)
+    assert shown(place, "rows") == ids(0) + ids(EACH) + ids(2 * EACH)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from millrace.homes.accepted import Accepted, accept
 from millrace.homes.pods import DATA_FOLDER
-from millrace.homes.tuning import FIELDS, Tuning
+from millrace.homes.tuning import Tuning, tuned_fields
 from millrace.topology.checks.pods import moved_files, on_cluster, plain_passwords
 from millrace.topology.edits import Edit, classify
 from millrace.topology.kinds.base import Effect
@@ -43,12 +43,6 @@ IN_PLACE = frozenset(
 )
 """Fields that pods and proposals follow; the driver has no need to know of them. What pods of
 ackers and state servers get counts for those that are made from then on."""
-
-TUNED = frozenset(FIELDS)
-"""Fields that the driver follows while it runs (``homes.tuning``)."""
-
-_THREADS = "spec.parallelism"
-"""Without executors Spark has as many threads, from its start on, as this lets it have."""
 
 RESTARTING = frozenset(
     {
@@ -137,8 +131,7 @@ _ORDER = (EditKind.NONE, EditKind.IN_PLACE, EditKind.RESTART)
 
 def in_place(topology: StreamTopology) -> frozenset[str]:
     """Fields whose edits need no restart."""
-    executors = topology.spec.spark.executors.instances
-    return IN_PLACE | (TUNED if executors else TUNED - {_THREADS})
+    return IN_PLACE | tuned_fields(topology)
 
 
 def fingerprint(accepted: Accepted) -> str:

@@ -52,6 +52,9 @@ FailOnDeadLetters = Annotated[
         help="Exit with 13 instead of 0 where dead letters are there at the end, old ones too.",
     ),
 ]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.0, help="Longest wait for it.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, as the last line.")]
 
 
@@ -104,6 +107,54 @@ def register(app: typer.Typer) -> None:
         if code == ExitCode.DEAD_LETTERS and not fail_on_dead_letters:
             code = ExitCode.OK
         raise typer.Exit(code)
+
+    @app.command()
+    def apply(
+        file: TopologyFile = None,
+        topology: TopologyOption = None,
+        override: Overrides = None,
+        workdir: WorkDir = None,
+        timeout: Timeout = 30.0,
+    ) -> None:
+        """Have a run that is alive take the edits of its file, where no restart is needed.
+
+        Sizes and intervals of windows, the tuple time-out, the parallelism of executors, and the
+        numbers of state servers and ackers. All of the edits are taken or none: where one needs a
+        restart this says so, and millrace run takes the run over instead.
+        Exits with 1 where none is taken.
+        """
+        from millrace.homes.documents import Scale
+        from millrace.local.edits import SCALED, ask, await_taken
+        from millrace.local.scale import ask as ask_scale
+        from millrace.local.workdir import default_path, find_folder
+
+        loaded = load(needed_file(file, topology), override or ())
+        wanted = loaded.topology
+        folder = find_folder(workdir or default_path(wanted.name, loaded.file, loaded.folder))
+        edits = ask(folder, wanted)
+        if not edits:
+            print_plain(f"{wanted.name} runs as the file says; there is nothing to take")
+            return
+        if not await_taken(folder, wanted, timeout):
+            raise MillraceError(
+                f"{wanted.name} has not taken the edits within {timeout:g} s; the run's events say "
+                "why"
+            )
+        scaled = {edit.path for edit in edits} & SCALED
+        if scaled:
+            servers, ackers = wanted.spec.state_servers.replicas, wanted.spec.ackers.replicas
+            ask_scale(
+                folder,
+                wanted,
+                Scale(
+                    servers if "spec.stateServers.replicas" in scaled else None,
+                    ackers if "spec.ackers.replicas" in scaled else None,
+                ),
+            )
+        for edit in edits:
+            old, new = edit.sides()
+            print_plain(f"{edit.path}: {old} → {new}")
+        print_plain(f"{wanted.name} goes on with that")
 
 
 def _look_ahead(loaded: LoadedTopology) -> None:

@@ -6,6 +6,7 @@ document             written by             read by
 ``Proposal``         supervisor, operator   the driver
 ``Request``          the command line       the driver
 ``Scale``            the command line       the supervisor
+``EditAsked``        the command line       the supervisor
 ``Status``           the driver             the command line, supervisor, operator
 ``RunEvent``         driver and supervisor  the command line, operator
 ``ProcessTable``     the supervisor         the command line
@@ -14,9 +15,10 @@ document             written by             read by
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -144,6 +146,17 @@ class Scale:
     ackers: Index | None = None
     state_servers_mark: str | None = field(default=None, compare=False)
     ackers_mark: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EditAsked:
+    """A topology that a run is to go on with; the mark tells one asking from another for the
+    same."""
+
+    __pydantic_config__ = STRICT
+
+    topology: Mapping[str, Any]
+    mark: str
 
 
 @dataclass(frozen=True, slots=True)

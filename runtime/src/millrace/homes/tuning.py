@@ -29,6 +29,15 @@ FIELDS: Mapping[str, str] = {
 }
 """Which field of a topology is which of a ``Tuning``."""
 
+_THREADS = "spec.parallelism"
+
+
+def tuned_fields(topology: StreamTopology) -> frozenset[str]:
+    """Fields that a driver of this topology takes while it runs. Without executors Spark has as
+    many threads, from its start on, as the parallelism lets it have."""
+    fields = frozenset(FIELDS)
+    return fields if topology.spec.spark.executors.instances else fields - {_THREADS}
+
 
 @dataclass(frozen=True, slots=True)
 class Tuning:

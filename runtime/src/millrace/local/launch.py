@@ -17,13 +17,15 @@ from millrace import checked
 from millrace.clock import Clock
 from millrace.errors import ExitCode, MillraceError, ProtocolError, TopologyError, WorkFolderError
 from millrace.homes import codec
-from millrace.homes.accepted import accept
-from millrace.homes.documents import Ask
+from millrace.homes.accepted import Accepted, accept
+from millrace.homes.documents import Ask, EditAsked
 from millrace.homes.settings import PASSWORD_VARIABLE, RetiredSink, in_folder
+from millrace.homes.tuning import Tuning
 from millrace.local import scratch
 from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.ackers import ACKER, AckerPlan
 from millrace.local.children import ProcessSpec
+from millrace.local.edits import AskedEdit, Editing, between
 from millrace.local.files import write_json
 from millrace.local.logs import RunLog
 from millrace.local.scale import (
@@ -215,9 +217,14 @@ def _explain_edits(folder: WorkFolder, topology: StreamTopology, tell: Tell) -> 
     tell(f"the run goes on behind window {sealed}, the last sealed one, with these edits")
 
 
-def _write_driver_file(folder: WorkFolder, loaded: LoadedTopology, options: LaunchOptions) -> None:
+def _write_driver_file(
+    folder: WorkFolder, loaded: LoadedTopology, options: LaunchOptions, *, tuned: bool = False
+) -> Accepted:
+    """What a driver begins with from now on; ``tuned``: one that runs is to take it, too. Raises
+    ``OSError``."""
     document = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
     accepted = accept(read_accepted(folder.accepted, folder.topology), document)
+    accepted = replace(accepted, tuned=accepted.tuned + tuned)
     write_accepted(folder.accepted, accepted)
     write_json(folder.topology, checked.with_checksum(document))
     settings = replace(
@@ -228,8 +235,10 @@ def _write_driver_file(folder: WorkFolder, loaded: LoadedTopology, options: Laun
         overwrite=options.overwrite,
         drop_removed=options.drop_removed,
         drop_gone=options.drop_gone,
+        tuned=accepted.tuned,
     )
     write_json(folder.driver, codec.encode(settings))
+    return accepted
 
 
 def _forget_asked(folder: WorkFolder) -> None:
@@ -360,11 +369,32 @@ class _Lives:
     def _supervised(self) -> RunResult:
         folder = self._folder
         try:
-            _write_driver_file(folder, self._loaded, self._options)
+            accepted = _write_driver_file(folder, self._loaded, self._options)
             plan = _Plan(folder, self._loaded.topology, scratch.make(folder.path)).plan()
+            plan = replace(plan, editing=self._editing(accepted))
         except OSError as error:
             raise unusable(folder.path, error) from error
         return Supervisor(folder, self._lease, plan, self._listener, self._clock).run()
+
+    def _editing(self, accepted: Accepted) -> Editing:
+        tuned = accepted.tuned
+        tuning = Tuning.of(self._loaded.topology, tuned) if tuned else None
+        return Editing(AskedEdit(self._folder.edit).look, self._take, tuning)
+
+    def _take(self, asked: EditAsked) -> tuple[list[Edit], Tuning | None]:
+        """The topology that a run goes on with, also behind a restore; nothing where it has that.
+        Raises ``MillraceError``, ``OSError``."""
+        try:
+            wanted = StreamTopology.model_validate(asked.topology)
+        except ValidationError as error:
+            raise TopologyError(f"the topology has {error.error_count()} problems") from None
+        edits = between(self._loaded.topology, wanted)
+        if not edits:
+            return [], None
+        loaded = replace(self._loaded, topology=wanted)
+        accepted = _write_driver_file(self._folder, loaded, self._options, tuned=True)
+        self._loaded = loaded
+        return edits, Tuning.of(wanted, accepted.tuned)
 
     def _restore(self) -> int:
         """The window behind which the run goes on. Raises ``MillraceError``."""

@@ -122,6 +122,7 @@ def beginning(folder: WorkFolder) -> Iterator[None]:
     """Whoever asks asks the run before, which is forgotten here, or the one that begins here."""
     with _alone(folder.scale):
         folder.scale.unlink(missing_ok=True)
+        folder.edit.unlink(missing_ok=True)
         yield
 
 

@@ -9,6 +9,7 @@ what happens           what the supervisor does
 a state server ends    starts it again on its folder and proposes the new incarnation
 another size is asked  starts what is missing; proposes the state servers that are to leave no
                        more, and ends them when a view without them is open
+an edit is asked for   takes it where no restart is needed: files first, then a proposal
 an acker ends          proposes the others, starts it again, proposes it again
 an acker is to go      proposes the others, and ends it a moment later (``local.ackers``)
 the driver ends        drained: ends the run; fenced: ends the run as fenced; all copies of some
@@ -36,14 +37,23 @@ from types import FrameType
 from typing import Protocol
 
 from millrace.clock import Clock
-from millrace.errors import ExitCode, NewerFormatError
+from millrace.errors import ExitCode, MillraceError, NewerFormatError
 from millrace.guard import become_subreaper
 from millrace.homes import codec
-from millrace.homes.documents import ProcessRow, ProcessTable, Proposal, RunEvent, Scale, Status
+from millrace.homes.documents import (
+    EditAsked,
+    ProcessRow,
+    ProcessTable,
+    Proposal,
+    RunEvent,
+    Scale,
+    Status,
+)
 from millrace.homes.restarts import FINAL_CODES, GiveUp
 from millrace.local.ackers import ACKER_STOP_S, AckerKeeper, AckerPlan
 from millrace.local.children import ProcessSpec
 from millrace.local.crew import Crew, Death, Failure, await_any
+from millrace.local.edits import Editing
 from millrace.local.files import write_json
 from millrace.local.logs import RunLog
 from millrace.local.processes import ProcessId, kill_marked
@@ -102,6 +112,7 @@ class RunPlan:
     scaling: Scaling | None = None
     standby: Callable[[Sequence[StateAddress]], ProcessSpec] | None = None
     standby_bytes: int = 0
+    editing: Editing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +156,8 @@ class Supervisor:
         if scaling is not None:
             self._servers.want(scaling.wanted, scaling.make)
         self._scale: Scale | None = None
+        self._edit: EditAsked | None = None
+        self._tuning = plan.editing.tuning if plan.editing is not None else None
         self._wake_read, self._wake_write = os.pipe()
         self._signals = 0
         self._started = clock.now_s()
@@ -206,6 +219,7 @@ class Supervisor:
             else:
                 self._acker_ended(death)
         if self._result is None:
+            self._look_at_edit()
             self._look_at_scale()
             self._ackers.look()
             self._servers.look()
@@ -252,6 +266,26 @@ class Supervisor:
     def _look_at_deadline(self) -> None:
         if self._deadline_s is not None and self._clock.monotonic_s() >= self._deadline_s:
             self._force("the driver did not end in time and is killed")
+
+    def _look_at_edit(self) -> None:
+        editing = self._plan.editing
+        asked = editing.asked() if editing is not None and self._ending is None else None
+        if editing is None or asked is None or asked == self._edit:
+            return
+        try:
+            edits, tuning = editing.take(asked)
+        except OSError:
+            # A full disk: it is taken when there is room again.
+            return
+        except MillraceError as error:
+            self._edit = asked
+            self._warn("EditRefused", str(error))
+            return
+        self._edit = asked
+        if tuning is not None:
+            self._tuning = tuning
+            fields = ", ".join(edit.path for edit in edits)
+            self._tell("EditedInPlace", f"without a restart: {fields}")
 
     def _look_at_scale(self) -> None:
         scaling = self._plan.scaling
@@ -393,7 +427,12 @@ class Supervisor:
     def _publish(self) -> None:
         """Write ``proposal.json`` and ``processes.json`` where they changed."""
         leaving = self._servers.released or None
-        proposal = Proposal(self._servers.proposed, self._ackers.proposed(), leaving=leaving)
+        proposal = Proposal(
+            self._servers.proposed,
+            self._ackers.proposed(),
+            leaving=leaving,
+            tuning=self._tuning,
+        )
         me = ProcessId.me()
         own = ProcessRow("supervisor", "supervisor", me.pid, me.ticks, started=self._started)
         processes = ProcessTable((own, *self._servers.rows(), *self._crew.rows()))

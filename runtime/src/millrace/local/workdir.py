@@ -14,6 +14,7 @@
 ``requests/``             dead letters to be replayed or dropped
 ``timelines.json``        which restores the topology has gone through
 ``scale.json``            how many state servers and ackers the run is asked to have
+``edit.json``             the topology that the run is asked to go on with
 ``state-<n>/``            the files of the embedded state servers
 ``snapshots/``            snapshots, where the topology names no other place for them
 ``spark/``              scratch of Spark and of its workers
@@ -47,7 +48,7 @@ DEFAULT_PARENT = ".millrace"
 
 _KEPT_BY_FRESH = {"identity.json", "run.lock", "run.json", "claim.lock", "logs", "snapshots"}
 # What a run was asked for since it began, by somebody who may be asking now.
-_KEPT_BY_FRESH |= {"scale.json", "scale.lock"}
+_KEPT_BY_FRESH |= {"scale.json", "scale.lock", "edit.json"}
 
 MARK = "MILLRACE_WORK_FOLDER"
 """Environment variable of every process of a run: the absolute path of its work folder."""
@@ -122,6 +123,10 @@ class WorkFolder:
     @property
     def scale(self) -> Path:
         return self.path / "scale.json"
+
+    @property
+    def edit(self) -> Path:
+        return self.path / "edit.json"
 
     @property
     def ackers(self) -> Path:

@@ -35,12 +35,17 @@ class Edit:
     effect: Effect
     reason: str
 
-    def __str__(self) -> str:
-        sides = [
+    def sides(self) -> tuple[str, str]:
+        """Both values as they may be shown."""
+        old, new = (
             "nothing" if side is NOTHING else shorten(side, self.path)
             for side in (self.old, self.new)
-        ]
-        return f"{self.path}: {sides[0]} → {sides[1]}: {self.effect.value}, {self.reason}"
+        )
+        return old, new
+
+    def __str__(self) -> str:
+        old, new = self.sides()
+        return f"{self.path}: {old} → {new}: {self.effect.value}, {self.reason}"
 
 
 def classify(

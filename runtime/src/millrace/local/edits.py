@@ -1,0 +1,135 @@
+"""Edits of a run that goes on: settings that its driver takes without a restart.
+
+The command line leaves the topology in ``edit.json`` of the work folder. The supervisor, who alone
+writes what is accepted, takes it: first the files that a driver begins with, then a proposal, which
+the one that runs reads (``homes.tuning``)::
+
+    edit.json --> accepted.json, topology.json, driver.json --> proposal.json --> the driver
+
+Whoever dies in between is followed by a driver that begins with what was accepted; a run that ends
+forgets what it was asked for and has not taken.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from millrace import checked
+from millrace.errors import MillraceError, NewerFormatError
+from millrace.homes import codec
+from millrace.homes.documents import EditAsked
+from millrace.homes.tuning import Tuning, tuned_fields
+from millrace.local.accepted import read_accepted
+from millrace.local.files import write_json
+from millrace.local.takeover import current_holder
+from millrace.local.workdir import WorkFolder
+from millrace.topology.edits import Edit, classify
+from millrace.topology.kinds.base import Effect
+from millrace.topology.model import StreamTopology
+
+SCALED = frozenset({"spec.ackers.replicas", "spec.stateServers.replicas"})
+"""What the supervisor follows without its driver (``local.scale``)."""
+
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Editing:
+    """What a supervisor needs to take edits: ``asked`` is what was asked for last, or None;
+    ``take`` makes it what is in force, and gives its edits and settings for the driver, None where
+    there is no edit. It raises ``MillraceError`` where that cannot be, and ``OSError``. ``tuning``
+    is what is in force at first, where a driver may have begun without it."""
+
+    asked: Callable[[], EditAsked | None]
+    take: Callable[[EditAsked], tuple[list[Edit], Tuning | None]]
+    tuning: Tuning | None = None
+
+
+def between(before: StreamTopology, wanted: StreamTopology) -> list[Edit]:
+    """The edits from one topology to another, all of which a run takes while it goes on. Raises
+    ``MillraceError`` with those that it cannot take."""
+    edits = classify(before, wanted)
+    refused = [edit for edit in edits if edit.effect is Effect.REFUSED]
+    if refused:
+        raise MillraceError(_named(refused, "is refused"))
+    taken = tuned_fields(wanted) | SCALED
+    rest = [one for one in edits if one.effect is not Effect.NONE and one.path not in taken]
+    if rest:
+        what = "needs a restart: millrace run takes the run over, behind what is sealed"
+        raise MillraceError(_named(rest, what))
+    return edits
+
+
+def _named(edits: Iterable[Edit], what: str) -> str:
+    return f"nothing is changed, since this {what}:\n" + "\n".join(str(edit) for edit in edits)
+
+
+def ask(folder: WorkFolder, wanted: StreamTopology) -> list[Edit]:
+    """Ask the run of a work folder to take a topology's edits; gives them. Nothing is asked where
+    there are none. Raises ``MillraceError`` where no run is alive or it cannot take one of them."""
+    name = folder.identity.name
+    if current_holder(folder.path) is None:
+        raise MillraceError(f"{name} is not running; millrace run takes the edits of its file")
+    edits = between(in_force(folder), wanted)
+    if edits:
+        asked = EditAsked(document(wanted), secrets.token_hex(8))
+        write_json(folder.edit, codec.encode(asked))
+    return edits
+
+
+def await_taken(folder: WorkFolder, wanted: StreamTopology, timeout_s: float) -> bool:
+    """Wait until a topology is in force, or the run has ended; whether it is."""
+    end_s = time.monotonic() + timeout_s
+    while document(in_force(folder)) != document(wanted):
+        if time.monotonic() >= end_s or current_holder(folder.path) is None:
+            return False
+        time.sleep(_LOOK_S)
+    return True
+
+
+def in_force(folder: WorkFolder) -> StreamTopology:
+    """The topology that a work folder accepted last. Raises ``MillraceError``."""
+    accepted = read_accepted(folder.accepted, folder.topology)
+    if accepted is None:
+        raise MillraceError(f"{folder.path}: no topology has run there")
+    try:
+        return StreamTopology.model_validate(accepted.topology)
+    except ValidationError as error:
+        raise NewerFormatError(
+            f"{folder.path}: another release accepted what this one does not know "
+            f"({error.error_count()} problems); use that release"
+        ) from error
+
+
+def document(topology: StreamTopology) -> dict[str, object]:
+    """A topology as it is kept."""
+    return topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+class AskedEdit:
+    """What was asked for, read only where it was replaced; what cannot be read was not."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+        self._found: EditAsked | None = None
+
+    def look(self) -> EditAsked | None:
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return self._found
+        seen = (stat.st_ino, stat.st_mtime_ns)
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._found = codec.decode(EditAsked, self._path.read_bytes())
+            except (OSError, checked.DamagedError, NewerFormatError):
+                self._found = None
+        return self._found
