@@ -691,6 +691,12 @@ CASES: dict[str, list[Case]] = {
             **sees(lambda s: s.part("picked").sql.select, ("id", "key"), ("id",)),
         )
     ],
+    f"{STEP}[].sql.engine": [
+        case(
+            f"{STEP}[picked].sql.engine=duckdb",
+            **sees(lambda s: s.part("picked").in_jvm, True, False),
+        )
+    ],
     f"{STEP}[].sql.where": [
         case(
             f'{STEP}[picked].sql.where="id > 5"',

@@ -376,8 +376,8 @@ def test_a_column_of_another_type_is_refused(windows, tmp_path):
 
 def test_the_pages_topology_makes_what_the_page_says(windows, tmp_path):
     text = (Path(__file__).parents[3] / "docs" / "native.md").read_text()
-    (whole,) = [yaml.safe_load(b) for b in re.findall(r"```yaml\n(apiV.*?)```", text, re.S)]
-    (lines,) = re.findall(r"```json\n(.*?)```", text, re.S)
+    whole = yaml.safe_load(re.findall(r"```yaml\n(apiV.*?)```", text, re.S)[0])
+    lines = re.findall(r"```json\n(.*?)```", text, re.S)[0]
     (tmp_path / "orders").mkdir()
     (tmp_path / "orders" / "a.txt").write_text(lines)
     outcome = windows(yaml.safe_dump(whole["spec"])).go()

@@ -32,15 +32,18 @@ COMBINED = COUNT % "aggregate: {columns: [{name: n, function: count}]}"
 STATEFUL = COUNT % 'function: "wordsteps:running_count"'
 GROUPED = STATEFUL.replace("running_count", "grouped_count")
 NATIVE = COMBINED.replace('function: "wordsteps:split"', "split: {column: value, into: word}")
+DUCK = "sql: {engine: duckdb, select: [\"value || '' AS value\"], where: value <> ''}"
 JSON = NATIVE.replace("inputs: [{from: lines}]", "inputs: [{from: read}]").replace(
     "processors:\n",
     "processors:\n  - {name: read, inputs: [{from: lines}],"
     " json: {column: value, columns: [{name: value, type: string}]}}\n",
 )
+SQL = JSON.replace("json: {column: value, columns: [{name: value, type: string}]}", DUCK)
 SPECS = {
     "combined": COMBINED,
     "native": NATIVE,
     "json": JSON,
+    "sql": SQL,
     "stateful": STATEFUL,
     "grouped": GROUPED,
 }

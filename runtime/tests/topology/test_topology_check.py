@@ -428,6 +428,23 @@ def test_sql_stands_behind_a_source_or_sql():
     assert at(problems, "spec.processors[0].inputs")
 
 
+def test_sql_in_the_worker_stands_anywhere():
+    sql = {"sql": {"engine": "duckdb", "select": ["upper(value) AS value"]}}
+    more = {"name": "more", "files": {"path": "more"}}
+    steps = [
+        step("a", ["lines", "more"], **sql),
+        step("split", "a"),
+        step("b", {**keyed("split", "w"), "columns": {"w": "word"}}, sql={"engine": "duckdb"}),
+    ]
+    assert found(steps, sources=[LINES, more]) == []
+    jvm = step("c", "b", sql={"select": ["w"]})
+    problem = at(found([*steps, jvm], sources=[LINES, more]), "spec.processors[3].inputs[0].from")
+    assert "runs in Python" in problem.message
+    assert problem.remedy == "move the SQL step there, or set engine: duckdb"
+    problems = found([step("a", "lines", sql={"engine": "polars"})])
+    assert at(problems, "spec.processors[0].sql.engine").remedy == "use one of spark, duckdb"
+
+
 @pytest.mark.parametrize(
     ("what", "field", "message"),
     [

@@ -20,7 +20,9 @@ def facts_of(
     standard error what could not be checked.
     """
     facts = gather(loaded.topology, loaded.folder, import_code=import_code)
-    steps = [p.name for p in loaded.topology.spec.processors if p.kind.in_jvm]
+    processors = loaded.topology.spec.processors
+    steps = [p.name for p in processors if p.kind.in_jvm]
+    jvm = any(p.kind.runs_in_jvm(p.settings) for p in processors)
     parts = {part.name: part for part in loaded.topology.spec.sources}
     wanted = {
         name
@@ -41,7 +43,7 @@ def facts_of(
     # Only these commands need it, and only for such topologies.
     from millrace.local.analysis import analysed
 
-    if steps:
+    if jvm:
         print_note("Spark checks the SQL; this takes some seconds, --no-sql leaves it out")
     analysis = analysed(loaded, wanted)
     for sentence in analysis.unknown:

@@ -38,7 +38,7 @@ def analysed(loaded: LoadedTopology, sources: Collection[str]) -> Analysis:
     missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
         return _nothing(f"{' and '.join(missing)} is not installed: pip install millrace[engine]")
-    if any(processor.kind.in_jvm for processor in loaded.topology.spec.processors):
+    if any(p.kind.runs_in_jvm(p.settings) for p in loaded.topology.spec.processors):
         try:
             find_java()
         except JavaError as error:

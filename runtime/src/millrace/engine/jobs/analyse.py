@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark import SparkContext
@@ -22,7 +22,7 @@ from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.jobs.start import code_path
 from millrace.engine.program.program import SqlExpressions
 from millrace.engine.program.schema import normal_schema
-from millrace.engine.program.sql import SqlAnalyser
+from millrace.engine.program.sql import SqlAnalyser, SqlFault
 from millrace.engine.program.usercode import use_path
 from millrace.errors import MillraceError, TopologyError, error_text
 from millrace.sources import SourceSpec, make_source
@@ -37,6 +37,14 @@ HEAP = "512m"
 _JAVA_END_S = 20.0
 
 Analyser = Callable[[], SqlAnalyser]
+
+
+class Asked(Protocol):
+    """An engine that says what it refuses of a step, and what the step puts out."""
+
+    def faults(self, step: SqlExpressions, incoming: pa.Schema) -> list[SqlFault]: ...
+
+    def __call__(self, name: str, step: SqlExpressions, incoming: pa.Schema) -> pa.Schema: ...
 
 
 class Findings:
@@ -55,8 +63,8 @@ class Findings:
 def analyse(
     topology: StreamTopology, folder: Path, sources: Collection[str], analyser: Analyser
 ) -> Findings:
-    """Columns of ``sources``, and of SQL steps as Spark types them; ``analyser`` is called once
-    if there are any."""
+    """Columns of ``sources``, and of SQL steps as their engines type them; ``analyser`` is called
+    once if Spark is one of them."""
     findings = Findings()
     schemas: dict[str, pa.Schema] = {}
     spec = topology.spec
@@ -77,9 +85,11 @@ def analyse(
         elif component.role is Role.PROCESSOR:
             processor = spec.processors[component.index]
             incoming = schemas.get(processor.inputs[0].producer)
-            if processor.kind.in_jvm and incoming is not None:
+            if processor.kind.runs_in_jvm(processor.settings) and incoming is not None:
                 sql = sql or analyser()
                 schema = _step(findings, sql, processor, component.index, incoming)
+            elif processor.kind.in_jvm and incoming is not None:
+                schema = _in_worker(findings, processor, component.index, incoming)
             elif processor.kind.in_jvm:
                 findings.unknown.append(f"the SQL of {name!r} is not checked: its input is unknown")
         if schema is not None:
@@ -88,8 +98,24 @@ def analyse(
     return findings
 
 
+def _in_worker(
+    findings: Findings, processor: Processor, index: int, incoming: pa.Schema
+) -> pa.Schema | None:
+    # Where there is no such step DuckDB is not needed, which takes memory.
+    from millrace.engine.program.duck import DuckAnalyser
+
+    declared = processor.inputs[0].columns
+    absent = [of for of in declared.values() if incoming.get_field_index(of) < 0]
+    if absent:
+        return None  # which is said elsewhere
+    if declared:
+        fields = [incoming.field(of).with_name(name) for name, of in declared.items()]
+        incoming = pa.schema(fields)
+    return _step(findings, DuckAnalyser(), processor, index, incoming)
+
+
 def _step(
-    findings: Findings, sql: SqlAnalyser, processor: Processor, index: int, incoming: pa.Schema
+    findings: Findings, sql: Asked, processor: Processor, index: int, incoming: pa.Schema
 ) -> pa.Schema | None:
     base = f"spec.processors[{index}].{processor.kind.name}"
     evaluated = processor.kind.evaluated(processor.settings)

@@ -62,29 +62,49 @@ def function(
 
 
 def sql(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | None) -> Component:
-    """Expressions for the JVM."""
+    """Expressions for the JVM, or for DuckDB."""
+    evaluated = part.kind.evaluated(part.settings)
+    step = SqlExpressions(evaluated.select, evaluated.where)
+    if not part.kind.runs_in_jvm(part.settings):
+        return _in_worker(draft, part, replace(base, settings=step), incoming)
     declared = part.inputs[0]
     producer = draft.components[declared.producer]
     if len(part.inputs) > 1 or declared.key or declared.broadcast or declared.columns:
         raise TopologyError(
             f"SQL step {part.name!r} must have exactly one input, without key, broadcast or "
-            "columns: it runs in the JVM while the source is read"
+            "columns: it runs in the JVM while the source is read; or set engine: duckdb"
         )
     if producer.role is not Role.SOURCE and not producer.in_jvm:
         raise TopologyError(
             f"SQL step {part.name!r} stands behind {producer.name!r}, which runs in Python; it "
             "runs in the JVM and must be directly behind a source or another SQL step. Move it "
-            "there, or write it as a @row or @vectorized function"
+            "there, or set engine: duckdb"
         )
-    evaluated = part.kind.evaluated(part.settings)
-    step = SqlExpressions(evaluated.select, evaluated.where)
     output = None
     if draft.options.sql_schema is not None and incoming is not None:
         output = normal_schema(draft.options.sql_schema(part.name, step, incoming))
         check_reserved(part.name, output)
         path = f"spec.processors[{part.name}].{part.kind.name}.{part.kind.expressions}"
         check_carried(path, output, "CAST it to string or to a number")
-    return replace(base, sql=step, output=output, in_jvm=part.kind.in_jvm)
+    return replace(base, sql=step, output=output, in_jvm=True)
+
+
+def _in_worker(
+    draft: Draft, part: Processor, base: Component, incoming: pa.Schema | None
+) -> Component:
+    check_keys(draft, part)
+    component = replace(base, key=part.inputs[0].key)
+    if incoming is None:
+        return component
+    # Where there is no such step DuckDB is not needed, which takes memory.
+    from millrace.engine.program.duck import DuckAnalyser
+
+    assert isinstance(base.settings, SqlExpressions)
+    output = normal_schema(DuckAnalyser()(part.name, base.settings, incoming))
+    check_reserved(part.name, output)
+    path = f"spec.processors[{part.name}].{part.kind.name}.{part.kind.expressions}"
+    check_carried(path, output, "CAST it to varchar or to a number")
+    return replace(component, output=output)
 
 
 def split(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | None) -> Component:

@@ -69,7 +69,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class SqlExpressions:
-    """``select`` expressions and an optional ``where`` that Spark SQL evaluates."""
+    """``select`` expressions and an optional ``where``, for Spark in the JVM or for DuckDB."""
 
     select: tuple[str, ...]
     where: str | None = None

@@ -68,7 +68,7 @@ class Facts:
         if component.role is not Role.PROCESSOR:
             return False
         part = self.topology.spec.processors[component.index]
-        return not any(kind.in_jvm for kind, _ in part.declared()[:1])
+        return not any(kind.runs_in_jvm(settings) for kind, settings in part.declared()[:1])
 
     def edges_of(self, component: Component) -> tuple[Edge, ...]:
         """Edges into a component; none for the second one of a name, which is wrong anyway."""

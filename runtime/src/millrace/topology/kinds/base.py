@@ -227,7 +227,8 @@ class ProcessorKind(Kind[S]):
     compiler: ClassVar[str]
     step: ClassVar[str]
     in_jvm: ClassVar[bool] = False
-    """Whether it runs in the JVM while its source is read."""
+    """Whether it may run in the JVM while its source is read; ``runs_in_jvm`` says whether it
+    does."""
     combines: ClassVar[bool] = False
     """Whether its inputs are combined by key before the exchange; their columns may differ. The
     compiled component says what is combined (``rows``, ``columns``), and its step is derived from
@@ -247,6 +248,10 @@ class ProcessorKind(Kind[S]):
     def keeps_state(self, settings: S, function: FunctionSpec | None) -> str:
         """What keeps state for each key and so needs a key, in words; empty if nothing does."""
         return ""
+
+    def runs_in_jvm(self, settings: S) -> bool:
+        """Whether it runs in the JVM with these settings."""
+        return self.in_jvm
 
     def evaluated(self, settings: S) -> Evaluated:
         """What the JVM evaluates, of a kind that runs there."""

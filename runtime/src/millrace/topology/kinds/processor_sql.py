@@ -1,9 +1,10 @@
-"""The kind ``sql`` of processors: Spark SQL expressions."""
+"""The kind ``sql`` of processors: expressions of Spark SQL, or of DuckDB."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -18,34 +19,53 @@ if TYPE_CHECKING:
     from millrace.topology.checks.facts import Facts
     from millrace.topology.graph import Component
 
+_HERE = "set engine: duckdb"
 _PLAIN = re.compile(r"^`?([A-Za-z_]\w*)`?$")
 _RENAMED = re.compile(r"^.+\sas\s+`?([A-Za-z_]\w*)`?$", re.IGNORECASE | re.DOTALL)
 
 
+class SqlEngine(str, Enum):
+    """What evaluates the expressions of an SQL step."""
+
+    SPARK = "spark"
+    DUCKDB = "duckdb"
+
+
 class Sql(Part):
-    """Spark SQL expressions; only directly behind a source or another SQL step."""
+    """SQL expressions over one row at a time."""
 
     select: tuple[Text, ...] = Field(
         ("*",), min_length=1, description='Expressions, e.g. "upper(value) AS value".'
     )
     where: Text | None = Field(None, description="Condition that tuples must meet.")
+    engine: SqlEngine = Field(
+        SqlEngine.SPARK,
+        description="spark: in the JVM while a source is read, directly behind it or behind such "
+        "a step. duckdb: in the worker, behind any step, in DuckDB's dialect.",
+    )
 
 
 class SqlProcessorKind(ProcessorKind[Sql]):
-    """Expressions that the JVM evaluates while it reads the source in front of them."""
+    """Expressions that the JVM evaluates while it reads the source in front of them, or that
+    DuckDB evaluates in the worker."""
 
     name = "sql"
-    meaning = "Spark SQL expressions."
+    meaning = "SQL expressions over one row at a time."
     settings = Sql
     compiler = "millrace.engine.program.kinds:sql"
     step = "millrace.engine.task.steps.making:sql"
     in_jvm = True
     expressions = "select"
 
+    def runs_in_jvm(self, settings: Sql) -> bool:
+        return settings.engine is SqlEngine.SPARK
+
     def summary(self, settings: Sql) -> str:
         where = f" WHERE {settings.where}" if settings.where else ""
         selected = f"SELECT {', '.join(settings.select)}{where}"
-        return f"sql, in the JVM while its source is read: {selected}"
+        jvm = self.runs_in_jvm(settings)
+        place = "in the JVM while its source is read" if jvm else "in the worker, by DuckDB"
+        return f"sql, {place}: {selected}"
 
     def evaluated(self, settings: Sql) -> Evaluated:
         return Evaluated(settings.select, settings.where)
@@ -69,14 +89,16 @@ class SqlProcessorKind(ProcessorKind[Sql]):
         return tuple(columns)
 
     def check(self, settings: Sql, component: Component, facts: Facts) -> Iterator[Problem]:
-        """It stands directly behind a source, or SQL, on one plain edge."""
+        """In the JVM it stands directly behind a source, or such SQL, on one plain edge."""
+        if not self.runs_in_jvm(settings):
+            return
         edges = facts.edges_of(component)
         if len(edges) > 1:
             yield Problem(
                 format_path((*component.path, "inputs")),
                 NOTHING,
                 f"are {len(edges)}, and SQL runs while one source is read",
-                "give each source its own SQL step and merge behind them",
+                f"give each source its own SQL step and merge behind them, or {_HERE}",
             )
         for edge in edges:
             producer = facts.graph.by_name.get(edge.producer)
@@ -85,7 +107,7 @@ class SqlProcessorKind(ProcessorKind[Sql]):
                     input_path(component, edge, "columns"),
                     dict(edge.columns),
                     "does not go with SQL, which selects and names columns itself",
-                    'write it into select, e.g. "uid AS user"',
+                    f'write it into select, e.g. "uid AS user", or {_HERE}',
                 )
             if edge.exchanged:
                 field = "key" if edge.key else "broadcast"
@@ -93,7 +115,7 @@ class SqlProcessorKind(ProcessorKind[Sql]):
                     input_path(component, edge, field),
                     ", ".join(edge.key) or True,
                     "does not go with SQL, which runs in the JVM before any exchange",
-                    "put it on an edge behind the SQL step",
+                    f"put it on an edge behind the SQL step, or {_HERE}",
                 )
             # Another kind that runs in the JVM may stand in front.
             if producer is not None and facts.in_python(producer):
@@ -102,7 +124,7 @@ class SqlProcessorKind(ProcessorKind[Sql]):
                     edge.producer,
                     "runs in Python, and SQL runs in the JVM while the source is read; it stands "
                     "only directly behind a source or another SQL step",
-                    "move the SQL step there, or write it as a function",
+                    f"move the SQL step there, or {_HERE}",
                 )
 
 

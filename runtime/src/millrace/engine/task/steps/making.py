@@ -66,8 +66,13 @@ def json(site: Site) -> Step:
 
 
 def sql(site: Site) -> Step:
-    """Takes what the JVM made of each row."""
-    return SqlOutcome(site.task, site.component, site.outlet)
+    """Takes what the JVM made of each row, or has DuckDB evaluate it here."""
+    if site.component.in_jvm:
+        return SqlOutcome(site.task, site.component, site.outlet)
+    # Workers of topologies without such a step are spared its 40 MB.
+    from millrace.engine.task.steps.ducksql import DuckStep
+
+    return DuckStep(site.task, site.component, site.outlet)
 
 
 def function(site: Site) -> Step:

@@ -1,0 +1,279 @@
+"""Expressions that DuckDB evaluates inside a worker: what they may be, and what they put out.
+
+A step is one query over one batch. Beside what it selects it gives the number of each row, so that
+what comes out is known to be of the tuple that went in: nothing that needs several rows at a time,
+or that is another thing another time, is an expression of a step. The connection reads no files,
+loads nothing, has one thread, counts in UTC, and its settings are locked.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from millrace.ddl import RESERVED_PREFIX
+from millrace.engine.program.program import SqlExpressions
+from millrace.engine.program.sql import SqlFault
+from millrace.errors import TopologyError
+from millrace.topology.problems import shorten
+
+INPUT, ROW = f"{RESERVED_PREFIX}input", f"{RESERVED_PREFIX}row"
+"""The table that a query is over, and its column with the number of each row."""
+
+ROW_ERRORS = (duckdb.DataError, duckdb.InvalidInputException)
+"""What an expression raises on a value that it cannot take; anything else is DuckDB's own."""
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "threads": 1,
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+}
+
+_CLOCK = frozenset(
+    {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
+)
+"""Names that stand for the time of a query where no column has them."""
+
+_SEVERAL = "needs more than one row at a time"
+
+_STEADY = frozenset({"error"})
+"""What DuckDB calls volatile so that it is not left out: it raises whenever it is reached."""
+
+
+def connection() -> duckdb.DuckDBPyConnection:
+    """The connection of this process, made on first use. It is not shared between threads."""
+    found = _connections.get(os.getpid())  # a child that was forked has one of its own
+    if found is None:
+        found = _connections[os.getpid()] = duckdb.connect(":memory:", config=_SETTINGS)
+        found.execute("SET TimeZone = 'UTC'")
+        found.execute("SET lock_configuration = true")
+    return found
+
+
+def renew() -> None:
+    """Have the next use connect anew: DuckDB takes nothing more after some of its own errors."""
+    _connections.pop(os.getpid(), None)
+
+
+_connections: dict[int, duckdb.DuckDBPyConnection] = {}
+atexit.register(renew)
+
+
+def query_of(step: SqlExpressions, names: Sequence[str]) -> str:
+    """The query of a step over a table with these columns and the number of each row."""
+    star = ", ".join(map(quoted, names))
+    chosen = [star if e.strip() == "*" else e for e in step.select]
+    # Each on a line of its own, where a comment ends with it.
+    where = "" if step.where is None else f"WHERE ({step.where}\n)"
+    lines = "\n, ".join([*chosen, ROW])
+    return f"SELECT {lines} FROM {INPUT} {where}"
+
+
+def quoted(name: str) -> str:
+    """A name that is taken as it is written."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def numbered(data: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch with the number of each row behind its columns."""
+    rows = pa.array(range(data.num_rows), pa.int64())
+    return pa.RecordBatch.from_arrays([*data.columns, rows], names=[*data.schema.names, ROW])
+
+
+def evaluate(query: str, data: pa.RecordBatch) -> pa.Table:
+    """What a query makes of a batch that is numbered. Raises what DuckDB raises."""
+    duck = connection()
+    duck.register(INPUT, data)
+    try:
+        return duck.sql(query).to_arrow_table()
+    finally:
+        duck.unregister(INPUT)
+
+
+def reason(error: Exception) -> str:
+    """What DuckDB says, without the query that it shows beside it."""
+    said = str(error).split("\n\nLINE")[0].split(" Use TRY(")[0]
+    return " ".join(said.split()).rstrip(".")[:400]
+
+
+class DuckAnalyser:
+    """Finds out what steps put out, by asking DuckDB; as ``program.sql.SqlAnalyser`` does Spark."""
+
+    def faults(self, step: SqlExpressions, incoming: pa.Schema) -> list[SqlFault]:
+        """What is refused of a step."""
+        found = []
+        for index, text in enumerate(step.select):
+            refused = "" if text.strip() == "*" else _refused(text, incoming)
+            if refused:
+                found.append(SqlFault(f"select[{index}]", text, refused))
+        if step.where is not None:
+            refused = _refused(step.where, incoming, condition=True)
+            if refused:
+                found.append(SqlFault("where", step.where, refused))
+        return found
+
+    def __call__(self, name: str, step: SqlExpressions, incoming: pa.Schema) -> pa.Schema:
+        """Output schema of a step, as DuckDB types it. Raises ``TopologyError``."""
+        alike = [
+            n for n in incoming.names if [o.lower() for o in incoming.names].count(n.lower()) > 1
+        ]
+        if alike:
+            raise TopologyError(
+                f"SQL step {name!r} has the columns {', '.join(alike)}, which DuckDB cannot tell "
+                "apart; take them under other names, by columns of the input"
+            )
+        for fault in self.faults(step, incoming):
+            raise TopologyError(
+                f"SQL step {name!r}: sql.{fault.field} {shorten(fault.text)}: {fault.message}"
+            )
+        try:
+            found = evaluate(query_of(step, incoming.names), numbered(_nothing(incoming))).schema
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise TopologyError(
+                f"SQL step {name!r}: DuckDB refuses it: {reason(error)}; write each expression "
+                "as an element of select of its own"
+            ) from error
+        names = found.names[:-1]
+        if len({n.lower() for n in names}) < len(names):
+            raise TopologyError(
+                f"SQL step {name!r} selects a column twice: {', '.join(names)}; rename one with AS"
+            )
+        return pa.schema([found.field(n) for n in names])
+
+
+def _nothing(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
+def _refused(text: str, incoming: pa.Schema, condition: bool = False) -> str:
+    """Why an expression is none of a step over these columns; empty where it is one."""
+    duck = connection()
+    # In brackets a condition is one expression, as which it stands in the query.
+    alone = f"({text}\n)" if condition else f"{text}\n"
+    (answer,) = duck.execute("SELECT json_serialize_sql(?)", [f"SELECT {alone}"]).fetchall()
+    parsed = json.loads(answer[0])
+    if parsed["error"]:
+        return f"DuckDB refuses it: {parsed['error_message']}"
+    nodes = [statement["node"] for statement in parsed["statements"]]
+    if len(nodes) != 1 or not _is_list(nodes[0]):
+        return "is more than expressions; write what stands between SELECT and FROM"
+    chosen = nodes[0]["select_list"]
+    columns = {name.lower() for name in incoming.names}
+    for part in _parts(chosen):
+        why = _forbidden(part, columns)
+        if why:
+            return why
+    try:
+        data = numbered(_nothing(incoming))
+        kinds = evaluate(f"SELECT {alone}, {ROW} FROM {INPUT}", data).schema.types[:-1]
+    except (duckdb.Error, pa.ArrowException) as error:
+        if ROW in str(error):
+            return f"{_SEVERAL}; use an aggregate for it"  # a macro did it
+        return f"DuckDB refuses it: {reason(error)}"
+    if condition and (len(kinds) != 1 or kinds[0] not in (pa.bool_(), pa.null())):
+        return f"is no condition but a value of type {kinds[0]}; write a comparison"
+    return ""
+
+
+def _is_list(node: dict[str, Any]) -> bool:
+    """Whether a query is a list of expressions and nothing else."""
+    empty = ("modifiers", "where_clause", "group_expressions", "having", "sample", "qualify")
+    return (
+        node["type"] == "SELECT_NODE"
+        and node["from_table"]["type"] == "EMPTY"
+        and not node["cte_map"]["map"]
+        and not any(node[name] for name in empty)
+    )
+
+
+def _parts(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every expression inside an expression."""
+    waiting = [tree]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            if "class" in found:
+                yield found
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found
+
+
+def _forbidden(part: dict[str, Any], columns: set[str]) -> str:
+    """Why one part of an expression cannot be evaluated for a row by itself, for ever alike."""
+    match part["class"]:
+        case "SUBQUERY" | "WINDOW":
+            kind = part["class"].lower()
+            return f"{_SEVERAL} ({kind}); use an aggregate for it"
+        case "STAR":
+            return 'names columns by a pattern; let "*" stand alone or name columns'
+        case "PARAMETER":
+            return "has a parameter, for which there is no value; write the value"
+        case "COLUMN_REF":
+            first = part["column_names"][0].lower()
+            if any(n.lower().startswith(RESERVED_PREFIX) for n in part["column_names"]):
+                return f"names what begins with {RESERVED_PREFIX!r}, which is reserved"
+            if first in _CLOCK - columns:
+                return _another_time(first)
+        case "FUNCTION":
+            name = part["function_name"].lower()
+            if name in _several_rows():
+                return f"{_SEVERAL} ({name}); use an aggregate for it"
+            if name in _unsteady() or (name == "age" and len(part["arguments"]) == 1):
+                return _another_time(name)
+    return ""
+
+
+def _another_time(name: str) -> str:
+    return (
+        f"is another value each time it is asked ({name}), and a window that runs again must give "
+        "the same; put the time or the number into the record, or use a function"
+    )
+
+
+@lru_cache(maxsize=1)
+def _several_rows() -> frozenset[str]:
+    """Functions of several rows, or that make several of one."""
+    rows = _functions()
+    single = {name for name, kind, _, _ in rows if kind == "scalar"}
+    return frozenset({"unnest"} | {n for n, kind, _, _ in rows if kind == "aggregate"} - single)
+
+
+@lru_cache(maxsize=1)
+def _unsteady() -> frozenset[str]:
+    """Functions and macros whose value is not that of their arguments alone."""
+    rows = _functions()
+    found = {n for n, kind, stability, _ in rows if kind == "scalar" and stability != "CONSISTENT"}
+    found -= _STEADY
+    macros = [(name, definition) for name, kind, _, definition in rows if kind == "macro"]
+    found |= {name for name, definition in macros if re.search(r"\bSELECT\b", definition)}
+    while True:
+        names = "|".join(map(re.escape, sorted(found | _CLOCK)))
+        more = {n for n, definition in macros if re.search(rf"\b({names})\b", definition)}
+        if more <= found:
+            return frozenset(found)
+        found |= more
+
+
+def _functions() -> list[tuple[str, str, str, str]]:
+    found: list[tuple[str, str, str, str]] = (
+        connection()
+        .execute(
+            "SELECT lower(function_name), function_type, coalesce(stability, ''), "
+            "coalesce(macro_definition, '') FROM duckdb_functions()"
+        )
+        .fetchall()
+    )
+    return found
