@@ -8,7 +8,6 @@ names many keys; once the state is there, a window is a line that touches ten of
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,11 +56,11 @@ def recovered_at(side: MillraceSide) -> float:
 
 def sent_bytes(side: MillraceSide) -> int:
     """What the state servers have sent, by their own counts."""
-    proposal = (side.workdir / "proposal.json").read_text()
-    password = (side.workdir / "state-0" / "password").read_text().strip()
+    proposal = json.loads((side.workdir / "proposal.json").read_text())
     sent = 0
-    for url in sorted(set(re.findall(r"redis://[\d.:]+", proposal))):
-        with redis.Redis.from_url(url, password=password) as client:
+    for member in [*proposal["members"], *(proposal.get("leaving") or ())]:
+        password = (side.workdir / member["name"] / "password").read_text().strip()
+        with redis.Redis.from_url(member["url"], password=password) as client:
             sent += int(client.info("stats")["total_net_output_bytes"])
     return sent
 

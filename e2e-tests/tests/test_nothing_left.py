@@ -51,9 +51,16 @@ def test_a_killed_run_and_the_next_one_leave_nothing(
             run.await_sealed(2)
             pids = [run.pid, *(p.pid for p in psutil.Process(run.pid).children(recursive=True))]
             told = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids if alive(pid)]
+            given = [line_of(pid) for pid in pids if root_of(place) in environment_of(pid)]
             kept = [p for p in Path("/tmp").glob("hsperfdata_*/*") if p.name in map(str, pids)]
             run.kill()
         assert len(told) >= 6
+        own = (place.work / "state-0" / "password").read_bytes()
+        assert not any(secret in line for line in told for secret in (own, root_of(place)))
+        assert given, "the driver is told"
+        # Its guard was started with what it was, and nothing that it starts itself.
+        known = (b"millrace.engine.driver.main", b"guard.py")
+        assert all(any(name in line for name in known) for line in given), given
         assert not any(map(found_in, told))
         assert kept == []
 
@@ -68,8 +75,32 @@ def test_a_killed_run_and_the_next_one_leave_nothing(
     holding = {p for p in files if found_in(p.read_bytes())}
     assert {p.name for p in holding if not p.name.startswith(HOLD_IT)} == set()
     assert holding
+    # A server's password is its own files' and what tasks are given; the root is nobody's.
+    assert [p for p in files if root_of(place) in p.read_bytes()] == [place.work / "root"]
+    own = (place.work / "state-0" / "password").read_bytes()
+    knowing = {str(p.relative_to(place.work)) for p in files if own in p.read_bytes()}
+    servers = {"state-0/password", "state-0/valkey.conf"}
+    assert {name for name in knowing if not name.startswith("spark/kit-")} == servers
+    assert own not in done.output().encode()
+    assert root_of(place) not in done.output().encode()
     assert all(p.stat().st_mode & 0o077 == 0 for p in files if "spark/home" not in str(p))
     assert judge(place, Promise.EXACTLY_ONCE) == []
+
+
+def root_of(place: Place) -> bytes:
+    return (place.work / "root").read_bytes()
+
+
+def environment_of(pid: int) -> bytes:
+    """Empty for a process that has ended."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def line_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def alive(pid: int) -> bool:

@@ -94,6 +94,7 @@ def test_another_user_is_given_nothing(
     with running(place) as run:
         run.await_sealed(4)
         of_state = (place.work / "state-0" / "password").read_text()
+        root = (place.work / "root").read_text()
         pids = below(run.pid)
         ports, sockets = listening(pids)
         loot = intruder.look(list(ports), sockets, [str(place.work)], pids)
@@ -102,7 +103,7 @@ def test_another_user_is_given_nothing(
         assert len(ports) >= (4 if not executors else 12)
         assert {ip.removeprefix("::ffff:") for ip in ports.values()} == {"127.0.0.1"}
         assert sockets
-        for password in (of_state, of_sink):
+        for password in (of_state, of_sink, root):
             assert password.encode() not in loot.everything
         answers = spark_answers(loot)
         assert len(answers) >= (2 if not executors else 7)

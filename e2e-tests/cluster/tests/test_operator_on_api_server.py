@@ -3,6 +3,7 @@ kubelets, the driver and whoever deletes, kills and edits."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from millrace.errors import MillraceError
 from millrace.guard import die_with
 from millrace.homes import codec, pods
 from millrace.homes.documents import Proposal, Status
+from millrace.homes.passwords import of_root_key
 from millrace.homes.stores import HomeAwayError
 from millrace.kube.configmaps import Api, ConfigMap, by_kubeconfig
 from millrace.kube.journalmap import JournalMap
@@ -394,6 +396,40 @@ def test_it_catches_up_with_what_happened_while_it_was_dead(cluster: Cluster, tm
     assert proposal is not None
     assert {m.run_id for m in proposal.members} == {"words-state-0-1", "words-state-1-2"}
     assert cluster.topology()["status"]["driver"]["number"] == 2
+
+
+def test_a_topology_of_an_operator_without_a_root_gets_a_password_for_each_member(
+    cluster: Cluster, tmp_path: Path
+):
+    """What an older operator has made is put there by hand; a real API server merges the rest."""
+    path = kinds.one("Secret", cluster.namespace, "words-secret")
+
+    def held() -> dict[str, str]:
+        found = cluster.objects.get(path)
+        assert found is not None
+        return {key: base64.b64decode(text).decode() for key, text in found["data"].items()}
+
+    with running(cluster, tmp_path / "log"):
+        cluster.create()
+        cluster.reach_ready()
+    before = held()
+    gone = {key: None for key in before if key not in (pods.PASSWORD_KEY, pods.RUN_KEY)}
+    shared = base64.b64encode(b"a" * 48).decode()
+    cluster.objects.merge(path, {"data": {**gone, pods.PASSWORD_KEY: shared}})
+    assert held().keys() == {pods.PASSWORD_KEY, pods.RUN_KEY}
+    living = {name: pod["metadata"]["uid"] for name, pod in cluster.pods().items()}
+    with running(cluster, tmp_path / "log2"):
+        until(lambda: pods.ROOT_KEY in held(), "a root", WAIT_S)
+    after = held()
+    assert after.keys() == before.keys()
+    assert after[pods.RUN_KEY] == before[pods.RUN_KEY]
+    assert after[pods.PASSWORD_KEY].splitlines()[0] == "a" * 48
+    own = of_root_key(after[pods.ROOT_KEY], cluster.topology()["metadata"]["uid"])("words-state-1")
+    assert after[pods.password_key("words-state-1")].strip() == own
+    assert {name: pod["metadata"]["uid"] for name, pod in cluster.pods().items()} == living
+    told = (tmp_path / "log2").read_text()
+    words = {word for text in after.values() for word in text.split()} - {"default", "acker"}
+    assert [word for word in words if word in told] == []
 
 
 STRANGERS = 200

@@ -105,9 +105,9 @@ class Watcher:
         return found
 
     def _client(self) -> redis.Redis:
-        url = self._view()["target"][0]["url"]
-        password = (self._work / "state-0" / "password").read_text()
-        return redis.Redis.from_url(url, password=password, socket_timeout=5.0)
+        first = self._view()["target"][0]
+        password = (self._work / first["name"] / "password").read_text()
+        return redis.Redis.from_url(first["url"], password=password, socket_timeout=5.0)
 
     def _read(self, client: redis.Redis, last: str) -> str:
         found: Any = client.xread({f"mr:{{{self._view()['uid']}}}:ack:ctl": last}, block=200)

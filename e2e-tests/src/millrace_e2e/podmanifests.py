@@ -13,6 +13,7 @@ from typing import Any
 
 from millrace import checked
 from millrace.homes import codec, pods
+from millrace.homes.passwords import secret_data
 from millrace.homes.pods import Role
 from millrace.homes.settings import in_pods
 
@@ -34,10 +35,11 @@ class Pods:
 
     # -- what is there before any pod
 
-    def objects(self, password: str, run_key: str) -> list[Manifest]:
+    def objects(self, root: str, run_key: str) -> list[Manifest]:
         """The Secret, empty ConfigMaps, accounts and their rights."""
         own = [pods.view_map(self.name), pods.inbox_map(self.name), pods.journal_map(self.name)]
-        content = {pods.PASSWORD_KEY: password, pods.RUN_KEY: run_key}
+        content = {pods.ROOT_KEY: root, pods.RUN_KEY: run_key}
+        content |= secret_data(self.name, self.uid, content)
         maps = ["get", "watch", "patch", "update"]
         executors = ["get", "list", "watch", "create", "delete", "deletecollection", "patch"]
         return [
@@ -61,8 +63,9 @@ class Pods:
 
     def state_server(self, number: int) -> Manifest:
         mounts = [_mount("secret", pods.SECRET_FOLDER, READ_ONLY), *_scratch()]
-        only = {"items": [{"key": pods.PASSWORD_KEY, "path": pods.PASSWORD_KEY}]}
-        volumes = [self._secret(only), _empty("work"), _empty("tmp")]
+        accepted = {"key": pods.ACCEPTED_KEY, "path": pods.ACCEPTED_KEY}
+        secret = self._secret(self._own(Role.STATE_SERVER, number), accepted)
+        volumes = [secret, _empty("work"), _empty("tmp")]
         container = self._container(Role.STATE_SERVER, "state-server", mounts)
         container |= _probes()
         spec = {"automountServiceAccountToken": False, "restartPolicy": "Always"}
@@ -70,7 +73,8 @@ class Pods:
 
     def acker(self, number: int) -> Manifest:
         mounts = [_mount("secret", pods.SECRET_FOLDER, READ_ONLY), *_scratch()]
-        volumes = [self._secret(), _empty("work"), _empty("tmp")]
+        secret = self._secret(self._own(Role.ACKER, number))
+        volumes = [secret, _empty("work"), _empty("tmp")]
         container = self._container(Role.ACKER, "runtime", mounts) | _probes()
         spec = {"serviceAccountName": f"{self.name}-acker", "restartPolicy": "Always"}
         return self._pod(Role.ACKER, number, container, volumes, spec)
@@ -99,7 +103,8 @@ class Pods:
         container = self._container(Role.EXECUTOR, "runtime", mounts)
         # Arguments and image are Spark's to set.
         container = {k: v for k, v in container.items() if k not in ("args", "image")}
-        volumes = [self._secret(), self._data(), _empty("work"), _empty("tmp")]
+        secret = self._secret({"key": pods.RUN_KEY, "path": pods.RUN_KEY})
+        volumes = [secret, self._data(), _empty("work"), _empty("tmp")]
         spec = {"automountServiceAccountToken": False, "restartPolicy": "Never"}
         metadata = {"labels": self._labels(Role.EXECUTOR)}
         body = {**spec, **_spec(Role.EXECUTOR, container, volumes)}
@@ -165,8 +170,16 @@ class Pods:
         made["metadata"]["labels"] = self._labels(role)
         return made
 
-    def _secret(self, more: Mapping[str, Any] | None = None) -> Manifest:
-        source = {"secretName": pods.secret(self.name), "defaultMode": 0o440, **(more or {})}
+    def _own(self, role: Role, number: int) -> Manifest:
+        """A pod's own password, as an item of the Secret's volume."""
+        key = pods.password_key(pods.pod_name(self.name, role, number))
+        return {"key": key, "path": pods.PASSWORD_KEY}
+
+    def _secret(self, *items: Manifest) -> Manifest:
+        """All of it where no items are named."""
+        source: Manifest = {"secretName": pods.secret(self.name), "defaultMode": 0o440}
+        if items:
+            source["items"] = list(items)
         return {"name": "secret", "secret": source}
 
     def _data(self) -> Manifest:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,13 @@ from typing import Any
 
 from millrace.guard import die_with
 from millrace.homes import pods
+from millrace.homes.passwords import secret_data
+from millrace.homes.pods import Role
 from millrace_e2e.waiting import until
 
 WAIT_S = 120.0
 PASSWORD = "a" * 40
+ROOT = "o" * 48
 TOPOLOGY = "words"
 UID = "uid-1"
 
@@ -33,10 +37,34 @@ def free_port() -> int:
 
 
 def make_secret(folder: Path, *passwords: str) -> Path:
-    """What the operator's Secret looks like where it is mounted."""
+    """What the Secret of an operator that knows no root looks like where it is mounted."""
     folder.mkdir(exist_ok=True)
     (folder / pods.PASSWORD_KEY).write_text("\n".join(passwords or [PASSWORD]) + "\n")
     (folder / pods.RUN_KEY).write_text("r" * 64)
+    return folder
+
+
+def secret_of(uid: str = UID, root: str = ROOT, shared: str = PASSWORD) -> dict[str, str]:
+    """What the Secret of a topology holds: of the operator, a password for each member."""
+    held = {pods.ROOT_KEY: root, pods.RUN_KEY: "r" * 64, pods.PASSWORD_KEY: f"{shared}\n"}
+    return held | secret_data(TOPOLOGY, uid, held)
+
+
+def mounted(folder: Path, held: Mapping[str, str], role: str, name: str = "") -> Path:
+    """What a pod called ``name`` finds of the Secret in its folder, as docs/pods.md says."""
+    own = {pods.password_key(name): pods.PASSWORD_KEY}
+    files = {
+        Role.STATE_SERVER: {**own, pods.ACCEPTED_KEY: pods.ACCEPTED_KEY},
+        Role.ACKER: own,
+        Role.EXECUTOR: {pods.RUN_KEY: pods.RUN_KEY},
+        Role.DRIVER: {key: key for key in held},
+    }[Role(role)]
+    folder.mkdir(parents=True, exist_ok=True)
+    for key, file in files.items():
+        # As a kubelet does: nobody reads half of it.
+        draft = folder / f".{file}"
+        draft.write_text(held[key])
+        draft.replace(folder / file)
     return folder
 
 

@@ -29,7 +29,7 @@ from millrace.kube.viewmap import ViewMap
 from millrace.protocol.types import Member
 from millrace_e2e.kubeapi import ApiServer
 from millrace_e2e.podmanifests import Pods
-from millrace_e2e.podprocess import TOPOLOGY, UID, Pod, free_port, make_secret
+from millrace_e2e.podprocess import TOPOLOGY, UID, Pod, free_port, mounted, secret_of
 from millrace_e2e.topologies import word_count
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "wordcount"
@@ -52,7 +52,7 @@ class World:
         self.scratch = Path(tempfile.mkdtemp(prefix="mr-"))
         (self.data / "texts").mkdir(parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
-        self.secret = make_secret(folder / "secret")
+        self.secret = secret_of(uid)
         self.kubeconfig = str(server.kubeconfig)
         self._api = api = by_kubeconfig(file=self.kubeconfig)
         view, inbox, journal = (
@@ -137,13 +137,17 @@ class World:
     def _start(self, role: Role, name: str, *arguments: object, **variables: str) -> Pod:
         scratch = self.scratch / name
         scratch.mkdir(exist_ok=True)
-        given = [*arguments, "--secret", self.secret]
+        given = [*arguments, "--secret", self.mounted(role, name)]
         if role is not Role.STATE_SERVER:
             given += ["--scratch", scratch]
         variables = {"KUBECONFIG": self.kubeconfig, pods.UID: self.uid, **variables}
         made = Pod(self.folder, role, name, *given, **variables)
         self.pods.append(made)
         return made
+
+    def mounted(self, role: Role, name: str) -> Path:
+        """The folder with what a pod mounts of the topology's Secret."""
+        return mounted(self.folder / f"secret-{name}", self.secret, role, name)
 
     def propose(self, servers: list[Pod], ackers: list[Pod]) -> None:
         """As the operator does: whoever is ready."""

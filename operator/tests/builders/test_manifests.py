@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+from base64 import b64decode
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from pod_standards import violations
+from pydantic import ValidationError
 
 from millrace import checked
 from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.accepted import accept
+from millrace.homes.passwords import MOST_MEMBERS
 from millrace.homes.settings import DriverSettings
 from millrace.topology.model import StreamTopology
 from millrace.topology.pods import PodSettings
@@ -137,7 +142,7 @@ def children() -> list[dict[str, Any]]:
         *services(OWNER, model),
         *budgets(OWNER, model, 2),
         *policies(OWNER, "system"),
-        secrets(OWNER, "p4ssword", "k3y"),
+        secrets(OWNER, "p4ssword", "k3y", "r00t"),
         accepted_map(OWNER, accepted(model)),
         told(model),
     ]
@@ -356,15 +361,87 @@ def test_user_code_comes_from_where_the_topology_says():
 
 def test_secrets_are_nowhere_but_in_their_own_object():
     text = json.dumps([c for c in children() if c["kind"] != "Secret"])
-    assert "p4ssword" not in text
-    assert "k3y" not in text
+    held = secret_of(secrets(OWNER, "p4ssword", "k3y", "r00t"))
+    values = {word for value in held.values() for word in value.split()} - {"acker", "default"}
+    assert {"p4ssword", "k3y", "r00t"} < values
+    assert [value for value in values if value in text] == []
     for pod in all_pods():
         (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == "secret"]
         assert volume["secret"]["secretName"] == names.secret("words")
         assert volume["secret"]["defaultMode"] == 0o440
-        alone = pod["metadata"]["labels"][names.ROLE_LABEL] in ("state-server", "acker")
-        keys = [item["key"] for item in volume["secret"].get("items", [])]
-        assert keys == (["password"] if alone else [])
+        role, own = pod["metadata"]["labels"][names.ROLE_LABEL], pod["metadata"]["name"]
+        files = {item["key"]: item["path"] for item in volume["secret"].get("items", [])}
+        assert (
+            files
+            == {
+                "state-server": {f"password-{own}": "password", "accepted": "accepted"},
+                "acker": {f"password-{own}": "password"},
+                "executor": {"run-key": "run-key"},
+                "driver": {},
+            }[role]
+        ), "all of it goes to drivers alone"
+
+
+def secret_of(manifest: dict[str, Any]) -> dict[str, str]:
+    return {key: b64decode(text).decode() for key, text in manifest["data"].items()}
+
+
+def mounted(pod: dict[str, Any], held: dict[str, str]) -> str:
+    """All that a pod reads of the topology's Secret."""
+    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == "secret"]
+    return "".join(held[item["key"]] for item in volume["secret"].get("items", [])) or str(held)
+
+
+def test_a_pod_of_a_state_server_or_acker_reads_its_own_password_and_no_other():
+    """What whoever has such a pod's mounted files has: SECURITY.md says it."""
+    held = secret_of(secrets(OWNER, "p4ssword", "k3y", "r00t"))
+    of = {key.removeprefix("password-"): held[key].strip() for key in held if "password-" in key}
+    assert len(set(of.values())) == len(of) == 2 * MOST_MEMBERS
+    alone = [pod for pod in all_pods() if pod["metadata"]["name"] in of]
+    assert [pod["metadata"]["name"] for pod in alone] == ["words-state-0", "words-acker-1"]
+    for pod in alone:
+        text = mounted(pod, held)
+        assert [name for name in of if of[name] in text] == [pod["metadata"]["name"]]
+        assert not any(secret in text for secret in ("p4ssword", "k3y", "r00t"))
+    (executing,) = [pod for pod in all_pods() if pod["metadata"]["name"].endswith("exec-1")]
+    assert mounted(executing, held) == "k3y"
+
+
+def test_the_document_says_which_pods_mount_which_keys():
+    text = (Path(__file__).parents[3] / "docs" / "pods.md").read_text()
+    rows = re.findall(
+        r"^\| `(root|password-<pod>|accepted|password)` \| .* \| (.*) \|$", text, re.M
+    )
+    said = {key: who.partition(";")[0] for key, who in rows}
+    assert said == {
+        "root": "drivers",
+        "password-<pod>": "that pod alone, as the file `password`",
+        "accepted": "state servers",
+        "password": "drivers",
+    }
+    mounting: dict[str, set[str]] = {key: set() for key in said}
+    for pod in all_pods():
+        (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == "secret"]
+        items = volume["secret"].get("items")
+        keys = [item["key"] for item in items] if items else [*said]
+        for key in keys:
+            known = key.replace(pod["metadata"]["name"], "<pod>")
+            if known in mounting:
+                mounting[known].add(pod["metadata"]["labels"][names.ROLE_LABEL])
+    assert mounting == {
+        "root": {"driver"},
+        "password-<pod>": {"driver", "state-server", "acker"},
+        "accepted": {"driver", "state-server"},
+        "password": {"driver"},
+    }
+
+
+def test_there_are_passwords_for_as_many_members_as_there_may_be():
+    spec = topology(ackers={"replicas": MOST_MEMBERS}, stateServers={"replicas": MOST_MEMBERS}).spec
+    assert (spec.ackers.replicas, spec.state_servers.replicas) == (MOST_MEMBERS, MOST_MEMBERS)
+    for field in ("ackers", "stateServers"):
+        with pytest.raises(ValidationError):
+            topology(**{field: {"replicas": MOST_MEMBERS + 1}})
 
 
 def test_what_a_driver_is_told_never_changes_and_is_checked():

@@ -119,6 +119,12 @@ def life(world: World) -> list[str]:
         path = f"{group}/namespaces/jobs/{plural}/words-old"
         world.api.put(path, {"metadata": {**metadata, "name": "words-old"}})
     world.edit(parallelism=3)
+    # An operator of a release without roots has made it.
+    secret = f"{CORE}/secrets/words-secret"
+    if secret in world.api.objects:
+        held = world.api.objects[secret]
+        shared = {key: held["data"][key] for key in ("password", "run-key")}
+        world.api.put(secret, {**held, "data": shared})
     turns()
     # The topology has taken one, somebody wants another, and the resource of a third is changed
     # by somebody while it is deleted.

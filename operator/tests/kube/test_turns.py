@@ -644,3 +644,56 @@ def test_an_event_of_no_time_is_told_as_of_now(world: World):
     world.api.put(f"{CORE}/configmaps/words-journal", journal)
     world.settle()
     assert "DriverRecovered" in world.reasons()
+
+
+def test_passwords_of_members_are_written_once_under_the_version_that_was_read(world: World):
+    path = f"{CORE}/secrets/words-secret"
+    world.settle()
+    made = world.api.objects[path]["data"]
+    assert world.operator().turn(KEY) == Result()
+    # As an operator of a release without a root has made it, changed by somebody meanwhile.
+    held = world.api.objects[path]
+    older = {key: made[key] for key in ("password", "run-key")}
+    world.api.put(path, {**held, "data": older})
+    first, asked = world.api.answer, list[str]()
+
+    def changed(method: str, where: str, *rest: Any, **more: Any) -> Any:
+        if (method, where) == ("PATCH", path) and not asked:
+            asked.append(where)
+            found = world.api.objects[path]
+            world.api.put(path, {**found, "data": {**found["data"], "own": "eA=="}})
+        return first(method, where, *rest, **more)
+
+    world.api.answer = changed  # type: ignore[method-assign]
+    with pytest.raises(StaleError):
+        world.operator().turn(KEY)
+    assert world.api.objects[path]["data"] == {**older, "own": "eA=="}
+    world.operator().turn(KEY)
+    assert world.api.objects[path]["data"] == {**made, "own": "eA=="}
+    before = len(world.api.writes())
+    world.operator().turn(KEY)
+    assert len(world.api.writes()) == before
+
+
+def test_a_secret_that_cannot_be_changed_holds_pods_up_that_would_need_it(world: World):
+    path = f"{CORE}/secrets/words-secret"
+    world.settle()
+    held = world.api.objects[path]
+    older = {key: held["data"][key] for key in ("password", "run-key")}
+    world.api.put(path, {**held, "data": older})
+    del world.api.objects[f"{CORE}/pods/words-state-1"]
+    first = world.api.answer
+
+    def refused(method: str, where: str, *rest: Any, **more: Any) -> Any:
+        if (method, where) == ("PATCH", path):
+            return 403, {"message": "cannot patch secrets"}
+        return first(method, where, *rest, **more)
+
+    world.api.answer = refused  # type: ignore[method-assign]
+    with pytest.raises(RefusedError, match=r"words-secret.*cannot patch secrets") as told:
+        world.operator().turn(KEY)
+    assert not any(text in str(told.value) for text in ("s" * 48, held["data"]["root"]))
+    assert "words-state-1" not in world.names("pods")
+    world.api.answer = first  # type: ignore[method-assign]
+    world.operator().turn(KEY)
+    assert "words-state-1" in world.names("pods")

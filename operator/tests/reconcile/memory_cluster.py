@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from millrace.protocol.types import Member, Phase, View
 from millrace.snapshots.timelines import Fork
 from millrace_operator.api.resources import SnapshotStatus, TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
+from millrace_operator.builders.documents import secret_values
 from millrace_operator.builders.naming import FINGERPRINT
 from millrace_operator.reconcile.actions import (
     Action,
@@ -33,6 +35,7 @@ from millrace_operator.reconcile.actions import (
     DeleteChild,
     DeletePod,
     DeleteSnapshot,
+    FillSecret,
     Propose,
     Withdraw,
     WriteSnapshotStatus,
@@ -47,6 +50,7 @@ from millrace_operator.reconcile.observe import (
     Pod,
     PodPhase,
     Resource,
+    Secrets,
     Snapshot,
     most_silent,
 )
@@ -64,6 +68,11 @@ SPEC: dict[str, Any] = {
     "sinks": [{"name": "out", "inputs": [{"from": "split"}], "files": {"path": "out"}}],
 }
 START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def moment(now: datetime) -> Moment:
+    """What nobody can guess is the same at each, as if nobody had to."""
+    return Moment(now, "p" * 48, "k" * 48, "r" * 48)
 
 
 class CrashError(Exception):
@@ -107,6 +116,7 @@ class Cluster:
     waits: ServerTrouble | None = None
     """Why the driver waits for the server of the user's own."""
     troubles: tuple[ServerTrouble, ...] | None = None
+    secret_version: int = 1
     _ids: Any = field(default_factory=lambda: itertools.count(1))
 
     # -- what the operator does
@@ -135,11 +145,28 @@ class Cluster:
             forks=self.forks,
             restoring=self.restoring,
             writer=self.writer,
+            secrets=self.secrets(),
         )
+
+    def secrets(self) -> Secrets | None:
+        """What the topology's Secret holds, where there is one."""
+        if ("Secret", "words-secret") not in self.children:
+            return None
+        found = self.manifests["Secret", "words-secret"]["data"]
+        data = {key: b64decode(text).decode() for key, text in found.items()}
+        return Secrets(str(self.secret_version), data)
+
+    def fill_secret(self, **data: str | None) -> None:
+        """Somebody changes keys of the topology's Secret; those that are None go."""
+        manifest = self.manifests["Secret", "words-secret"]
+        kept = {key: text for key, text in manifest["data"].items() if key not in data}
+        new = secret_values({key: text for key, text in data.items() if text is not None})
+        manifest["data"] = {**kept, **new}
+        self.secret_version += 1
 
     def reconcile(self, crash_after: int | None = None) -> tuple[Action, ...]:
         """One plan, carried out up to the action at which the operator dies."""
-        made = plan(self.observed(), SETTINGS, Moment(self.now, "p" * 48, "k" * 48))
+        made = plan(self.observed(), SETTINGS, moment(self.now))
         for number, action in enumerate(made.actions):
             if number == crash_after:
                 raise CrashError
@@ -158,6 +185,9 @@ class Cluster:
                 self._put(dict(manifest))
             case Create(manifest):
                 self._create(dict(manifest))
+            case FillSecret(name, version, data):
+                assert (name, version) == ("words-secret", str(self.secret_version))
+                self.fill_secret(**data)
             case DeletePod(name, uid, force):
                 self._delete_pod(name, uid, force)
             case DeleteChild(kind, name, uid):
@@ -375,6 +405,8 @@ def _words(action: Action) -> str:
             return f"apply {manifest['kind']} {manifest['metadata']['name']}"
         case Create(manifest):
             return f"create {manifest['kind']} {manifest['metadata']['name']}"
+        case FillSecret(name):
+            return f"fill {name}"
         case DeletePod(name, _, force):
             return f"{'force' if force else 'delete'} {name}"
         case DeleteChild(kind, name, _):

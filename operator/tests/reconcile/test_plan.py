@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from memory_cluster import SETTINGS, SPEC, Cluster, CrashError, summary
+from memory_cluster import SETTINGS, SPEC, Cluster, CrashError, moment, summary
 
 from millrace.errors import ExitCode
 from millrace.homes.documents import AckerAdvice
@@ -22,7 +22,7 @@ from millrace_operator.api.resources import Phase, TopologyStatus
 from millrace_operator.api.times import rfc3339
 from millrace_operator.reconcile.actions import Create
 from millrace_operator.reconcile.edits import fingerprint
-from millrace_operator.reconcile.observe import PAUSED, Child, Moment, PodPhase
+from millrace_operator.reconcile.observe import PAUSED, Child, PodPhase
 from millrace_operator.reconcile.plan import DIGEST, plan
 from millrace_operator.reconcile.troubles import REASONS
 
@@ -1455,7 +1455,7 @@ def test_a_driver_whose_operator_died_before_its_pod_gets_the_next_number():
 
 
 def _given(cluster: Cluster) -> tuple[Any, Any]:
-    return SETTINGS, Moment(cluster.now, "p" * 48, "k" * 48)
+    return SETTINGS, moment(cluster.now)
 
 
 def test_nobody_is_lost_where_nothing_is_known_of_nodes():

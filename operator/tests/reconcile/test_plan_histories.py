@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_cluster import SETTINGS, Cluster, CrashError, summary
+from memory_cluster import SETTINGS, Cluster, CrashError, moment, summary
 
 from millrace.errors import ExitCode
 from millrace.homes.pods import Role
 from millrace_operator.reconcile import crew
 from millrace_operator.reconcile.actions import Action, Create, DeleteChild, DeletePod
-from millrace_operator.reconcile.observe import Moment, Observed, Pod, PodPhase
+from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
 from millrace_operator.reconcile.plan import plan
 
 KEPT = {"words-secret", "words-view", "words-inbox", "words-journal", "words-accepted"}
@@ -143,7 +143,7 @@ def plan_and_crash(cluster: Cluster, number: int) -> None:
 
 def plan_beside_the_driver(cluster: Cluster, number: int) -> None:
     """The driver, which follows what it heard before, acts between two actions of one plan."""
-    made = plan(cluster.observed(), SETTINGS, Moment(cluster.now, "p" * 48, "k" * 48))
+    made = plan(cluster.observed(), SETTINGS, moment(cluster.now))
     for at, action in enumerate(made.actions):
         if at == number % len(made.actions):
             cluster.drive(late=True)
@@ -235,7 +235,7 @@ def test_the_judge_sees_a_plan_that_deletes_what_the_view_needs(monkeypatch: pyt
 def test_the_judge_sees_a_plan_that_does_not_wait_for_the_driver(monkeypatch: pytest.MonkeyPatch):
     def shrink(cluster: Cluster) -> None:
         cluster.edit(stateServers={"replicas": 2, "copies": 1})
-        made = plan(cluster.observed(), SETTINGS, Moment(cluster.now, "p" * 48, "k" * 48))
+        made = plan(cluster.observed(), SETTINGS, moment(cluster.now))
         cluster.drive(late=True)
         for action in made.actions:
             cluster.act(action)

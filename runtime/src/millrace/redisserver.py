@@ -64,14 +64,18 @@ def open_client(
     answer_s: float,
     connect_s: float = CONNECT_TIMEOUT_S,
     name: str | None = None,
+    user: str | None = None,
 ) -> redis.Redis:
     """A client of one server; connects when it is first used.
 
     Its errors come at once, since trying again is up to the caller, and no answer is waited for
-    longer than ``answer_s``. The server knows its connections by ``name``.
+    longer than ``answer_s``. The server knows its connections by ``name``. ``user`` is whose
+    password it is, None: the default one's.
     Raises ``ValueError`` or ``TypeError`` for a bad address.
     """
     options: dict[str, Any] = {"password": password} if password else {}
+    if user is not None:
+        options["username"] = user
     if not url.lower().startswith("unix:"):
         # Of connections that may be cut in the middle; the package knows it of no others.
         options["socket_keepalive"] = True

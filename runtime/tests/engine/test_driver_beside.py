@@ -25,6 +25,7 @@ from millrace.engine.driver.stores import Stores
 from millrace.errors import NewerFormatError
 from millrace.homes.documents import Ask, Proposal, Request
 from millrace.homes.memory import MemoryHome
+from millrace.homes.passwords import shared
 from millrace.homes.stores import HomeAwayError
 from millrace.protocol import events as e
 from millrace.protocol.cohorts import DeadLimit
@@ -58,7 +59,7 @@ def servers(tmp_path) -> Iterator[list[EmbeddedServer]]:
 def stores_of(servers: list[EmbeddedServer]) -> Stores:
     passwords = {server.address.password for server in servers}
     assert len(passwords) == 1
-    return Stores(UID, passwords.pop())
+    return Stores(UID, shared(passwords.pop()))
 
 
 def quiet(*_: Any, **__: Any) -> None:

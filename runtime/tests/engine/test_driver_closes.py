@@ -17,6 +17,7 @@ from millrace.engine.driver.process import DriverProcess
 from millrace.engine.driver.stores import Stores
 from millrace.errors import ExitCode, NewerFormatError, SinkError, SourceError
 from millrace.homes.documents import Proposal
+from millrace.homes.passwords import shared
 from millrace.homes.settings import DriverSettings, RetiredSink, in_folder
 from millrace.homes.told import read_topology
 from millrace.local.files import write_json
@@ -155,7 +156,7 @@ ALL = ["in", "also", "out", "beside"]
 
 
 def test_a_driver_that_is_asked_to_stop_closes_everything(told, password, ended, tmp_path):
-    driver = DriverProcess(told(spec()), password, start=no_spark)
+    driver = DriverProcess(told(spec()), shared(password), start=no_spark)
     assert ended(driver) == ExitCode.OK
     assert book(tmp_path) == {"made": ALL, "closed": ALL}
 
@@ -172,14 +173,14 @@ def test_why_it_stopped_is_told_before_anything_is_closed(
 
     closing = RealPerformer.close
     monkeypatch.setattr(RealPerformer, "close", close)
-    driver = DriverProcess(told(spec()), password, start=no_spark)
+    driver = DriverProcess(told(spec()), shared(password), start=no_spark)
     assert ended(driver) == ExitCode.OK
     assert seen == ["asked"]
 
 
 def test_one_that_cannot_be_closed_keeps_no_other_open(told, password, ended, tmp_path):
     document = spec(sink("out", closes="badly"), sink("beside"), closes="badly")
-    driver = DriverProcess(told(document), password, start=no_spark)
+    driver = DriverProcess(told(document), shared(password), start=no_spark)
     assert ended(driver) == ExitCode.OK
     assert book(tmp_path)["closed"] == ALL
 
@@ -187,14 +188,14 @@ def test_one_that_cannot_be_closed_keeps_no_other_open(told, password, ended, tm
 def test_a_driver_whose_sink_cannot_be_prepared_closes_everything(told, password, tmp_path):
     document = spec(sink("out"), sink("beside", prepares="never"))
     with pytest.raises(SinkError, match="belongs to another"):
-        DriverProcess(told(document), password, start=no_spark).run()
+        DriverProcess(told(document), shared(password), start=no_spark).run()
     assert book(tmp_path) == {"made": ALL, "closed": ALL}
 
 
 def test_a_driver_that_fails_under_way_closes_everything(told, password, tmp_path):
     settings = told(spec())
     (tmp_path / "proposal.json").write_text('{"format": 99}')
-    driver = DriverProcess(settings, password, start=no_spark)
+    driver = DriverProcess(settings, shared(password), start=no_spark)
     with pytest.raises(NewerFormatError):
         driver.run()
     assert book(tmp_path) == {"made": ALL, "closed": ALL}
@@ -211,7 +212,7 @@ def test_what_was_made_before_one_that_cannot_be_is_closed(
     told, password, tmp_path, document, error, made
 ):
     with pytest.raises(error, match="today"):
-        DriverProcess(told(document), password, start=no_spark)
+        DriverProcess(told(document), shared(password), start=no_spark)
     if made:
         assert book(tmp_path) == {"made": made, "closed": made}
     else:
@@ -224,7 +225,7 @@ def test_a_removed_sink_is_closed_at_the_end(told, password, ended, tmp_path, pr
     lives = Components(1, {"in": 0, "also": 0}, {}, {"out": 0, "beside": 0})
     retired = (RetiredSink("gone", 0, gone),)
     driver = DriverProcess(
-        told(spec(), components=lives, retired=retired), password, start=no_spark
+        told(spec(), components=lives, retired=retired), shared(password), start=no_spark
     )
     opened = driver._retired()
     before = replace(lives, edit=0, sinks={**lives.sinks, "gone": 0})
@@ -246,7 +247,7 @@ def test_a_removed_sink_is_closed_at_the_end(told, password, ended, tmp_path, pr
 
 def test_nothing_is_closed_twice(told, tmp_path):
     settings = told(spec())
-    connectors = Connectors(tmp_path, Stores("u", None))
+    connectors = Connectors(tmp_path, Stores("u", shared(None)))
     connectors.sources(read_topology(Path(settings.topology)))
     connectors.close()
     connectors.close()
@@ -265,7 +266,7 @@ def test_where_state_expires_a_clock_that_is_behind_is_told(told, password, ende
         }
     ]
     document["spec"]["sinks"][0]["inputs"].append({"from": "counts"})
-    driver = DriverProcess(told(document), password, start=no_spark)
+    driver = DriverProcess(told(document), shared(password), start=no_spark)
     assert ended(driver) == ExitCode.OK
     committed = first_record(driver._told.uid, Tag(1, 1, 1, 1))
     driver._committed(replace(committed, time_ms=1 << 45))

@@ -33,6 +33,7 @@ from millrace.homes.documents import (
     take_token,
 )
 from millrace.homes.memory import MemoryHome
+from millrace.homes.passwords import shared
 from millrace.homes.stores import PendingRequest
 from millrace.protocol import events as e
 from millrace.protocol.record import digest_of, first_record
@@ -91,7 +92,7 @@ class Bench:
 
     def __init__(self, server: EmbeddedServer, place: Path, **plan: Any) -> None:
         self.home = MemoryHome()
-        self.stores = Stores(UID, server.address.password)
+        self.stores = Stores(UID, shared(server.address.password))
         member = server.address.member()
         self.member = member
         self.stores.use(View(UID, 1, 1, Phase.OPEN, 1, (member,), (member,), 1, (("state-0",),)))

@@ -29,6 +29,7 @@ from millrace.engine.jobs.start import code_path
 from millrace.engine.program.compile import CompileOptions, compile_topology
 from millrace.engine.program.program import Component, Program
 from millrace.errors import TopologyError
+from millrace.homes.passwords import shared
 from millrace.homes.told import read_settings, read_topology
 from millrace.local import launch
 from millrace.local.workdir import WorkFolder, open_folder
@@ -176,14 +177,16 @@ class Start:
 
     def driver(self, see: Callable[[Any], Any]) -> Any:
         """What a driver that is put together has among its equipment."""
-        performer = DriverProcess(self.told, None)._performer()
+        performer = DriverProcess(self.told, shared(None))._performer()
         try:
             return see(performer._equipment)
         finally:
             performer.close()
 
     def source(self, name: str) -> Source:
-        return next(one for one in DriverProcess(self.told, None)._sources if one.name == name)
+        return next(
+            one for one in DriverProcess(self.told, shared(None))._sources if one.name == name
+        )
 
     def planned(self, name: str, behind: Any = None) -> Any:
         return self.source(name).plan(behind, 100)

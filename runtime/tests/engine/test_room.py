@@ -13,6 +13,7 @@ from millrace.engine.driver.statistics import ClockWatch, Statistics
 from millrace.engine.driver.stores import Stores
 from millrace.homes.documents import ServerMemory, Status
 from millrace.homes.memory import MemoryJournal
+from millrace.homes.passwords import shared
 from millrace.pods.driver import readiness
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
@@ -46,7 +47,7 @@ def test_what_servers_say_is_in_the_figures_and_one_that_is_away_is_left_out(tmp
         away = EmbeddedServer.start(tmp_path / "b", "b")
         away.stop()
         members = (server.address.member(), away.address.member())
-        stores = Stores(UID, server.address.password)
+        stores = Stores(UID, shared(server.address.password))
         assert stores.memory() == {}
         stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("a",),)))
         room = Room(stores.memory, pytest.fail)

@@ -11,6 +11,7 @@ import pytest
 from millrace.clock import Clock
 from millrace.engine.driver.stores import CopyProgress, GivenUpError, Stores
 from millrace.errors import StateServerError
+from millrace.homes.passwords import shared
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
 from millrace.protocol.server import Found, Stamped
@@ -43,7 +44,7 @@ class World:
         ]
         password = servers[0].address.password
         assert password is not None
-        self.stores = Stores(UID, None)
+        self.stores = Stores(UID, shared(None))
         addresses = [replace(s.address, name=f"m{n}") for n, s in enumerate(servers)]
         self.clients = [StateClient(address, UID) for address in addresses]
         by_name = {m.name: c for m, c in zip(self.members, self.clients, strict=True)}
@@ -335,7 +336,7 @@ def test_a_server_that_refuses_what_may_be_mended_is_told_as_one_that_does_not_a
         admin = StateClient(server.address, "admin").redis
         before = admin.config_get(setting)[setting]
         admin.config_set(setting, value)
-        stores = Stores(UID, server.address.password)
+        stores = Stores(UID, shared(server.address.password))
         told = [stores.stamp(member, STAMP), stores.write_record(member, STAMP, record())]
         assert isinstance(told[-1], e.Unreachable)
         assert text in told[-1].reason

@@ -12,6 +12,7 @@ import pytest
 from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.errors import StateServerError
+from millrace.homes.passwords import shared
 from millrace.protocol import events as e
 from millrace.protocol.acklog import SliceOwners
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Phase, Verdict, View
@@ -51,7 +52,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def verdicts(server):
-    stores = Stores(UID, server.address.password)
+    stores = Stores(UID, shared(server.address.password))
     members = (server.address.member(),)
     stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("state-0",),)))
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
@@ -64,7 +65,7 @@ def verdicts(server):
 
 @pytest.mark.parametrize("virtual_nodes", [1, 64])
 def test_slices_are_placed_by_as_many_virtual_nodes_as_were_declared(server, virtual_nodes):
-    stores = Stores(UID, server.address.password)
+    stores = Stores(UID, shared(server.address.password))
     members = (server.address.member(),)
     stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("state-0",),)))
     names = ("acker-0", "acker-1", "acker-2")
@@ -268,7 +269,7 @@ def test_of_two_threads_that_place_slices_the_last_word_counts(server, verdicts,
 
 def test_ackers_that_do_not_answer_are_named(server):
     """One that serves under another name than the driver was told of owns nothing, for example."""
-    stores = Stores(UID, server.address.password)
+    stores = Stores(UID, shared(server.address.password))
     members = (server.address.member(),)
     stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("state-0",),)))
     told: queue.SimpleQueue[e.Notify] = queue.SimpleQueue()

@@ -32,6 +32,7 @@ from millrace.engine.program.draft import CompileOptions
 from millrace.engine.program.program import DEFAULT_TRANSPORT
 from millrace.engine.program.sql import SqlAnalyser
 from millrace.homes.documents import Proposal
+from millrace.homes.passwords import shared
 from millrace.homes.settings import in_folder
 from millrace.local.files import read_json, write_json
 from millrace.state.client import StateAddress
@@ -142,7 +143,9 @@ class Life:
         settings = in_folder(work, self.uid, file, loaded.folder)
         self._acker = self._start_acker()
         try:
-            self.driver = DriverProcess(settings, self.address.password, start=self._program)
+            self.driver = DriverProcess(
+                settings, shared(self.address.password), start=self._program
+            )
         except BaseException:
             self._end_acker()
             raise

@@ -17,7 +17,7 @@ from millrace.homes.documents import RunEvent
 from millrace.local.ackers import AckerPlan
 from millrace.local.children import ProcessSpec
 from millrace.local.scale import Asked, Scaling
-from millrace.local.servers import Embedded
+from millrace.local.servers import Embedded, RunPasswords
 from millrace.local.supervisor import RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, take_over
 from millrace.local.workdir import open_folder
@@ -69,8 +69,9 @@ def run(folder_path: Path, servers: int) -> RunResult:
 
     answer_s = float(os.environ.get("ANSWER_S", "15"))
     lease = take_over(folder.path, waiting, answer_s)
+    passwords = RunPasswords(folder.path, folder.uid)
     plan = RunPlan(
-        [Embedded(folder.path / f"state-{n}", f"state-{n}", folder.path) for n in range(servers)],
+        [Embedded(f"state-{n}", folder.path, passwords) for n in range(servers)],
         AckerPlan(
             lambda _, count: [
                 specification("acker", f"acker-{n}", folder.path) for n in range(count)
@@ -81,7 +82,7 @@ def run(folder_path: Path, servers: int) -> RunResult:
         Scaling(
             copies=1,
             wanted=frozenset(f"state-{n}" for n in range(servers)),
-            make=lambda name: Embedded(folder.path / name, name, folder.path),
+            make=lambda name: Embedded(name, folder.path, passwords),
             view=lambda: None,
             asked=Asked(folder.scale).look,
             refusal=lambda _: "",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +13,10 @@ from pathlib import Path
 
 from standins import until
 
+from millrace.homes.passwords import ACKER_USER
 from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.ids import name_id
+from millrace.local.servers import RunPasswords
 from millrace.protocol.acklog import source_edge
 from millrace.protocol.types import (
     AttemptId,
@@ -27,7 +28,7 @@ from millrace.protocol.types import (
     Verdict,
     View,
 )
-from millrace.state.embedded import EmbeddedServer
+from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
 from millrace.state.viewfile import ViewFile
 from millrace.tracking.control import AckControl
 from millrace.tracking.log import AckLog
@@ -37,11 +38,13 @@ ROOTS = 10_000
 
 
 @contextmanager
-def acker(view: Path, figures: Path, password: str | None) -> Iterator[subprocess.Popen[bytes]]:
+def acker(
+    view: Path, figures: Path, password: str | None, *more: str
+) -> Iterator[subprocess.Popen[bytes]]:
     ready = figures.with_suffix(".ready")
     place = ("--view", str(view), "--uid", "u", "--figures", str(figures), "--ready", str(ready))
     process = subprocess.Popen(
-        [sys.executable, "-m", "millrace.local.acker", "--name", "acker-0", *place],
+        [sys.executable, "-m", "millrace.local.acker", "--name", "acker-0", *place, *more],
         env={**os.environ, PASSWORD_VARIABLE: password or ""},
         stderr=subprocess.DEVNULL,
     )
@@ -93,15 +96,20 @@ def test_figures_are_measured_where_a_window_is_judged(tmp_path: Path) -> None:
 
 
 def test_the_log_is_read_where_the_view_says(tmp_path: Path) -> None:
-    """It moves to another server, also when the one before hangs, and back."""
-    view = tmp_path / "view.json"
-    first = EmbeddedServer.start(tmp_path / "state-0", "state-0")
-    (tmp_path / "state-1").mkdir()
-    shutil.copy(tmp_path / "state-0" / "password", tmp_path / "state-1" / "password")
-    with first, EmbeddedServer.start(tmp_path / "state-1", "state-1") as second:
+    """It moves to another server, also when the one before hangs, and back. The password that it
+    has is its own, which both take."""
+    view, passwords = tmp_path / "view.json", RunPasswords(tmp_path, "u")
+
+    def start(name: str) -> EmbeddedServer:
+        options = EmbeddedOptions(password=passwords.of(name), users=passwords.users())
+        return EmbeddedServer.start(tmp_path / name, name, options)
+
+    with start("state-0") as first, start("state-1") as second:
+        assert first.address.password != second.address.password
         members = first.address.member(), second.address.member()
         install(view, *members)
-        with acker(view, tmp_path / "figures.json", first.address.password):
+        own = passwords.of("acker-0")
+        with acker(view, tmp_path / "figures.json", own, "--user", ACKER_USER):
             assert judged(first, 1) is not None
             first.process.send_signal(signal.SIGSTOP)
             try:

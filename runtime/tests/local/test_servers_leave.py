@@ -11,7 +11,7 @@ import pytest
 from standins import until
 
 from millrace.clock import SystemClock
-from millrace.local.servers import Embedded, ServerKeeper
+from millrace.local.servers import Embedded, RunPasswords, ServerKeeper
 from millrace.protocol.types import Member, Phase, View
 
 NAMES = ("state-0", "state-1")
@@ -29,7 +29,7 @@ class World:
         )
 
     def make(self, name: str) -> Embedded:
-        return Embedded(self.folder / name, name, self.folder)
+        return Embedded(name, self.folder, RunPasswords(self.folder, "u"))
 
     def tell(self, kind: str, text: str) -> None:
         self.told.append(kind)

@@ -1,4 +1,5 @@
-"""State servers whose folder is lost or cannot be used: the others go on, with one password."""
+"""State servers whose folder is lost or cannot be used: the others go on, and it comes back with
+its password."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ from standins import until
 from millrace.clock import SystemClock
 from millrace.errors import MillraceError, WorkFolderError
 from millrace.local.launch import state_servers
-from millrace.local.servers import Embedded, RunPassword, ServerKeeper
+from millrace.local.servers import Embedded, RunPasswords, ServerKeeper
 from millrace.local.workdir import open_folder
 from millrace.state import embedded
 from millrace.state.client import StateClient
+from millrace.state.embedded import password_in
 from millrace.topology.load import parse
 
 TOPOLOGY = parse("""
@@ -37,20 +39,20 @@ class World:
     def __init__(self, folder: Path, count: int = 2, copies: int = 2) -> None:
         self.folder = folder
         self.told: list[tuple[str, str]] = []
-        self.password = RunPassword(folder)
+        self.passwords = RunPasswords(folder, "u")
         servers = [self.make(f"state-{number}") for number in range(count)]
         self.keeper = ServerKeeper(
             servers, SystemClock(), lambda *told: self.told.append(told), lambda: 0, copies
         )
 
     def make(self, name: str) -> Embedded:
-        return Embedded(self.folder / name, name, self.folder, self.password)
+        return Embedded(name, self.folder, self.passwords)
 
     def names(self) -> set[str]:
         return {member.name for member in self.keeper.proposed}
 
-    def passwords(self) -> set[str | None]:
-        return {address.password for address in self.keeper.addresses}
+    def given(self) -> dict[str, str | None]:
+        return {address.name: address.password for address in self.keeper.addresses}
 
     def kill(self, name: str) -> None:
         os.kill(next(row.pid for row in self.keeper.rows() if row.name == name), signal.SIGKILL)
@@ -73,50 +75,63 @@ def worlds(tmp_path: Path) -> Iterator[list[World]]:
 
 
 def answers(world: World) -> bool:
-    """Whether each server takes the password that the first one had."""
-    password = world.password.get()
+    """Whether each server takes the password that its name has in this run."""
     for address in world.keeper.addresses:
-        client = StateClient(address.of(address.member(), password), "u")
+        client = StateClient(address.of(address.member(), world.passwords.of(address.name)), "u")
         client.peek()
         client.close()
     return True
 
 
 @pytest.mark.parametrize("lost", ["state-0", "state-1"])
-def test_a_server_whose_folder_is_lost_has_the_password_of_the_run(
+def test_a_server_whose_folder_is_lost_has_the_password_that_it_had(
     tmp_path: Path, worlds: list[World], lost: str
 ) -> None:
     world = World(tmp_path)
     worlds.append(world)
     world.keeper.start_all()
-    before = world.passwords()
+    before = world.given()
     shutil.rmtree(tmp_path / lost)
+    # Those who run know it whatever becomes of the file that it was made of.
+    (tmp_path / "root").unlink()
     world.kill(lost)
     world.looked_until("StateServerStarted")
     assert world.names() == {"state-0", "state-1"}
-    assert world.passwords() == before
-    assert len(before) == 1
+    assert world.given() == before
+    assert len(set(before.values())) == 2
     assert answers(world)
 
 
-@pytest.mark.parametrize("trouble", ["lost", "differs", "damaged"])
-def test_servers_of_the_next_run_have_one_password(tmp_path: Path, trouble: str) -> None:
+@pytest.mark.parametrize("trouble", ["none", "lost", "differs", "damaged", "older", "no root"])
+def test_servers_of_the_next_run_have_each_their_own(tmp_path: Path, trouble: str) -> None:
     folder = open_folder(tmp_path, "several", Path("t.yaml"), SystemClock())
 
-    def run() -> set[str | None]:
+    def run() -> list[str | None]:
         servers = state_servers(folder, TOPOLOGY)
         try:
-            return {server.start().password for server in servers}
+            given = [server.start().password for server in servers]
+            assert [password_in(tmp_path / one.name) for one in servers] == given
+            return given
         finally:
             for server in servers:
                 server.stop()
 
-    [password] = run()
+    before = run()
+    assert len(set(before)) == 2
     if trouble == "lost":
         shutil.rmtree(tmp_path / "state-0")
-    else:
+    elif trouble in ("differs", "damaged"):
         (tmp_path / "state-1" / "password").write_text("other" if trouble == "differs" else "")
-    assert run() == {password}
+    elif trouble == "older":
+        # A release without roots left one password for all of them.
+        (tmp_path / "root").unlink()
+        for name in ("state-0", "state-1"):
+            (tmp_path / name / "password").write_text("shared")
+    elif trouble == "no root":
+        (tmp_path / "root").write_text("?\n")
+    after = run()
+    assert len(set(after)) == 2
+    assert (after == before) is (trouble not in ("older", "no root"))
 
 
 def test_servers_that_are_named_but_not_started_leave_nothing_behind(tmp_path: Path) -> None:
@@ -198,7 +213,7 @@ def test_a_run_begins_where_fewer_servers_fail_than_there_are_copies(
     (tmp_path / "state-0").unlink()
     world.looked_until("StateServerStarted")
     assert world.names() == {"state-0", "state-1", "state-2"}
-    assert len(world.passwords()) == 1
+    assert len(set(world.given().values())) == 3
 
 
 @pytest.mark.parametrize(("copies", "bad"), [(1, ["state-0"]), (2, ["state-0", "state-1"])])

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 from standins import running, until
 
 from millrace.addresses import without_password
 from millrace.clock import SystemClock
 from millrace.errors import StateServerError
 from millrace.local.launch import state_servers
-from millrace.local.servers import Embedded, External, reach
+from millrace.local.servers import Embedded, External, RunPasswords, reach
 from millrace.local.workdir import open_folder
+from millrace.redisserver import open_client
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedOptions, EmbeddedServer, free_port
 from millrace.state.errors import UnreachableError
@@ -72,7 +75,7 @@ def test_another_incarnation_behind_the_same_url_is_noticed(server: EmbeddedServ
 
 
 def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path) -> None:
-    ours = Embedded(tmp_path / "state-0", "state-0", tmp_path)
+    ours = Embedded("state-0", tmp_path, RunPasswords(tmp_path, "u"))
     first = ours.start()
     assert ours.pid is not None
     os.kill(ours.pid, signal.SIGKILL)
@@ -85,16 +88,24 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path) -> None:
         ours.stop()
 
 
-def test_several_embedded_servers_share_one_password(tmp_path: Path) -> None:
+def test_each_embedded_server_has_a_password_of_its_own(tmp_path: Path) -> None:
     folder = open_folder(tmp_path, "several", Path("t.yaml"), SystemClock())
     servers = state_servers(folder, parse(TOPOLOGY))
     addresses = [server.start() for server in servers]
     try:
-        assert len({address.password for address in addresses}) == 1
+        assert len({address.password for address in addresses}) == 3
         assert len({address.url for address in addresses}) == 3
-        assert all(
-            oct((tmp_path / s.name / "password").stat().st_mode)[-3:] == "600" for s in servers
-        )
+        private = [tmp_path / "root", *(tmp_path / s.name / "password" for s in servers)]
+        private += [tmp_path / s.name / "valkey.conf" for s in servers]
+        assert {oct(file.stat().st_mode)[-3:] for file in private} == {"600"}
+        for one, other in itertools.product(addresses, repeat=2):
+            client = open_client(one.url, other.password, answer_s=5.0)
+            if one is other:
+                assert client.ping()
+            else:
+                with pytest.raises(redis.AuthenticationError):
+                    client.ping()
+            client.close()
     finally:
         for server in servers:
             server.stop()

@@ -18,10 +18,11 @@ from millrace.engine.driver.process import DriverProcess
 from millrace.errors import StateServerError
 from millrace.homes.documents import Proposal, Status
 from millrace.homes.memory import MemoryInbox, MemoryJournal, memory_home
+from millrace.homes.passwords import ACKER_USER, shared
 from millrace.homes.settings import DriverSettings, MemoryPlace
 from millrace.ids import Epoch, Execution
 from millrace.modes import SECRETS_VARIABLE
-from millrace.pods.acker import password_of
+from millrace.pods.acker import Introduction, password_of
 from millrace.pods.ownserver import OwnServer, OwnServerInbox
 from millrace.protocol.server import OK, Found, Stamped
 from millrace.protocol.types import Member, Phase, Stamp, Tag
@@ -195,7 +196,7 @@ def test_a_driver_has_its_record_on_it_and_follows_its_next_life(
     never = threading.Event()
     process = DriverProcess(
         told,
-        world.own.password,
+        shared(world.own.password),
         start=lambda *_: never.wait(),  # type: ignore[arg-type, return-value]
         inbox=OwnServerInbox(home.inbox, world.own),
     )
@@ -272,3 +273,15 @@ def test_a_client_of_the_right_password_is_let_in(server: valkey.Server):
     require(server, "sesame")
     with pytest.raises(redis.AuthenticationError), server.client() as client:
         client.ping()
+
+
+def test_an_acker_is_nobody_special_to_a_server_of_the_users_own():
+    introduction = Introduction(None)
+    introduction.refused()
+    assert introduction.user is None
+    other = Introduction()
+    assert other.user == ACKER_USER
+    other.refused()
+    assert other.user is None
+    other.refused()
+    assert other.user == ACKER_USER

@@ -23,25 +23,28 @@ from millrace.errors import ExitCode
 from millrace.health import Answer, Beat, serve
 from millrace.homes import pods
 from millrace.homes.documents import Proposal
+from millrace.homes.passwords import ACKER_USER, digest, shared
 from millrace.homes.pods import Role
 from millrace.homes.settings import in_folder
 from millrace.ids import name_id
 from millrace.local.files import write_json
 from millrace.metrics import catalogue
 from millrace.metrics.catalogue import Metric
-from millrace.pods.acker import PodAcker
+from millrace.pods.acker import Introduction, PodAcker
 from millrace.pods.driver import questions
 from millrace.pods.metrics import told
 from millrace.protocol.acklog import source_edge
-from millrace.protocol.types import AttemptId, CloseMarker, Intent, RootRange, TaskId
+from millrace.protocol.types import AttemptId, CloseMarker, Intent, Member, RootRange, TaskId
+from millrace.redisserver import open_client
 from millrace.state.embedded import EmbeddedServer
 from millrace.state.inboxfiles import InboxFiles
 from millrace.topology.load import parse as parse_topology
+from millrace.tracking.access import acker_rules
 from millrace.tracking.control import AckControl
 from millrace.tracking.log import AckLog
 from millrace.tracking.message import AckMessage, Seeds, encode
 from millrace.tracking.process import connect
-from millrace_e2e.podprocess import PASSWORD, TOPOLOGY, Pod, make_secret
+from millrace_e2e.podprocess import PASSWORD, TOPOLOGY, Pod, make_secret, secret_of
 from millrace_e2e.waiting import until
 
 UID = "u"
@@ -104,7 +107,8 @@ def test_an_acker_tells_what_it_has_judged(server: EmbeddedServer, tmp_path: Pat
         return AckLog(connect(url, server.address.password), UID)
 
     at, ended = server.address.member(), threading.Event()
-    acker = PodAcker("acker-0", lambda: at, open_log, tmp_path / "figures.json")
+    figures = tmp_path / "figures.json"
+    acker = PodAcker("acker-0", lambda: at, open_log, figures, Introduction())
 
     def work() -> None:
         while not ended.is_set():
@@ -177,6 +181,46 @@ def dead_api(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.mark.parametrize("release", ["this", "older", "shared"])
+def test_an_acker_reads_from_servers_of_all_releases_with_the_password_that_it_has(
+    tmp_path: Path, release: str
+) -> None:
+    """One that knows ackers, one that takes all lines of ``password``, and one that has only the
+    shared one, which the acker has too then. Before that the server does not take it: it waits."""
+    held = secret_of(UID)
+    own = held[pods.password_key("words-acker-0")].strip()
+    given = PASSWORD if release == "shared" else own
+    with EmbeddedServer.start(tmp_path / "state", "words-state-0") as server:
+        admin, introduction = connect(server.address.url, server.address.password), Introduction()
+
+        def open_log(url: str) -> AckLog:
+            client = open_client(url, given, answer_s=3.0, user=introduction.user)
+            return AckLog(client, UID)
+
+        looks: list[bool] = []
+
+        def where() -> Member:
+            looks.append(acker.reads if looks else False)
+            if looks[-1]:
+                raise StopIteration
+            if len(looks) == 5 and release == "this":
+                rules = acker_rules(UID, [digest(own)])
+                admin.execute_command("ACL", "SETUSER", ACKER_USER, *rules)
+            elif len(looks) == 5:
+                admin.execute_command("ACL", "SETUSER", "default", f">{given}")
+            return server.address.member()
+
+        figures = tmp_path / "figures.json"
+        acker = PodAcker("words-acker-0", where, open_log, figures, introduction)
+        with pytest.raises(StopIteration):
+            acker.run()
+        assert len(looks) >= 5
+        users = {one["user"] for one in admin.client_list()}
+        assert users == ({"default", ACKER_USER} if release == "this" else {"default"})
+        acker.log.close()
+        admin.close()
+
+
 def test_the_process_of_an_acker_answers_before_it_knows_a_log(
     tmp_path: Path, dead_api: str
 ) -> None:
@@ -222,7 +266,7 @@ def test_a_driver_tells_from_its_beginning_to_its_end(
         over.wait()
         raise AssertionError("the test is over")
 
-    driver = DriverProcess(settings, server.address.password or "", start=never)
+    driver = DriverProcess(settings, shared(server.address.password), start=never)
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(driver.run()), daemon=True)
     member = server.address.member()

@@ -25,14 +25,14 @@ from millrace.homes.pods import Role
 from millrace.pods import __main__ as entry
 from millrace.pods import executor
 from millrace.pods.driver import pod_code, readiness
-from millrace.pods.identity import Identity, PodError, derived, passwords
+from millrace.pods.identity import Identity, PodError, derived, password_of, passwords
 from millrace.pods.logs import JsonLines
 from millrace.pods.spark import cluster_conf, executor_size
 from millrace.pods.termination import LONGEST, tell_end
 from millrace.protocol.events import STOP_CODES, StopKind
 from millrace.topology.model import Executors
 from millrace.topology.pods import Resources
-from millrace_e2e.podprocess import PASSWORD, environment, make_secret
+from millrace_e2e.podprocess import PASSWORD, UID, environment, make_secret, mounted, secret_of
 from millrace_e2e.waiting import until
 
 IDENTITY = Identity("words", "default", "words-driver-3", "10.1.2.3")
@@ -62,6 +62,24 @@ def test_all_lines_are_passwords_and_the_first_is_used(tmp_path):
     (secret / pods.PASSWORD_KEY).unlink()
     with pytest.raises(PodError, match="password: cannot be read"):
         passwords(secret)
+
+
+def test_a_driver_knows_the_password_of_each_server_by_the_root_that_is_used(tmp_path):
+    held = secret_of(root=f"{'n' * 48}\n{'o' * 48}")
+    secret = mounted(tmp_path / "all", held, Role.DRIVER)
+    of = password_of(secret, UID)
+    for name in ("words-state-0", "words-state-63"):
+        assert of(name) == held[f"password-{name}"].splitlines()[0]
+    (secret / pods.ROOT_KEY).write_text("short")
+    with pytest.raises(PodError, match="root: the password in line 1 has not 32") as refused:
+        password_of(secret, UID)
+    assert "short" not in str(refused.value)
+
+
+def test_without_a_root_all_servers_share_the_first_password(tmp_path):
+    secret = make_secret(tmp_path / "secret", "b" * 40, PASSWORD)
+    of = password_of(secret, UID)
+    assert {of("words-state-0"), of("words-state-1")} == {"b" * 40}
 
 
 def test_keys_of_a_run_differ_by_secret_nonce_and_purpose(tmp_path):

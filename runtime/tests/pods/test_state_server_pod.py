@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 
 import pytest
 import redis
 
 from millrace.homes import pods
+from millrace.homes.passwords import ACKER_USER, of_root_key, secret_data
+from millrace.homes.pods import Role
 from millrace.protocol.types import Member
 from millrace.redisserver import open_client
-from millrace_e2e.podprocess import PASSWORD, WAIT_S, Pod, free_port, make_secret
+from millrace_e2e.podprocess import (
+    PASSWORD,
+    ROOT,
+    UID,
+    WAIT_S,
+    Pod,
+    free_port,
+    make_secret,
+    mounted,
+    secret_of,
+)
 from millrace_e2e.waiting import until
 
 NEW = "b" * 40
@@ -41,13 +54,13 @@ def pod(tmp_path):
         made.kill()
 
 
-def client(pod, password):
-    return open_client(f"redis://127.0.0.1:{pod.port}", password, answer_s=5.0)
+def client(pod, password, user=None):
+    return open_client(f"redis://127.0.0.1:{pod.port}", password, answer_s=5.0, user=user)
 
 
-def accepted(pod, password):
+def accepted(pod, password, user=None):
     try:
-        return bool(client(pod, password).ping())
+        return bool(client(pod, password, user).ping())
     except redis.AuthenticationError:
         return False
 
@@ -96,6 +109,67 @@ def test_passwords_follow_the_secret_without_a_restart(pod, tmp_path):
     assert life.until(pods.READY_PATH) == "answers"
 
 
+def mount(tmp_path, held):
+    """What this pod has of the Secret, and nothing that is left of another."""
+    shutil.rmtree(tmp_path / "secret")
+    mounted(tmp_path / "secret", held, Role.STATE_SERVER, "words-state-0")
+
+
+OF = of_root_key(ROOT, UID)
+
+
+def test_a_server_of_its_own_password_lets_in_drivers_of_all_releases_and_ackers(pod, tmp_path):
+    held = secret_of()
+    mount(tmp_path, held)
+    mine = "".join(file.read_text() for file in (tmp_path / "secret").iterdir())
+    others = [PASSWORD, ROOT, OF("words-state-1"), OF("words-acker-0")]
+    assert [one for one in others if one in mine] == []
+    life = pod()
+    life.incarnation()
+    assert accepted(life, OF("words-state-0"))
+    assert accepted(life, PASSWORD), "what a driver of an older release gives"
+    assert not accepted(life, OF("words-state-1"))
+    assert accepted(life, OF("words-acker-7"), ACKER_USER)
+    assert not accepted(life, OF("words-acker-7"))
+    assert not accepted(life, OF("words-state-0"), ACKER_USER)
+    assert not accepted(life, None)
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        client(life, OF("words-acker-7"), ACKER_USER).get("kept")
+
+
+def test_it_follows_another_root_and_forgets_what_was_shared(pod, tmp_path):
+    mount(tmp_path, secret_of())
+    life = pod()
+    first = life.incarnation()
+    new = of_root_key("n" * 48, UID)
+    both = secret_of(root="n" * 48 + "\n" + ROOT)
+    mounted(tmp_path / "secret", both, Role.STATE_SERVER, "words-state-0")
+    until(lambda: accepted(life, new("words-state-0")), "the new root", WAIT_S)
+    assert accepted(life, OF("words-state-0"))
+    until(lambda: accepted(life, new("words-acker-0"), ACKER_USER), "the new root", WAIT_S)
+    assert accepted(life, OF("words-acker-0"), ACKER_USER)
+    alone = secret_data("words", UID, {"root": "n" * 48})
+    mounted(tmp_path / "secret", alone, Role.STATE_SERVER, "words-state-0")
+    until(lambda: not accepted(life, PASSWORD), "what was shared goes", WAIT_S)
+    assert accepted(life, new("words-state-0"))
+    until(lambda: not accepted(life, OF("words-state-0")), "the old root goes", WAIT_S)
+    until(lambda: not accepted(life, OF("words-acker-0"), ACKER_USER), "the old root", WAIT_S)
+    assert life.incarnation() == first
+    assert life.until(pods.READY_PATH) == "answers"
+
+
+def test_an_operator_that_goes_back_leaves_no_acker_with_more_than_it_had(pod, tmp_path):
+    """The mounted files of a pod that is there stay; those of one that an older operator makes
+    have all passwords in one file, and no digests."""
+    shutil.rmtree(tmp_path / "secret")
+    make_secret(tmp_path / "secret", *secret_of()["password"].split())
+    life = pod()
+    life.incarnation()
+    for password in (PASSWORD, OF("words-state-0"), OF("words-state-1"), OF("words-acker-0")):
+        assert accepted(life, password)
+    assert not accepted(life, OF("words-acker-0"), ACKER_USER)
+
+
 def test_a_server_that_dies_takes_its_container_along(pod):
     life = pod()
     life.incarnation()
@@ -138,6 +212,8 @@ def test_logs_are_json_with_the_key_of_the_resource(pod):
     [
         ("password", "password: is empty"),
         ("short", "line 1 has not 32 to 128 letters and digits"),
+        ("accepted", "accepted: line 2 is no user with the SHA-256 of a password"),
+        ("uid", "MILLRACE_UID is missing"),
         ("memory", "MILLRACE_MAX_MEMORY_BYTES is 'lots'"),
         ("variable", "MILLRACE_POD_IP is missing"),
     ],
@@ -149,6 +225,11 @@ def test_what_is_missing_is_named(tmp_path, broken, named):
         (secret / pods.PASSWORD_KEY).write_text("\n")
     elif broken == "short":
         (secret / pods.PASSWORD_KEY).write_text("short")
+    elif broken == "accepted":
+        (secret / pods.ACCEPTED_KEY).write_text(f"default {'0' * 64}\nacker +@all\n")
+    elif broken == "uid":
+        (secret / pods.ACCEPTED_KEY).write_text(f"acker {'0' * 64}\n")
+        variables[pods.UID] = ""
     elif broken == "memory":
         variables[pods.MAX_MEMORY] = "lots"
     else:

@@ -21,6 +21,7 @@ from millrace.clock import SystemClock
 from millrace.errors import ExitCode, StateServerError
 from millrace.homes import codec, pods
 from millrace.homes.documents import Ask, Request
+from millrace.homes.passwords import of_root_key
 from millrace.kube import streams
 from millrace.kube.configmaps import Api
 from millrace.kube.streams import StreamRefusedError
@@ -105,6 +106,24 @@ def test_a_client_reads_through_the_api_server(words: FakeCluster, tmp_path: Pat
         assert isinstance(client.peek(), Stamped)
     forwards = [path for _, path, _ in words.asked if path.endswith("portforward")]
     assert forwards == [f"{CORE}/pods/words-state-0/portforward"] * 2
+
+
+def test_servers_with_passwords_of_their_own_are_read_by_the_root(
+    words: FakeCluster, server: EmbeddedServer
+) -> None:
+    """A reader that knows the root needs nothing else of the Secret."""
+    root, name = "o" * 48, server.address.name
+    client: Any = StateClient(server.address, UID).redis
+    client.execute_command("ACL", "SETUSER", "default", f">{of_root_key(root, UID)(name)}")
+    text = base64.b64encode(f"{root}\nanother\n".encode()).decode()
+    words.put(f"{CORE}/secrets/words-secret", data={"root": text})
+    try:
+        with reachable(find(connect(None, None), "words")) as (reader,):
+            assert isinstance(reader.peek(), Stamped)
+            assert reader.address.password == of_root_key(root, UID)(name)
+    finally:
+        client.execute_command("ACL", "SETUSER", "default", f"<{of_root_key(root, UID)(name)}")
+        client.close()
 
 
 def test_state_is_shown_as_on_one_machine(words: FakeCluster) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +12,7 @@ from millrace import checked
 from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted
+from millrace.homes.passwords import secret_data
 from millrace.homes.pods import PERIODIC_LABEL, TOPOLOGY_LABEL
 from millrace.homes.settings import RestoreSettings
 from millrace.topology.model import API_VERSION, StreamTopology
@@ -29,11 +32,18 @@ FORMAT = 1
 """Of the accepted topology."""
 
 
-def secrets(owner: Owner, password: str, run_key: str) -> Manifest:
-    """What pods know each other by; made once and never replaced, since servers go by it."""
-    data = {names.PASSWORD_KEY: password, names.RUN_KEY: run_key}
-    body = {"type": "Opaque", "stringData": data}
+def secrets(owner: Owner, password: str, run_key: str, root_key: str) -> Manifest:
+    """What pods know each other by; made once and never replaced, since servers go by it.
+    ``password`` is what pods of releases without a ``root_key`` share."""
+    data = {names.PASSWORD_KEY: password, names.RUN_KEY: run_key, names.ROOT_KEY: root_key}
+    data |= secret_data(owner.name, owner.uid, data)
+    body = {"type": "Opaque", "data": secret_values(data)}
     return owner.manifest("v1", "Secret", names.secret(owner.name), "state-server", body)
+
+
+def secret_values(data: Mapping[str, str]) -> dict[str, str]:
+    """Texts as a Secret holds them."""
+    return {key: b64encode(text.encode()).decode() for key, text in data.items()}
 
 
 def empty_map(owner: Owner, name: str) -> Manifest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 from millrace.homes import pods as names
@@ -45,7 +45,8 @@ def state_server_pod(
     container = _container(owner, settings, role, settings.state_image, size)
     container["env"].append(_variable(names.MAX_MEMORY, str(most)))
     container["ports"] = _ports(state=names.STATE_PORT, health=names.HEALTH_PORT)
-    spec = _spec(owner, settings, role, container, [names.PASSWORD_KEY])
+    keys = {**_own_key(owner, role, index), names.ACCEPTED_KEY: names.ACCEPTED_KEY}
+    spec = _spec(owner, settings, role, container, keys)
     spec["subdomain"] = owner.child("state")
     # A node that comes back after minutes still has its state.
     spec["tolerations"] = [
@@ -78,7 +79,7 @@ def acker_pod(
     role = Role.ACKER
     container = _container(owner, settings, role, settings.runtime_image, settings.acker)
     container["ports"] = _ports(health=names.HEALTH_PORT)
-    spec = _spec(owner, settings, role, container, [names.PASSWORD_KEY])
+    spec = _spec(owner, settings, role, container, _own_key(owner, role, index))
     spec["serviceAccountName"] = owner.child("acker")
     spec["topologySpreadConstraints"] = [_spread(owner, role)]
     told = acker_print(topology)
@@ -171,7 +172,8 @@ def executor_pod(owner: Owner, settings: OperatorSettings, topology: StreamTopol
     container["name"] = names.EXECUTOR_CONTAINER
     for set_by_spark in ("image", "args", "readinessProbe", "livenessProbe"):
         del container[set_by_spark]
-    spec = _spec(owner, settings, role, container)
+    # What the driver tells it of state servers comes with its program.
+    spec = _spec(owner, settings, role, container, {names.RUN_KEY: names.RUN_KEY})
     _mount_code(spec, topology)
     mount_volumes(spec, topology.spec.volumes)
     mount_secrets(spec, topology)
@@ -187,6 +189,11 @@ def code_image(settings: OperatorSettings, topology: StreamTopology) -> str:
     return topology.spec.code.image or settings.runtime_image
 
 
+def _own_key(owner: Owner, role: Role, number: int) -> dict[str, str]:
+    """A pod's own password, where pods of every release look for it."""
+    return {names.password_key(_name(owner, role, number)): names.PASSWORD_KEY}
+
+
 def _name(owner: Owner, role: Role, number: int) -> str:
     return names.pod_name(owner.name, role, number)
 
@@ -196,12 +203,13 @@ def _spec(
     settings: OperatorSettings,
     role: Role,
     container: Manifest,
-    keys: Sequence[str] = (),
+    keys: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """``keys`` of the secret are mounted; all where there are none."""
+    """``keys`` of the secret are mounted, each as a file of its own name; all where there are
+    none."""
     secret: Manifest = {"secretName": names.secret(owner.name), "defaultMode": 0o440}
     if keys:
-        secret["items"] = [{"key": key, "path": key} for key in keys]
+        secret["items"] = [{"key": key, "path": path} for key, path in keys.items()]
     spec: Manifest = {
         "containers": [container],
         "restartPolicy": "Never" if role in (Role.DRIVER, Role.EXECUTOR) else "Always",

@@ -86,7 +86,8 @@ class Reconciler:
             return Result(gone=True)
         memory.uid = seen.observed.resource.uid
         self._relay(seen, memory, now)
-        made = plan(seen.observed, self.settings, Moment(now, self.secret(), self.secret()))
+        moment = Moment(now, self.secret(), self.secret(), self.secret())
+        made = plan(seen.observed, self.settings, moment)
         acting = Acting(self.objects, seen, now, self.leading)
         try:
             acting.carry_out(made.actions)

@@ -23,6 +23,7 @@ from millrace.homes.documents import Proposal
 from millrace.kube.inboxmap import written
 from millrace.topology.model import API_VERSION, KIND
 from millrace_operator.api.resources import TopologyStatus
+from millrace_operator.builders.documents import secret_values
 from millrace_operator.kube import kinds
 from millrace_operator.kube.events import Subject, announce
 from millrace_operator.kube.objects import Object, Objects, RefusedError, StaleError, owner_uid
@@ -37,6 +38,7 @@ from millrace_operator.reconcile.actions import (
     DeleteChild,
     DeletePod,
     DeleteSnapshot,
+    FillSecret,
     Propose,
     Withdraw,
     WriteSnapshotStatus,
@@ -83,6 +85,8 @@ class Acting:
                 self._apply(manifest)
             case Create(manifest):
                 self._create(manifest)
+            case FillSecret():
+                self._fill(action)
             case DeletePod(name, uid, force):
                 version = self.seen.pod_versions.get(uid)
                 self._delete("Pod", name, uid, version, 0 if force else None)
@@ -151,6 +155,11 @@ class Acting:
             if manifest["kind"] != "Pod":
                 raise
             self.refusals[metadata["name"]] = error.message
+
+    def _fill(self, filled: FillSecret) -> None:
+        held = {"resourceVersion": filled.version}
+        body = {"metadata": held, "data": secret_values(filled.data)}
+        self.objects.merge(kinds.one("Secret", self._space, filled.name), body)
 
     def _check_own(self, manifest: Object, there: Object) -> None:
         if owner_uid(there) != self.seen.observed.resource.uid:

@@ -100,7 +100,8 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
     nodes = _nodes(objects, pods)
     alarm = _most_silent(objects, nodes)
     run_ids = incarnations.of(resource.uid, _servers(key, pods, nodes))
-    children = _children(objects, key, selector, resource.uid, strangers)
+    secret = objects.get(kinds.one("Secret", key.namespace, names.secret(key.name)))
+    children = _children(objects, key, selector, resource.uid, strangers, secret)
     maps = _maps(objects, key, resource.uid, {name for kind, name in children if kind == _MAP})
     journal, view = maps[names.journal_map(key.name)], maps[names.view_map(key.name)]
     inbox = maps[names.inbox_map(key.name)]
@@ -125,6 +126,7 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
         forks=reading.forks_of(view),
         restoring=reading.restoring(view),
         writer=reading.writer_of(maps[names.view_map(key.name)]),
+        secrets=reading.secrets_of(secret, resource.uid),
     )
     versions = {pod["metadata"]["uid"]: pod["metadata"]["resourceVersion"] for pod in pods}
     version = found["metadata"]["resourceVersion"]
@@ -261,10 +263,14 @@ def _note(found: Object, strangers: list[str]) -> None:
 
 
 def _children(
-    objects: Objects, key: Key, selector: str, uid: str, strangers: list[str]
+    objects: Objects,
+    key: Key,
+    selector: str,
+    uid: str,
+    strangers: list[str],
+    secret: Object | None,
 ) -> dict[tuple[str, str], Child]:
-    """Children by kind and name, but for pods; of the secret only that it is there."""
-    secret = objects.get(kinds.one("Secret", key.namespace, names.secret(key.name)))
+    """Children by kind and name, but for pods."""
     first: list[Object] = [] if secret is None else [{**secret, "kind": "Secret"}]
     listed = (one for kind in kinds.LISTED for one in objects.heads(kind, key.namespace, selector))
     found = {}

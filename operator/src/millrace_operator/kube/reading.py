@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +32,7 @@ from millrace_operator.api.resources import (
 )
 from millrace_operator.builders.documents import ACCEPTED_KEY, BOOKS_KEY, FORMAT
 from millrace_operator.builders.naming import FINGERPRINT
+from millrace_operator.kube.objects import owner_uid
 from millrace_operator.reconcile.observe import (
     Booked,
     Books,
@@ -37,6 +40,7 @@ from millrace_operator.reconcile.observe import (
     Pod,
     PodPhase,
     Resource,
+    Secrets,
     Snapshot,
 )
 from millrace_operator.reconcile.plan import DIGEST
@@ -197,6 +201,18 @@ def child_of(found: Object) -> Child:
     metadata = found["metadata"]
     digest = (metadata.get("annotations") or {}).get(DIGEST, "")
     return Child(found["kind"], metadata["name"], metadata["uid"], digest)
+
+
+def secrets_of(found: Object | None, uid: str) -> Secrets | None:
+    """What the Secret of the topology with this uid holds, as far as it is text; None where there
+    is none of its own."""
+    if found is None or owner_uid(found) != uid:
+        return None
+    data = {}
+    for key, value in (found.get("data") or {}).items():
+        with suppress(ValueError):
+            data[key] = base64.b64decode(value).decode()
+    return Secrets(found["metadata"]["resourceVersion"], data)
 
 
 def accepted_of(found: Object | None) -> Accepted | None:

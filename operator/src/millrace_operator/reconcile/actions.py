@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from millrace.homes.documents import Proposal, Request
@@ -40,6 +40,15 @@ class Create:
     """Creation of a child that is never overwritten; one that is there already is left as it is."""
 
     manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class FillSecret:
+    """Keys of the topology's Secret, the others stay: under the version that was read."""
+
+    name: str
+    version: str
+    data: Mapping[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +123,7 @@ Action = (
     | WriteStatus
     | Apply
     | Create
+    | FillSecret
     | DeletePod
     | DeleteChild
     | Propose

@@ -106,6 +106,14 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
+class Secrets:
+    """What the topology's Secret holds, by key: as it was at ``version``, and never shown."""
+
+    version: str
+    data: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The resource of a snapshot. ``periodic`` is the uid of the topology that has taken it by
     itself, empty for one that somebody asks for; ``deletes``: its files go with it."""
@@ -159,7 +167,7 @@ class Observed:
     a quota for example, with what it said. ``resync``: it is time to apply also what is unchanged.
     ``strangers`` ("Pod words-state-0") have a child's name and another owner, an earlier resource
     of the topology's name for example; they are nowhere else in this. ``writer``: name of the
-    driver's pod that wrote the view, empty where that is not known.
+    driver's pod that wrote the view, empty where that is not known. ``secrets``: of its own Secret.
     ``snapshots`` are those of the namespace that somebody asked for, those that this topology has
     taken by itself, and the one that it begins with; ``booked`` those of this topology that were
     seen before; ``asked`` tokens of requests in the inbox. ``forks`` are restores, ``restoring``:
@@ -185,6 +193,7 @@ class Observed:
     forks: tuple[Fork, ...] = ()
     restoring: bool = False
     writer: str = ""
+    secrets: Secrets | None = None
 
     def of(self, component: Role) -> tuple[Pod, ...]:
         """The pods of a component, by their number."""
@@ -226,9 +235,10 @@ def most_silent(nodes: Mapping[str, bool]) -> bool:
 class Moment:
     """What a plan may not find out by itself: the time, and new secrets if some are needed.
 
-    Both are texts that nobody can guess, of 32 to 128 letters and digits.
+    These are texts that nobody can guess, of 32 to 128 letters and digits.
     """
 
     now: datetime
-    password: str
-    run_key: str
+    password: str = field(repr=False)
+    run_key: str = field(repr=False)
+    root_key: str = field(repr=False)

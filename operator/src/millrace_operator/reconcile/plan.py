@@ -2,7 +2,7 @@
 
 The order of what is done is that in which a crash between two steps does no harm:
 
-1. what must never be lost, before anything can need it: the password, the map of the view, the
+1. what must never be lost, before anything can need it: the passwords, the map of the view, the
    topology as it was accepted;
 2. events, then the status, which holds intents (the number of the next driver);
 3. the other children, and pods;
@@ -22,6 +22,7 @@ from hashlib import blake2b
 
 from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted
+from millrace.homes.passwords import lines, secret_data
 from millrace.homes.pods import Role
 from millrace.homes.tuning import Tuning
 from millrace.topology.model import StreamTopology
@@ -45,6 +46,7 @@ from millrace_operator.reconcile.actions import (
     Apply,
     Create,
     DeleteChild,
+    FillSecret,
     Propose,
     WriteStatus,
 )
@@ -67,7 +69,7 @@ from millrace_operator.reconcile.crew import (
 )
 from millrace_operator.reconcile.driver import DriverPlan, Wanted, newest, plan_driver
 from millrace_operator.reconcile.edits import Edited, EditKind, edited, fingerprints
-from millrace_operator.reconcile.observe import Moment, Observed
+from millrace_operator.reconcile.observe import Moment, Observed, Secrets
 from millrace_operator.reconcile.snapshots import begins_from, plan_snapshots
 from millrace_operator.reconcile.troubles import Trouble
 
@@ -195,12 +197,23 @@ def _taken_names(observed: Observed) -> Trouble | None:
 def _stores(observed: Observed, owner: Owner, edit: Edited, moment: Moment) -> Iterator[Action]:
     """What is never overwritten, and the topology that is in force from now on."""
     if observed.child("Secret", names.secret(owner.name)) is None:
-        yield Create(secrets(owner, moment.password, moment.run_key))
+        yield Create(secrets(owner, moment.password, moment.run_key, moment.root_key))
+    elif observed.secrets is not None:
+        yield from _filled(observed.secrets, owner, moment)
     for name in filled_maps(owner):
         if observed.child("ConfigMap", name) is None:
             yield Create(empty_map(owner, name))
     if edit.accepted is not None and edit.accepted != observed.accepted:
         yield Apply(accepted_map(owner, edit.accepted))
+
+
+def _filled(secrets: Secrets, owner: Owner, moment: Moment) -> Iterator[Action]:
+    """A password of its own for each member of a topology that an older operator has made, or of
+    which somebody has changed the root key. Pods that were made before take these, too."""
+    new = {} if lines(secrets.data.get(names.ROOT_KEY, "")) else {names.ROOT_KEY: moment.root_key}
+    lacking = {**new, **secret_data(owner.name, owner.uid, {**secrets.data, **new})}
+    if lacking:
+        yield FillSecret(names.secret(owner.name), secrets.version, lacking)
 
 
 def _told(observed: Observed, status: TopologyStatus, events: list[Announce]) -> Iterator[Action]:

@@ -71,8 +71,12 @@ TOPOLOGY_KEY = "topology.json"
 DRIVER_KEY = "driver.json"
 EXECUTOR_KEY = "executor.yaml"
 
+ROOT_KEY = "root"
+ACCEPTED_KEY = "accepted"
 PASSWORD_KEY = "password"
 RUN_KEY = "run-key"
+"""Keys of the Secret (``homes.passwords``). A state server or acker finds its own key in a file
+that is called ``PASSWORD_KEY``."""
 
 EXECUTOR_CONTAINER = "executor"
 """Name of the container of ``EXECUTOR_KEY`` that Spark fills in."""
@@ -122,6 +126,11 @@ def snapshots_map(topology: str) -> str:
 def secret(topology: str) -> str:
     """The Secret that all pods mount."""
     return f"{topology}-secret"
+
+
+def password_key(member: str) -> str:
+    """The key of the Secret with a member's own password."""
+    return f"password-{member}"
 
 
 def pod_name(topology: str, role: Role, number: int) -> str:

@@ -1,8 +1,8 @@
 """What a driver process is told at its start, as one document.
 
 Who starts it, the supervisor of one machine or the operator of a cluster, writes the document; all
-else the driver reads in the places that it names. A password is the only thing that comes another
-way: the document says in which environment variable.
+else the driver reads in the places that it names. Passwords are all that comes another way: in
+environment variables, one of which the document names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from millrace.homes.codec import STRICT, Plain
 from millrace.protocol.types import Components
 
 PASSWORD_VARIABLE = "MILLRACE_STATE_PASSWORD"
-"""Environment variable that carries the state servers' password to the processes of a run."""
+"""Environment variable with a password: of a state server of the user's own, or an acker's."""
+
+ROOT_KEY_VARIABLE = "MILLRACE_STATE_ROOT_KEY"
+"""Environment variable of a driver of a run with state servers of its own: what their passwords are
+made of; it goes before the other one. Empty: there is none."""
 
 TAKE_OVER = b"take over\n"
 """What a driver that stands by reads from its standard input when the other one is gone."""

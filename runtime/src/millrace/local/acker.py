@@ -103,7 +103,7 @@ class LocalAcker(Acker):
         self._where = where
         self._open_log = open_log
         self._at = where()
-        super().__init__(name, open_log(self._at.url if self._at is not None else _NOWHERE))
+        super().__init__(name, open_log(self._url))
 
     def restart(self) -> None:
         super().restart()
@@ -130,11 +130,19 @@ class LocalAcker(Acker):
 
     def _move(self, at: Member) -> None:
         log.info("the ack log is on %s", at.name)
-        if self._at is None or at.url != self._at.url:
-            self.log.close()
-            self.log = self._open_log(at.url)
-        self._at = at
+        there, self._at = self._at, at
+        if there is None or at.url != there.url:
+            self.reopen()
         self.restart()
+
+    def reopen(self) -> None:
+        """Connect anew to where the log is."""
+        self.log.close()
+        self.log = self._open_log(self._url)
+
+    @property
+    def _url(self) -> str:
+        return self._at.url if self._at is not None else _NOWHERE
 
 
 def follow(view: Path) -> Callable[[], Member | None]:
@@ -155,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--view", required=True, type=Path, help="file of the view")
     parser.add_argument("--uid", required=True, help="uid of the topology")
     parser.add_argument("--figures", required=True, type=Path, help="file to write figures to")
+    parser.add_argument("--user", help="as whom it is known to the servers")
     parser.add_argument("--ready", type=Path, help="file to make once the log can be read")
     options = parser.parse_args(arguments)
     logging.basicConfig(
@@ -169,7 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def open_log(url: str) -> AckLog:
         password, name = os.environ.get(PASSWORD_VARIABLE), reader_name(options.uid, options.name)
-        return AckLog(open_client(url, password, answer_s=_ANSWER_S, name=name), options.uid)
+        client = open_client(url, password, answer_s=_ANSWER_S, name=name, user=options.user)
+        return AckLog(client, options.uid)
 
     options.figures.parent.mkdir(mode=0o700, exist_ok=True)
     log.info("serving topology %s, process %d", options.uid, os.getpid())

@@ -49,7 +49,7 @@ class ProcessSpec:
     name: str
     role: str
     command: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: Path | None = None
     tree: bool = False
     ready: Path | None = None

@@ -19,7 +19,8 @@ from millrace.errors import ExitCode, MillraceError, ProtocolError, TopologyErro
 from millrace.homes import codec
 from millrace.homes.accepted import Accepted, accept
 from millrace.homes.documents import Ask, EditAsked
-from millrace.homes.settings import PASSWORD_VARIABLE, RetiredSink, in_folder
+from millrace.homes.passwords import ACKER_USER
+from millrace.homes.settings import PASSWORD_VARIABLE, ROOT_KEY_VARIABLE, RetiredSink, in_folder
 from millrace.homes.tuning import Tuning
 from millrace.local import scratch
 from millrace.local.accepted import read_accepted, write_accepted
@@ -36,7 +37,7 @@ from millrace.local.scale import (
     refusal_of,
     server_names,
 )
-from millrace.local.servers import Embedded, External, RunPassword, StateServer, reach
+from millrace.local.servers import Embedded, External, RunPasswords, StateServer, acker_name, reach
 from millrace.local.snapshots.unfinished import marked, refuse_unfinished
 from millrace.local.standby.keeper import STANDBY
 from millrace.local.supervisor import DRIVER, Listener, RunPlan, RunResult, Supervisor
@@ -166,18 +167,18 @@ def edits_since(folder: WorkFolder, topology: StreamTopology) -> Edits:
 
 
 def state_servers(
-    folder: WorkFolder, topology: StreamTopology, password: RunPassword | None = None
+    folder: WorkFolder, topology: StreamTopology, passwords: RunPasswords | None = None
 ) -> list[StateServer]:
     """The state servers of a topology, not yet started: those that it asks for, and those that
-    were members when it last ran, since they may hold the only copy of something. ``password``
-    is the one of embedded ones."""
+    were members when it last ran, since they may hold the only copy of something. ``passwords``
+    are those of embedded ones."""
     wanted = topology.spec.state_servers
     if wanted.url is not None:
         return [External(*own_server(wanted), folder.uid)]
     names = server_names(wanted.replicas)
     names += [name for name in members_of(folder) if name not in names]
-    password = password or RunPassword(folder.path)
-    return [_embedded(folder, name, topology, password) for name in names]
+    passwords = passwords or RunPasswords(folder.path, folder.uid)
+    return [_embedded(folder, name, topology, passwords) for name in names]
 
 
 def members_of(folder: WorkFolder, *, open_ones: bool = False) -> list[str]:
@@ -197,11 +198,11 @@ def members_of(folder: WorkFolder, *, open_ones: bool = False) -> list[str]:
 
 
 def _embedded(
-    folder: WorkFolder, name: str, topology: StreamTopology, password: RunPassword
+    folder: WorkFolder, name: str, topology: StreamTopology, passwords: RunPasswords
 ) -> StateServer:
     limit = topology.spec.state_servers.memory
     limit_bytes = memory_bytes(limit) if limit is not None else 0
-    return Embedded(folder.path / name, name, folder.path, password, limit_bytes)
+    return Embedded(name, folder.path, passwords, limit_bytes)
 
 
 def _explain_edits(folder: WorkFolder, topology: StreamTopology, tell: Tell) -> None:
@@ -427,10 +428,11 @@ class _Plan:
         self._folder = folder
         self._temporary = temporary
         self._topology = topology
-        self._password = RunPassword(folder.path)
+        own = topology.spec.state_servers.url is None
+        self._passwords = RunPasswords(folder.path, folder.uid) if own else None
 
     def plan(self) -> RunPlan:
-        servers = state_servers(self._folder, self._topology, self._password)
+        servers = state_servers(self._folder, self._topology, self._passwords)
         bounds = acker_bounds(self._topology)
         count = bounds.clamped(self._topology.spec.ackers.replicas)
         ackers = AckerPlan(self.ackers, count, bounds)
@@ -441,6 +443,7 @@ class _Plan:
     def _scaling(self) -> Scaling:
         folder, topology = self._folder, self._topology
         spec = topology.spec.state_servers
+        passwords = self._passwords or RunPasswords(folder.path, folder.uid)
         if spec.url is not None:
             wanted = frozenset([NAME])
         else:
@@ -448,14 +451,14 @@ class _Plan:
         return Scaling(
             copies=spec.copies,
             wanted=wanted,
-            make=lambda name: _embedded(folder, name, topology, self._password),
+            make=lambda name: _embedded(folder, name, topology, passwords),
             view=WatchedView(folder.view).look,
             asked=Asked(folder.scale).look,
             refusal=lambda scale: refusal_of(topology, scale),
         )
 
     def ackers(self, addresses: Sequence[StateAddress], count: int) -> Sequence[ProcessSpec]:
-        return [self._acker(f"acker-{number}", addresses) for number in range(count)]
+        return [self._acker(acker_name(number), addresses) for number in range(count)]
 
     def _acker(self, name: str, addresses: Sequence[StateAddress]) -> ProcessSpec:
         # The ack log has one copy, on the first member of the view, which may change.
@@ -465,8 +468,10 @@ class _Plan:
             *("--view", str(self._folder.view), "--uid", self._folder.uid),
             *("--figures", str(self._folder.ackers / f"{name}.json")),
             *("--ready", str(ready)),
+            *(() if self._passwords is None else ("--user", ACKER_USER)),
         )
-        given = self._given(addresses)
+        own = None if self._passwords is None else self._passwords.of(name)
+        given = self._given(own or _password_of(addresses))
         return ProcessSpec(name, ACKER, command, given, self._folder.path, ready=ready)
 
     def driver(self, addresses: Sequence[StateAddress]) -> ProcessSpec:
@@ -477,9 +482,13 @@ class _Plan:
             "--settings",
             str(self._folder.driver),
         )
-        return ProcessSpec(
-            DRIVER, DRIVER, command, self._given(addresses), self._folder.path, tree=True
-        )
+        # Always, for this process may have been given the variable by accident.
+        root_key = "" if self._passwords is None else self._passwords.root_key()
+        given = {
+            **self._given(None if root_key else _password_of(addresses)),
+            ROOT_KEY_VARIABLE: root_key,
+        }
+        return ProcessSpec(DRIVER, DRIVER, command, given, self._folder.path, tree=True)
 
     def standby(self, addresses: Sequence[StateAddress]) -> ProcessSpec:
         ready = self._temporary / "standby.ready"
@@ -495,9 +504,13 @@ class _Plan:
             expendable=True,
         )
 
-    def _given(self, addresses: Sequence[StateAddress]) -> dict[str, str]:
-        password = addresses[0].password if addresses else None
+    def _given(self, password: str | None) -> dict[str, str]:
         return {
             "TMPDIR": str(self._temporary),
             **({PASSWORD_VARIABLE: password} if password else {}),
         }
+
+
+def _password_of(addresses: Sequence[StateAddress]) -> str | None:
+    """Of the one server that a user names."""
+    return addresses[0].password if addresses else None

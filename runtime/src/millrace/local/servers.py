@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from millrace import durable
 from millrace.clock import Clock
 from millrace.errors import MillraceError, StateServerError
 from millrace.homes.documents import ProcessRow
+from millrace.homes.passwords import ACKER_USER, MOST_MEMBERS, digest, of_root_key
 from millrace.homes.restarts import Again, Restarts
 from millrace.local.processes import ProcessId
-from millrace.local.workdir import MARK
+from millrace.local.workdir import MARK, unusable
 from millrace.protocol.types import Member, Phase, View
 from millrace.state.client import StateAddress, StateClient, discover
 from millrace.state.embedded import (
@@ -29,14 +31,17 @@ from millrace.state.embedded import (
     EmbeddedServer,
     StartingServer,
     new_password,
-    password_in,
 )
 from millrace.state.errors import UnreachableError
 from millrace.state.own import NAME
+from millrace.tracking.access import acker_rules
 
 REACH_VARIABLE = "MILLRACE_REACH_S"
 REACH_S = 30.0
 """How long a server that the user names may be away when a run starts; the variable sets it."""
+
+ROOT_FILE = "root"
+"""Name of the file in the work folder."""
 
 _RETRY_S = 0.5
 _WATCH_S = 1.0
@@ -91,47 +96,73 @@ class StateServer(Protocol):
         ...
 
 
-class RunPassword:
-    """The one password of all embedded servers of a run: its processes are given a single one.
+class RunPasswords:
+    """The passwords of a run's state servers and ackers, each its own (``homes.passwords``).
 
-    It is what the folders of the servers in the work folder say, the first one's where they
-    differ, or a new one; and it stays the same whatever becomes of the folders during the run.
+    The root key, a file of its user alone, is read or made when the first of them is asked for, and
+    stays the same whatever becomes of that during the run. Servers are given their passwords anew
+    whenever they start, so one that is lost or damaged is followed by another one, as the one
+    password of all is that an older release has left in the folders of its servers.
     """
 
-    def __init__(self, work_folder: Path) -> None:
-        self._work_folder = work_folder
-        self._known: str | None = None
+    def __init__(self, work_folder: Path, uid: str) -> None:
+        self._file = work_folder / ROOT_FILE
+        self._uid = uid
+        self._root_key: str | None = None
 
-    def get(self) -> str:
-        if self._known is None:
-            self._known = self.kept() or new_password()
-        return self._known
+    def of(self, name: str) -> str:
+        """Of a state server or acker. Raises ``WorkFolderError``."""
+        password = of_root_key(self.root_key(), self._uid)(name)
+        assert password is not None
+        return password
 
-    def kept(self) -> str | None:
-        """What the folders say; None where none of them has a password."""
-        folders = self._work_folder.glob("state-*")
-        found = map(password_in, sorted(folders, key=lambda one: (len(one.name), one.name)))
-        return next((one for one in found if one is not None), None)
+    def root_key(self) -> str:
+        """What they are made of. Raises ``WorkFolderError``."""
+        if self._root_key is None:
+            self._root_key = _root_in(self._file) or _new_root(self._file)
+        return self._root_key
+
+    def users(self) -> dict[str, list[str]]:
+        """Who else a state server takes, with their rules: the ackers that there may be."""
+        known = [digest(self.of(acker_name(number))) for number in range(MOST_MEMBERS)]
+        return {ACKER_USER: acker_rules(self._uid, known)}
+
+
+def acker_name(number: int) -> str:
+    """What an acker of a run on one machine is called."""
+    return f"acker-{number}"
+
+
+def _root_in(file: Path) -> str | None:
+    try:
+        found = file.read_text().strip()
+    except (OSError, ValueError):
+        return None
+    return found if found.isascii() and found.isalnum() else None
+
+
+def _new_root(file: Path) -> str:
+    made = new_password()
+    try:
+        durable.replace(file, made.encode())
+    except OSError as error:
+        raise unusable(file.parent, error) from error
+    return made
 
 
 class Embedded:
-    """A server of our own. The password of the run is written to its folder before each start,
-    since a folder that was lost begins anew."""
+    """A server of our own, in the folder of its name. Its password is written there before each
+    start, since a folder that was lost begins anew."""
 
     def __init__(
-        self,
-        folder: Path,
-        name: str,
-        work_folder: Path,
-        password: RunPassword | None = None,
-        max_memory_bytes: int = 0,
+        self, name: str, work_folder: Path, passwords: RunPasswords, max_memory_bytes: int = 0
     ) -> None:
         self.name = name
         self.address: StateAddress | None = None
         self.handle: int | None = None
-        self._folder = folder
+        self._folder = work_folder / name
         self._work_folder = work_folder
-        self._password = password or RunPassword(work_folder)
+        self._passwords = passwords
         self._max_memory_bytes = max_memory_bytes
         self._server: EmbeddedServer | None = None
         self._starting: StartingServer | None = None
@@ -155,7 +186,10 @@ class Embedded:
 
     def _begin_on(self, port: int) -> None:
         options = EmbeddedOptions(
-            max_memory_bytes=self._max_memory_bytes, port=port, password=self._password.get()
+            max_memory_bytes=self._max_memory_bytes,
+            port=port,
+            password=self._passwords.of(self.name),
+            users=self._passwords.users(),
         )
         self._fixed = port != 0
         self._starting = StartingServer(self._folder, self.name, options)

@@ -13,6 +13,7 @@
 ``ackers/``               what the ackers say of their memory
 ``requests/``             dead letters to be replayed or dropped
 ``timelines.json``        which restores the topology has gone through
+``root``                  the root key: of it passwords of state servers and ackers are made
 ``scale.json``            how many state servers and ackers the run is asked to have
 ``edit.json``             the topology that the run is asked to go on with
 ``state-<n>/``            the files of the embedded state servers

@@ -12,14 +12,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import redis
 
 from millrace.connector import secret_value
 from millrace.errors import ExitCode, MillraceError, StateServerError
 from millrace.health import Answer, Beat, serve
 from millrace.homes import pods
+from millrace.homes.passwords import ACKER_USER
 from millrace.homes.pods import Role
 from millrace.kube.configmaps import ConfigMap, Held, own_api
 from millrace.kube.viewmap import decode
@@ -74,18 +77,54 @@ class Whereabouts:
         return self.view.log_member if self.view is not None else None
 
 
-class PodAcker(LocalAcker):
-    """An acker that knows whether it reads the log, and tells its figures and its load."""
+class Introduction:
+    """As whom an acker gives its password: as an acker first. A state server of a release that
+    knows no such user takes it from anybody, and so does one that shares a password with all."""
 
+    def __init__(self, user: str | None = ACKER_USER) -> None:
+        """``user`` None: it is always anybody, to a server of the user's own."""
+        self.user = user
+        self._ways = {user: None, None: user}
+
+    def refused(self) -> None:
+        """The other way is tried next, if there is one."""
+        self.user = self._ways[self.user]
+
+
+class PodAcker(LocalAcker):
+    """An acker that knows whether it reads the log, and tells its figures and its load.
+
+    A state server's mounted Secret is behind the operator's by up to two minutes, so a password
+    that is refused is tried again, as ``introduction`` says.
+    """
+
+    refused_ends = False
     reads = False
     _told_s = float("-inf")
+
+    def __init__(
+        self,
+        name: str,
+        where: Callable[[], Member | None],
+        open_log: Callable[[str], AckLog],
+        path: Path,
+        introduction: Introduction,
+    ) -> None:
+        self._introduction = introduction
+        super().__init__(name, where, open_log, path)
 
     def restart(self) -> None:
         self.reads = False
         super().restart()
 
     def step(self, *block_s: float) -> bool:
-        found = super().step(*block_s)
+        try:
+            found = super().step(*block_s)
+        except StateServerError as error:
+            if isinstance(error.__cause__, redis.AuthenticationError):
+                self._introduction.refused()
+                self.reopen()
+            raise
         self.reads = True
         if (now_s := time.monotonic()) - self._told_s >= LOAD_S:
             self._told_s = now_s
@@ -109,8 +148,8 @@ class PodAcker(LocalAcker):
 
 
 def password_of(own_server: str | None, secret: Path) -> str | None:
-    """That of the state servers as it stands now. ``own_server``: where that of a server of the
-    user's own stands. Raises ``PodError``, ``StateServerError``."""
+    """The acker's own as it stands now. ``own_server``: where that of a server of the user's own
+    stands. Raises ``PodError``, ``StateServerError``."""
     if own_server is None:
         return passwords(secret)[0]
     if not own_server:
@@ -141,16 +180,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         private_files()
         scratch = private_scratch(options.scratch)
         password_of(options.own_server, options.secret)
+        # A server of the user's own knows no acker.
+        introduction = Introduction(None if options.own_server is not None else ACKER_USER)
 
         def open_log(url: str) -> AckLog:
             password = password_of(options.own_server, options.secret)
-            name = reader_name(uid, identity.pod)
-            return AckLog(open_client(url, password, answer_s=_ANSWER_S, name=name), uid)
+            name, user = reader_name(uid, identity.pod), introduction.user
+            client = open_client(url, password, answer_s=_ANSWER_S, name=name, user=user)
+            return AckLog(client, uid)
 
         name, beat = pods.view_map(identity.topology), Beat(LIVE_S)
         watched = WatchedMap(ConfigMap(own_api(), identity.namespace, name))
         where = Whereabouts(name, watched, beat)
-        acker = PodAcker(identity.pod, where, open_log, scratch / "figures.json")
+        figures = scratch / "figures.json"
+        acker = PodAcker(identity.pod, where, open_log, figures, introduction)
 
         def ready() -> Answer:
             if not watched.known:

@@ -37,13 +37,14 @@ from millrace.errors import ExitCode, MillraceError, error_text
 from millrace.health import Answer, Beat, serve
 from millrace.homes import pods
 from millrace.homes.documents import Status
+from millrace.homes.passwords import PasswordOf, shared
 from millrace.homes.pods import Role
 from millrace.homes.settings import DriverSettings
 from millrace.homes.stores import Inbox
 from millrace.homes.told import read_settings, read_topology
 from millrace.kube.configmaps import own_api
 from millrace.metrics import catalogue
-from millrace.pods.identity import Identity, passwords, private_files, private_scratch
+from millrace.pods.identity import Identity, password_of, private_files, private_scratch
 from millrace.pods.logs import start_logs
 from millrace.pods.metrics import told
 from millrace.pods.ownserver import OwnServer, OwnServerInbox
@@ -132,7 +133,7 @@ def _run(options: argparse.Namespace) -> int:
         return started
 
     beat = Beat(LIVE_S)
-    life = Life(settings, passwords(options.secret)[0], beat)
+    life = Life(settings, password_of(options.secret, settings.uid), beat)
     waits, ready = threading.Event(), scratch / "standby"
     ready.unlink(missing_ok=True)
     asked = questions(lambda: life.process, beat, lambda: waits.is_set() and ready.exists())
@@ -157,9 +158,9 @@ def _run(options: argparse.Namespace) -> int:
 class Life:
     """What a driver's pod does in its life. ``run`` once; the rest from anywhere."""
 
-    def __init__(self, settings: DriverSettings, password: str | None, beat: Beat) -> None:
+    def __init__(self, settings: DriverSettings, password_of: PasswordOf, beat: Beat) -> None:
         self._settings = settings
-        self._password = password
+        self._password_of = password_of
         self._beat = beat
         self._stopped = threading.Event()
         self._process: DriverProcess | None = None
@@ -174,7 +175,7 @@ class Life:
                 restore.prepare()
             process = DriverProcess(
                 self._settings,
-                self._password,
+                self._password_of,
                 start=start,
                 beat=self._beat,
                 inbox=self._inbox(),
@@ -206,7 +207,7 @@ class Life:
             own.reach(self._pause)
         finally:
             journal.flush()
-        self._own, self._password = own, own.password
+        self._own, self._password_of = own, shared(own.password)
 
     def _inbox(self) -> Inbox:
         inbox = open_inbox(self._settings.inbox)
@@ -232,7 +233,7 @@ class Life:
     @contextmanager
     def _restore(self) -> Iterator[PodRestore]:
         settings, topology = self._settings, self._topology
-        stores = Stores(settings.uid, self._password)
+        stores = Stores(settings.uid, self._password_of)
         connectors = Connectors(Path(settings.folder), stores)
 
         def sinks() -> list[Sink]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from millrace.errors import MillraceError
 from millrace.homes import pods
+from millrace.homes.passwords import PasswordOf, accepted_in, lines, of_root_key, shared
 from millrace.modes import UMASK_VARIABLE
 
 SHORTEST_PASSWORD = 32
@@ -53,9 +54,40 @@ def required(environment: Mapping[str, str], name: str) -> str:
 
 
 def passwords(folder: Path) -> tuple[str, ...]:
-    """The state servers' passwords: the first is used, all are accepted. Raises ``PodError``."""
-    file = folder / pods.PASSWORD_KEY
-    found = tuple(line.strip() for line in _read(file).splitlines() if line.strip())
+    """The passwords of this pod: the first is used, all are accepted. Raises ``PodError``."""
+    return _passwords(folder / pods.PASSWORD_KEY)
+
+
+def password_of(folder: Path, uid: str) -> PasswordOf:
+    """The password of each state server of the topology with this uid, in a pod that may know all
+    of them. Without a root key they share one, as in a release that knew none. Raises
+    ``PodError``."""
+    file = folder / pods.ROOT_KEY
+    if file.exists():
+        return of_root_key(_passwords(file)[0], uid)
+    return shared(passwords(folder)[0])
+
+
+def accepted(folder: Path) -> dict[str, list[str]]:
+    """What a state server takes beside its own passwords: digests by user. Raises ``PodError``."""
+    file = folder / pods.ACCEPTED_KEY
+    found: dict[str, list[str]] = {}
+    # An operator of a release without roots has none.
+    if not file.exists():
+        return found
+    try:
+        for user, known in accepted_in(_read(file)):
+            found.setdefault(user, []).append(known)
+    except ValueError as error:
+        raise PodError(
+            f"{file}: line {error} is no user with the SHA-256 of a password; take the key out of "
+            "the Secret that is mounted there, and the operator makes it anew"
+        ) from error
+    return found
+
+
+def _passwords(file: Path) -> tuple[str, ...]:
+    found = tuple(lines(_read(file)))
     if not found:
         raise PodError(f"{file}: is empty; write a password into the Secret that is mounted there")
     for number, one in enumerate(found, 1):

@@ -14,20 +14,23 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import redis
 
 from millrace.errors import ExitCode, MillraceError
 from millrace.health import Answer, serve
 from millrace.homes import pods
+from millrace.homes.passwords import ACKER_USER, DEFAULT_USER
 from millrace.homes.pods import Role
-from millrace.pods.identity import Identity, PodError, passwords
+from millrace.pods.identity import Identity, PodError, accepted, passwords, required
 from millrace.pods.logs import start_logs
 from millrace.pods.termination import tell_end
 from millrace.redisserver import open_client
 from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
+from millrace.tracking.access import acker_rules
 
 log = logging.getLogger("millrace.state-server")
 
@@ -40,6 +43,20 @@ _START_S = 3600.0
 """A large file may be read for so long: the probe of life says that it goes on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Who gets in: with the server's ``own`` passwords, the first of which is used, or with those
+    of which the digests are known, ``others`` as everybody and ``ackers`` as an acker."""
+
+    own: tuple[str, ...] = field(repr=False)
+    others: tuple[str, ...] = ()
+    ackers: tuple[str, ...] = ()
+
+    @property
+    def used(self) -> str:
+        return self.own[0]
+
+
 class ServerPod:
     """One container's life. ``run`` from the main thread; the answers from any."""
 
@@ -49,8 +66,9 @@ class ServerPod:
         self._folder = folder
         self._options = options
         self._server: EmbeddedServer | None = None
-        self._accepted: tuple[str, ...] = ()
+        self._accepted: Admitted | None = None
         self._stopped = threading.Event()
+        self._uid = os.environ.get(pods.UID, "")
 
     def questions(self) -> dict[str, Callable[[], Answer]]:
         return {
@@ -62,9 +80,9 @@ class ServerPod:
     def run(self) -> int:
         """Serve until the server ends or ``stop`` is called; an exit code. Raises
         ``MillraceError`` where it does not come up."""
-        accepted = passwords(self._secret)
+        wanted = self._wanted()
         self._server = EmbeddedServer.start(self._folder, self._identity.pod, self._options)
-        self._accept(accepted)
+        self._accept(wanted)
         log.info("serving as incarnation %s", self._server.address.run_id)
         while not self._stopped.wait(LOOK_S):
             if not self._server.alive():
@@ -87,7 +105,7 @@ class ServerPod:
         return Answer(False, "reads its file") if self._server is None else self._answers()
 
     def incarnation(self) -> Answer:
-        if self._server is None or not self._accepted:
+        if self._server is None or self._accepted is None:
             return Answer(False, "there is none yet")
         address = self._server.address
         url = pods.state_url(self._identity.ip, self._options.port)
@@ -96,35 +114,49 @@ class ServerPod:
         )
 
     def _answers(self) -> Answer:
-        if not self._accepted:
+        if self._accepted is None:
             return Answer(False, "its passwords are not set yet")
         try:
-            self._client().ping()
+            self._client(self._accepted.used).ping()
         except redis.RedisError as error:
             return Answer(False, f"does not answer: {error}")
         return Answer(True, "answers")
 
-    def _client(self) -> redis.Redis:
+    def _client(self, password: str | None) -> redis.Redis:
         assert self._server is not None
-        return open_client(self._server.address.url, self._accepted[0], answer_s=_ANSWER_S)
+        return open_client(self._server.address.url, password, answer_s=_ANSWER_S)
+
+    def _wanted(self) -> Admitted:
+        others = accepted(self._secret)
+        ackers = tuple(others.get(ACKER_USER, ()))
+        if ackers and not self._uid:
+            required(os.environ, pods.UID)
+        return Admitted(passwords(self._secret), tuple(others.get(DEFAULT_USER, ())), ackers)
 
     def _follow_passwords(self) -> None:
         """Whoever is connected stays so; the Secret may be half written or wrong for a while."""
         try:
-            wanted = passwords(self._secret)
+            wanted = self._wanted()
             if wanted != self._accepted:
                 self._accept(wanted)
-                log.info("%d passwords are accepted from now on", len(wanted))
+                log.info("the Secret's passwords are accepted from now on, and no others")
         except (PodError, redis.RedisError) as error:
             log.warning("the passwords stay as they are: %s", error)
 
-    def _accept(self, wanted: tuple[str, ...]) -> None:
-        """Accept these passwords and no others, all at once."""
+    def _accept(self, wanted: Admitted) -> None:
+        """Accept these passwords and no others: of each user all at once."""
         assert self._server is not None
-        own = self._accepted[0] if self._accepted else self._server.address.password
-        client = open_client(self._server.address.url, own, answer_s=_ANSWER_S)
-        rules = ["resetpass", *(f">{one}" for one in wanted)]
-        cast("Any", client).execute_command("ACL", "SETUSER", "default", *rules)
+        used = self._accepted.used if self._accepted else self._server.address.password
+        client: Any = self._client(used)
+        own = (f">{one}" for one in wanted.own)
+        others = (f"#{one}" for one in wanted.others)
+        if wanted.ackers:
+            client.execute_command(
+                "ACL", "SETUSER", ACKER_USER, *acker_rules(self._uid, wanted.ackers)
+            )
+        else:
+            client.execute_command("ACL", "DELUSER", ACKER_USER)
+        client.execute_command("ACL", "SETUSER", DEFAULT_USER, "resetpass", *own, *others)
         client.close()
         self._accepted = wanted
 

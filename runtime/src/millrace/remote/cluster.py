@@ -49,13 +49,21 @@ class Cluster:
     def secret(self, ref: SecretRef) -> str:
         """The value that a topology of this namespace refers to. Raises as ``get``, and
         ``ClusterError`` where the Secret has no such key."""
-        data = self.get(f"/api/v1/namespaces/{self.namespace}/secrets/{ref.name}").get("data") or {}
+        data = self._secret(ref.name)
         try:
             return base64.b64decode(data[ref.key]).decode()
         except (LookupError, ValueError) as error:
             raise ClusterError(
                 f"secret {ref.name} in {self.shown}: it has no {ref.key!r} that is a text"
             ) from error
+
+    def secret_keys(self, name: str) -> frozenset[str]:
+        """The keys of a Secret. Raises as ``get``."""
+        return frozenset(self._secret(name))
+
+    def _secret(self, name: str) -> Mapping[str, str]:
+        found = self.get(f"/api/v1/namespaces/{self.namespace}/secrets/{name}").get("data")
+        return found or {}
 
     def patch(self, path: str, body: object) -> dict[str, Any]:
         """Merge into an object. Raises as ``get``."""

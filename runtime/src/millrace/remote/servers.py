@@ -16,6 +16,7 @@ from typing import Any
 
 from millrace.errors import StateServerError
 from millrace.homes import pods as names
+from millrace.homes.passwords import PasswordOf, lines, of_root_key, shared
 from millrace.homes.pods import Role
 from millrace.kube.configmaps import Api
 from millrace.kube.streams import StreamRefusedError, forwarded
@@ -39,7 +40,7 @@ def reachable(topology: RemoteTopology, answer_s: float = ANSWER_S) -> Iterator[
     does not give what that takes: the secret's password, and ports of pods.
     """
     members = members_of(topology)
-    password = _password(topology)
+    password_of = _passwords(topology)
     cluster = topology.cluster
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-")))
@@ -53,7 +54,8 @@ def reachable(topology: RemoteTopology, answer_s: float = ANSWER_S) -> Iterator[
                 raise ClusterError(f"{cluster.context}: {error}") from error
             stack.callback(way.close)
             ways.append(way)
-            address = StateAddress(member.name, f"unix://{way.path}", member.run_id, password)
+            url, password = f"unix://{way.path}", password_of(member.name)
+            address = StateAddress(member.name, url, member.run_id, password)
             client = StateClient(address, topology.uid, timeout_s=answer_s)
             stack.callback(client.close)
             clients.append(client)
@@ -93,11 +95,19 @@ def members_of(topology: RemoteTopology) -> list[Member]:
     return [alive[member.name] for member in view.last_open]
 
 
-def _password(topology: RemoteTopology) -> str:
-    """The line that is used; others are accepted too. Raises ``ClusterError``."""
-    ref = SecretRef(name=names.secret(topology.name), key=names.PASSWORD_KEY)
-    first, _, _ = topology.cluster.secret(ref).partition("\n")
-    return first.rstrip("\r")
+def _passwords(topology: RemoteTopology) -> PasswordOf:
+    """Each server's own; one that they share where there is no root key. Of both the first line is
+    used. Raises ``ClusterError``."""
+    name = names.secret(topology.name)
+    keys = topology.cluster.secret_keys(name)
+    if names.ROOT_KEY in keys:
+        text = topology.cluster.secret(SecretRef(name=name, key=names.ROOT_KEY))
+        return of_root_key(_first(text), topology.uid)
+    return shared(_first(topology.cluster.secret(SecretRef(name=name, key=names.PASSWORD_KEY))))
+
+
+def _first(text: str) -> str:
+    return next(iter(lines(text)), "")
 
 
 class Way:

@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -80,7 +80,7 @@ tcp-backlog 128
 class EmbeddedOptions:
     """How to run the server. ``max_memory_bytes`` 0: no limit; ``port`` 0: any free one;
     ``password`` None: the one in the folder, or a new one; ``also`` are addresses to listen on
-    beside 127.0.0.1.
+    beside 127.0.0.1; ``users`` are others than the default one, with their rules.
 
     With ``die_with_parent`` the kernel kills it when the *thread* that started it ends.
     """
@@ -92,6 +92,7 @@ class EmbeddedOptions:
     bind_attempts: int = PORT_ATTEMPTS
     password: str | None = field(default=None, repr=False)
     also: tuple[str, ...] = ()
+    users: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
 
 
 class EmbeddedServer:
@@ -338,7 +339,8 @@ def _make(folder: Path) -> None:
 
 def _configuration(folder: Path, password: str, port: int, options: EmbeddedOptions) -> str:
     quoted = '"' + str(folder).replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return _CONFIGURATION.format(
+    users = (f"user {name} {' '.join(rules)}\n" for name, rules in options.users.items())
+    return "".join(users) + _CONFIGURATION.format(
         bind=" ".join(("127.0.0.1", *options.also)),
         port=port,
         password=password,

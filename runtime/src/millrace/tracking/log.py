@@ -104,6 +104,16 @@ def reader_name(uid: str, acker: str) -> str:
     return f"millrace-acker:{uid}:{acker}"
 
 
+def log_prefix(uid: str) -> str:
+    """What the names of all keys of a topology's ack log begin with."""
+    return f"mr:{{{uid}}}:ack:"
+
+
+def matching(text: str) -> str:
+    """A pattern of a server's that matches this text alone."""
+    return "".join(f"\\{c}" if c in "*?[]\\" else c for c in text)
+
+
 class AckLogLostError(StateServerError):
     """The log of a window attempt is gone, or the attempt is over: it needs a new attempt."""
 
@@ -122,7 +132,7 @@ class AckLog:
     def __init__(self, client: redis.Redis, uid: str) -> None:
         self._client: Any = client
         self._uid = uid
-        self._prefix = f"mr:{{{uid}}}:ack:"
+        self._prefix = log_prefix(uid)
         self._control_script: Any = client.register_script(_CONTROL)
         self._answer_script: Any = client.register_script(_ANSWER)
         timeout_s = client.connection_pool.connection_kwargs.get("socket_timeout")
@@ -234,7 +244,7 @@ class AckLog:
 
     def sweep(self, below_execution: Execution) -> int:
         """Delete what attempts of older executions left behind; returns how many keys."""
-        pattern = "".join(f"[{c}]" if c in "*?[]\\" else c for c in self._prefix)
+        pattern = matching(self._prefix)
         swept = 0
         with self._server("sweep"):
             for key in self._client.scan_iter(match=pattern + "*.*.*:*", count=1000):

@@ -52,6 +52,9 @@ SliceKey = tuple[AttemptId, int]
 class Acker:
     """One acker over an ack log; single-threaded."""
 
+    refused_ends = True
+    """Whether a password that the server does not take ends it, or is tried again."""
+
     def __init__(self, name: str, log: AckLog) -> None:
         self.name = name
         self.log = log
@@ -91,7 +94,7 @@ class Acker:
                 self.step()
                 retry_s = _FIRST_RETRY_S
             except StateServerError as error:
-                if isinstance(error.__cause__, redis.AuthenticationError):
+                if isinstance(error.__cause__, redis.AuthenticationError) and self.refused_ends:
                     raise
                 if retry_s == _FIRST_RETRY_S:
                     _LOG.warning("%s; reading from the beginning when it is back", error)

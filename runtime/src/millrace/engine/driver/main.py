@@ -23,7 +23,8 @@ from millrace.clock import SystemClock
 from millrace.engine.jobs.ahead import SessionAhead
 from millrace.engine.program import signing
 from millrace.errors import ExitCode, MillraceError
-from millrace.homes.settings import DriverSettings
+from millrace.homes.passwords import PasswordOf, of_root_key, shared
+from millrace.homes.settings import ROOT_KEY_VARIABLE, DriverSettings
 from millrace.homes.told import read_settings, read_topology
 from millrace.repeats import quiet_repeats
 
@@ -55,12 +56,14 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         settings = read_settings(options.settings)
-        # Neither Spark nor what user code starts needs it; workers have it from their kit.
+        # Neither Spark nor what user code starts needs them; workers have theirs from their kit.
         password = os.environ.pop(settings.password_variable, None)
+        root_key = os.environ.pop(ROOT_KEY_VARIABLE, "")
+        password_of = of_root_key(root_key, settings.uid) if root_key else shared(password)
         process = (
-            _driver(settings, password)
+            _driver(settings, password_of)
             if options.standby is None
-            else _heir(settings, password, options)
+            else _heir(settings, password_of, options)
         )
         if process is None:
             # Not OK, which says that all input is processed.
@@ -75,17 +78,17 @@ def main(arguments: list[str] | None = None) -> int:
     return _run(process)
 
 
-def _driver(settings: DriverSettings, password: str | None) -> DriverProcess:
+def _driver(settings: DriverSettings, password_of: PasswordOf) -> DriverProcess:
     """One that starts cold: its session is begun while its code is imported."""
     session = SessionAhead(read_topology(Path(settings.topology)), Path(settings.workdir))
     from millrace.engine.driver.process import DriverProcess
     from millrace.engine.jobs.start import start_spark
 
-    return DriverProcess(settings, password, start=partial(start_spark, session=session))
+    return DriverProcess(settings, password_of, start=partial(start_spark, session=session))
 
 
 def _heir(
-    settings: DriverSettings, password: str | None, options: argparse.Namespace
+    settings: DriverSettings, password_of: PasswordOf, options: argparse.Namespace
 ) -> DriverProcess | None:
     """One that has stood by and was told to take over; None where nobody can say so."""
     from millrace.engine.driver.process import DriverProcess
@@ -96,7 +99,7 @@ def _heir(
     standby = Standby(options.settings, options.standby, SystemClock())
     if not standby.wait(orders):
         return None
-    return DriverProcess(settings, password, start=standby.start)
+    return DriverProcess(settings, password_of, start=standby.start)
 
 
 def _run(process: DriverProcess) -> int:

@@ -44,6 +44,7 @@ from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.task.state import Services
 from millrace.errors import ExitCode, MillraceError, SinkError
 from millrace.homes.documents import Status
+from millrace.homes.passwords import PasswordOf
 from millrace.homes.settings import ConfigMapPlace, DriverSettings
 from millrace.homes.stores import Inbox
 from millrace.homes.told import read_topology
@@ -104,7 +105,7 @@ def settings_of(topology: StreamTopology, uid: str) -> Settings:
 class DriverProcess:
     """One life of a driver. ``run`` from any one thread; ``ask_to_stop`` from anywhere.
 
-    ``password`` is that of the state servers. ``start`` gives the session and the compiled
+    ``password_of`` knows those of the state servers. ``start`` gives the session and the compiled
     topology; it is called once, on another thread. ``beat`` is called whenever the loop turns,
     several times a second. ``inbox`` takes the place of the one that the settings name. Raises
     ``WorkFolderError``, ``SourceError``, ``SinkError``.
@@ -113,7 +114,7 @@ class DriverProcess:
     def __init__(
         self,
         told: DriverSettings,
-        password: str | None,
+        password_of: PasswordOf,
         clock: Clock | None = None,
         start: Start = start_spark,
         beat: Callable[[], None] = lambda: None,
@@ -126,7 +127,7 @@ class DriverProcess:
         self._folder = Path(told.folder)
         self._clock = clock or SystemClock()
         self._start = start
-        self._stores = Stores(told.uid, password)
+        self._stores = Stores(told.uid, password_of)
         self._connectors = Connectors(self._folder, self._stores)
         try:
             self._sources = self._connectors.sources(topology)

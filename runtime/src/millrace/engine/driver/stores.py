@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from millrace import crash
 from millrace.clock import Clock, SystemClock
 from millrace.errors import MillraceError, StateServerError
+from millrace.homes.passwords import PasswordOf
 from millrace.ids import Execution
 from millrace.protocol import events as e
 from millrace.protocol.codec import decode_record, encode_record
@@ -89,9 +90,9 @@ class CopyProgress:
 class Stores:
     """All state servers as the driver sees them; safe for use by several threads."""
 
-    def __init__(self, uid: str, password: str | None) -> None:
+    def __init__(self, uid: str, password_of: PasswordOf) -> None:
         self.uid = uid
-        self._password = password
+        self._password_of = password_of
         self._view: View | None = None
 
     def use(self, view: View) -> None:
@@ -99,11 +100,11 @@ class Stores:
         self._view = view
 
     def client(self, member: Member) -> StateClient:
-        return connect(StateAddress.of(member, self._password), self.uid)
+        return connect(self._address(member), self.uid)
 
     def access(self, view: View) -> StateAccess:
         """What tasks need to read and write under a view."""
-        return StateAccess.of(view, {m.name: self._password for m in view.target})
+        return StateAccess.of(view, {m.name: self._password_of(m.name) for m in view.target})
 
     def log_member(self) -> tuple[Member, Execution]:
         """The server that holds the ack log, and this driver's execution."""
@@ -112,7 +113,10 @@ class Stores:
 
     def log_address(self) -> StateAddress:
         """The same, for tasks."""
-        return StateAddress.of(self.log_member()[0], self._password)
+        return self._address(self.log_member()[0])
+
+    def _address(self, member: Member) -> StateAddress:
+        return StateAddress.of(member, self._password_of(member.name))
 
     # -- the protocol's messages
 

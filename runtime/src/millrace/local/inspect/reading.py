@@ -16,13 +16,13 @@ from millrace import checked
 from millrace.errors import StateServerError, WorkFolderError
 from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.local.launch import members_of, state_servers
-from millrace.local.servers import RunPassword
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.codec import decode_record
 from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import Record
 from millrace.state.client import StateAddress, StateClient
+from millrace.state.embedded import password_in
 from millrace.state.errors import UnreachableError
 from millrace.state.own import own_server
 from millrace.state.servers import WHOLE
@@ -53,12 +53,12 @@ def _of_the_run(folder: WorkFolder) -> list[StateAddress]:
             f"{folder.identity.name}: {who} of the run is {'not ' if len(names) > 1 else ''}alive "
             "at the moment; try again in a few seconds"
         )
-    password = _password(folder)
-    return [StateAddress.of(alive[name], password) for name in names]
+    return [StateAddress.of(alive[name], _password(folder, name)) for name in names]
 
 
-def _password(folder: WorkFolder) -> str | None:
-    kept = RunPassword(folder.path).kept()
+def _password(folder: WorkFolder, name: str) -> str | None:
+    """What the server was started with, by whatever release; else it is the user's own."""
+    kept = password_in(folder.path / name)
     if kept is not None:
         return kept
     wanted = topology_of(folder).spec.state_servers
