@@ -59,7 +59,9 @@ class Listed:
             raise HomeAwayError("no answer")
         return [{"metadata": {"namespace": "jobs", "name": name}} for name in self.names]
 
-    def list(self, kind: str, namespace: str | None) -> Iterator[object]:
+    def list(
+        self, kind: str, namespace: str | None, selector: str | None = None
+    ) -> Iterator[object]:
         return iter(())
 
 
