@@ -67,7 +67,7 @@ def test_a_state_server_of_ones_own_is_named_as_shown():
     part = TEXT.partition("\n## A state server of your own\n")[2].partition("\n## ")[0]
     client = StateClient(StateAddress("state-0", "redis://h", ""), "UID")
     assert client._stamp.startswith(b"mr:{UID}:")
-    assert "--pattern 'mr:{UID}:*'" in part
+    assert '--pattern "mr:{$uid}:*"' in part
 
 
 def test_snapshots_are_asked_for_and_restored_as_shown():

@@ -17,8 +17,13 @@ HIDDEN = "***"
 
 _LONGEST, _DEEPEST = 2000, 20
 
-REDIS_REMEDY = (
-    "write redis://host:port or redis://:password@host:port, with %XX for /?#@ in a password"
+_WITH_PASSWORD = (
+    "write redis://host:port, redis://:password@host:port or redis://user:password@host:port, with "
+    "%XX for /?#@ in a password, or rediss:// and ssl_ca_certs, ssl_certfile or ssl_keyfile"
+)
+_APART = (
+    "write redis://host:port or redis://user@host:port, the password being named apart, or "
+    "rediss:// and ssl_ca_certs, ssl_certfile or ssl_keyfile"
 )
 
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]{0,20})://")
@@ -49,8 +54,13 @@ _OPTIONS = {
     *("health_check_interval", "retry_on_timeout"),
     *("socket_timeout", "socket_connect_timeout", "socket_keepalive"),
 }
-_SSL_OPTION = re.compile(r"ssl_(?!password)\w+")
 _SSL_FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+_SSL_OPTIONS = {
+    *_SSL_FILES,
+    *("ssl_ca_data", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_min_version"),
+    *("ssl_include_verify_flags", "ssl_exclude_verify_flags"),
+    *("ssl_validate_ocsp", "ssl_validate_ocsp_stapled"),
+}
 
 
 def is_sensitive(name: str) -> bool:
@@ -165,9 +175,16 @@ def redis_fault(address: str, *, apart: bool = False) -> str | None:
         return "is an address with a password, beside the one that is declared apart"
     if parts.username and not secret and not apart:
         return "is an address with a user and no password"
-    if not all(option in _OPTIONS or _SSL_OPTION.fullmatch(option) for option in options):
+    if not options.keys() <= _OPTIONS | _SSL_OPTIONS:
         return "is an address with an option that is not known"
+    if parts.scheme != "rediss" and options.keys() & _SSL_OPTIONS:
+        return "is an address without TLS that has an option of it"
     return None
+
+
+def redis_remedy(*, apart: bool = False) -> str:
+    """What to write instead of an address that has such a fault."""
+    return _APART if apart else _WITH_PASSWORD
 
 
 def tls_files(address: str) -> dict[str, str]:
@@ -185,7 +202,7 @@ def without_password(address: str, *, apart: bool = False) -> tuple[str, str | N
     """
     fault = redis_fault(address, apart=apart)
     if fault is not None:
-        raise StateServerError(f"spec.stateServers.url {fault}; {REDIS_REMEDY}")
+        raise StateServerError(f"spec.stateServers.url {fault}; {redis_remedy(apart=apart)}")
     parts = urlsplit(address)
     options = parse_qsl(parts.query, keep_blank_values=True)
     password = unquote(parts.password) if parts.password is not None else None

@@ -198,7 +198,7 @@ def test_an_edit_that_was_overtaken_is_refused_and_said_once(world: World) -> No
     assert world.turn() is None
     assert world.turn() is None
     ((kind, text),) = world.listener.events
-    assert kind == "EditRefused"
+    assert kind == "EditOvertaken"
     assert "spec.guarantee" in text
     assert world.driver() == (0, 10)
 

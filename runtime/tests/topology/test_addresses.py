@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import sys
 import traceback
@@ -10,10 +11,12 @@ from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
+import redis
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from millrace.addresses import (
+    _SSL_OPTIONS,
     HIDDEN,
     hidden,
     redacted,
@@ -23,7 +26,7 @@ from millrace.addresses import (
     without_password,
 )
 from millrace.cli.app import main
-from millrace.errors import MillraceError
+from millrace.errors import MillraceError, StateServerError
 from millrace.sinks.redis import RedisSink
 from millrace.state.client import StateAddress, StateClient
 from millrace.topology.edits import classify
@@ -281,6 +284,33 @@ def test_other_texts_stay_as_they_are():
 )
 def test_addresses_that_are_right_have_no_fault(address):
     assert redis_fault(address) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "fault"),
+    [
+        ("rediss://host?ssl_ca=/x", "is an address with an option that is not known"),
+        ("rediss://host?ssl_cafile=/x", "is an address with an option that is not known"),
+        ("redis://host?ssl_ca_certs=/x", "is an address without TLS that has an option of it"),
+        ("redis://user@host", "is an address with a user and no password"),
+    ],
+)
+def test_a_slip_in_an_address_is_named(address, fault):
+    assert redis_fault(address) == fault
+
+
+def test_options_of_tls_are_those_of_the_client():
+    """One that it does not know would be an error of the first connection."""
+    known = inspect.signature(redis.SSLConnection.__init__).parameters
+    for option in _SSL_OPTIONS:
+        assert option in known
+
+
+def test_the_remedy_offers_no_password_in_an_address_beside_one_that_is_named_apart():
+    with pytest.raises(StateServerError) as caught:
+        without_password("redis://:pw@host", apart=True)
+    assert ":password@" not in str(caught.value)
+    assert "redis://user@host:port" in str(caught.value)
 
 
 def test_the_password_of_a_query_is_taken_out():

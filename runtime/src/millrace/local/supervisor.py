@@ -279,7 +279,7 @@ class Supervisor:
             return
         except MillraceError as error:
             self._edit = asked
-            self._warn("EditRefused", str(error))
+            self._warn("EditOvertaken", str(error))
             return
         self._edit = asked
         if tuning is not None:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import redis
 
-from millrace.addresses import REDIS_REMEDY, place_of, redis_fault
+from millrace.addresses import place_of, redis_fault, redis_remedy
 from millrace.errors import FencedError, SinkError
 from millrace.protocol.types import Sealed, Staged
 from millrace.redisserver import Trouble, open_client, trouble_of
@@ -65,7 +65,7 @@ class RedisSink(Sink):
         self._password: str | None = self.options.get("password")
         fault = redis_fault(self.url, apart=self._password is not None)
         if fault is not None:
-            raise SinkError(f"sink {name!r}: redis.url {fault}; {REDIS_REMEDY}")
+            raise SinkError(f"sink {name!r}: redis.url {fault}; {redis_remedy()}")
         self.mode = str(self.options.get("mode", "hash"))
         wanted = {"hash": "key", "stream": "stream"}.get(self.mode)
         if wanted is None:

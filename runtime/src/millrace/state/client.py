@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import redis
 
-from millrace.addresses import REDIS_REMEDY, place_of, redis_fault
+from millrace.addresses import place_of, redis_fault, redis_remedy
 from millrace.errors import ProtocolError, StateServerError
 from millrace.ids import Epoch, Execution
 from millrace.protocol.server import (
@@ -350,7 +350,7 @@ def _open(address: StateAddress, timeout_s: float) -> redis.Redis:
         return open_client(address.url, address.password, answer_s=timeout_s)
     except (ValueError, TypeError):
         fault = redis_fault(address.url) or "is an address with a value that cannot be used"
-        text = f"state server {address.name}: its url {fault}; {REDIS_REMEDY}"
+        text = f"state server {address.name}: its url {fault}; {redis_remedy()}"
     # Not as a consequence of the library's error, which repeats parts of the address.
     raise StateServerError(text)
 

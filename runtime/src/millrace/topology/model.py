@@ -178,7 +178,7 @@ class StateServers(Part):
     )
     url: Text | None = Field(
         None,
-        description="A server of your own, redis://[:password@]host:port[/db]. "
+        description="A server of your own, redis://[[user]:password@]host:port[/db], or rediss://. "
         "It needs an append-only file and the policy noeviction.",
     )
     password: SecretText | None = Field(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from millrace.addresses import REDIS_REMEDY, redis_fault, shown_address
+from millrace.addresses import redis_fault, redis_remedy, shown_address
 from millrace.topology.edges import no_column
 from millrace.topology.kinds.base import Effect, FieldEdit, SinkKind
 from millrace.topology.parts import Part
@@ -36,7 +36,7 @@ class RedisMode(str, Enum):
 class RedisSink(Part):
     """Rows in a Redis-protocol server, one transaction for each window."""
 
-    url: Text = Field(description="redis://[:password@]host:port[/db]")
+    url: Text = Field(description="redis://[[user]:password@]host:port[/db], or rediss://")
     password: SecretText | None = Field(
         None,
         description="The password, where it is not to stand in the url: that names the user at "
@@ -104,7 +104,7 @@ def address_problems(path: str, address: str, apart: bool = False) -> Iterator[P
     elsewhere."""
     fault = redis_fault(address, apart=apart)
     if fault is not None:
-        yield Problem(path, shown_address(address), fault, REDIS_REMEDY)
+        yield Problem(path, shown_address(address), fault, redis_remedy(apart=apart))
 
 
 REDIS_SINK = RedisSinkKind()
