@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from millrace.engine.program.sql import SqlAnalyser
 from millrace.errors import ExitCode, MillraceError, TopologyError
 from millrace.homes import codec
 from millrace.homes.settings import TAKE_OVER, answer_to, in_folder
+from millrace.homes.told import read_settings
 from millrace.local.files import write_json
 from millrace.topology.load import parse
 
@@ -316,6 +318,16 @@ def test_it_is_no_driver_for_a_topology_that_was_edited(place: Place) -> None:
     os.write(place.says, TAKE_OVER)
     with pytest.raises(MillraceError, match="has been edited"):
         standing.wait(place.orders)
+
+
+def test_an_edit_that_a_driver_takes_while_it_runs_needs_no_other(place: Place) -> None:
+    """The driver of before was told it by a proposal, and whoever follows begins with it."""
+    standing = Standby(place.settings, place.ready, Hasty(), place.start)
+    told = read_settings(place.settings)
+    place.write(PLAIN + "  tupleTimeout: 7s\n")
+    write_json(place.settings, codec.encode(replace(told, tuned=told.tuned + 1)))
+    os.write(place.says, TAKE_OVER)
+    assert standing.wait(place.orders)
 
 
 def test_what_keeps_it_from_getting_ready_ends_it(place: Place) -> None:

@@ -1,27 +1,29 @@
 """When a cold start has reached what."""
 
-import re
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
+from millrace.engine.jobs import ahead
+from millrace.engine.jobs.session import JVM_UP
 from millrace.engine.jobs.starttimes import StartTimes, lived_s
 
 
 def test_steps_are_told_in_their_order_since_the_process_began() -> None:
-    mine, others = StartTimes(), StartTimes()
+    now = iter([12.0, 13.25, 14.5, 15.0])
+    mine = StartTimes(lambda: next(now), began_s=10.0)
+    others = StartTimes(lambda: next(now), began_s=10.0)
     mine.reached("first")
-    time.sleep(0.02)
     others.reached("second")
-    time.sleep(0.02)
     mine.reached("third")
     mine.reached("first")
-    found = re.findall(r"(\w+) (\d+\.\d\d) s", mine.text(others))
-    assert [step for step, _ in found] == ["first", "second", "third"]
-    lived = lived_s()
-    assert all(lived - 10 < float(at_s) < lived + 0.01 for _, at_s in found)
+    assert mine.text(others) == "first 2.00 s, second 3.25 s, third 4.50 s"
 
 
 def test_a_process_lives_since_it_was_started() -> None:
@@ -31,3 +33,40 @@ def test_a_process_lives_since_it_was_started() -> None:
     # The clock of the kernel's ticks is a hundredth of a second coarse.
     assert 0 < float(said.stdout) <= time.monotonic() - began_s + 0.02
     assert abs(lived_s() - (time.time() - psutil.Process().create_time())) < 2
+
+
+class Opened:
+    """Stands in for Spark, whose JVM is up when that is said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.up, self.goes_on = threading.Event(), threading.Event()
+        monkeypatch.setattr(ahead, "open_session", self.open)
+
+    def open(self, _topology: Any, _workdir: Any, _cluster: Any, reached: Any) -> Any:
+        assert self.up.wait(30)
+        if not self.goes_on.is_set():
+            raise ahead.SparkStartError("no Java")
+        reached(JVM_UP)
+        return self
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_whoever_awaits_the_jvm_goes_on_once_it_is_up_or_cannot_be_had(
+    monkeypatch: pytest.MonkeyPatch, comes: bool
+) -> None:
+    opened = Opened(monkeypatch)
+    session = ahead.SessionAhead(None, Path())  # type: ignore[arg-type]
+    waiting = threading.Thread(target=session.await_jvm, daemon=True)
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    if comes:
+        opened.goes_on.set()
+    opened.up.set()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    if comes:
+        assert session.result() is opened
+    else:
+        with pytest.raises(ahead.SparkStartError):
+            session.result()

@@ -15,12 +15,13 @@ from millrace.homes import codec
 from millrace.homes.documents import EditAsked
 from millrace.homes.told import read_settings
 from millrace.homes.tuning import FIELDS, Tuning
-from millrace.local import launch
+from millrace.local import launch, scale
 from millrace.local.ackers import AckerPlan
 from millrace.local.edits import AskedEdit, ask, await_taken, between, document, in_force
 from millrace.local.files import write_json
 from millrace.local.launch import LaunchOptions
 from millrace.local.scale import beginning
+from millrace.local.scale import read as read_scale
 from millrace.local.supervisor import RunPlan, Supervisor
 from millrace.local.takeover import Lease, take_over
 from millrace.local.workdir import WorkFolder, open_folder
@@ -99,6 +100,10 @@ class World:
         return told.tuned, in_force(self.folder).spec.window.max_records
 
 
+def refuse(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
@@ -161,6 +166,37 @@ def test_an_edit_is_in_force_before_it_is_proposed(world: World) -> None:
     assert world.ask() == []
 
 
+def test_numbers_of_processes_are_asked_for_before_they_are_in_force(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever dies, or has no room, in between asks for the same again."""
+    numbers = ("spec.ackers.replicas=3", "spec.stateServers.replicas=2")
+    assert sorted(world.ask(*numbers)) == ["spec.ackers.replicas", "spec.stateServers.replicas"]
+    with monkeypatch.context() as patched:
+        patched.setattr(launch, "write_json", refuse)
+        world.turn()
+    assert world.driver()[0] == 0
+    for _ in range(2):
+        world.turn()
+        asked = read_scale(world.folder.scale)
+        assert asked is not None
+        assert (asked.state_servers, asked.ackers) == (2, 3)
+    assert [kind for kind, _ in world.listener.events] == ["EditPutOff", "EditedInPlace"]
+    assert world.ask(*numbers) == []
+
+
+def test_numbers_that_cannot_be_are_refused_and_nothing_is_in_force(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale, "refusal_of", lambda *_: "not so many")
+    world.ask("spec.ackers.replicas=3", "spec.window.maxRecords=7")
+    world.turn()
+    ((kind, text),) = world.listener.events
+    assert kind == "EditOvertaken"
+    assert "not so many" in text
+    assert world.driver() == (0, 10)
+
+
 def test_the_next_life_of_the_run_has_it_too(world: World) -> None:
     """One behind a restore, in the same run."""
     world.ask("spec.window.maxRecords=7")
@@ -205,10 +241,6 @@ def test_an_edit_that_was_overtaken_is_refused_and_said_once(world: World) -> No
 
 def test_a_full_disk_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.ask("spec.window.maxRecords=7")
-
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patched:
         patched.setattr(launch, "write_json", refuse)
         assert world.turn() is None

@@ -123,9 +123,7 @@ def register(app: typer.Typer) -> None:
         restart this says so, and millrace run takes the run over instead.
         Exits with 1 where none is taken.
         """
-        from millrace.homes.documents import Scale
-        from millrace.local.edits import SCALED, ask, await_taken
-        from millrace.local.scale import ask as ask_scale
+        from millrace.local.edits import ask, await_taken
         from millrace.local.workdir import default_path, find_folder
 
         loaded = load(needed_file(file, topology), override or ())
@@ -139,17 +137,6 @@ def register(app: typer.Typer) -> None:
             raise MillraceError(
                 f"{wanted.name} has not taken the edits within {timeout:g} s; the run's events say "
                 "why"
-            )
-        scaled = {edit.path for edit in edits} & SCALED
-        if scaled:
-            servers, ackers = wanted.spec.state_servers.replicas, wanted.spec.ackers.replicas
-            ask_scale(
-                folder,
-                wanted,
-                Scale(
-                    servers if "spec.stateServers.replicas" in scaled else None,
-                    ackers if "spec.ackers.replicas" in scaled else None,
-                ),
             )
         for edit in edits:
             old, new = edit.sides()

@@ -1,7 +1,7 @@
 """Settings that a driver takes while it runs, with no new start: between windows those of windows,
 and for the next attempt those of attempts.
 
-The operator numbers them (``Accepted.tuned``), so that nobody goes back to older ones: a driver
+Who accepts edits, operator or supervisor, numbers them (``Accepted.tuned``), so that nobody goes back to older ones: a driver
 begins with those that are accepted when it is made, and takes of its inbox those of a higher
 number. Whoever dies in between is followed by a driver that begins with them.
 """
@@ -16,6 +16,8 @@ from pydantic import Field
 
 from millrace.homes.codec import STRICT
 from millrace.topology.duration import Duration
+from millrace.topology.edits import classify
+from millrace.topology.kinds.base import Effect
 from millrace.topology.model import StreamTopology, Window
 
 Positive = Annotated[int, Field(ge=1)]
@@ -29,6 +31,9 @@ FIELDS: Mapping[str, str] = {
 }
 """Which field of a topology is which of a ``Tuning``."""
 
+SCALED = frozenset({"spec.ackers.replicas", "spec.stateServers.replicas"})
+"""Fields that whoever starts ackers and state servers follows, and no driver."""
+
 _THREADS = "spec.parallelism"
 
 
@@ -37,6 +42,13 @@ def tuned_fields(topology: StreamTopology) -> frozenset[str]:
     many threads, from its start on, as the parallelism lets it have."""
     fields = frozenset(FIELDS)
     return fields if topology.spec.spark.executors.instances else fields - {_THREADS}
+
+
+def same_driver(before: StreamTopology, after: StreamTopology) -> bool:
+    """Whether a driver that was made ready for one topology can run the other one."""
+    taken = tuned_fields(after) | SCALED
+    edits = classify(before, after)
+    return all(edit.effect is Effect.NONE or edit.path in taken for edit in edits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ The command line leaves the topology in ``edit.json`` of the work folder. The su
 writes what is accepted, takes it: first the files that a driver begins with, then a proposal, which
 the one that runs reads (``homes.tuning``)::
 
-    edit.json --> accepted.json, topology.json, driver.json --> proposal.json --> the driver
+    edit.json --> scale.json, where numbers of servers or ackers are edited
+              --> accepted.json, topology.json, driver.json --> proposal.json --> the driver
 
 Whoever dies in between is followed by a driver that begins with what was accepted; a run that ends
 forgets what it was asked for and has not taken.
@@ -23,8 +24,8 @@ from pydantic import ValidationError
 from millrace import checked
 from millrace.errors import MillraceError, NewerFormatError
 from millrace.homes import codec
-from millrace.homes.documents import EditAsked
-from millrace.homes.tuning import Tuning, tuned_fields
+from millrace.homes.documents import EditAsked, Scale
+from millrace.homes.tuning import SCALED, Tuning, tuned_fields
 from millrace.local.accepted import read_accepted
 from millrace.local.files import write_json
 from millrace.local.takeover import current_holder
@@ -32,9 +33,6 @@ from millrace.local.workdir import WorkFolder
 from millrace.topology.edits import Edit, classify
 from millrace.topology.kinds.base import Effect
 from millrace.topology.model import StreamTopology
-
-SCALED = frozenset({"spec.ackers.replicas", "spec.stateServers.replicas"})
-"""What the supervisor follows without its driver (``local.scale``)."""
 
 _LOOK_S = 0.1
 
@@ -66,6 +64,13 @@ def between(before: StreamTopology, wanted: StreamTopology) -> list[Edit]:
     return edits
 
 
+def size_of(edits: Iterable[Edit]) -> Scale:
+    """What edits make of the numbers of servers and ackers: the supervisor follows that without
+    its driver, as what ``millrace scale`` asks for."""
+    new = {edit.path: edit.new for edit in edits if edit.path in SCALED}
+    return Scale(new.get("spec.stateServers.replicas"), new.get("spec.ackers.replicas"))
+
+
 def _named(edits: Iterable[Edit], what: str) -> str:
     return f"nothing is changed, since this {what}:\n" + "\n".join(str(edit) for edit in edits)
 
@@ -84,13 +89,23 @@ def ask(folder: WorkFolder, wanted: StreamTopology) -> list[Edit]:
 
 
 def await_taken(folder: WorkFolder, wanted: StreamTopology, timeout_s: float) -> bool:
-    """Wait until a topology is in force, or the run has ended; whether it is."""
+    """Wait until a topology is in force and proposed to the driver, or the run has ended; whether
+    it is."""
     end_s = time.monotonic() + timeout_s
-    while document(in_force(folder)) != document(wanted):
+    while not _proposed(folder, wanted):
         if time.monotonic() >= end_s or current_holder(folder.path) is None:
             return False
         time.sleep(_LOOK_S)
     return True
+
+
+def _proposed(folder: WorkFolder, wanted: StreamTopology) -> bool:
+    accepted = read_accepted(folder.accepted, folder.topology)
+    if accepted is None or accepted.topology != document(wanted):
+        return False
+    proposal = folder.inbox.proposal()
+    tuning = proposal.tuning if proposal is not None else None
+    return tuning is not None and tuning.number >= accepted.tuned
 
 
 def in_force(folder: WorkFolder) -> StreamTopology:
@@ -126,10 +141,13 @@ class AskedEdit:
         except OSError:
             return self._found
         seen = (stat.st_ino, stat.st_mtime_ns)
-        if seen != self._seen:
-            self._seen = seen
-            try:
-                self._found = codec.decode(EditAsked, self._path.read_bytes())
-            except (OSError, checked.DamagedError, NewerFormatError):
-                self._found = None
+        if seen == self._seen:
+            return self._found
+        try:
+            self._found = codec.decode(EditAsked, self._path.read_bytes())
+        except OSError:
+            return None  # it is tried again
+        except (checked.DamagedError, NewerFormatError):
+            self._found = None
+        self._seen = seen
         return self._found

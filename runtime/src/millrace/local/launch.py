@@ -18,7 +18,7 @@ from millrace.clock import Clock
 from millrace.errors import ExitCode, MillraceError, ProtocolError, TopologyError, WorkFolderError
 from millrace.homes import codec
 from millrace.homes.accepted import Accepted, accept
-from millrace.homes.documents import Ask, EditAsked
+from millrace.homes.documents import Ask, EditAsked, Scale
 from millrace.homes.passwords import ACKER_USER
 from millrace.homes.settings import PASSWORD_VARIABLE, ROOT_KEY_VARIABLE, RetiredSink, in_folder
 from millrace.homes.tuning import Tuning
@@ -26,7 +26,7 @@ from millrace.local import scratch
 from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.ackers import ACKER, AckerPlan
 from millrace.local.children import ProcessSpec
-from millrace.local.edits import AskedEdit, Editing, between
+from millrace.local.edits import AskedEdit, Editing, between, size_of
 from millrace.local.files import write_json
 from millrace.local.logs import RunLog
 from millrace.local.scale import (
@@ -37,6 +37,7 @@ from millrace.local.scale import (
     refusal_of,
     server_names,
 )
+from millrace.local.scale import ask as ask_scale
 from millrace.local.servers import Embedded, External, RunPasswords, StateServer, acker_name, reach
 from millrace.local.snapshots.unfinished import marked, refuse_unfinished
 from millrace.local.standby.keeper import STANDBY
@@ -392,6 +393,10 @@ class _Lives:
         edits = between(self._loaded.topology, wanted)
         if not edits:
             return [], None
+        size = size_of(edits)
+        if size != Scale():
+            # Where all is tried again this has been asked for before, which is nothing.
+            ask_scale(self._folder, wanted, size)
         loaded = replace(self._loaded, topology=wanted)
         accepted = _write_driver_file(self._folder, loaded, self._options, tuned=True)
         self._loaded = loaded

@@ -157,6 +157,7 @@ class Supervisor:
             self._servers.want(scaling.wanted, scaling.make)
         self._scale: Scale | None = None
         self._edit: EditAsked | None = None
+        self._put_off: EditAsked | None = None
         self._tuning = plan.editing.tuning if plan.editing is not None else None
         self._wake_read, self._wake_write = os.pipe()
         self._signals = 0
@@ -274,8 +275,11 @@ class Supervisor:
             return
         try:
             edits, tuning = editing.take(asked)
-        except OSError:
-            # A full disk: it is taken when there is room again.
+        except OSError as error:
+            if asked != self._put_off:
+                self._put_off = asked
+                text = f"edits are taken as soon as they can be written: {error}"
+                self._warn("EditPutOff", text)
             return
         except MillraceError as error:
             self._edit = asked

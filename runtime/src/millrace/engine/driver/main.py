@@ -84,6 +84,9 @@ def _driver(settings: DriverSettings, password_of: PasswordOf) -> DriverProcess:
     from millrace.engine.driver.process import DriverProcess
     from millrace.engine.jobs.start import start_spark
 
+    # Sources and sinks of the user are made with the driver. Until the JVM is up its secret stands
+    # in the environment, which what they start would inherit.
+    session.await_jvm()
     return DriverProcess(settings, password_of, start=partial(start_spark, session=session))
 
 
@@ -99,6 +102,8 @@ def _heir(
     standby = Standby(options.settings, options.standby, SystemClock())
     if not standby.wait(orders):
         return None
+    # Those of edits that it has not seen, which need no other driver.
+    settings = read_settings(options.settings)
     return DriverProcess(settings, password_of, start=standby.start)
 
 

@@ -27,6 +27,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from millrace import crash
@@ -38,6 +39,7 @@ from millrace.engine.task.state import Services
 from millrace.errors import MillraceError
 from millrace.homes.settings import TAKE_OVER, answer_to
 from millrace.homes.told import read_settings, read_topology
+from millrace.homes.tuning import same_driver
 from millrace.topology.model import StreamTopology
 
 REHEARSALS = 6
@@ -147,7 +149,8 @@ class Standby:
 
     def _check_topology(self) -> None:
         told = read_settings(self._file)
-        if told != self._told or read_topology(Path(told.topology)) != self._topology:
+        same = replace(told, tuned=self._told.tuned) == self._told
+        if not same or not same_driver(self._topology, read_topology(Path(told.topology))):
             raise MillraceError(
                 f"{self._file}: the topology has been edited since this driver stands by; "
                 "another one has to be started"

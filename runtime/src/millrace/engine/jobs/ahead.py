@@ -6,13 +6,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace.engine.jobs.session import SessionSettings, build_session
+from millrace.engine.jobs.session import JVM_UP, SessionSettings, build_session
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.errors import MillraceError
 from millrace.topology.model import StreamTopology
@@ -31,13 +32,24 @@ class SessionAhead:
         self, topology: StreamTopology, workdir: Path, cluster: Mapping[str, str] | None = None
     ) -> None:
         self.times = StartTimes()
+        self._jvm = threading.Event()
         starter = ThreadPoolExecutor(1, thread_name_prefix="spark-session")
-        self._session = starter.submit(open_session, topology, workdir, cluster, self.times.reached)
+        self._session = starter.submit(open_session, topology, workdir, cluster, self._reached)
+        self._session.add_done_callback(lambda _: self._jvm.set())
         starter.shutdown(wait=False)
+
+    def await_jvm(self) -> None:
+        """Wait until the JVM is up, or cannot be had: the environment is as it was before."""
+        self._jvm.wait()
 
     def result(self) -> SparkSession:
         """Waits for it. Raises ``SparkStartError``, ``TopologyError``."""
         return self._session.result()
+
+    def _reached(self, step: str) -> None:
+        self.times.reached(step)
+        if step == JVM_UP:
+            self._jvm.set()
 
 
 class SparkStartError(MillraceError):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MAX_TASK_FAILURES = 2
 """Runs of one task before its job is given up; more only delays the split of a window."""
 
+JVM_UP = "JVM up"
+"""The step of a start behind which nothing of it stands in the environment any more."""
+
 _FIXED = {
     # A retry must find the partitions that the first run had.
     "spark.sql.adaptive.enabled": "false",
@@ -170,7 +173,7 @@ def build_session(
     # spark-submit refuses none; the context that follows does not.
     none = {_INSTANCES} if conf.get(_INSTANCES) == "0" else set()
     jvm.start_jvm(settings.own_folder, {k: v for k, v in conf.items() if k not in none})
-    reached("JVM up")
+    reached(JVM_UP)
     builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)

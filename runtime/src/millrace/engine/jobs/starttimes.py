@@ -17,13 +17,16 @@ class StartTimes:
     Steps of the main thread and of the one that starts Spark go on beside each other.
     """
 
-    def __init__(self) -> None:
-        self._began_s = time.monotonic() - lived_s()
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, began_s: float | None = None
+    ) -> None:
+        self._now = now
+        self._began_s = now() - lived_s() if began_s is None else began_s
         self._steps: dict[str, float] = {}
 
     def reached(self, step: str) -> None:
         """The step is done. From any thread."""
-        self._steps.setdefault(step, time.monotonic() - self._began_s)
+        self._steps.setdefault(step, self._now() - self._began_s)
 
     def text(self, *others: StartTimes) -> str:
         """``step 0.00 s`` of this and of others, in the order in which they were reached."""
