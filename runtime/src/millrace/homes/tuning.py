@@ -1,9 +1,10 @@
 """Settings that a driver takes while it runs, with no new start: between windows those of windows,
 and for the next attempt those of attempts.
 
-Who accepts edits, operator or supervisor, numbers them (``Accepted.tuned``), so that nobody goes back to older ones: a driver
-begins with those that are accepted when it is made, and takes of its inbox those of a higher
-number. Whoever dies in between is followed by a driver that begins with them.
+Who accepts edits, operator or supervisor, numbers them (``Accepted.tuned``), so that nobody goes
+back to older ones: a driver begins with those that are accepted when it is made, and takes of its
+inbox those of a higher number. Whoever dies in between is followed by a driver that begins with
+them.
 """
 
 from __future__ import annotations

@@ -369,8 +369,9 @@ class TaskId:
 class FailedRoot:
     """A root that cannot be processed in this attempt, with who says so and why.
 
-    ``trace`` shows the user's own lines that raised. ``unreadable``: its source could not decode
-    the record, so nothing of it went anywhere, and reading it again gives the same. ``lasting``:
+    ``trace`` shows the user's own lines that raised. ``unreadable``: nothing of it
+    went anywhere, and reading it again gives the same, as of a record that its source cannot decode
+    or a step straight behind it cannot evaluate. ``lasting``:
     what it holds is at fault, and it fails alike however often it is replayed, though something of
     it may have gone elsewhere.
     """

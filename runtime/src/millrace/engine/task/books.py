@@ -118,7 +118,7 @@ class Failures:
         trace: str = "",
         lasting: bool = False,
     ) -> None:
-        """A tuple of these roots failed for good; ``lasting`` says that no replay helps."""
+        """A tuple of these roots failed in this attempt; ``lasting`` says that no replay helps."""
         for root in roots:
             if root < kernels.WINDOW_TREE:
                 text = error[:_ERROR_LENGTH]

@@ -54,7 +54,7 @@ class Task:
         return str(TaskObject(self.plan.id, self.id, kind, component))
 
     def fail(self, batch: Batch, index: int, processor: str, error: BaseException | str) -> None:
-        """The tuple at ``index`` failed for good: so do its roots."""
+        """The tuple at ``index`` failed in this attempt: so do its roots."""
         if isinstance(error, MemoryError):
             self.memory.failed(processor, error)
         text = error if isinstance(error, str) else error_text(error)
