@@ -23,6 +23,7 @@ from millrace.state.client import StateAddress, StateClient
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
 from millrace.state.keyed.cache import Load
+from millrace.state.keyed.columnstate import ColumnState
 from millrace.state.keyed.dictstate import DictState
 from millrace.topology.load import parse
 
@@ -56,11 +57,14 @@ def totals() -> bytes:
     return state.base().data
 
 
-def visits() -> bytes:
-    state = DictState(VISITS, pa.schema([("n", pa.int64())]), K)
+def visits(form: type[DictState] | type[ColumnState] = DictState) -> bytes:
+    state = form(VISITS, pa.schema([("n", pa.int64())]), K)
     state.begin()
-    keys = [pa.array(["ann"]), pa.array([DAY]).cast(pa.date32())]
-    state.values[int(state.find(keys)[0])]["n"] = 7
+    rows = state.find([pa.array(["ann"]), pa.array([DAY]).cast(pa.date32())])
+    if isinstance(state, ColumnState):
+        state.write(rows, state.converted(pa.record_batch({"n": [7]})))
+    else:
+        state.values[int(rows[0])]["n"] = 7
     return state.base().data
 
 
@@ -81,14 +85,21 @@ def store(
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> WorkFolder:
-    """A topology that has run and is not alive."""
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> WorkFolder:
+    """A topology that has run and is not alive; ``visits`` may have been a grouped function."""
+    form = getattr(request, "param", DictState)
     made = open_folder(tmp_path / "work", "first", tmp_path / "t.yaml", SystemClock())
     topology = parse(HEAD + SPEC)
     write_json(made.topology, topology.model_dump(by_alias=True, mode="json", exclude_none=True))
     (server,) = state_servers(made, topology)
     chains = {"count": (segment("1/count", 9),), "visits": (segment("1/visits", 3),)}
-    store(server.start(), made.uid, 9, {"1/count": totals(), "1/visits": visits()}, **chains)
+    store(
+        server.start(),
+        made.uid,
+        9,
+        {"1/count": totals(), "1/visits": visits(form)},
+        **chains,
+    )
     server.stop()
     return made
 
@@ -116,6 +127,7 @@ def test_all_state_of_a_processor_is_shown_by_key(folder: WorkFolder) -> None:
     assert note == "2 of 3 keys, behind window 9\n"
 
 
+@pytest.mark.parametrize("folder", [DictState, ColumnState], indirect=True)
 def test_one_key_is_found_by_the_values_of_its_columns(folder: WorkFolder) -> None:
     shown, _ = state(folder, "get", "visits", "ann", DAY, "--json")
     key = {"user": "ann", "day": DAY}

@@ -151,7 +151,7 @@ def test_columns_of_state_hold_every_value():
     columns = rows.select(values.names)
     held = ColumnState(keys, values, 8)
     held.begin()
-    held.write(held.find([rows.column("id")]), columns)
+    held.write(held.find([rows.column("id")]), held.converted(columns))
     written = blobs.read(held.base().data)
     # A key whose columns are all null has no state.
     want = [row for row in tv.rows() if any(row[name] is not None for name in values.names)]

@@ -69,7 +69,7 @@ class Windows(RuleBasedStateMachine):
         # What is not written was read alone.
         wanted = [at for at, value in enumerate(calls.values()) if value is not None]
         values = [value for value in calls.values() if value is not None]
-        self.state.write(rows[wanted], batch(values))
+        self.state.write(rows[wanted], self.state.converted(batch(values)))
         for key, value in calls.items():
             if value is not None and value != NOTHING:
                 self.model[key] = {name: value[name] for name in VALUES.names}
@@ -121,7 +121,7 @@ def one_column(kind: pa.DataType) -> ColumnState:
 
 def put(state: ColumnState, keys: range, values: pa.Array) -> None:
     rows = state.find([pa.array(keys, pa.int64())])
-    state.write(rows, pa.RecordBatch.from_arrays([values], names=["v"]))
+    state.write(rows, state.converted(pa.RecordBatch.from_arrays([values], names=["v"])))
 
 
 @settings(deadline=None)
@@ -178,9 +178,55 @@ def test_what_is_not_a_number_is_no_change_where_it_stays() -> None:
 def test_what_was_interrupted_is_known_as_broken() -> None:
     state = one_column(pa.int64())
     put(state, range(2), pa.array([1, 2]))
-    with pytest.raises(pa.ArrowInvalid):
-        put(state, range(2), pa.array(["no", "number"]))
+    with pytest.raises(IndexError):
+        state.write(np.array([0, 1 << 20]), [(np.zeros(2), np.ones(2))])
     assert state.broken
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "error"),
+    [
+        (pa.int64(), pa.array(["no", "number"]), "Failed to parse"),
+        (pa.string(), pa.array([b"a", b"\xff"]).view(pa.string()), "'utf-8' codec can't decode"),
+        (
+            pa.list_(pa.timestamp("us", "UTC")),
+            pa.array([[0], [1 << 62]]).cast(pa.list_(pa.timestamp("us", "UTC"))),
+            "out of range|year",
+        ),
+    ],
+)
+def test_what_cannot_be_held_is_noticed_before_anything_changes(
+    kind: pa.DataType, given: pa.Array, error: str
+) -> None:
+    state = one_column(kind)
+    with pytest.raises(ValueError, match=f"state column 'v': .*({error})"):
+        put(state, range(2), given)
+    assert not state.broken
+    assert state.delta() is None
+
+
+def bits(kind: pa.DataType, value: Any) -> list[bytes | None]:
+    return [one and one.to_pybytes() for one in pa.array([value], kind).buffers()]
+
+
+FLOATS = st.none() | st.lists(
+    st.none() | st.sampled_from([0.0, -0.0, 1.5, float("nan"), -float("nan")]), max_size=3
+)
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+@given(pair=st.tuples(FLOATS, FLOATS), nested=st.booleans())
+def test_floats_in_lists_are_compared_by_their_bits(
+    kind: pa.DataType, pair: tuple[Any, Any], nested: bool
+) -> None:
+    kind = pa.list_(pa.list_(kind)) if nested else pa.list_(kind)
+    first, second = ([one] for one in pair) if nested else pair
+    state = one_column(kind)
+    put(state, range(1), pa.array([first], kind))
+    state.commit()
+    put(state, range(1), pa.array([second], kind))
+    blob = state.delta()
+    assert (blob is not None) == (bits(kind, first) != bits(kind, second))
 
 
 def test_state_of_dicts_goes_on_in_columns_and_is_migrated() -> None:

@@ -17,6 +17,7 @@ from millrace.state.keyed import query
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
 from millrace.state.keyed.cache import StateCache, StateKey
+from millrace.state.keyed.columnstate import ColumnState
 from millrace.state.keyed.dictstate import DictState
 from millrace.state.keyed.loading import Extent
 
@@ -71,15 +72,22 @@ def mine(keys: Sequence[Key], mask: int) -> list[Key]:
     return [key for key in keys if mask >> query.group_of(columns([key]), K) & 1]
 
 
+@pytest.mark.parametrize("form", [DictState, ColumnState])
 @settings(deadline=None)
-@given(HISTORY)
-def test_dicts_are_read_as_they_were_left(history: list[Any]) -> None:
-    chains = Chains(lambda: DictState(KEYS, VALUES, K))
+@given(history=HISTORY)
+def test_dicts_and_columns_are_read_as_they_were_left(form: Any, history: list[Any]) -> None:
+    chains = Chains(lambda: form(KEYS, VALUES, K))
     held: dict[Key, int] = {}
     for number, (window, compact) in enumerate(history, start=1):
 
-        def change(state: DictState, mask: int, window: Any = window) -> None:
+        def change(state: DictState | ColumnState, mask: int, window: Any = window) -> None:
             keys = mine(list(window), mask)
+            if isinstance(state, ColumnState):
+                values = pa.record_batch(
+                    [pa.array([window[key] for key in keys], pa.int64())], ["n"]
+                )
+                state.write(state.find(columns(keys)), state.converted(values))
+                return
             for key, row in zip(keys, state.find(columns(keys)).tolist(), strict=True):
                 state.values[row]["n"] = window[key]
 

@@ -56,7 +56,7 @@ def leave(state: DictState | ColumnState, row: int, n: int | None) -> None:
         state.updated(row, before)
     else:
         left = pa.record_batch([pa.array([n], pa.int64())], names=["n"])
-        state.write(np.array([row]), left)
+        state.write(np.array([row]), state.converted(left))
 
 
 def make_totals(ttl_ms: int = TTL) -> AggregateState:

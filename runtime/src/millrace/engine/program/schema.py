@@ -96,6 +96,25 @@ def conform(data: Any, schema: pa.Schema, processor: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def check(data: pa.RecordBatch, what: str = "column") -> None:
+    """Raises ``pa.ArrowInvalid`` naming a column whose values are not what its type says, such as a
+    text that is not UTF-8."""
+    for field, column in zip(data.schema, data.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(f"{what} {field.name!r}: {error}") from error
+
+
+def own(data: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in memory that nobody else has: Arrow wraps arrays of numpy as they are, and
+    user code may fill an array anew in its next call. Raises as ``check``."""
+    check(data)
+    # Whether a buffer is numpy's or was allocated by Arrow cannot be seen, so all are copied.
+    arrays = [pa.concat_arrays([column]) for column in data.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=data.schema)
+
+
 def _columns_of(data: Any, processor: str) -> dict[str, Any]:
     if isinstance(data, pa.RecordBatch | pa.Table):
         return dict(zip(data.schema.names, data.columns, strict=True))

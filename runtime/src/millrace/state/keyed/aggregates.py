@@ -7,6 +7,8 @@ double; min, max: the input's type; null: nothing yet), and for avg two: ``name.
 
 from __future__ import annotations
 
+import struct
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,12 +146,16 @@ class NumberColumn:
         self._seen[first:rows] = 0
 
     def replace(self, rows: Array, column: pa.Array) -> None:
-        """Set rows to the values of a column."""
+        """Set rows to the values of a column; raises as ``converted``, with nothing changed."""
+        self.restore(rows, self.converted(column))
+
+    def converted(self, column: pa.Array) -> tuple[Array, ...]:
+        """The values of a column as ``save`` gives them; raises ``pa.ArrowException``,
+        ``ValueError`` or ``OverflowError`` for one that cannot be held."""
         values, valid = self._arrays(column)
-        if len(valid):
-            values = np.where(valid, values, 0)
-        self._held[rows] = values
-        self._seen[rows] = valid if len(valid) else 1
+        if not len(valid):
+            return values, np.ones(len(column), np.uint8)
+        return np.where(valid, values, 0), valid
 
     def save(self, rows: Array) -> tuple[Array, ...]:
         """What rows hold now, for ``restore``."""
@@ -239,6 +245,7 @@ class ObjectColumn:
         self.kind = kind
         self._held: Array = np.full(16, None, object)
         self._size_bytes = 0
+        self._floats = _has_floats(kind)
 
     @property
     def size_bytes(self) -> int:
@@ -253,8 +260,13 @@ class ObjectColumn:
         self._set(slice(first, rows), [None] * (rows - first))
 
     def replace(self, rows: Array, column: pa.Array) -> None:
-        """Set rows to the values of a column."""
-        self._set(rows, column.to_pylist())
+        """Set rows to the values of a column; raises as ``converted``, with nothing changed."""
+        self.restore(rows, self.converted(column))
+
+    def converted(self, column: pa.Array) -> tuple[Array, ...]:
+        """The values of a column as ``save`` gives them; raises as that of ``NumberColumn``, also
+        for a text that is not UTF-8 and an instant that Python has not."""
+        return (_objects(column.to_pylist()),)
 
     def save(self, rows: Array) -> tuple[Array, ...]:
         """What rows hold now, for ``restore``."""
@@ -272,8 +284,10 @@ class ObjectColumn:
         return np.array([one is not None for one in saved[0].tolist()], bool)
 
     def differs(self, rows: Array, saved: tuple[Array, ...]) -> Array:
-        """Mask of the rows that do not hold what was saved."""
+        """Mask of the rows that do not hold what was saved, numbers in lists bit for bit."""
         pairs = zip(self._held[rows].tolist(), saved[0].tolist(), strict=True)
+        if self._floats:
+            return np.array([_bits(now) != _bits(before) for now, before in pairs], bool)
         return np.array([now != before for now, before in pairs], bool)
 
     def column(self, rows: Array) -> pa.Array:
@@ -283,8 +297,7 @@ class ObjectColumn:
     def _set(self, rows: Array | slice, values: list[Any]) -> None:
         self._size_bytes -= _bytes_in(self._held[rows].tolist())
         self._size_bytes += _bytes_in(values)
-        # Without the text numpy would make a matrix of lists that are equally long.
-        self._held[rows] = np.array([*values, ""], object)[:-1]
+        self._held[rows] = _objects(values)
 
 
 class TextAccumulator(ObjectColumn):
@@ -312,6 +325,30 @@ def column_of(kind: pa.DataType) -> NumberColumn | ObjectColumn:
     """An empty column of a declared type."""
     plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     return NumberColumn(kind) if plain or pa.types.is_temporal(kind) else ObjectColumn(kind)
+
+
+def _objects(values: list[Any]) -> Array:
+    # Without the text numpy would make a matrix of lists that are equally long.
+    return np.array([*values, ""], object)[:-1]
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        return _has_floats(kind.value_type)
+    return bool(pa.types.is_floating(kind))
+
+
+def _bits(value: Any) -> Any:
+    """A form of a float, or of lists of them, that equals that of the same bits alone: 0.0 == -0.0,
+    and what is not a number equals nothing."""
+    if isinstance(value, float):
+        return struct.pack("d", value)
+    if not isinstance(value, list):
+        return value
+    try:
+        return array("d", value).tobytes()
+    except TypeError:  # None or a list is among them
+        return [_bits(one) for one in value]
 
 
 def _bytes_in(values: Iterable[Any]) -> int:

@@ -28,7 +28,7 @@ _Saved = tuple[Array, list[tuple[Array, ...]], Array]
 
 class ColumnState(TypedState):
     """Typed columns by key: ``find`` gives table rows for keys, ``read`` what they hold, and
-    ``write`` sets it."""
+    ``write`` sets it, to what was ``converted`` before."""
 
     def __init__(
         self,
@@ -97,14 +97,28 @@ class ColumnState(TypedState):
         columns = [column.column(rows) for column in self._held]
         return pa.RecordBatch.from_arrays(columns, schema=self.values)
 
-    def write(self, rows: Array, values: pa.RecordBatch) -> None:
-        """Set table rows, each named once, to the rows of a batch of the declared columns; those
-        that change are as young as the window."""
+    def converted(self, values: pa.RecordBatch) -> list[tuple[Array, ...]]:
+        """The rows of a batch of the declared columns as ``write`` takes them; changes nothing.
+
+        Raises ``ValueError`` for a value that cannot be held, such as an instant in a list that
+        Python has not.
+        """
+        found = []
+        for field, column, given in zip(self._columns, self._held, values.columns, strict=True):
+            try:
+                found.append(column.converted(given))
+            except (pa.ArrowException, ValueError, OverflowError) as error:
+                raise ValueError(f"state column {field.name!r}: {error}") from error
+        return found
+
+    def write(self, rows: Array, values: list[tuple[Array, ...]]) -> None:
+        """Set table rows, each named once, to rows that are ``converted``; those that change are as
+        young as the window."""
         self._changing = True
         timed = self._ages is not None
         before = [column.save(rows) for column in self._held] if timed else []
-        for column, array in zip(self._held, values.columns, strict=True):
-            column.replace(rows, array)
+        for column, one in zip(self._held, values, strict=True):
+            column.restore(rows, one)
         if self._ages is not None:
             self._ages.update(rows[self._differs(rows, before)])
         self._changing = False

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.program.program import Component
-from millrace.engine.program.schema import OutputError, conform, rows_of
+from millrace.engine.program.schema import OutputError, conform, own, rows_of
 from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.context import USER_ERRORS, Task
 from millrace.engine.task.steps.base import Outlet, StreamingStep
@@ -164,7 +164,7 @@ class VectorStep(StreamingStep):
                 "(columns, parents), parents being the index of each output row's input row"
             )
         assert self.component.output is not None
-        columns = conform(result[0], self.component.output, self.name)
+        columns = own(conform(result[0], self.component.output, self.name))
         return columns, parents_of(result[1], columns.num_rows, count, self.name) + start
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.program.program import Component
-from millrace.engine.program.schema import OutputError, conform
+from millrace.engine.program.schema import OutputError, check, conform, own
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Array, Batch, concat, dense, one_batch, without_views
 from millrace.engine.task.context import USER_ERRORS, Task
@@ -64,6 +64,10 @@ def spans(starts: Array, most: int) -> Iterator[Span]:
         key += 1
 
 
+Write = tuple[ColumnState, Array, list[tuple[Array, ...]]]
+"""A state, rows (int64) of it, and what its columns are to hold there."""
+
+
 class StateOfKeys:
     """The state of the distinct keys of a task's share, however many shards it lies in."""
 
@@ -84,11 +88,15 @@ class StateOfKeys:
         order = np.argsort(np.concatenate([at for _, at in parts]))
         return one_batch(pa.concat_tables(read)).take(pa.array(order))
 
-    def write(self, first: int, end: int, values: pa.RecordBatch) -> None:
-        """Set what these keys have."""
+    def converted(self, first: int, end: int, values: pa.RecordBatch) -> list[Write]:
+        """What sets these keys to the rows of a batch; nothing is changed yet. Raises as that of
+        ``ColumnState``."""
         rows, parts = self._rows[first:end], self._parts(first, end)
-        for state, at in parts:
-            state.write(rows[at], values if len(parts) == 1 else values.take(pa.array(at)))
+        if len(parts) == 1:
+            return [(parts[0][0], rows, parts[0][0].converted(values))]
+        return [
+            (state, rows[at], state.converted(values.take(pa.array(at)))) for state, at in parts
+        ]
 
     def _parts(self, first: int, end: int) -> list[tuple[ColumnState, Array]]:
         """Each state that has some of the keys, and which (int64) of them."""
@@ -224,9 +232,11 @@ class GroupedStep(CollectingStep):
             return error
         try:
             state, output = self._taken(result, keys, rows.num_rows)
+            writes = everything.state.converted(span.first_key, span.end_key, state)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             return error  # a value that its column cannot hold
-        everything.state.write(span.first_key, span.end_key, state)
+        for held, held_rows, values in writes:
+            held.write(held_rows, values)
         if output is not None:
             portion.made.append((output[0], output[1] + begin))
         return None
@@ -252,10 +262,11 @@ class GroupedStep(CollectingStep):
                 "return one for each key of the batch, in their order, null in all columns where "
                 "the key has no state any more"
             )
+        check(state, "state column")
         if len(found) == 1:
             return state, None
         assert self.component.output is not None
-        columns = conform(found[1], self.component.output, self.name)
+        columns = own(conform(found[1], self.component.output, self.name))
         return state, (columns, parents_of(found[2], columns.num_rows, rows, self.name))
 
 
