@@ -113,8 +113,8 @@ def grouped(*bare: object, output: str = "", state: str = "") -> Callable[[F], F
     for a new key. The function gives back ``(state, columns, parents)``: the state to keep, one row
     for each key in the same order (RecordBatch or dict of arrays; null in all columns: the key has
     none any more); the columns put out; and an integer array as long as these, ``parents[i]`` being
-    the index in ``batch.rows`` of the row that output row ``i`` comes from. The state alone, where
-    nothing is put out.
+    the index in ``batch.rows`` of the row that output row ``i`` comes from. The state alone,
+    where a call puts out nothing; ``output`` is declared all the same.
 
     A key with very many rows comes in several calls, in root order, each with the state that the
     one before gave back; so does one whose rows the function raised on, down to those that it

@@ -173,7 +173,7 @@ SPLIT = '  - {name: split, function: "wordsteps:split", inputs: [{from: lines}]}
         ),
         (
             SPLIT + '  - {name: last, inputs: [{from: split}], sql: {select: ["word"]}}',
-            "directly behind a source or another SQL step",
+            "directly behind a source or another step of Spark's SQL",
         ),
         (
             '  - {name: last, function: "wordsteps:nothing", inputs: [{from: lines}]}',

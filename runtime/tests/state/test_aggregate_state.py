@@ -303,6 +303,12 @@ def test_aggregates_that_cannot_be_are_refused(aggregate: Aggregate, message: st
         AggregateState(INPUTS, KEYS, [aggregate], K)
 
 
+def test_a_sum_over_a_decimal_says_how_to_make_it_a_number() -> None:
+    inputs = pa.schema([("k", pa.int64()), ("v", pa.decimal128(9, 2))])
+    with pytest.raises(TopologyError, match=r"CAST\(\.\.\. AS double\) AS v"):
+        AggregateState(inputs, ["k"], [Aggregate("s", "sum", "v")], K)
+
+
 def test_keys_that_cannot_be_are_refused() -> None:
     inputs = pa.schema([("tags", pa.list_(pa.string()))])
     with pytest.raises(KeyTypeError, match="key column tags has type list"):

@@ -430,17 +430,21 @@ def test_sql_stands_behind_a_source_or_sql():
 
 def test_sql_in_the_worker_stands_anywhere():
     sql = {"sql": {"engine": "duckdb", "select": ["upper(value) AS value"]}}
+    passing = {"sql": {"engine": "duckdb", "where": "w <> ''"}}
     more = {"name": "more", "files": {"path": "more"}}
     steps = [
         step("a", ["lines", "more"], **sql),
         step("split", "a"),
-        step("b", {**keyed("split", "w"), "columns": {"w": "word"}}, sql={"engine": "duckdb"}),
+        step("b", {**keyed("split", "w"), "columns": {"w": "word"}}, **passing),
     ]
     assert found(steps, sources=[LINES, more]) == []
     jvm = step("c", "b", sql={"select": ["w"]})
     problem = at(found([*steps, jvm], sources=[LINES, more]), "spec.processors[3].inputs[0].from")
     assert "runs in Python" in problem.message
     assert problem.remedy == "move the SQL step there, or set engine: duckdb"
+    assert "another step of Spark's SQL" in problem.message
+    problem = at(found([step("a", "lines", sql={"engine": "duckdb"})]), "spec.processors[0].sql")
+    assert "neither select nor where" in problem.message
     problems = found([step("a", "lines", sql={"engine": "polars"})])
     assert at(problems, "spec.processors[0].sql.engine").remedy == "use one of spark, duckdb"
 
@@ -503,6 +507,10 @@ A = {"name": "a", "type": "long"}
         ({"columns": [{**A, "type": "int64"}]}, "columns[0].type", "is not known"),
         ({"columns": [{**A, "name": "__mr_a"}]}, "columns[0].name", "reserved"),
         ({"columns": [{**A, "path": "o..a"}]}, "columns[0].path", "has an empty name in it"),
+        ({"columns": [{**A, "path": "$.o.a"}]}, "columns[0].path", "lead from the object itself"),
+        ({"columns": [{**A, "path": "$"}]}, "columns[0].path", "lead from the object itself"),
+        ({"columns": [{**A, "path": "o[0].a"}]}, "columns[0].path", "an element of an array"),
+        ({"columns": [{**A, "path": "o.a[*]"}]}, "columns[0].path", "an element of an array"),
         (
             {"columns": [A, {**A, "name": "b", "path": "a"}]},
             "columns[1].path",
@@ -521,6 +529,18 @@ def test_what_is_wrong_with_a_json(settings, field, message):
     problem = at(problems, f"spec.processors[0].json.{field}")
     assert message in problem.message
     assert problem.remedy
+
+
+def test_paths_of_other_languages_are_refused_with_what_to_write():
+    columns = [{**A, "path": "$.o.a"}, {**A, "name": "b", "path": "l[0]"}]
+    columns += [{**A, "name": "c", "path": "_id.$oid"}, {**A, "name": "d[0]"}]
+    read = step("w", "events", json={"column": "user", "columns": columns})
+    problems = found([read], sources=[EVENTS])
+    base = "spec.processors[0].json.columns"
+    assert at(problems, f"{base}[0].path").remedy == 'write "o.a"'
+    remedy = "read the array, as array<type>, or use a function"
+    assert at(problems, f"{base}[1].path").remedy == remedy
+    assert len(problems) == 2
 
 
 def test_columns_of_a_json_are_known():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from millrace.cli.output import print_note
 from millrace.topology.checks.check import problems_of
 from millrace.topology.checks.facts import Facts, gather
@@ -30,7 +32,7 @@ def facts_of(
         if component.role is Role.SOURCE
         and (
             any(edge.consumer in steps for edge in facts.graph.outputs(name))
-            or (every_source and facts.columns.get(name) is None)
+            or (facts.columns.get(name) is None and (every_source or _leads_to(facts, name, steps)))
         )
         and (import_code or not _own_code(parts[name]))
     }
@@ -45,14 +47,27 @@ def facts_of(
 
     if jvm:
         print_note("Spark checks the SQL; this takes some seconds, --no-sql leaves it out")
-    analysis = analysed(loaded, wanted)
+    analysis = analysed(loaded, wanted, import_code=import_code)
     for sentence in analysis.unknown:
-        print_note(f"note: the SQL was not checked: {sentence}" if steps else f"note: {sentence}")
+        print_note(f"note: {sentence}")
     facts = gather(loaded.topology, loaded.folder, analysis.columns, import_code=import_code)
     problems = [*analysis.problems, *problems_of(facts)]
     if problems:
         raise loaded.refused(problems)
     return facts
+
+
+def _leads_to(facts: Facts, name: str, steps: Collection[str]) -> bool:
+    """Whether something of a component reaches one of these steps."""
+    waiting, seen = [name], {name}
+    while waiting:
+        for edge in facts.graph.outputs(waiting.pop()):
+            if edge.consumer in steps:
+                return True
+            if edge.consumer not in seen:
+                seen.add(edge.consumer)
+                waiting.append(edge.consumer)
+    return False
 
 
 def _own_code(source: Source) -> bool:

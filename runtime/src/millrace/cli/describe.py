@@ -48,8 +48,9 @@ def register(app: typer.Typer) -> None:
         """Draw the graph of a topology, with columns and types, and the passes that it runs in.
 
         A pass is the components that run fused over each partition; between two passes every
-        keyed or broadcast tuple goes through one exchange. Types of SQL come from Spark, where it
-        is installed; starting it takes some seconds.
+        keyed or broadcast tuple goes through one exchange. Types of SQL come from its engine,
+        where it is installed: from DuckDB at once, from Spark after the seconds that it takes to
+        start.
 
         Of a topology on a cluster it is the resource that is drawn. Its code and its sources are
         where its pods are, so that columns which only these tell stay unknown.

@@ -36,7 +36,7 @@ SkipCode = Annotated[
 ]
 SkipSql = Annotated[
     bool,
-    typer.Option("--no-sql", help="Do not start Spark to check SQL; its types stay unknown."),
+    typer.Option("--no-sql", help="Do not check SQL, by Spark or DuckDB; its types stay unknown."),
 ]
 
 

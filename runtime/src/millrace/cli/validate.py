@@ -43,8 +43,8 @@ def register(app: typer.Typer) -> None:
         """Check a topology file and print every problem with its remedy.
 
         User code is imported from its folder and its signatures are checked; no record is
-        processed. SQL is checked by Spark where that is installed; starting it takes some seconds.
-        Exits with 3 where there is a problem.
+        processed. SQL is checked by its engine where that is installed: by DuckDB at once, by Spark
+        in some seconds, which it takes to start. Exits with 3 where there is a problem.
         """
         for sentence in complaints():
             print_note(f"note: {sentence}")

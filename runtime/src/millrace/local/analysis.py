@@ -33,9 +33,12 @@ class Analysis:
     unknown: tuple[str, ...] = ()
 
 
-def analysed(loaded: LoadedTopology, sources: Collection[str]) -> Analysis:
-    """Ask ``sources`` for their columns, and Spark about SQL steps, which takes several seconds."""
-    missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+def analysed(
+    loaded: LoadedTopology, sources: Collection[str], *, import_code: bool = True
+) -> Analysis:
+    """Ask ``sources`` for their columns, and the engines of SQL about its steps; where Spark is one
+    of them this takes several seconds. ``unknown`` are whole sentences."""
+    missing = [name for name in ("pyspark", "pyarrow", "duckdb") if find_spec(name) is None]
     if missing:
         return _nothing(f"{' and '.join(missing)} is not installed: pip install millrace[engine]")
     if any(p.kind.runs_in_jvm(p.settings) for p in loaded.topology.spec.processors):
@@ -44,16 +47,19 @@ def analysed(loaded: LoadedTopology, sources: Collection[str]) -> Analysis:
         except JavaError as error:
             return _nothing(str(error))
     with TemporaryDirectory(prefix="millrace-", ignore_cleanup_errors=True) as scratch:
-        return _ask(loaded, sources, Path(scratch))
+        return _ask(loaded, sources, Path(scratch), import_code)
 
 
-def _ask(loaded: LoadedTopology, sources: Collection[str], scratch: Path) -> Analysis:
+def _ask(
+    loaded: LoadedTopology, sources: Collection[str], scratch: Path, import_code: bool
+) -> Analysis:
     document = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
     question = {
         "topology": document,
         "folder": str(loaded.folder),
         "sources": sorted(sources),
         "scratch": str(scratch),
+        "importCode": import_code,
     }
     try:
         done = subprocess.run(
@@ -81,4 +87,4 @@ def _ask(loaded: LoadedTopology, sources: Collection[str], scratch: Path) -> Ana
 
 
 def _nothing(why: str) -> Analysis:
-    return Analysis({}, (), (why,))
+    return Analysis({}, (), (f"the SQL was not checked: {why}",))

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyspark import SparkContext
 
-from millrace.ddl import RESERVED_PREFIX
+from millrace.ddl import RESERVED_PREFIX, parse_type
 from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.jobs.start import code_path
 from millrace.engine.program.program import SqlExpressions
@@ -26,8 +26,11 @@ from millrace.engine.program.sql import SqlAnalyser, SqlFault
 from millrace.engine.program.usercode import use_path
 from millrace.errors import MillraceError, TopologyError, error_text
 from millrace.sources import SourceSpec, make_source
-from millrace.sources.arrow_types import type_name
+from millrace.sources.arrow_types import arrow_schema, type_name
+from millrace.topology.checks.facts import gather
+from millrace.topology.columns import columns_of
 from millrace.topology.graph import graph_of
+from millrace.topology.kinds.base import Columns
 from millrace.topology.model import Processor, StreamTopology
 from millrace.topology.parts import Role
 
@@ -49,28 +52,53 @@ class Asked(Protocol):
 
 class Findings:
     """``columns``: names and types by component; ``problems``: (path, value, message, remedy);
-    ``unknown``: sentences about what could not be looked at."""
+    ``unknown``: sentences about what could not be looked at. ``silent`` says by source why its
+    columns are not known, until a step is named for which they are wanted; ``refused`` are steps
+    with problems."""
 
     def __init__(self) -> None:
         self.columns: dict[str, list[tuple[str, str]]] = {}
         self.problems: list[tuple[str, Any, str, str]] = []
         self.unknown: list[str] = []
+        self.silent: dict[str, str] = {}
+        self.refused: set[str] = set()
+
+    def columns_so_far(self) -> dict[str, Columns]:
+        """The same as ``columns``, for who computes with them."""
+        return {name: tuple(found) for name, found in self.columns.items()}
+
+    def unchecked(self, step: str, producer: str) -> None:
+        """An SQL step is not checked, for want of the columns of what stands in front of it."""
+        if producer in self.refused:
+            return
+        why = self.silent.pop(producer, "") or (
+            f"the columns of {producer!r}, or their types, are not known"
+        )
+        self.unknown.append(f"the SQL of {step!r} was not checked: {why}")
 
     def document(self) -> dict[str, Any]:
         return {"columns": self.columns, "problems": self.problems, "unknown": self.unknown}
 
 
 def analyse(
-    topology: StreamTopology, folder: Path, sources: Collection[str], analyser: Analyser
+    topology: StreamTopology,
+    folder: Path,
+    sources: Collection[str],
+    analyser: Analyser,
+    *,
+    import_code: bool = True,
 ) -> Findings:
     """Columns of ``sources``, and of SQL steps as their engines type them; ``analyser`` is called
-    once if Spark is one of them."""
+    once if Spark is one of them. What stands between is known from the file and, with
+    ``import_code``, from the user's functions."""
     findings = Findings()
     schemas: dict[str, pa.Schema] = {}
     spec = topology.spec
     sql: SqlAnalyser | None = None
     use_path(str(code_path(topology, folder)))
-    for component in graph_of(topology).order():
+    functions = gather(topology, folder, import_code=import_code).functions
+    graph = graph_of(topology)
+    for component in graph.order():
         name = component.name
         schema = None
         if component.role is Role.SOURCE and name in sources:
@@ -78,24 +106,43 @@ def analyse(
                 source = make_source(SourceSpec.of(spec.sources[component.index], folder))
                 schema = normal_schema(source.schema())
             except MillraceError as error:
-                findings.unknown.append(f"the columns of {name!r} are not known: {error}")
+                findings.silent[name] = f"the columns of {name!r} are not known: {error}"
             except Exception as error:  # noqa: BLE001 the boundary to a source of the user's own
                 said = error_text(error)
-                findings.unknown.append(f"the columns of {name!r} are not known: {said}")
+                findings.silent[name] = f"the columns of {name!r} are not known: {said}"
         elif component.role is Role.PROCESSOR:
             processor = spec.processors[component.index]
             incoming = schemas.get(processor.inputs[0].producer)
             if processor.kind.runs_in_jvm(processor.settings) and incoming is not None:
                 sql = sql or analyser()
                 schema = _step(findings, sql, processor, component.index, incoming)
-            elif processor.kind.in_jvm and incoming is not None:
-                schema = _in_worker(findings, processor, component.index, incoming)
+            elif processor.kind.in_jvm and not processor.kind.runs_in_jvm(processor.settings):
+                edge = graph.inputs(name)[0]
+                if incoming is None:
+                    known = columns_of(topology, graph, functions, findings.columns_so_far())
+                    incoming = _schema(known.get(edge.producer))
+                if incoming is not None:
+                    schema = _in_worker(findings, processor, component.index, incoming)
+                else:
+                    findings.unchecked(name, edge.producer)
             elif processor.kind.in_jvm:
-                findings.unknown.append(f"the SQL of {name!r} is not checked: its input is unknown")
+                findings.unchecked(name, processor.inputs[0].producer)
         if schema is not None:
             schemas[name] = schema
             findings.columns[name] = [(f.name, type_name(f.type)) for f in schema]
+    findings.unknown += findings.silent.values()
     return findings
+
+
+def _schema(columns: Columns | None) -> pa.Schema | None:
+    """Columns with their types; None where one of these is not known."""
+    if columns is None:
+        return None
+    try:
+        typed = [(name, parse_type(kind or "")) for name, kind in columns]
+    except TopologyError:
+        return None  # a type that the language of schemas has no word for, or none at all
+    return arrow_schema(typed)
 
 
 def _in_worker(
@@ -121,6 +168,7 @@ def _step(
     evaluated = processor.kind.evaluated(processor.settings)
     step = SqlExpressions(evaluated.select, evaluated.where)
     faults = sql.faults(step, incoming)
+    findings.refused.add(processor.name)
     remedy = f"its input has {', '.join(incoming.names)}"
     for fault in faults:
         findings.problems.append((f"{base}.{fault.field}", fault.text, fault.message, remedy))
@@ -136,9 +184,15 @@ def _step(
     if reserved:
         message = "brings in columns that are not those of the input"
         findings.problems.append(
-            (f"{base}.select", list(step.select), message, 'let "*" stand alone or name columns')
+            (
+                f"{base}.select",
+                list(step.select),
+                message,
+                'write "*" as an element of its own or name columns',
+            )
         )
         return None
+    findings.refused.discard(processor.name)
     return schema
 
 
@@ -159,7 +213,13 @@ def main() -> int:
         )
         return SqlAnalyser(build_session(settings))
 
-    findings = analyse(topology, Path(question["folder"]), question["sources"], analyser)
+    findings = analyse(
+        topology,
+        Path(question["folder"]),
+        question["sources"],
+        analyser,
+        import_code=question["importCode"],
+    )
     (scratch / "answer.json").write_text(json.dumps(findings.document()))
     _end_java()
     return 0

@@ -2,8 +2,9 @@
 
 A step is one query over one batch. Beside what it selects it gives the number of each row, so that
 what comes out is known to be of the tuple that went in: nothing that needs several rows at a time,
-or that is another thing another time, is an expression of a step. The connection reads no files,
-loads nothing, has one thread, counts in UTC, and its settings are locked.
+or that is another thing another time, is an expression of a step: functions are those of
+``duckfunctions``. The connection reads no files, writes none where memory ends, loads nothing, has
+one thread and ``MEMORY`` for itself, counts in UTC, and its settings are locked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +22,15 @@ import duckdb
 import pyarrow as pa
 
 from millrace.ddl import RESERVED_PREFIX
+from millrace.engine.program.duckfunctions import (
+    BY_NAME,
+    CLOCKS,
+    FUNCTIONS,
+    OF_ELEMENTS,
+    OPERATORS,
+    SESSION,
+    UNCALLED,
+)
 from millrace.engine.program.program import SqlExpressions
 from millrace.engine.program.sql import SqlFault
 from millrace.errors import TopologyError
@@ -31,8 +42,12 @@ INPUT, ROW = f"{RESERVED_PREFIX}input", f"{RESERVED_PREFIX}row"
 ROW_ERRORS = (duckdb.DataError, duckdb.InvalidInputException)
 """What an expression raises on a value that it cannot take; anything else is DuckDB's own."""
 
+MEMORY = "256MiB"
+"""What DuckDB may hold in one process of Python; a step streams, and needs little."""
+
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
+    "memory_limit": MEMORY,
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -41,12 +56,13 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "temp_directory": "",
 }
 
-_CLOCK = frozenset(
-    {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
-)
-"""Names that stand for the time of a query where no column has them."""
-
 _SEVERAL = "needs more than one row at a time"
+
+_PARTS = """
+BETWEEN CASE CAST COLLATE COLUMN_REF COMPARISON CONJUNCTION CONSTANT FUNCTION LAMBDA OPERATOR TYPE
+"""
+_CLASSES = frozenset(_PARTS.split())
+"""What an expression is made of, in DuckDB's words; anything else is refused."""
 
 _STEADY = frozenset({"error"})
 """What DuckDB calls volatile so that it is not left out: it raises whenever it is reached."""
@@ -136,7 +152,8 @@ class DuckAnalyser:
             )
         for fault in self.faults(step, incoming):
             raise TopologyError(
-                f"SQL step {name!r}: sql.{fault.field} {shorten(fault.text)}: {fault.message}"
+                f"SQL step {name!r}: sql.{fault.field} {shorten(fault.text)}: {fault.message} "
+                f"(its input has {', '.join(incoming.names)})"
             )
         try:
             found = evaluate(query_of(step, incoming.names), numbered(_nothing(incoming))).schema
@@ -165,14 +182,15 @@ def _refused(text: str, incoming: pa.Schema, condition: bool = False) -> str:
     (answer,) = duck.execute("SELECT json_serialize_sql(?)", [f"SELECT {alone}"]).fetchall()
     parsed = json.loads(answer[0])
     if parsed["error"]:
-        return f"DuckDB refuses it: {parsed['error_message']}"
+        return f"DuckDB refuses it: {parsed['error_message']}{_word_in_the_way(text, incoming)}"
     nodes = [statement["node"] for statement in parsed["statements"]]
     if len(nodes) != 1 or not _is_list(nodes[0]):
         return "is more than expressions; write what stands between SELECT and FROM"
     chosen = nodes[0]["select_list"]
     columns = {name.lower() for name in incoming.names}
+    known = columns | _named_inside(chosen)
     for part in _parts(chosen):
-        why = _forbidden(part, columns)
+        why = _forbidden(part, columns, known)
         if why:
             return why
     try:
@@ -180,7 +198,7 @@ def _refused(text: str, incoming: pa.Schema, condition: bool = False) -> str:
         kinds = evaluate(f"SELECT {alone}, {ROW} FROM {INPUT}", data).schema.types[:-1]
     except (duckdb.Error, pa.ArrowException) as error:
         if ROW in str(error):
-            return f"{_SEVERAL}; use an aggregate for it"  # a macro did it
+            return f"{_SEVERAL}; use an aggregate or a function"  # a macro did it
         return f"DuckDB refuses it: {reason(error)}"
     if condition and (len(kinds) != 1 or kinds[0] not in (pa.bool_(), pa.null())):
         return f"is no condition but a value of type {kinds[0]}; write a comparison"
@@ -211,63 +229,127 @@ def _parts(tree: Any) -> Iterator[dict[str, Any]]:
             waiting += found
 
 
-def _forbidden(part: dict[str, Any], columns: set[str]) -> str:
+def _named_inside(chosen: list[dict[str, Any]]) -> set[str]:
+    """Names that an expression itself gives: those behind AS, and parameters of its lambdas."""
+    found = {part["alias"].lower() for part in chosen if part["alias"]}
+    for part in _parts(chosen):
+        if part["class"] == "LAMBDA":
+            for parameter in _parts(part["lhs"]):
+                if parameter["class"] == "COLUMN_REF":
+                    found.add(parameter["column_names"][0].lower())
+    return found
+
+
+def _word_in_the_way(text: str, incoming: pa.Schema) -> str:
+    """The remedy where a column has the name of a word that DuckDB takes as its own."""
+    words = set(re.findall(r"\w+", text.lower())) & {name.lower() for name in incoming.names}
+    duck = connection()
+    for word in sorted(words):
+        (answer,) = duck.execute("SELECT json_serialize_sql(?)", [f"SELECT {word}"]).fetchall()
+        if json.loads(answer[0])["error"]:
+            return f"; {word} is a word of SQL: in double quotes it names the column"
+    return ""
+
+
+def _forbidden(part: dict[str, Any], columns: set[str], known: set[str]) -> str:
     """Why one part of an expression cannot be evaluated for a row by itself, for ever alike."""
     match part["class"]:
-        case "SUBQUERY" | "WINDOW":
-            kind = part["class"].lower()
-            return f"{_SEVERAL} ({kind}); use an aggregate for it"
+        case "SUBQUERY":
+            return f"{_SEVERAL} (subquery); use a function"
+        case "WINDOW":
+            return f"{_SEVERAL} (window); use an aggregate or a function"
         case "STAR":
-            return 'names columns by a pattern; let "*" stand alone or name columns'
+            return 'names columns by a pattern; write "*" as an element of its own or name columns'
         case "PARAMETER":
             return "has a parameter, for which there is no value; write the value"
+        case "POSITIONAL_REFERENCE":
+            return "names a column by its place; write its name"
         case "COLUMN_REF":
             first = part["column_names"][0].lower()
             if any(n.lower().startswith(RESERVED_PREFIX) for n in part["column_names"]):
                 return f"names what begins with {RESERVED_PREFIX!r}, which is reserved"
-            if first in _CLOCK - columns:
-                return _another_time(first)
+            if first in UNCALLED - columns:
+                return _not_alike(first)
+            if first == "rowid" and first not in known:
+                return "asks for the place of a row (rowid), which is not kept; use a function"
+            if first not in known:
+                return f"names {part['column_names'][0]!r}, which is no column of its input"
         case "FUNCTION":
-            name = part["function_name"].lower()
-            if name in _several_rows():
-                return f"{_SEVERAL} ({name}); use an aggregate for it"
-            if name in _unsteady() or (name == "age" and len(part["arguments"]) == 1):
-                return _another_time(name)
+            return _uncallable(part)
+        case kind if kind not in _CLASSES:
+            return f"has what no step evaluates ({kind.lower()}); use a function"
     return ""
 
 
-def _another_time(name: str) -> str:
-    return (
-        f"is another value each time it is asked ({name}), and a window that runs again must give "
-        "the same; put the time or the number into the record, or use a function"
-    )
+def _uncallable(part: dict[str, Any]) -> str:
+    """Why a function cannot be called; empty where it can."""
+    name = part["function_name"].lower().replace("count_star", "count")
+    if name in _rows_of_one():
+        return f"makes several rows of one ({name}); use a function"
+    if name in _several_rows():
+        return f"{_SEVERAL} ({name}); use an aggregate or a function"
+    # Of one argument it is that from midnight of the day on which it is asked.
+    if name not in allowed() or (name == "age" and len(part["arguments"]) == 1):
+        return _not_alike(name)
+    if name in BY_NAME:
+        of = [argument["expression"] for argument in part["arguments"][1:2]]
+        told = [e["literal"]["text"].lower() for e in of if e["class"] == "CONSTANT"]
+        if not told or told[0] not in OF_ELEMENTS:
+            return (
+                f"does not say in letters what it computes over a list ({name}); name one of "
+                f"{', '.join(sorted(OF_ELEMENTS))}"
+            )
+    return ""
+
+
+def _not_alike(name: str) -> str:
+    """Why a function that is not allowed is not."""
+    if name in SESSION:
+        return (
+            f"asks for the session or its settings ({name}), which are not reachable here; write "
+            "the value, or use a function"
+        )
+    if name in UNCALLED | CLOCKS or name in _unsteady():
+        return (
+            f"is another value each time it is asked ({name}), and a window that runs again must "
+            "give the same; put the time or the number into the record, or use a function"
+        )
+    alike = get_close_matches(name, sorted(allowed()), 1)
+    call = f"call {alike[0]}, or " if alike else ""
+    return f"calls what is none of the functions of a step ({name}); {call}use a function"
+
+
+@lru_cache(maxsize=1)
+def allowed() -> frozenset[str]:
+    """Functions, macros and operators that a step may call, in small letters."""
+    return (FUNCTIONS | OPERATORS) - _unsteady()
+
+
+@lru_cache(maxsize=1)
+def _rows_of_one() -> frozenset[str]:
+    """Functions that make several rows of one."""
+    found = {n for n, kind, _, text in functions() if kind == "macro" and "unnest(" in text}
+    return frozenset(found | {"unnest"})
 
 
 @lru_cache(maxsize=1)
 def _several_rows() -> frozenset[str]:
-    """Functions of several rows, or that make several of one."""
-    rows = _functions()
+    """Functions of several rows."""
+    rows = functions()
     single = {name for name, kind, _, _ in rows if kind == "scalar"}
-    return frozenset({"unnest"} | {n for n, kind, _, _ in rows if kind == "aggregate"} - single)
+    return frozenset({n for n, kind, _, _ in rows if kind in ("aggregate", "window")} - single)
 
 
 @lru_cache(maxsize=1)
 def _unsteady() -> frozenset[str]:
-    """Functions and macros whose value is not that of their arguments alone."""
-    rows = _functions()
+    """Functions of which DuckDB says that their value is not that of their arguments alone."""
+    rows = functions()
     found = {n for n, kind, stability, _ in rows if kind == "scalar" and stability != "CONSISTENT"}
-    found -= _STEADY
-    macros = [(name, definition) for name, kind, _, definition in rows if kind == "macro"]
-    found |= {name for name, definition in macros if re.search(r"\bSELECT\b", definition)}
-    while True:
-        names = "|".join(map(re.escape, sorted(found | _CLOCK)))
-        more = {n for n, definition in macros if re.search(rf"\b({names})\b", definition)}
-        if more <= found:
-            return frozenset(found)
-        found |= more
+    return frozenset(found - _STEADY)
 
 
-def _functions() -> list[tuple[str, str, str, str]]:
+def functions() -> list[tuple[str, str, str, str]]:
+    """Name, kind, stability and definition of all that DuckDB has, in small letters."""
     found: list[tuple[str, str, str, str]] = (
         connection()
         .execute(

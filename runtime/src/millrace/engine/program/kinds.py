@@ -77,7 +77,8 @@ def sql(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | No
     if producer.role is not Role.SOURCE and not producer.in_jvm:
         raise TopologyError(
             f"SQL step {part.name!r} stands behind {producer.name!r}, which runs in Python; it "
-            "runs in the JVM and must be directly behind a source or another SQL step. Move it "
+            "runs in the JVM and must be directly behind a source or another step of Spark's "
+            "SQL. Move it "
             "there, or set engine: duckdb"
         )
     output = None
@@ -145,7 +146,7 @@ def json(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | N
     if found not in (pa.string(), pa.binary()):
         raise TopologyError(
             f"json {part.name!r}: column {settings.column!r} has the type {type_name(found)}; "
-            "JSON is read from string or binary"
+            "JSON is read from text or bytes; name one of type string or binary"
         )
     read = [pa.field(c.name, arrow_type(parse_type(c.type))) for c in settings.columns]
     return replace(component, output=pa.schema([*read, *map(incoming.field, settings.keep)]))

@@ -84,10 +84,12 @@ def partial_columns(aggregate: Aggregate, inputs: pa.Schema) -> list[PartialColu
     if aggregate.function == "avg" and number:
         total = PartialColumn(f"{name}.sum", "sum", pa.float64(), False)
         return [total, PartialColumn(f"{name}.count", "sum", pa.int64(), False)]
+    decimal = pa.types.is_decimal(kind)
+    in_front = f"; in SQL in front of it, CAST(... AS double) AS {aggregate.of}" if decimal else ""
     raise TopologyError(
         f"aggregate {name}: {aggregate.function} cannot be taken of column {aggregate.of} of type "
         f"{kind}; functions are count (anything), sum and avg (numbers), min and max (numbers, "
-        "booleans, dates, timestamps, strings)"
+        f"booleans, dates, timestamps, strings){in_front}"
     )
 
 

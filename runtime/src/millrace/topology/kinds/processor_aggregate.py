@@ -158,8 +158,13 @@ def _fitting(
                 column,
                 f"is {kind} in what comes from {edge.producer!r}, and {function.value} needs "
                 f"{needed}",
-                f"use a column of type {', '.join(fitting)}",
+                f"use a column of type {', '.join(fitting)}{_in_front(column, kind)}",
             )
+
+
+def _in_front(column: str, kind: str) -> str:
+    """What makes a number of SQL's decimals, which a literal such as 1.2 brings in."""
+    return f"; in SQL in front of it, CAST(... AS double) AS {column}" if "decimal" in kind else ""
 
 
 def result_type(function: AggregateFunction, of: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ from millrace.topology.scalars import Flag, Text
 if TYPE_CHECKING:
     from millrace.topology.checks.facts import Facts
     from millrace.topology.graph import Component, Edge
+
+_ELEMENT = re.compile(r"\[[^\[\]]*\]$")
+"""The end of a name as other languages of paths write an element: ``[0]``, ``[*]``."""
 
 READ_FROM = ("string", "binary")
 """Types of the column that may hold JSON."""
@@ -136,6 +140,17 @@ def _fit_path(here: str, column: JsonColumn, before: tuple[JsonColumn, ...]) -> 
         message = "has an empty name in it"
         yield Problem(f"{here}.path", column.path, message, 'write names with a dot between: "a.b"')
         return
+    if column.path is not None and column.names[0] == "$":
+        rest = ".".join(column.names[1:])
+        remedy = f'write "{rest}"' if rest else "write the names that lead to a field"
+        message = "begins with $, and names lead from the object itself"
+        yield Problem(f"{here}.path", column.path, message, remedy)
+        return
+    if column.path is not None and any(map(_ELEMENT.search, column.names)):
+        message = "names an element of an array, which no path reaches"
+        remedy = "read the array, as array<type>, or use a function"
+        yield Problem(f"{here}.path", column.path, message, remedy)
+        return
     field = f"{here}.path" if column.path is not None else f"{here}.name"
     for other in before:
         if other.name == column.name:
@@ -166,8 +181,10 @@ def _columns_there(
             yield no_column(f"{path}.{field}", name, edge.producer, columns)
     found = types.get(settings.column)
     if found is not None and found not in READ_FROM:
-        message = f"has the type {found}, and JSON is read from text"
-        yield Problem(f"{path}.column", settings.column, message, "name a column of type string")
+        message = f"has the type {found}, and JSON is read from text or bytes"
+        yield Problem(
+            f"{path}.column", settings.column, message, "name one of type string or binary"
+        )
 
 
 JSON = JsonProcessorKind()

@@ -91,6 +91,10 @@ class SqlProcessorKind(ProcessorKind[Sql]):
     def check(self, settings: Sql, component: Component, facts: Facts) -> Iterator[Problem]:
         """In the JVM it stands directly behind a source, or such SQL, on one plain edge."""
         if not self.runs_in_jvm(settings):
+            if settings.select == ("*",) and settings.where is None:
+                message = "has neither select nor where: every row would come out as it went in"
+                remedy = "write one of them, or leave the step out"
+                yield Problem(format_path((*component.path, "sql")), NOTHING, message, remedy)
             return
         edges = facts.edges_of(component)
         if len(edges) > 1:
@@ -123,7 +127,7 @@ class SqlProcessorKind(ProcessorKind[Sql]):
                     input_path(component, edge, "from"),
                     edge.producer,
                     "runs in Python, and SQL runs in the JVM while the source is read; it stands "
-                    "only directly behind a source or another SQL step",
+                    "only directly behind a source or another step of Spark's SQL",
                     f"move the SQL step there, or {_HERE}",
                 )
 

@@ -1,7 +1,8 @@
 """SQL steps inside the worker: DuckDB evaluates them, a batch at a stroke (``sql.engine``).
 
 A row on which an expression raises is found by halving, and fails its own roots for good: with
-the same values it would raise again. What is wrong with DuckDB itself blames nobody.
+the same values it would raise again. What is wrong with DuckDB itself blames nobody; where rows
+together need more memory than it may take, halves of them are asked for, too.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class DuckStep(CertainStep):
             made, rows = self._evaluate(data)
             parts.append((made, rows + start))
             return
-        except _ROW_ERRORS as error:
+        except (*_ROW_ERRORS, duckdb.OutOfMemoryException) as error:
             if data.num_rows == 1:
                 self.fail_for_good(batch, start, duck.reason(error))
                 return
@@ -72,6 +73,8 @@ class DuckStep(CertainStep):
             raise
         except duckdb.Error as error:
             duck.renew()
+            if isinstance(error, duckdb.OutOfMemoryException) and data.num_rows > 1:
+                raise
             raise EngineError(
                 f"SQL step {self.name!r}: DuckDB failed: {duck.reason(error)}"
             ) from error
