@@ -161,8 +161,9 @@ def modules() -> list[tuple[str, str]]:
 
 @pytest.fixture
 def guide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files that the guide's topologies name, as modules."""
-    for name, sign in (("feeds", "class Ticks("), ("stores", "class Table(")):
+    """The files that the guide's topologies and examples name, as modules."""
+    named = (("feeds", "class Ticks("), ("stores", "class Table("), ("usage", "def usage("))
+    for name, sign in named:
         (code,) = [text for _, text in modules() if sign in text]
         module = ModuleType(name)
         vars(module).update(names_in(code))

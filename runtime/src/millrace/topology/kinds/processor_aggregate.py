@@ -152,7 +152,7 @@ def _fitting(
         kind = dict(columns).get(column, NOTHING)
         if kind is NOTHING:
             yield no_column(path, column, edge.producer, columns)
-        elif kind is not None and kind not in fitting:
+        elif isinstance(kind, str) and kind not in fitting:
             yield Problem(
                 path,
                 column,
