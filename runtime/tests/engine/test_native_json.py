@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.engine.task.blackbox import Box
 from millrace.engine.task.steps.decoding import lines_of
 from millrace.errors import TopologyError
 from millrace.sources.arrow_types import arrow_type
@@ -143,7 +145,19 @@ NO_OBJECT = "the text is no JSON object {...}"
         ("double", "1e-400", "0.0"),
         ("double", "1e400", None),
         ("double", "NaN", "nan"),
-        ("double", "-Infinity", "-inf"),
+        ("double", "Infinity", None),
+        ("double", "-Infinity", None),
+        ("double", "Inf", None),
+        ("double", "1" + 309 * "0", None),
+        ("double", "-1" + 309 * "0", None),
+        ("double", "1.7976931348623157e308", "1.7976931348623157e+308"),
+        ("double", "1.7976931348623159e308", None),
+        ("float", "3.4028234e38", "3.4028234663852886e+38"),
+        ("float", "1e39", None),
+        ("float", "1e400", None),
+        ("array<double>", "[1, null, 2]", "[1.0, None, 2.0]"),
+        ("array<double>", f"[1, 1{309 * '0'}]", None),
+        ("array<array<float>>", "[null, [1], [2, -1e39]]", None),
         ("double", "nan", None),
         ("double", '"1.5"', None),
         ("string", '"\\u0000\\ud83d\\ude00"', "\x00\U0001f600"),
@@ -235,6 +249,52 @@ def test_invalid_utf8_fails_its_text_alone():
     assert (rows[0]["a"], rows[3]["a"]) == ("x", "\u00e9")
 
 
+def test_a_number_that_is_too_large_is_refused_alike_however_it_is_written():
+    texts = [f'{{"x": 1, "a": {n}}}' for n in ("1e400", "1" + 309 * "0", "Infinity", "2")]
+    _, errors = decoded(pa.array(texts), [pa.field("a", pa.float64()), pa.field("x", pa.int64())])
+    assert errors.keys() == {0, 1, 2}
+    assert {text.partition(";")[0] for text in errors.values()} == {"column 'a': inf is no double"}
+
+
+MANY = [pa.field(f"c{n}", pa.int64()) for n in range(20)]
+FIRST_BAD = {
+    "the last": lambda n: f'{{"c0": 1, "c19": "x{n}"}}',
+    "each another": lambda n: f'{{"c{n % 20}": "x{n}", "c19": "y"}}',
+    "no column": lambda n: f'{{"c0": 1, "z": "x{n}',
+}
+
+
+@pytest.mark.parametrize("first", FIRST_BAD)
+def test_bad_columns_are_found_in_few_parses_and_by_decoders_made_once(monkeypatch, first):
+    """Parses: two of each bad text among others that are bad, and as few for one column."""
+    parses, made = [], []
+    parse, make = JsonDecoder.parse, JsonDecoder.__init__
+
+    def counted(self, lines):
+        parses.append(len(lines))
+        return parse(self, lines)
+
+    def making(self, *given, **named):
+        made.append(self)
+        make(self, *given, **named)
+
+    monkeypatch.setattr(JsonDecoder, "parse", counted)
+    monkeypatch.setattr(JsonDecoder, "__init__", making)
+    decoder = JsonDecoder(pa.schema(MANY), progress=lambda: parses.append(0))
+    texts = [FIRST_BAD[first](n) for n in range(256)]
+    for _ in range(2):
+        parses.clear()
+        errors = dict(decoder.decode(lines_of(pa.array(texts)), None).errors)
+        assert errors.keys() == set(range(256))
+        assert parses.count(0) == len(parses) / 2  # each shows that it goes on
+        halvings = math.log2(20) if first == "each another" else 0
+        assert len(parses) / 2 <= 256 * (4 + 2 * halvings) + 21
+        assert len(made) <= 22
+    if first != "no column":
+        column = 19 if first == "the last" else 7
+        assert errors[7].startswith(f"column 'c{column}': 'x7' is no long; the line is")
+
+
 def test_a_path_leads_through_objects_alone():
     texts = ['{"o": {"a": 1}}', '{"o": {}}', '{"o": null}', "{}", '{"o": 5}', '{"o": {"a": "x"}}']
     field = pa.field("n", pa.int64())
@@ -266,6 +326,24 @@ def test_what_cannot_be_read_fails_its_own_root_for_good(windows, tmp_path, whol
     assert outcome.verdict.incomplete == places
     assert not outcome.verdict.window
     assert [row["a"] for row in outcome.rows["rows"]] == sorted(set(range(60)) - places)
+
+
+def test_a_worker_says_what_it_reads_and_that_it_goes_on(windows, tmp_path, monkeypatch):
+    """By which one that stands still is ended, and its window split."""
+    told = []
+    for name in ("begin", "progress", "end"):
+        monkeypatch.setattr(Box, name, lambda box, *note, _n=name, **more: told.append((_n, *note)))
+    feed(tmp_path, [b'{"a": 1}'] * 8 + [b'{"a": "x"}'] * 8)
+    outcome = windows(spec(AN_INT)).go()
+    assert failures(outcome).keys() == set(range(8, 16))
+    begun = [at for at, (name, *note) in enumerate(told) if (name, *note[:1]) == ("begin", "read")]
+    assert begun
+    seen = 0
+    for at in begun:
+        end = told.index(("end",), at)
+        assert set(told[at + 1 : end]) == {("progress",)}
+        seen += end - at - 1
+    assert seen > 16
 
 
 ELSEWHERE = {

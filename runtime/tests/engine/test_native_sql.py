@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from millrace.engine.jobs.session import SessionSettings, build_session
 from millrace.engine.program import duck, duckfunctions
 from millrace.engine.program.duck import DuckAnalyser
+from millrace.engine.program.plainrows import plain_rows
 from millrace.engine.program.program import SqlExpressions
 from millrace.engine.program.schema import conform
 from millrace.engine.task.faults import TaskError
@@ -154,8 +155,9 @@ def test_behind_a_branch_the_window_runs_again_without_the_root(windows, tmp_pat
 @pytest.mark.parametrize(
     "error",
     [
-        duckdb.OutOfMemoryException,
         duckdb.InternalException,
+        duckdb.BinderException,
+        duckdb.NotImplementedException,
         duckdb.FatalException,
         duckdb.IOException,
     ],
@@ -175,6 +177,44 @@ def test_what_fails_in_duckdb_itself_blames_nobody(windows, tmp_path, monkeypatc
     assert isinstance(found, EngineError)
     assert "SQL step 'step': DuckDB failed: it broke" in str(found)
     monkeypatch.setattr(duck, "evaluate", real)
+
+
+def test_a_cast_that_does_not_exist_blames_nobody_either(windows, tmp_path):
+    """DuckDB says so when it gets there, as if it were the value's fault."""
+    feed(tmp_path, [{"k": "k", "n": n, "s": "x"} for n in (1, 2000)])
+    run = windows(spec('select: ["CASE WHEN n > 1000 THEN CAST(n AS timestamp) END AS t"]'))
+    with pytest.raises(TaskError) as caught:
+        run.attempt(run.plan())
+    found = run.error_in(caught.value)
+    assert isinstance(found, EngineError)
+    assert "Unimplemented type for cast" in str(found)
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    duck.renew()
+    monkeypatch.setitem(duck._SETTINGS, "memory_limit", "20MB")
+    yield
+    duck.renew()
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_row_that_needs_too_much_memory_fails_its_own_root(windows, tmp_path, whole):
+    """As in a function of the user's; rows that need too much together do not fail."""
+    huge = {9: 30_000_000, 77: 40_000_000}
+    rows = [{"k": "k", "n": huge.get(n, 300_000), "s": "x"} for n in range(100)]
+    feed(tmp_path, rows)
+    run = windows(spec('select: ["n", "repeat(s, n) AS r"]'), whole)
+    outcome = run.attempt(run.plan())
+    failed = failures(outcome)
+    assert failed.keys() == set(huge)
+    for failure in failed.values():
+        assert "MemoryError: failed to allocate" in failure.error
+        assert "temp" not in failure.error
+        assert not failure.unreadable
+        assert not failure.lasting
+    assert [row["n"] for row in outcome.rows["out"]] == [300_000] * 98
 
 
 @pytest.mark.parametrize(
@@ -259,6 +299,21 @@ INCOMING = pa.schema(
         ("list_aggr(l, 'reservoir' || '_quantile', 0.5)", "does not say in letters"),
         ("list_aggr(l, s)", "does not say in letters"),
         ("a + 'x' + l", "DuckDB refuses it"),
+        ("a::timestamp", "Unimplemented type for cast (BIGINT -> TIMESTAMP)"),
+        ("CAST(a AS date)", "Unimplemented type for cast (BIGINT -> DATE)"),
+        ("format('{:d}', s)", "fails on every row: Invalid Input Error: Invalid type specifier"),
+        ("printf('%d', s)", "fails on every row"),
+        ("CAST('abc' AS int)", "fails on every row: Conversion Error: Could not convert string"),
+        ("'today or so'::timestamp", "fails on every row"),
+        ("map([1, 1], [2, 3])", "fails on every row: Invalid Input Error: Map keys must be unique"),
+        ("a // 0", "fails on every row"),
+        ("date_trunc('fortnight', \"when\")", "fails on every row"),
+        ("a::ubigint", "UBIGINT; CAST it AS VARCHAR or AS DECIMAL(20, 0)"),
+        ("[a::ubigint]", "has the type UBIGINT[], and no column holds every UBIGINT"),
+        ("{'p': a::ubigint}", "holds every UBIGINT"),
+        ("map([a::ubigint], [1])", "holds every UBIGINT"),
+        ("a::hugeint", "HUGEINT; CAST it AS VARCHAR or AS DECIMAL(38, 0)"),
+        ("a::uhugeint", "UHUGEINT; CAST it AS VARCHAR or AS DECIMAL(38, 0)"),
     ],
 )
 def test_what_no_step_may_evaluate_is_refused_with_its_reason(text, told):
@@ -337,6 +392,52 @@ def test_what_a_row_gives_by_itself_is_taken(text):
     assert DuckAnalyser().faults(SqlExpressions((text,)), INCOMING) == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CAST(s AS int)",
+        "CAST(s AS date)",
+        "CAST(s AS timestamp)",
+        "CAST(s AS uuid)",
+        "CAST(coalesce(s, '') AS int)",
+        "CAST(a AS tinyint)",
+        "CAST(a AS uinteger)",
+        "CAST(CAST(a AS ubigint) AS decimal(20, 0))",
+        "{'hugeint': a}",
+        "CAST(l AS varchar[3])",
+        "100 // a",
+        "ln(a)",
+        "ln(-a)",
+        "strptime(s, '%Y-%m')",
+        'date_trunc(s, "when")',
+        "make_date(a, a, a)",
+        "json_extract(s, '$.a')",
+        "error('never')",
+        "CASE WHEN s IS NULL THEN error('no s') ELSE s END",
+        "CASE WHEN s IN ('x', 'y') THEN 1 ELSE CAST('another kind' AS int) END",
+    ],
+)
+def test_what_fails_for_some_values_is_not_refused(text):
+    assert DuckAnalyser().faults(SqlExpressions((text,)), INCOMING) == []
+
+
+def test_plain_rows_have_values_of_every_type():
+    kinds = [
+        *(pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string()),
+        *(pa.binary(), pa.timestamp("us", "UTC"), pa.date32(), pa.time64("us")),
+        *(pa.decimal128(10, 2), pa.list_(pa.list_(pa.int64())), pa.map_(pa.string(), pa.int64())),
+        pa.struct([("p", pa.int64())]),
+    ]
+    rows = plain_rows(pa.schema([(f"c{n}", kind) for n, kind in enumerate(kinds)]))
+    assert len(rows) > 3
+    for column in pa.Table.from_batches(rows).columns:
+        assert column.null_count == 0
+        different = 2 if column.type == pa.bool_() else len(rows)
+        assert len({repr(value) for value in column.to_pylist()}) == different
+    (nothing, *_) = plain_rows(pa.schema([("x", pa.decimal128(2, 2)), ("y", pa.null())]))
+    assert nothing.to_pylist() == [{"x": None, "y": None}]
+
+
 @pytest.mark.parametrize("text", ["a", "a + 1", "'x'", "1, 2", "a > 1) OR (sum(a) > 1"])
 def test_a_condition_is_true_or_false(text):
     (fault,) = DuckAnalyser().faults(SqlExpressions(("s",), text), INCOMING)
@@ -404,7 +505,7 @@ SETTINGS = {
 
 
 def test_rows_that_need_more_memory_together_are_evaluated_in_halves(windows, tmp_path):
-    """Of what does not fit alone nobody is blamed."""
+    """A row that does not fit by itself fails its own root."""
     feed(tmp_path, [{"k": "k", "n": n, "s": "x" * 20} for n in range(8)])
     select = "length(to_json(repeat(s, %s))) AS size"
     rows = pa.record_batch({"s": ["x" * 20] * 8})
@@ -415,10 +516,12 @@ def test_rows_that_need_more_memory_together_are_evaluated_in_halves(windows, tm
     outcome = windows(spec(f'select: ["{select % "1_000_000"}"]')).go()
     assert outcome.rows["out"] == [{"size": 20_000_002}] * 8
     assert failures(outcome) == {}
-    alone = windows(spec(f'select: ["{select % "4_000_000"}"]'))
-    with pytest.raises(TaskError) as caught:
-        alone.attempt(alone.plan())
-    assert "DuckDB failed: Out of Memory" in str(alone.error_in(caught.value))
+    feed(tmp_path, [{"k": "k", "n": n, "s": "x" * (20 if n == 3 else 1)} for n in range(8)])
+    outcome = windows(spec(f'select: ["{select % "4_000_000"}"]')).go()
+    assert len(outcome.rows["out"]) == 7
+    ((_, failed),) = failures(outcome).items()
+    assert "MemoryError: failed to allocate" in failed.error
+    assert not failed.lasting
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "native.md").read_text()

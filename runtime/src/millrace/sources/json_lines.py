@@ -1,15 +1,17 @@
 """JSON lines: each line is one object, read into the declared columns.
 
 A field that is missing or null is null, fields that are not declared are ignored. Dates and
-timestamps are ISO 8601 strings (without a zone: UTC), binary is base64. Empty lines are skipped.
+timestamps are ISO 8601 strings (without a zone: UTC), binary is base64. No number is infinite,
+however it is written. Empty lines are skipped.
 """
 
 from __future__ import annotations
 
 import base64
-import io
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ import pyarrow.json as pj
 from millrace.sources.arrow_types import type_name
 from millrace.sources.base import ReadBatch
 from millrace.sources.decode import Decoder, Errors, batch_with_errors, convert, shown
-from millrace.sources.lines import Lines, find_lines
+from millrace.sources.lines import Ints, Lines, find_lines
 
 
 class JsonDecoder(Decoder):
@@ -28,7 +30,8 @@ class JsonDecoder(Decoder):
 
     ``paths`` are the names that lead to a column's field through objects in objects; a column
     that is not among them is a field of the line's own object, of its name. ``record`` is what
-    messages call a line.
+    messages call a line, ``progress`` is called before each parse. Bad lines cost two parses of all
+    columns each, and at least two of the one that is bad.
     """
 
     blanks = False
@@ -39,8 +42,10 @@ class JsonDecoder(Decoder):
         unexpected: str = "ignore",
         paths: Mapping[str, Sequence[str]] | None = None,
         record: str = "line",
+        progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._record = record
+        self._progress = progress
         self.schema = schema
         self._paths = {f.name: tuple((paths or {}).get(f.name, (f.name,))) for f in schema}
         self._parsed = _nested([(self._paths[f.name], _parsed_type(f.type)) for f in schema])
@@ -50,7 +55,10 @@ class JsonDecoder(Decoder):
 
     def decode(self, lines: Lines, kept: Any) -> ReadBatch:
         errors: Errors = {}
-        parts = self._parts(lines, 0, errors)
+        refused: list[int] = []
+        parts = self._parts(lines, 0, errors, refused)
+        if refused:
+            self._name_misfits(lines, refused, errors)
         table = pa.concat_tables(parts).combine_chunks() if parts else self._parsed.empty_table()
         columns = []
         for field in self.schema:
@@ -62,11 +70,16 @@ class JsonDecoder(Decoder):
             if array.type != field.type:
                 array, bad = _finish(array, field)
                 errors = {**bad, **errors}
+            for index in _infinite(array):
+                errors.setdefault(index, self._shown(_told(field, array[index]), lines, index))
             columns.append(array)
         return batch_with_errors(self.schema, columns, errors)
 
-    def _parts(self, lines: Lines, first: int, errors: Errors) -> list[pa.Table]:
-        """Parsed runs of lines; a bad line is a row of nulls and an entry in ``errors``."""
+    def _parts(
+        self, lines: Lines, first: int, errors: Errors, refused: list[int]
+    ) -> list[pa.Table]:
+        """Parsed runs of lines; a bad line is a row of nulls and an entry in ``errors``, and in
+        ``refused`` too where Arrow says that it cannot be read."""
         if not len(lines):
             return []
         message = f"the {self._record} is no JSON object {{...}}"
@@ -77,45 +90,76 @@ class JsonDecoder(Decoder):
                     return [table]
                 message = f"the {self._record} holds more than one JSON value"
             except pa.ArrowInvalid as error:
+                if len(lines) == 1:
+                    refused.append(first)
                 message = str(error).removeprefix("JSON parse error: ").split(" in row ")[0]
             except UnicodeDecodeError as error:
                 message = f"the {self._record} is not valid UTF-8: {error.reason}"
         if len(lines) == 1:
-            message = self._misfit(lines) or message
-            errors[first] = f"{message}; the {self._record} is {shown(lines.record(0))}"
+            errors[first] = self._shown(message, lines, 0)
             return [pa.table([pa.nulls(1, f.type) for f in self._parsed], schema=self._parsed)]
         half = len(lines) // 2
         return [
-            *self._parts(lines.take(0, half), first, errors),
-            *self._parts(lines.take(half, len(lines)), first + half, errors),
+            *self._parts(lines.take(0, half), first, errors, refused),
+            *self._parts(lines.take(half, len(lines)), first + half, errors, refused),
         ]
 
-    def _misfit(self, lines: Lines) -> str | None:
-        """The column of one line that is not of its type, in the words of the topology file."""
+    def _name_misfits(self, lines: Lines, rows: list[int], errors: Errors) -> None:
+        """Say of lines that Arrow refused which is the first column that is not of its type, in
+        the words of the topology file. Each column is read of all of them together."""
+        waiting = np.array([r for r in rows if _object_of(lines, r) is not None], np.int64)
+        for alone in self._alone:
+            refused: dict[int, str] = {}
+            alone.refusals(lines, waiting, refused)
+            for row, why in refused.items():
+                told = self._misfit(alone.schema, _object_of(lines, row), why)
+                if told is not None:
+                    errors[row] = self._shown(told, lines, row)
+            waiting = np.setdiff1d(waiting, np.fromiter(refused, np.int64))
+
+    def _misfit(self, columns: pa.Schema, found: Any, why: str) -> str | None:
+        """What is wrong in an object of which these columns, one or none, are refused."""
+        if not len(columns):  # also where a number is too large, of a field that nobody reads
+            values = [(f, _value_at(found, self._paths[f.name])) for f in self.schema]
+            return next((_told(f, v) for f, v in values if v in (math.inf, -math.inf)), None)
+        field = columns.field(0)
+        if "was specified twice" in why:
+            return f"column {field.name!r} stands twice in it"
+        value = _value_at(found, self._paths[field.name])
+        return None if value is None else _told(field, value)
+
+    @cached_property
+    def _alone(self) -> list[JsonDecoder]:
+        """One that reads no column, and one for each column."""
+        schemas = [pa.schema([]), *(pa.schema([field]) for field in self.schema)]
+        return [JsonDecoder(s, paths=self._paths, progress=self._progress) for s in schemas]
+
+    def refusals(self, lines: Lines, rows: Ints, found: dict[int, str]) -> None:
+        """Add those of the rows that Arrow refuses, and what it says of them."""
+        if not rows.size:
+            return
         try:
-            found = json.loads(lines.record(0))
-        except (ValueError, RecursionError):
-            return None
-        for field in self.schema if isinstance(found, dict) else ():
-            path = self._paths[field.name]
-            try:
-                JsonDecoder(pa.schema([field]), paths={field.name: path}).parse(lines)
-            except pa.ArrowInvalid as error:
-                if "was specified twice" in str(error):
-                    return f"column {field.name!r} stands twice in it"
-                value = _value_at(found, path)
-                if value is not None:
-                    return f"column {field.name!r}: {shown(value)} is no {type_name(field.type)}"
-        return None
+            self.parse(Lines(lines.data, lines.starts[rows], lines.ends[rows]))
+        except pa.ArrowInvalid as error:
+            if rows.size == 1:
+                found[int(rows[0])] = str(error)
+                return
+            half = rows.size // 2
+            self.refusals(lines, rows[:half], found)
+            self.refusals(lines, rows[half:], found)
+
+    def _shown(self, told: str, lines: Lines, row: int) -> str:
+        return f"{told}; the {self._record} is {shown(lines.record(row))}"
 
     def parse(self, lines: Lines) -> pa.Table:
         """The lines as Arrow reads them. Raises ``ValueError`` if it refuses one of them."""
+        self._progress()
         data = lines.joined()
         if not data.isascii():
             data.decode()  # Arrow's parser takes any bytes for a string.
         options = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
         return pj.read_json(
-            io.BytesIO(data), read_options=options, parse_options=self._options
+            pa.BufferReader(data), read_options=options, parse_options=self._options
         ).select(self._parsed.names)
 
 
@@ -128,6 +172,8 @@ def arrays_from_text(values: pa.Array, to: pa.DataType) -> pa.Array:
     if table.num_rows != len(texts):
         raise ValueError("a text holds more than one array")
     column = table.column(0).combine_chunks()
+    if _infinite(column):
+        raise ValueError("a text holds a number that is infinite")
     return column if column.type == to else _from_strings(column, to)
 
 
@@ -154,6 +200,15 @@ def _nested(fields: Sequence[tuple[Sequence[str], pa.DataType]]) -> pa.Schema:
     return pa.schema(columns)
 
 
+def _object_of(lines: Lines, row: int) -> dict[str, Any] | None:
+    """The object that Python reads of a line; None where it is none."""
+    try:
+        found = json.loads(lines.record(row))
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _value_at(found: Any, path: Sequence[str]) -> Any:
     """What stands at a path, or where no object does on the way to it; None if nothing does."""
     for name in path:
@@ -161,6 +216,22 @@ def _value_at(found: Any, path: Sequence[str]) -> Any:
             break
         found = found.get(name)
     return found
+
+
+def _told(field: pa.Field, value: Any) -> str:
+    return f"column {field.name!r}: {shown(value)} is no {type_name(field.type)}"
+
+
+def _infinite(values: pa.Array) -> list[int]:
+    """The rows with numbers that are infinite, in lists too. Arrow makes such of numbers that are
+    too large, of some ways to write them."""
+    if pa.types.is_list(values.type):
+        inside = _infinite(pc.list_flatten(values))
+        rows = pc.list_parent_indices(values).to_numpy() if inside else np.array([], np.int64)
+        return [int(row) for row in np.unique(rows[inside])]
+    if not pa.types.is_floating(values.type) or not pc.any(pc.is_inf(values)).as_py():
+        return []
+    return [int(row) for row in np.flatnonzero(pc.is_inf(values).fill_null(False))]
 
 
 def _parsed_type(wanted: pa.DataType) -> pa.DataType:

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from millrace.ddl import RESERVED_PREFIX
@@ -31,6 +32,7 @@ from millrace.engine.program.duckfunctions import (
     SESSION,
     UNCALLED,
 )
+from millrace.engine.program.plainrows import plain_rows
 from millrace.engine.program.program import SqlExpressions
 from millrace.engine.program.sql import SqlFault
 from millrace.errors import TopologyError
@@ -40,7 +42,8 @@ INPUT, ROW = f"{RESERVED_PREFIX}input", f"{RESERVED_PREFIX}row"
 """The table that a query is over, and its column with the number of each row."""
 
 ROW_ERRORS = (duckdb.DataError, duckdb.InvalidInputException)
-"""What an expression raises on a value that it cannot take; anything else is DuckDB's own."""
+"""What an expression raises on a value that it cannot take, where ``blames_row`` says so; anything
+else is DuckDB's own."""
 
 MEMORY = "256MiB"
 """What DuckDB may hold in one process of Python; a step streams, and needs little."""
@@ -104,7 +107,7 @@ def quoted(name: str) -> str:
 
 def numbered(data: pa.RecordBatch) -> pa.RecordBatch:
     """A batch with the number of each row behind its columns."""
-    rows = pa.array(range(data.num_rows), pa.int64())
+    rows = pa.array(np.arange(data.num_rows, dtype=np.int64))
     return pa.RecordBatch.from_arrays([*data.columns, rows], names=[*data.schema.names, ROW])
 
 
@@ -116,6 +119,11 @@ def evaluate(query: str, data: pa.RecordBatch) -> pa.Table:
         return duck.sql(query).to_arrow_table()
     finally:
         duck.unregister(INPUT)
+
+
+def blames_row(error: Exception) -> bool:
+    """Whether DuckDB raises this for the values of a row, not for their types."""
+    return isinstance(error, ROW_ERRORS) and "Unimplemented type for cast" not in str(error)
 
 
 def reason(error: Exception) -> str:
@@ -202,7 +210,54 @@ def _refused(text: str, incoming: pa.Schema, condition: bool = False) -> str:
         return f"DuckDB refuses it: {reason(error)}"
     if condition and (len(kinds) != 1 or kinds[0] not in (pa.bool_(), pa.null())):
         return f"is no condition but a value of type {kinds[0]}; write a comparison"
+    return ("" if condition else _too_wide(alone, data)) or _fails_always(alone, chosen, incoming)
+
+
+_DIGITS = {"UBIGINT": 20, "HUGEINT": 38, "UHUGEINT": 38}
+"""Whole numbers that no column holds all of, and the digits of a decimal that is one."""
+
+
+def _too_wide(text: str, data: pa.RecordBatch) -> str:
+    """The remedy where an expression makes whole numbers of a type that columns do not have."""
+    described = evaluate(f"DESCRIBE SELECT {text} FROM {INPUT}", data)
+    for kind in described.column("column_type").to_pylist():
+        # Behind the name of a field stands its type, behind a type what ends it.
+        found = re.search(r"\b(UBIGINT|U?HUGEINT)(?=[],)[]|$)", re.sub(r'"[^"]*"', "", kind))
+        if found:
+            return (
+                f"has the type {kind}, and no column holds every {found[0]}; CAST it AS VARCHAR "
+                f"or AS DECIMAL({_DIGITS[found[0]]}, 0)"
+            )
     return ""
+
+
+def _fails_always(text: str, chosen: Any, incoming: pa.Schema) -> str:
+    """Why no row can be evaluated, where DuckDB says so by a row alone.
+
+    It takes some faults of an expression for faults of values. What depends on these raises one
+    thing on one value and nothing, or another, on others; what raises the same on plain values of
+    every kind is a mistake, unless it raises on purpose or for some rows alone.
+    """
+    query = f"SELECT {text}, {ROW} FROM {INPUT}"
+    told = []
+    for row in plain_rows(incoming):
+        try:
+            evaluate(query, numbered(row))
+            told.append("")
+        except (duckdb.OutOfMemoryException, pa.ArrowException, MemoryError):
+            told.append("")
+        except duckdb.Error as error:
+            if not blames_row(error):
+                renew()
+                return f"DuckDB refuses it: {reason(error)}"
+            told.append(reason(error))
+    chooses = any(
+        part["class"] == "CASE" or part.get("function_name", "").lower() in {"error", "if"}
+        for part in _parts(chosen)
+    )
+    if chooses or len(set(told)) > 1 or not told[0]:
+        return ""
+    return f"fails on every row: {told[0]}"
 
 
 def _is_list(node: dict[str, Any]) -> bool:

@@ -35,15 +35,19 @@ class JsonStep(CertainStep):
         self._settings = settings
         read = component.output.names[: len(settings.paths)]
         schema = pa.schema([component.output.field(name) for name in read])
-        self._decoder = JsonDecoder(schema, paths=dict(settings.paths), record="text")
+        self._decoder = JsonDecoder(
+            schema, paths=dict(settings.paths), record="text", progress=task.box.progress
+        )
         self._kept = component.output.names[len(read) :]
 
     def process(self, batch: Batch) -> None:
         assert self.component.output is not None
         texts = lines_of(batch.data.column(self._settings.column))
+        self.task.worked_on(self.name, batch)
         read = self._decoder.decode(texts, None)
         errors: Errors = dict(read.errors)
         self._find_missing(read.data, texts, errors)
+        self.task.box.end()
         columns = [*read.data.columns, *(batch.data.column(name) for name in self._kept)]
         data = pa.RecordBatch.from_arrays(columns, names=self.component.output.names)
         for index, error in sorted(errors.items()):

@@ -1,8 +1,8 @@
 """SQL steps inside the worker: DuckDB evaluates them, a batch at a stroke (``sql.engine``).
 
 A row on which an expression raises is found by halving, and fails its own roots for good: with
-the same values it would raise again. What is wrong with DuckDB itself blames nobody; where rows
-together need more memory than it may take, halves of them are asked for, too.
+the same values it would raise again. So is a row that needs more memory than DuckDB may have, which
+fails as where a function of the user's does. What is wrong with DuckDB itself blames nobody.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millrace.engine.task.context import Task
 from millrace.engine.task.steps.base import CertainStep, Outlet
 from millrace.errors import EngineError
 
-_ROW_ERRORS = (*duck.ROW_ERRORS, pa.ArrowInvalid)
+_ROW_ERRORS = (*duck.ROW_ERRORS, pa.ArrowInvalid, MemoryError)
 
 Part = tuple[pa.RecordBatch, Array]
 """Rows that come out, and the row (int64) that each is made of."""
@@ -57,24 +57,32 @@ class DuckStep(CertainStep):
             made, rows = self._evaluate(data)
             parts.append((made, rows + start))
             return
-        except (*_ROW_ERRORS, duckdb.OutOfMemoryException) as error:
+        except _ROW_ERRORS as error:
             if data.num_rows == 1:
-                self.fail_for_good(batch, start, duck.reason(error))
+                self._fail(batch, start, error)
                 return
         half = data.num_rows // 2
         self._take(batch, data.slice(0, half), start, parts)
         self._take(batch, data.slice(half), start + half, parts)
 
+    def _fail(self, batch: Batch, index: int, error: Exception) -> None:
+        if isinstance(error, MemoryError):
+            self.task.fail(batch, index, self.name, error)
+        else:
+            self.fail_for_good(batch, index, duck.reason(error))
+
     def _evaluate(self, data: pa.RecordBatch) -> Part:
         assert self.component.output is not None
         try:
             found = duck.evaluate(self._query, duck.numbered(data))
-        except duck.ROW_ERRORS:
-            raise
-        except duckdb.Error as error:
+        except duckdb.OutOfMemoryException as error:
             duck.renew()
-            if isinstance(error, duckdb.OutOfMemoryException) and data.num_rows > 1:
+            told = str(error).split("\n")[0]  # the advice behind it is for who has settings
+            raise MemoryError(told.removeprefix("Out of Memory Error: ")) from error
+        except duckdb.Error as error:
+            if duck.blames_row(error):
                 raise
+            duck.renew()
             raise EngineError(
                 f"SQL step {self.name!r}: DuckDB failed: {duck.reason(error)}"
             ) from error
