@@ -59,9 +59,10 @@ def main() -> None:
     finally:
         side.stop()
     fed = feeder.fed
-    for number in range(options.rounds):
-        for restored in (False, True):
-            name = f"{NAME}-{number}" if restored else ""
+    # One of before would take windows back, and those behind it could not be restored any more.
+    newest = f"{NAME}-{options.rounds - 1}"
+    for _ in range(options.rounds):
+        for name in ("", newest):
             fed += 1
             note(found, first_window(run, name, feeder.roots + fed))
     check(run / "output", fed)
