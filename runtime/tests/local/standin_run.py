@@ -13,10 +13,11 @@ from pathlib import Path
 
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, MillraceError
-from millrace.homes.documents import RunEvent
+from millrace.homes.documents import RunEvent, Scale
 from millrace.local.ackers import AckerPlan
 from millrace.local.children import ProcessSpec
-from millrace.local.scale import Asked, Scaling
+from millrace.local.files import Watched
+from millrace.local.scale import Scaling
 from millrace.local.servers import Embedded, RunPasswords
 from millrace.local.supervisor import RunPlan, RunResult, Supervisor
 from millrace.local.takeover import Holder, take_over
@@ -84,7 +85,7 @@ def run(folder_path: Path, servers: int) -> RunResult:
             wanted=frozenset(f"state-{n}" for n in range(servers)),
             make=lambda name: Embedded(name, folder.path, passwords),
             view=lambda: None,
-            asked=Asked(folder.scale).look,
+            asked=Watched(folder.scale, Scale).look,
             refusal=lambda _: "",
         ),
         (lambda _: standby(folder.path)) if "STANDIN_STANDBY" in os.environ else None,

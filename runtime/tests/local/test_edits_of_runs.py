@@ -17,8 +17,8 @@ from millrace.homes.told import read_settings
 from millrace.homes.tuning import FIELDS, Tuning
 from millrace.local import launch, scale
 from millrace.local.ackers import AckerPlan
-from millrace.local.edits import AskedEdit, ask, await_taken, between, document, in_force
-from millrace.local.files import write_json
+from millrace.local.edits import ask, await_taken, between, in_force
+from millrace.local.files import Watched, write_json
 from millrace.local.launch import LaunchOptions
 from millrace.local.scale import beginning
 from millrace.local.scale import read as read_scale
@@ -230,7 +230,7 @@ def test_what_was_asked_of_the_run_before_is_forgotten(world: World) -> None:
 def test_an_edit_that_was_overtaken_is_refused_and_said_once(world: World) -> None:
     """The supervisor decides by what is in force, whatever the command has seen."""
     wanted = world.loaded("spec.guarantee=AtLeastOnce").topology
-    write_json(world.folder.edit, codec.encode(EditAsked(document(wanted), "m")))
+    write_json(world.folder.edit, codec.encode(EditAsked(wanted.document(), "m")))
     assert world.turn() is None
     assert world.turn() is None
     ((kind, text),) = world.listener.events
@@ -259,11 +259,11 @@ def test_nobody_is_asked_where_no_run_is_alive(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_was_not_asked(world: World) -> None:
-    asked = AskedEdit(world.folder.edit)
+    asked = Watched(world.folder.edit, EditAsked)
     assert asked.look() is None
     world.folder.edit.write_text(json.dumps({"mark": "m"}))
     assert asked.look() is None
-    found = EditAsked(document(world.loaded().topology), "m")
+    found = EditAsked(world.loaded().topology.document(), "m")
     write_json(world.folder.edit, codec.encode(found))
     assert asked.look() == found
 

@@ -12,10 +12,9 @@ from millrace.clock import SystemClock
 from millrace.homes import codec
 from millrace.homes.documents import ProcessRow, ProcessTable, Scale
 from millrace.local import scale as scaling
-from millrace.local.files import write_json
+from millrace.local.files import Watched, write_json
 from millrace.local.launch import _forget_asked, members_of, state_servers
 from millrace.local.scale import (
-    Asked,
     ScaleError,
     ask,
     beginning,
@@ -61,7 +60,7 @@ def view(uid: str, phase: Phase, last_open: int, target: int) -> View:
 
 
 def test_what_is_asked_for_adds_up_and_is_read_where_it_was_replaced(folder, topology) -> None:
-    looked = Asked(folder.scale)
+    looked = Watched(folder.scale, Scale)
     lease = take_over(folder.path, lambda _: None)
     try:
         assert looked.look() is None

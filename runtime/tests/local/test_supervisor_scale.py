@@ -23,6 +23,7 @@ from millrace.local.files import write_json
 from millrace.local.workdir import open_folder
 from millrace.protocol.ackerload import GROW_AFTER_S, SHRINK_AFTER_S, AckerBounds
 from millrace.state.client import StateAddress
+from millrace.topology.limits import MOST_MEMBERS
 
 
 def ask(folder: Path, ackers: int) -> None:
@@ -169,7 +170,7 @@ def keeper(bounds: AckerBounds, count: int) -> tuple[AckerKeeper, Places, Still,
 
 
 def test_one_that_goes_reads_on_until_the_driver_may_know() -> None:
-    kept, crew, clock, _ = keeper(AckerBounds(), 3)
+    kept, crew, clock, _ = keeper(AckerBounds(1, MOST_MEMBERS), 3)
     kept.scale(2)
     assert kept.proposed() == ("acker-0", "acker-1")
     clock.at_s += keeping.LEAVE_S / 2
@@ -190,7 +191,7 @@ def test_one_that_goes_reads_on_until_the_driver_may_know() -> None:
 
 
 def test_one_that_does_not_read_yet_is_not_proposed() -> None:
-    kept, crew, _, _ = keeper(AckerBounds(), 2)
+    kept, crew, _, _ = keeper(AckerBounds(1, MOST_MEMBERS), 2)
     crew.unready = {"acker-1"}
     assert kept.proposed() == ("acker-0",)
     crew.unready = set()
@@ -221,7 +222,7 @@ def test_more_come_one_after_the_other_beside_the_windows() -> None:
 
 
 def test_whoever_ends_is_started_again_unless_it_was_going() -> None:
-    kept, _, _, _ = keeper(AckerBounds(), 2)
+    kept, _, _, _ = keeper(AckerBounds(1, MOST_MEMBERS), 2)
     ended = Death("acker-1", "acker", 1, -9, 1.0, "")
     assert not kept.ended(ended)
     kept.scale(1)
@@ -277,7 +278,8 @@ def test_one_that_waits_for_its_next_life_is_wanted_again(tmp_path: Path) -> Non
     folder = open_folder(tmp_path, "standin", Path("t.yaml"), clock)
     crew = Crew(folder, clock, lambda _: None)
     spec = [ProcessSpec(name, "acker", ("sleep", "600"), folder=tmp_path) for name in names(2)]
-    kept = AckerKeeper(AckerPlan(lambda _, number: spec[:number], 2), crew, clock, lambda *_: None)
+    plan = AckerPlan(lambda _, number: spec[:number], 2, AckerBounds(1, MOST_MEMBERS))
+    kept = AckerKeeper(plan, crew, clock, lambda *_: None)
     kept.follow(HERE)
     crew.start_due()
     try:

@@ -16,6 +16,7 @@ from itertools import chain
 from millrace.homes import pods as names
 from millrace.homes.documents import RunEvent
 from millrace.homes.pods import ROLE_LABEL, TOPOLOGY_LABEL, Role
+from millrace.topology.limits import MOST_MEMBERS
 from millrace.topology.model import KIND
 from millrace_operator.builders.documents import ACCEPTED
 from millrace_operator.builders.naming import MANAGED_BY, MANAGER
@@ -35,10 +36,6 @@ from millrace_operator.reconcile.snapshots import SETTLED
 log = logging.getLogger(__name__)
 
 _MAP = "ConfigMap"
-
-
-MOST_SERVERS = 64
-"""As many as a topology may ask for. Each pod that is asked who it is may take two seconds."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -242,8 +239,9 @@ def _most_silent(objects: Objects, nodes: Mapping[str, bool] | None) -> bool:
 
 
 def _servers(key: Key, pods: Sequence[Object], nodes: Mapping[str, bool] | None) -> list[Object]:
-    """State servers that can be asked, by their numbers. A pod of another name is none of them."""
-    numbered = {names.pod_name(key.name, Role.STATE_SERVER, n): n for n in range(MOST_SERVERS)}
+    """State servers that can be asked, by their numbers. A pod of another name is none of them:
+    each that is asked who it is may take two seconds."""
+    numbered = {names.pod_name(key.name, Role.STATE_SERVER, n): n for n in range(MOST_MEMBERS)}
     servers = [
         pod
         for pod in pods

@@ -106,7 +106,7 @@ def edited(resource: Resource, before: Accepted | None, begun: bool = False) -> 
     astray = [*on_cluster(wanted, DATA_FOLDER), *told]
     if astray:
         return _kept(EditKind.INVALID, before, was, _shown([str(problem) for problem in astray]))
-    document = wanted.model_dump(by_alias=True, mode="json", exclude_none=True)
+    document = wanted.document()
     if before is None or was is None:
         return Edited(EditKind.FIRST, accept(None, document), wanted)
     edits = [*classify(was, wanted), *_moved(was, wanted)]

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from millrace.homes import pods
 from millrace.homes.pods import Role
+from millrace.topology.limits import MOST_MEMBERS
 
 PasswordOf = Callable[[str], str | None]
 """From the name of a state server or acker to its password; None: it asks for none."""
@@ -40,9 +41,6 @@ ACKER_USER = "acker"
 
 DEFAULT_USER = "default"
 """As whom everybody else is."""
-
-MOST_MEMBERS = 64
-"""As many state servers as a topology may ask for, and as many ackers."""
 
 
 def of_root_key(root_key: str, uid: str) -> PasswordOf:

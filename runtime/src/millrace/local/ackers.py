@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.clock import Clock
@@ -56,8 +56,8 @@ class AckerPlan:
     """
 
     specs: Callable[[Sequence[StateAddress], int], Sequence[ProcessSpec]]
-    count: int = 1
-    bounds: AckerBounds = field(default_factory=AckerBounds)
+    count: int
+    bounds: AckerBounds
 
 
 Tell = Callable[[str, str], object]

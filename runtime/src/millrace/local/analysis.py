@@ -53,7 +53,7 @@ def analysed(
 def _ask(
     loaded: LoadedTopology, sources: Collection[str], scratch: Path, import_code: bool
 ) -> Analysis:
-    document = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+    document = loaded.topology.document()
     question = {
         "topology": document,
         "folder": str(loaded.folder),

@@ -17,11 +17,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import ValidationError
 
-from millrace import checked
 from millrace.errors import MillraceError, NewerFormatError
 from millrace.homes import codec
 from millrace.homes.documents import EditAsked, Scale
@@ -83,7 +81,7 @@ def ask(folder: WorkFolder, wanted: StreamTopology) -> list[Edit]:
         raise MillraceError(f"{name} is not running; millrace run takes the edits of its file")
     edits = between(in_force(folder), wanted)
     if edits:
-        asked = EditAsked(document(wanted), secrets.token_hex(8))
+        asked = EditAsked(wanted.document(), secrets.token_hex(8))
         write_json(folder.edit, codec.encode(asked))
     return edits
 
@@ -101,7 +99,7 @@ def await_taken(folder: WorkFolder, wanted: StreamTopology, timeout_s: float) ->
 
 def _proposed(folder: WorkFolder, wanted: StreamTopology) -> bool:
     accepted = read_accepted(folder.accepted, folder.topology)
-    if accepted is None or accepted.topology != document(wanted):
+    if accepted is None or accepted.topology != wanted.document():
         return False
     proposal = folder.inbox.proposal()
     tuning = proposal.tuning if proposal is not None else None
@@ -120,34 +118,3 @@ def in_force(folder: WorkFolder) -> StreamTopology:
             f"{folder.path}: another release accepted what this one does not know "
             f"({error.error_count()} problems); use that release"
         ) from error
-
-
-def document(topology: StreamTopology) -> dict[str, object]:
-    """A topology as it is kept."""
-    return topology.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-
-class AskedEdit:
-    """What was asked for, read only where it was replaced; what cannot be read was not."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[int, int] | None = None
-        self._found: EditAsked | None = None
-
-    def look(self) -> EditAsked | None:
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return self._found
-        seen = (stat.st_ino, stat.st_mtime_ns)
-        if seen == self._seen:
-            return self._found
-        try:
-            self._found = codec.decode(EditAsked, self._path.read_bytes())
-        except OSError:
-            return None  # it is tried again
-        except (checked.DamagedError, NewerFormatError):
-            self._found = None
-        self._seen = seen
-        return self._found

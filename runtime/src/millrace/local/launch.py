@@ -26,11 +26,10 @@ from millrace.local import scratch
 from millrace.local.accepted import read_accepted, write_accepted
 from millrace.local.ackers import ACKER, AckerPlan
 from millrace.local.children import ProcessSpec
-from millrace.local.edits import AskedEdit, Editing, between, size_of
-from millrace.local.files import write_json
+from millrace.local.edits import Editing, between, size_of
+from millrace.local.files import Watched, write_json
 from millrace.local.logs import RunLog
 from millrace.local.scale import (
-    Asked,
     Scaling,
     acker_bounds,
     beginning,
@@ -224,7 +223,7 @@ def _write_driver_file(
 ) -> Accepted:
     """What a driver begins with from now on; ``tuned``: one that runs is to take it, too. Raises
     ``OSError``."""
-    document = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+    document = loaded.topology.document()
     accepted = accept(read_accepted(folder.accepted, folder.topology), document)
     accepted = replace(accepted, tuned=accepted.tuned + tuned)
     write_accepted(folder.accepted, accepted)
@@ -381,7 +380,7 @@ class _Lives:
     def _editing(self, accepted: Accepted) -> Editing:
         tuned = accepted.tuned
         tuning = Tuning.of(self._loaded.topology, tuned) if tuned else None
-        return Editing(AskedEdit(self._folder.edit).look, self._take, tuning)
+        return Editing(Watched(self._folder.edit, EditAsked).look, self._take, tuning)
 
     def _take(self, asked: EditAsked) -> tuple[list[Edit], Tuning | None]:
         """The topology that a run goes on with, also behind a restore; nothing where it has that.
@@ -458,7 +457,7 @@ class _Plan:
             wanted=wanted,
             make=lambda name: _embedded(folder, name, topology, passwords),
             view=WatchedView(folder.view).look,
-            asked=Asked(folder.scale).look,
+            asked=Watched(folder.scale, Scale).look,
             refusal=lambda scale: refusal_of(topology, scale),
         )
 

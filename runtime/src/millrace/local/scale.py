@@ -26,10 +26,8 @@ from millrace.modes import private_opener
 from millrace.protocol.ackerload import AckerBounds
 from millrace.protocol.types import Phase, View
 from millrace.state.viewfile import WatchedView
+from millrace.topology.limits import MOST_MEMBERS
 from millrace.topology.model import StreamTopology
-
-MOST = 64
-"""State servers, and ackers, as in a topology's file."""
 
 _LOOK_S = 0.1
 
@@ -67,7 +65,7 @@ def acker_bounds(topology: StreamTopology) -> AckerBounds:
     if not topology.spec.tracked:
         return AckerBounds(0, 0)
     if ackers.least is None or ackers.most is None:
-        return AckerBounds(1, MOST)
+        return AckerBounds(1, MOST_MEMBERS)
     return AckerBounds(ackers.least, ackers.most, automatic=True)
 
 
@@ -79,16 +77,16 @@ def refusal_of(topology: StreamTopology, scale: Scale) -> str:
         if spec.state_servers.url is not None:
             return "spec.stateServers.url names a server of your own, which is the only one"
         least = spec.state_servers.copies
-        if not least <= servers <= MOST:
+        if not least <= servers <= MOST_MEMBERS:
             return (
-                f"{servers} state servers: there must be {least} to {MOST}, since "
+                f"{servers} state servers: there must be {least} to {MOST_MEMBERS}, since "
                 f"spec.stateServers.copies is {least}"
             )
     if ackers is not None:
         if not spec.tracked:
             return "nothing is tracked, so there are no ackers"
-        if not 1 <= ackers <= MOST:
-            return f"{ackers} ackers: there must be 1 to {MOST}"
+        if not 1 <= ackers <= MOST_MEMBERS:
+            return f"{ackers} ackers: there must be 1 to {MOST_MEMBERS}"
     return ""
 
 
@@ -194,22 +192,3 @@ def is_scaled(folder: WorkFolder, scale: Scale, view: View | None) -> bool:
         if not {row.name for row in rows if row.role == "state"} <= wanted:
             return False
     return scale.ackers is None or sum(row.role == "acker" for row in rows) == scale.ackers
-
-
-class Asked:
-    """What was asked for, looked at often and read only where it was replaced."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[int, int] | None = None
-        self._found: Scale | None = None
-
-    def look(self) -> Scale | None:
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return self._found
-        seen = (stat.st_ino, stat.st_mtime_ns)
-        if seen != self._seen:
-            self._seen, self._found = seen, read(self._path) or self._found
-        return self._found

@@ -20,7 +20,7 @@ from millrace import durable
 from millrace.clock import Clock
 from millrace.errors import MillraceError, StateServerError
 from millrace.homes.documents import ProcessRow
-from millrace.homes.passwords import ACKER_USER, MOST_MEMBERS, digest, of_root_key
+from millrace.homes.passwords import ACKER_USER, digest, of_root_key
 from millrace.homes.restarts import Again, Restarts
 from millrace.local.processes import ProcessId
 from millrace.local.workdir import MARK, unusable
@@ -34,6 +34,7 @@ from millrace.state.embedded import (
 )
 from millrace.state.errors import UnreachableError
 from millrace.state.own import NAME
+from millrace.topology.limits import MOST_MEMBERS
 from millrace.tracking.access import acker_rules
 
 REACH_VARIABLE = "MILLRACE_REACH_S"

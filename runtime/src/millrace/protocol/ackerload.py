@@ -28,8 +28,8 @@ SHRINK_AFTER_S = 60.0
 class AckerBounds:
     """How few and how many ackers there may be; ``automatic`` lets the load decide between them."""
 
-    least: int = 1
-    most: int = 64
+    least: int
+    most: int
     automatic: bool = False
 
     def clamped(self, wanted: int) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from millrace.topology.problems import Problem, did_you_mean, format_path
 
 if TYPE_CHECKING:
+    from millrace.topology.checks.facts import Facts
     from millrace.topology.graph import Component, Edge
     from millrace.topology.kinds.base import Columns
 
@@ -20,3 +22,18 @@ def no_column(path: str, column: str, producer: str, columns: Columns) -> Proble
     """A column that the producer does not have."""
     names = [name for name, _ in columns]
     return Problem(path, column, f"is no column of {producer!r}", did_you_mean(column, names))
+
+
+def missing_columns(
+    facts: Facts, edge: Edge, path: str, column: str, keep: Sequence[str]
+) -> Iterator[Problem]:
+    """What a processor names and does not get over an edge: the column that it reads, in the field
+    ``column``, and those that it passes on, in ``keep``."""
+    columns = facts.columns_on(edge)
+    if columns is None:
+        return
+    known = {name for name, _ in columns}
+    named = [("column", column), *((f"keep[{i}]", name) for i, name in enumerate(keep))]
+    for field, name in named:
+        if name not in known:
+            yield no_column(f"{path}.{field}", name, edge.producer, columns)

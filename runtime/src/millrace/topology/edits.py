@@ -58,7 +58,7 @@ def classify(
     """
     if stateful is None:
         stateful = {p.name for p in old.spec.processors if _keyed(p)}
-    before, after = _data(old), _data(new)
+    before, after = old.document(), new.document()
     edits = [
         _setting(path, was, now)
         for path, was, now in _differences(before, after, ())
@@ -369,8 +369,3 @@ def _of(edge: Mapping[str, Any]) -> list[str]:
 def _less(part: dict[str, Any], kind: str, field: str) -> dict[str, Any]:
     """A component without a field of its kind's settings."""
     return {**part, kind: {k: v for k, v in part[kind].items() if k != field}}
-
-
-def _data(topology: StreamTopology) -> dict[str, Any]:
-    data: dict[str, Any] = topology.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return data

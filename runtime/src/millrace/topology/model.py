@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field
 from millrace.topology.duration import Duration
 from millrace.topology.kinds.base import ProcessorKind, SinkKind, SourceKind
 from millrace.topology.kinds.registry import PROCESSORS, SINKS, SOURCES, Registry, declaring
+from millrace.topology.limits import MOST_MEMBERS
 from millrace.topology.parts import Guarantee, Input, Part
 from millrace.topology.pods import Pods, Volume
 from millrace.topology.scalars import (
@@ -85,18 +86,25 @@ class Ackers(Part):
     """The processes that prove that every tuple tree is complete."""
 
     replicas: Whole = Field(
-        1, ge=0, le=64, description="Acker processes. 0 needs tracking: Off or AtMostOnce."
+        1,
+        ge=0,
+        le=MOST_MEMBERS,
+        description="Acker processes. 0 needs tracking: Off or AtMostOnce.",
     )
     least: Whole | None = Field(
         None,
         alias="min",
         ge=1,
-        le=64,
+        le=MOST_MEMBERS,
         description="With max: the load decides how many there are, this many at the least. A run "
         "begins with the replicas, or what is nearest to them.",
     )
     most: Whole | None = Field(
-        None, alias="max", ge=1, le=64, description="Most that the load may bring about. Needs min."
+        None,
+        alias="max",
+        ge=1,
+        le=MOST_MEMBERS,
+        description="Most that the load may bring about. Needs min.",
     )
     virtual_nodes: Whole = Field(
         64, ge=1, le=1024, description="Positions of each acker on the hash ring."
@@ -163,7 +171,7 @@ class RestoreFrom(Part):
 class StateServers(Part):
     """The Redis-protocol servers that hold the record and the state."""
 
-    replicas: Whole = Field(1, ge=1, le=64, description="State servers to run.")
+    replicas: Whole = Field(1, ge=1, le=MOST_MEMBERS, description="State servers to run.")
     copies: Whole = Field(
         1,
         ge=1,
@@ -448,3 +456,7 @@ class StreamTopology(Part):
     def name(self) -> str:
         """The topology's name."""
         return self.metadata.name
+
+    def document(self) -> dict[str, Any]:
+        """The topology as it is kept and sent: JSON's types, without fields that have no value."""
+        return self.model_dump(by_alias=True, mode="json", exclude_none=True)

@@ -299,7 +299,7 @@ class DriverProcess:
         wanted = topology.spec.snapshots
         plan = SnapshotPlan(
             topology.name,
-            topology.model_dump(by_alias=True, mode="json", exclude_none=True),
+            topology.document(),
             topology.spec.key_groups,
             told.components,
             snapshots_place(wanted.to, Path(told.workdir), self._folder),

@@ -291,7 +291,7 @@ class _Restore:
         """The file as an edit of what the record was written for, which the next driver applies."""
         before = accept(None, dict(self._manifest.document))
         components = self._manifest.decoded.components or before.components
-        document = self._topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+        document = self._topology.document()
         return accept(replace(before, components=components), document)
 
     def _swapped(self, version: int, view: View) -> int:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from millrace.ddl import RESERVED_PREFIX, parse_type
 from millrace.errors import TopologyError
-from millrace.topology.edges import no_column
+from millrace.topology.edges import missing_columns
 from millrace.topology.kinds.base import Columns, Incoming, ProcessorKind
 from millrace.topology.parts import Part
 from millrace.topology.problems import Problem, format_path
@@ -170,16 +170,8 @@ def _fit_path(here: str, column: JsonColumn, before: tuple[JsonColumn, ...]) -> 
 def _columns_there(
     facts: Facts, edge: Edge, path: str, settings: JsonSettings
 ) -> Iterator[Problem]:
-    columns = facts.columns_on(edge)
-    if columns is None:
-        return
-    types = dict(columns)
-    named = [("column", settings.column)]
-    named += [(f"keep[{i}]", name) for i, name in enumerate(settings.keep)]
-    for field, name in named:
-        if name not in types:
-            yield no_column(f"{path}.{field}", name, edge.producer, columns)
-    found = types.get(settings.column)
+    yield from missing_columns(facts, edge, path, settings.column, settings.keep)
+    found = dict(facts.columns_on(edge) or ()).get(settings.column)
     if found is not None and found not in READ_FROM:
         message = f"has the type {found}, and JSON is read from text or bytes"
         yield Problem(

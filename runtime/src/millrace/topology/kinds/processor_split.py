@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from millrace.topology.edges import no_column
+from millrace.topology.edges import missing_columns
 from millrace.topology.kinds.base import Columns, Incoming, ProcessorKind
 from millrace.topology.parts import Part
 from millrace.topology.problems import Problem, format_path
@@ -90,16 +90,8 @@ class SplitProcessorKind(ProcessorKind[SplitSettings]):
 def _columns_there(
     facts: Facts, edge: Edge, path: str, settings: SplitSettings
 ) -> Iterator[Problem]:
-    columns = facts.columns_on(edge)
-    if columns is None:
-        return
-    types = dict(columns)
-    named = [("column", settings.column)]
-    named += [(f"keep[{i}]", name) for i, name in enumerate(settings.keep)]
-    for field, name in named:
-        if name not in types:
-            yield no_column(f"{path}.{field}", name, edge.producer, columns)
-    found = types.get(settings.column)
+    yield from missing_columns(facts, edge, path, settings.column, settings.keep)
+    found = dict(facts.columns_on(edge) or ()).get(settings.column)
     if found not in (None, "string"):
         message = f"has the type {found}, and only text is cut"
         remedy = "name a column of type string, or make one in front"

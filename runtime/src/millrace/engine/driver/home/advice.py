@@ -16,6 +16,7 @@ from millrace.clock import Clock
 from millrace.errors import MillraceError
 from millrace.homes.documents import AckerAdvice
 from millrace.protocol.ackerload import SHRINK_AFTER_S, AckerBounds, Trend, ackers_for
+from millrace.topology.limits import MOST_MEMBERS
 from millrace.tracking.log import AckerLoad
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ SAID_S = 10.0
 """What an acker said last holds for so long: one that is busy comes to say it between two readings
 of the log, which may take a few seconds each."""
 
-_ANY = AckerBounds(automatic=True)
+_ANY = AckerBounds(1, MOST_MEMBERS, automatic=True)
 
 
 @dataclass(frozen=True, slots=True)
