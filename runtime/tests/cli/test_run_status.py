@@ -165,6 +165,8 @@ def test_what_spark_starts_is_known_by_its_command_and_parent() -> None:
             Seen(31, 30, daemon),
             Seen(32, 30, daemon),
             Seen(40, 1, daemon),  # its daemon is gone
+            Seen(45, 5, (*daemon[:3], "ahead", "7")),
+            Seen(46, 45, (*daemon[:3], "ahead", "7")),
             Seen(50, 5, ("bash", "spark-class")),
             Seen(60, 5, ()),
         ]
@@ -176,6 +178,8 @@ def test_what_spark_starts_is_known_by_its_command_and_parent() -> None:
         ("pythonWorker", "pythonWorker-0", 31),
         ("pythonWorker", "pythonWorker-1", 32),
         ("pythonWorker", "pythonWorker-2", 40),
+        ("pythonDaemon", "pythonDaemon-1", 45),
+        ("pythonWorker", "pythonWorker-3", 46),
         ("other", "other-0", 50),
         ("other", "other-1", 60),
     ]

@@ -272,7 +272,9 @@ class SparkWindows(Windows):
         from millrace.engine.jobs.runner import AttemptRunner
 
         self.shape: tuple[int, ...] = ()
-        self.runner = AttemptRunner(spark, program, self.sources, lambda: self.services, small)
+        self.runner = AttemptRunner(
+            spark.sparkContext, program, self.sources, lambda: self.services, small
+        )
 
     def run_tasks(self, plan: AttemptPlan) -> list[TaskReport]:
         result = self.runner.run(plan)

@@ -5,15 +5,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyspark
 import pytest
 
-from millrace.engine.jobs import classes
+from millrace.engine.jobs import classes, jvm
 from millrace.local.java import make_archive
 
 SESSION = """
 import sys
 from pathlib import Path
+
+import psutil
+
 from millrace.engine.jobs.session import SessionSettings, build_session
 
 folder = Path(sys.argv[1])
@@ -21,6 +23,9 @@ log = f"-Xlog:class+load:file={folder}/loaded"
 conf = {"spark.driver.extraJavaOptions": f'-XX:TieredStopAtLevel=1 "{log}"'}
 session = build_session(SessionSettings("test", folder, conf=conf))
 print(session.sparkContext.parallelize([3, 4], 2).sum())
+(java,) = [p for p in psutil.Process().children(recursive=True) if p.name() == "java"]
+print("by scripts" if "SPARK_SCALA_VERSION" in java.environ() else "at once")
+assert "spark.properties" not in [file.name for file in folder.rglob("*")]
 """
 
 
@@ -49,9 +54,23 @@ def started(folder: Path, cache: Path) -> tuple[str, int]:
     return done.stdout + done.stderr, loaded.count("shared objects file (top)")
 
 
-@pytest.mark.parametrize("damage", [False, True])
+@pytest.mark.parametrize(
+    ("damage", "told", "way"),
+    [
+        (False, "as it is", "at once"),
+        (True, "as it is", "at once"),
+        (False, None, "by scripts"),
+        (False, "{", "by scripts"),
+        (False, "others write", "by scripts"),
+    ],
+)
 def test_spark_starts_with_an_archive_and_despite_a_damaged_one(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bool
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: bool,
+    told: str | None,
+    way: str,
 ) -> None:
     cache = tmp_path / "a cache"
     monkeypatch.setenv(classes.CACHE_VARIABLE, str(cache))
@@ -62,8 +81,14 @@ def test_spark_starts_with_an_archive_and_despite_a_damaged_one(
         content[len(content) // 2 : len(content) // 2 + 4096] = bytes(4096)
     here.write_bytes(content)
     here.chmod(0o400)
+    beside = here.with_suffix(".json")
+    if told is not None:
+        content = made.with_suffix(".json").read_bytes()
+        beside.write_bytes(b"{" if told == "{" else content)
+        beside.chmod(0o666 if told == "others write" else 0o600)
     said, shared = started(tmp_path / "work", cache)
     assert "7" in said.split()
+    assert way in said
     assert "shared archive" not in said
     assert shared == 0 if damage else shared > 1000
 
@@ -104,9 +129,10 @@ def test_spark_installed_anew_at_the_same_place_has_another_archive_in_place_of_
     jar = tmp_path / "pyspark" / "jars" / "spark.jar"
     jar.parent.mkdir(parents=True)
     jar.write_bytes(b"one")
-    monkeypatch.setattr(pyspark, "__file__", str(jar.parents[1] / "__init__.py"))
+    monkeypatch.setattr(classes, "spark_home", lambda: jar.parents[1])
     monkeypatch.setenv(classes.CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(classes, "_record", lambda draft, folder: draft.write_bytes(b"archive"))
+    told = {"classPath": f"{jar.parent}/conf:{jar}", "modules": []}
+    monkeypatch.setattr(classes, "_record", lambda draft, _: draft.write_bytes(b"archive") and told)
     before = classes.make()
     assert classes.make() == before == classes.archive()
     # What the JVM itself compares of a jar: an archive of another time is refused without a word.
@@ -116,8 +142,11 @@ def test_spark_installed_anew_at_the_same_place_has_another_archive_in_place_of_
     assert classes.options() == ""
     other = before.with_name("classes-other-place.jsa")
     other.touch()
+    gone = before.with_name("classes-of-what-is-gone.jsa")
+    gone.touch()
+    gone.with_suffix(".json").write_text('{"classPath": "/nowhere/a.jar:/nowhere/b.jar"}')
     assert classes.make() == after
-    assert sorted(after.parent.iterdir()) == sorted([after, other])
+    assert sorted(after.parent.iterdir()) == sorted([after, after.with_suffix(".json"), other])
 
 
 def test_without_a_java_there_are_no_options(
@@ -145,3 +174,31 @@ def test_prepare_does_not_call_done_what_no_run_uses(
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 1
     assert "others may write there" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "conf"),
+    [
+        ({"SPARK_CONF_DIR": "/etc/spark"}, {}),
+        ({"SPARK_SUBMIT_OPTS": "-Da=b"}, {}),
+        ({"PYSPARK_SUBMIT_ARGS": "--driver-memory 2g pyspark-shell"}, {}),
+        ({}, {"spark.driver.extraClassPath": "/jars"}),
+        ({}, {"spark.driver.extraLibraryPath": "/libs"}),
+        ({}, {"spark.driver.extraJavaOptions": "-Xmx9g"}),
+    ],
+)
+def test_what_only_scripts_of_spark_know_is_left_to_them(
+    made: Path, variables: dict[str, str], conf: dict[str, str]
+) -> None:
+    home, memory = classes.spark_home(), {"spark.driver.memory": "1g"}
+    assert jvm._program(home, memory, {})[0] == classes.java_program()
+    assert jvm._program(home, memory | conf, variables) == [str(home / "bin" / "spark-submit")]
+
+
+def test_a_home_that_was_configured_is_left_to_its_scripts(made: Path, tmp_path: Path) -> None:
+    memory = {"spark.driver.memory": "1g"}
+    command = jvm._program(tmp_path, memory, {})
+    assert command[0] == classes.java_program()
+    assert str(classes.spark_home()) not in " ".join(command), "its own jars, by links"
+    (tmp_path / "conf").mkdir()
+    assert jvm._program(tmp_path, memory, {}) == [str(tmp_path / "bin" / "spark-submit")]

@@ -41,7 +41,7 @@ class Spark:
 
 def test_the_newest_go_and_the_number_is_said_last() -> None:
     spark = Spark("2", "10", "1")
-    have_executors(spark.session, 2)
+    have_executors(spark.session.sparkContext, 2)
     assert (spark.here, spark.asked) == (["2", "1"], [2])
 
 
@@ -50,4 +50,4 @@ def test_a_number_that_is_not_taken_is_an_error(have: Any) -> None:
     """Else it would count as there, and nobody would ask again."""
     spark = Spark("1", takes=False)
     with pytest.raises(EngineError, match="does not take 3 executors"):
-        have(spark.session, 3)
+        have(spark.session.sparkContext, 3)

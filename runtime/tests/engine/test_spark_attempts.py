@@ -64,7 +64,7 @@ def spark(tmp_path_factory):
 @pytest.fixture
 def windows(tmp_path, state_server, uid, spark):
     def make(spec: str, small: int = 0, **changes) -> SparkWindows:
-        program = compiled(spec, tmp_path, uid, SqlAnalyser(spark), **changes)
+        program = compiled(spec, tmp_path, uid, SqlAnalyser(lambda: spark), **changes)
         return SparkWindows(program, state_server.address, spark=spark, small=small)
 
     return make

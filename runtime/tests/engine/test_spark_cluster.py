@@ -164,7 +164,7 @@ def test_executors_that_go_between_attempts_are_missed_by_none(windows, spark, t
     intent = run.plan()
     until_there_are(2)
     for count in (1, 2):
-        have_executors(spark, count)
+        have_executors(spark.sparkContext, count)
         outcome = run.attempt(intent)
         assert {r["word"]: r["n"] for r in outcome.rows["rows"]} == WORDS
         found = find_winners(run.shape, outcome.reports.values(), len(LINES))

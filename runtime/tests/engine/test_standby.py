@@ -157,11 +157,11 @@ class Place:
 
     def program(self) -> Any:
         code = code_path(self.topology, self.code)
-        options = CompileOptions("u", self.code, code, SqlAnalyser(self.spark))
+        options = CompileOptions("u", self.code, code, SqlAnalyser(lambda: self.spark))
         return compile_topology(self.topology, options)
 
     def start(self, *_: Any) -> StartedSpark:
-        return StartedSpark(self.spark, self.program())
+        return StartedSpark(self.spark.sparkContext, self.program())
 
     def book(self) -> dict[str, set[int]]:
         """Who did what: the pids of each line."""
@@ -218,7 +218,7 @@ def test_a_rehearsal_runs_every_pass_and_touches_nothing(place: Place, steps: st
     def asked() -> Any:
         raise AssertionError("a server is asked")
 
-    runner = AttemptRunner(place.spark, program, {}, asked)
+    runner = AttemptRunner(place.spark.sparkContext, program, {}, asked)
     runner.rehearse()
     runner.rehearse()
     assert {path for path in place.folder.rglob("*") if "spark" not in path.parts} == before

@@ -40,7 +40,7 @@ class Opened:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.up, self.goes_on = threading.Event(), threading.Event()
-        monkeypatch.setattr(ahead, "open_session", self.open)
+        monkeypatch.setattr(ahead, "open_context", self.open)
 
     def open(self, _topology: Any, _workdir: Any, _cluster: Any, reached: Any) -> Any:
         assert self.up.wait(30)

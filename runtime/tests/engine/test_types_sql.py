@@ -67,7 +67,7 @@ def test_every_value_comes_out_of_sql_as_it_went_in(tmp_path, state_server, uid,
         for name in SHOWN
     )
     spark.conf.set("spark.sql.session.timeZone", zone)
-    program = compiled(SPEC + sinks, tmp_path, uid, SqlAnalyser(spark))
+    program = compiled(SPEC + sinks, tmp_path, uid, SqlAnalyser(lambda: spark))
     windows = SparkWindows(program, state_server.address, spark, 4096)
     outcome = windows.attempt(windows.plan())
     assert outcome.failed == {}
@@ -104,7 +104,7 @@ sinks: [{name: out, inputs: [{from: age}], files: {path: out}}]
     with pytest.raises(
         TopologyError, match=r"spec.processors\[age\].sql.select: column 'age'.*CAST"
     ):
-        compiled(spec, tmp_path, uid, SqlAnalyser(spark))
+        compiled(spec, tmp_path, uid, SqlAnalyser(lambda: spark))
 
 
 def test_a_record_that_cannot_be_decoded_goes_past_sql_without_a_trace(
@@ -112,7 +112,7 @@ def test_a_record_that_cannot_be_decoded_goes_past_sql_without_a_trace(
 ):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes(b"one\n\xff\xfe\nthree\n")
-    program = compiled(BROKEN, tmp_path, uid, SqlAnalyser(spark))
+    program = compiled(BROKEN, tmp_path, uid, SqlAnalyser(lambda: spark))
     windows = SparkWindows(program, state_server.address, spark, 4096)
     outcome = windows.attempt(windows.plan())
     failed = [f for report in outcome.reports.values() for f in report.failed]

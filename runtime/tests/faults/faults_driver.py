@@ -92,7 +92,13 @@ def laboratory(folder: Path, executors: int = 0):
         "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(CODE), str(SOURCES)]),
     }
     settings = SessionSettings(
-        "faults", folder, threads=2, instances=executors, executor_memory="512m", conf=conf
+        "faults",
+        folder,
+        threads=2,
+        instances=executors,
+        executor_memory="512m",
+        conf=conf,
+        daemon_ahead=not executors,
     )
     spark = build_session(settings)
     try:
@@ -227,9 +233,9 @@ class Life:
 
     def _program(self, topology: Any, uid: str, folder: Path, _: Path) -> StartedSpark:
         code = code_path(topology, folder)
-        options = CompileOptions(uid, folder, code, SqlAnalyser(self.lab.spark))
+        options = CompileOptions(uid, folder, code, SqlAnalyser(lambda: self.lab.spark))
         program = compile_topology(topology, options)
-        return StartedSpark(self.lab.spark, replace(program, transport=self.transport))
+        return StartedSpark(self.lab.spark.sparkContext, replace(program, transport=self.transport))
 
     def _start_acker(self) -> subprocess.Popen[bytes] | None:
         if self.acker is None:

@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace.engine.jobs.session import JVM_UP, SessionSettings, build_session
+from millrace.engine.jobs.session import JVM_UP, SessionSettings, build_context
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.errors import MillraceError
 from millrace.topology.model import StreamTopology
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 
 class SessionAhead:
@@ -34,7 +34,7 @@ class SessionAhead:
         self.times = StartTimes()
         self._jvm = threading.Event()
         starter = ThreadPoolExecutor(1, thread_name_prefix="spark-session")
-        self._session = starter.submit(open_session, topology, workdir, cluster, self._reached)
+        self._session = starter.submit(open_context, topology, workdir, cluster, self._reached)
         self._session.add_done_callback(lambda _: self._jvm.set())
         starter.shutdown(wait=False)
 
@@ -42,7 +42,7 @@ class SessionAhead:
         """Wait until the JVM is up, or cannot be had: the environment is as it was before."""
         self._jvm.wait()
 
-    def result(self) -> SparkSession:
+    def result(self) -> SparkContext:
         """Waits for it. Raises ``SparkStartError``, ``TopologyError``."""
         return self._session.result()
 
@@ -56,20 +56,21 @@ class SparkStartError(MillraceError):
     """Spark does not come up under the settings of the topology."""
 
 
-def open_session(
+def open_context(
     topology: StreamTopology,
     workdir: Path,
     cluster: Mapping[str, str] | None,
     reached: Callable[[str], None],
-) -> SparkSession:
+) -> SparkContext:
     """Start Spark; ``reached`` is told each step. Raises ``SparkStartError``, ``TopologyError``."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         settings = session_settings(topology, workdir, cluster)
-        settings = replace(settings, scratch=own_scratch(workdir))
-        return build_session(settings, reached)
+        scratch, here = own_scratch(workdir), not settings.instances
+        settings = replace(settings, scratch=scratch, daemon_ahead=here)
+        return build_context(settings, reached)
     except (Py4JError, PySparkException, OSError) as error:
         raise SparkStartError(
             f"Spark could not be started: {_java_reason(str(error))}; correct spec.spark.conf, or "

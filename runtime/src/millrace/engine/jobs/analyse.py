@@ -211,7 +211,8 @@ def main() -> int:
             conf=topology.spec.spark.conf,
             log_level="OFF",
         )
-        return SqlAnalyser(build_session(settings))
+        session = build_session(settings)
+        return SqlAnalyser(lambda: session)
 
     findings = analyse(
         topology,

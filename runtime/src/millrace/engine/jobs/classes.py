@@ -8,13 +8,17 @@ and starts more slowly.
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import shutil
 import stat
 import sys
 import tempfile
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from millrace import durable
 from millrace.errors import JavaError, MillraceError
@@ -26,7 +30,7 @@ _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 _NAME = "classes-"
 
-_FORMAT = b"1"
+_FORMAT = b"2"
 """Another one for archives that a JVM of other work or other options has to make."""
 
 
@@ -39,10 +43,8 @@ def archive() -> Path:
 
     Raises ``JavaError`` without a Java.
     """
-    import pyspark
-
-    spark = Path(pyspark.__file__).parent
-    place = _digest(_FORMAT, _java(), pyspark.__version__.encode(), os.fsencode(spark))
+    spark = spark_home()
+    place = _digest(_FORMAT, _java(), os.fsencode(spark))
     cache = os.environ.get(CACHE_VARIABLE) or str(Path.home() / ".cache")
     return Path(cache) / "millrace" / f"{_NAME}{place}-{_digest(*_jars(spark))}.jsa"
 
@@ -60,6 +62,39 @@ def options() -> str:
     return f"-Xshare:auto {shared} -XX:+VerifySharedSpaces {_QUIET}"
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How Spark's scripts start Java for this installation, as a JVM that they started told it.
+
+    ``modules`` are options that open Java's modules to Spark.
+    """
+
+    class_path: str
+    modules: tuple[str, ...]
+
+
+def launch() -> Launch | None:
+    """What the JVM that made the archive told; None where ``options`` has none."""
+    if not options():
+        return None
+    try:
+        path = _told(archive())
+        if not _ours(path):
+            return None
+        told = json.loads(path.read_bytes())
+        return Launch(told["classPath"], tuple(told["modules"]))
+    except (JavaError, OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def spark_home() -> Path:
+    """Where PySpark is installed, with Spark's jars; it is not imported for that."""
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
 def make() -> Path:
     """Make the archive, in place of the one that is there. Takes the CPU of two starts of Spark.
 
@@ -74,19 +109,38 @@ def make() -> Path:
         )
     with tempfile.TemporaryDirectory(prefix="classes-", dir=path.parent) as folder:
         draft = Path(folder) / "draft.jsa"
-        _record(draft, Path(folder))
+        told = _record(draft, Path(folder))
         if not draft.exists():
             raise ClassArchiveError("the JVM ended without writing its archive of classes")
+        durable.replace(_told(path), json.dumps(told).encode())
         durable.replace(path, draft.read_bytes())
     # Those of jars that lay here before this installation fit nothing any more.
-    for old in path.parent.glob(f"{path.name.rpartition('-')[0]}-*.jsa"):
-        if old != path:
+    for old in path.parent.glob(f"{path.name.rpartition('-')[0]}-*"):
+        if old not in (path, _told(path)):
             old.unlink(missing_ok=True)
+    for beside in path.parent.glob(f"{_NAME}*.json"):
+        if not _has_jars(beside):
+            beside.with_suffix(".jsa").unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
     return path
 
 
-def _record(draft: Path, folder: Path) -> None:
-    """Start Spark as a driver does, do what windows do, and have its JVM write what it loaded."""
+def _told(path: Path) -> Path:
+    return path.with_suffix(".json")
+
+
+def _has_jars(told: Path) -> bool:
+    """Whether what an archive was made for is installed still, as far as can be seen."""
+    try:
+        jars = str(json.loads(told.read_bytes())["classPath"]).split(os.pathsep)
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+    return any(os.path.exists(jar) for jar in jars)
+
+
+def _record(draft: Path, folder: Path) -> dict[str, Any]:
+    """Start Spark as a driver does, do what windows do, and have its JVM write what it loaded;
+    what ``Launch`` is made of."""
     from millrace.engine.jobs.session import SessionSettings, build_session
 
     recording = {"spark.driver.extraJavaOptions": f'"-XX:ArchiveClassesAtExit={draft}"'}
@@ -98,11 +152,18 @@ def _record(draft: Path, folder: Path) -> None:
     assert sum(pairs.values().collect()) == sum(range(4))
     assert session.sql("select 1 as one").count() == 1
     gateway = context._gateway
+    java = gateway.jvm
+    options = java.org.apache.spark.launcher.JavaModuleOptions.defaultModuleOptions()
+    told = {
+        "classPath": java.System.getProperty("java.class.path"),
+        "modules": options.split(),
+    }
     session.stop()
     # Its standard input is what the JVM lives by; behind its end it writes the archive.
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()
+    return told
 
 
 def _jars(spark: Path) -> list[bytes]:

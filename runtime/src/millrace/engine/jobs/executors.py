@@ -8,21 +8,21 @@ task from the moment that it is to go, and one that dies by itself is replaced u
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+from pyspark import SparkContext
 
 from millrace.engine.jobs.session import request_executors
 
 
-def have_executors(session: SparkSession, count: int) -> None:
+def have_executors(context: SparkContext, count: int) -> None:
     """Have the cluster manager keep so many, and end the newest of those above; to be called while
     no attempt runs. To do it twice does no harm."""
-    spark = session.sparkContext._jsc.sc()
+    spark = context._jsc.sc()
     ids = spark.getExecutorIds()
     here = sorted((ids.apply(at) for at in range(ids.size())), key=_number)
     for one in here[count:]:
         spark.killExecutor(one)
     # Each of these lowers the number by one, whatever it was: this is what it is to be.
-    request_executors(session, count)
+    request_executors(context, count)
 
 
 def _number(executor: str) -> int:

@@ -13,13 +13,19 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import stat
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from millrace.engine.jobs import classes
 from millrace.engine.program import signing
 
 _SECRET_BYTES = 32
@@ -33,6 +39,29 @@ GUARDED = {
 }
 """Spark's processes prove to each other that they know the secret, and encrypt."""
 
+
+_SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+
+_DRIVER_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+
+_FOR_SCRIPTS = frozenset(
+    {
+        "HADOOP_CONF_DIR",
+        "PYSPARK_SUBMIT_ARGS",
+        "SPARK_CONF_DIR",
+        "SPARK_DIST_CLASSPATH",
+        "SPARK_PREPEND_CLASSES",
+        "SPARK_SUBMIT_OPTS",
+        "SPARK_TESTING",
+        "YARN_CONF_DIR",
+        "spark.driver.defaultExtraClassPath",
+        "spark.driver.extraClassPath",
+        "spark.driver.extraLibraryPath",
+    }
+)
+"""Variables and settings that Spark's scripts make options of Java of."""
+
+_LOOK_S = 0.01
 
 JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions")
 """Settings of ours that those of a user are added to."""
@@ -68,35 +97,116 @@ def private_conf() -> dict[str, str]:
     }
 
 
-def start_jvm(folder: Path, conf: Mapping[str, str]) -> None:
-    """Start the JVM of this process under a configuration, unless it has one already."""
-    from pyspark import SparkContext
-    from pyspark.java_gateway import launch_gateway
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """A JVM on its way up. ``told`` is the file in which it will say where it listens."""
 
-    if SparkContext._gateway is not None:
-        return
-    file = folder / "spark.properties"
+    process: subprocess.Popen[bytes]
+    settings: Path
+    told: Path
+
+
+def is_up() -> bool:
+    """Whether this process has a JVM already, of a session before."""
+    context = sys.modules.get("pyspark.core.context")
+    return context is not None and context.SparkContext._gateway is not None
+
+
+def launch_jvm(
+    home: Path, folder: Path, conf: Mapping[str, str], environment: Mapping[str, str]
+) -> Starting:
+    """Start a JVM with Spark's jars from ``home``, under a configuration and with variables beside
+    those of this process. It lives as long as this process holds its standard input. Nothing of
+    PySpark is imported for that.
+
+    Raises ``OSError``.
+    """
+    settings, told = folder / "spark.properties", folder / "listening"
+    told.unlink(missing_ok=True)
+    settings.unlink(missing_ok=True)
+    handle = os.open(settings, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     secret = {
         **_spark_secret(conf),
         f"spark.{_UI_FILTER}.param.secretKey": _url_safe(secrets.token_bytes(_SECRET_BYTES)),
     }
-    file.unlink(missing_ok=True)
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as writer:
         writer.write(properties({**conf, **secret}))
-    submit = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
-    changes = {
-        "PYSPARK_SUBMIT_ARGS": (
-            f"--load-spark-defaults --properties-file {shlex.quote(str(file))} {submit}"
-        ),
+    submit = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    options = ["--load-spark-defaults", "--properties-file", str(settings), *submit]
+    environment = {
+        **os.environ,
+        **environment,
+        **signing.handed_down(),
+        "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": conf.get("spark.driver.bindAddress", "127.0.0.1"),
+        "SPARK_CONNECT_MODE": "0",
         "SPARK_LAUNCHER_OPTS": "-XX:-UsePerfData",
+        "PYTHONHASHSEED": "0",
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
     }
     try:
-        with environment(changes), signing.handed_down():
-            SparkContext._ensure_initialized(gateway=launch_gateway())
+        process = subprocess.Popen(
+            [*_program(home, conf, environment), *options],
+            stdin=subprocess.PIPE,
+            env=environment,
+            preexec_fn=_heed_no_interrupt,
+        )
+    except BaseException:
+        settings.unlink(missing_ok=True)
+        raise
+    return Starting(process, settings, told)
+
+
+def connect_jvm(starting: Starting) -> None:
+    """Wait until a JVM is up, and make it the one of this process's PySpark.
+
+    Raises ``PySparkRuntimeError`` where it ended instead.
+    """
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.serializers import UTF8Deserializer, read_int
+
+    try:
+        # It is written under another name first, so that it is whole when it is there.
+        while not starting.told.exists():
+            if starting.process.poll() is not None:
+                raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+            time.sleep(_LOOK_S)
+        with open(starting.told, "rb") as told:
+            port, secret = read_int(told), UTF8Deserializer().loads(told)
     finally:
-        file.unlink(missing_ok=True)
+        starting.settings.unlink(missing_ok=True)
+        starting.told.unlink(missing_ok=True)
+    with _environment({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
+        gateway = launch_gateway()
+    gateway.proc = starting.process
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _heed_no_interrupt() -> None:
+    """One at the terminal is for the process that the JVM belongs to."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _program(home: Path, conf: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
+    """What starts Spark's program for submitting: Java itself, where nobody configured what only
+    Spark's scripts know, since these start a JVM of their own to find out the options."""
+    java = classes.java_program()
+    launch = classes.launch()
+    options = [word for key in _DRIVER_OPTIONS for word in shlex.split(conf.get(key, ""))]
+    configured = (
+        (home / "conf").exists()
+        or not _FOR_SCRIPTS.isdisjoint(environment)
+        or not _FOR_SCRIPTS.isdisjoint(conf)
+        or any(option.startswith("-Xmx") for option in options)
+    )
+    if java is None or launch is None or configured:
+        return [str(home / "bin" / "spark-submit")]
+    # Of a home of links the jars are the same.
+    jars = launch.class_path.replace(str(classes.spark_home()), str(home))
+    memory = f"-Xmx{conf['spark.driver.memory']}"
+    return [java, "-cp", jars, memory, *options, *launch.modules, _SUBMIT]
 
 
 def _spark_secret(conf: Mapping[str, str]) -> dict[str, str]:
@@ -121,8 +231,8 @@ def _url_safe(data: bytes) -> str:
 
 
 @contextmanager
-def environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Variables for processes that are started inside."""
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Variables that are set inside."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

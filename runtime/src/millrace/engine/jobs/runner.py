@@ -24,7 +24,7 @@ from millrace.engine.jobs.evidence import (
     worker_gone,
 )
 from millrace.engine.jobs.notices import await_deaths
-from millrace.engine.jobs.session import FOLDER, SHIPPED
+from millrace.engine.jobs.session import FOLDER, SHIPPED, sql_session
 from millrace.engine.program import kit as kit_files
 from millrace.engine.program.cutting import cut_intent
 from millrace.engine.program.kit import Kit
@@ -65,6 +65,7 @@ from millrace.state.errors import OutOfMemoryError
 from millrace.tracking.log import AckLogFullError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 Entry = Callable[[int, Iterable[bytes]], Iterator[Any]]
@@ -120,14 +121,14 @@ class AttemptRunner:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkContext,
         program: Program,
         sources: Mapping[str, Source],
         services: Callable[[], Services],
         small_window_roots: int = SMALL_WINDOW_ROOTS,
     ) -> None:
-        self._spark = spark
-        self._context = spark.sparkContext
+        self._context = spark
+        self._session: SparkSession | None = None
         self._program = program
         self._sources = sources
         self._services = services
@@ -268,7 +269,9 @@ class AttemptRunner:
     def _through_jvm(self, count: int, ends: tuple[Frames, Frames], last: bool) -> RDD[Any]:
         """The first pass with SQL steps, which run in the JVM between two Python workers."""
         reader, rest = ends
-        frame = self._spark.range(0, count, 1, count)
+        if self._session is None:
+            self._session = sql_session(self._context)
+        frame = self._session.range(0, count, 1, count)
         frame = frame.mapInArrow(reader, frame_schema(self._program))
         for before, step in jvm_chain(self._program):
             frame = add_step(frame, before, step)

@@ -1,4 +1,4 @@
-"""The Spark session a driver works with, under settings measured for short windows.
+"""The Spark that a driver works with, under settings measured for short windows.
 
 User settings win over ours, except for those that a window's layout depends on.
 """
@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace.engine.jobs import classes, jvm
+from millrace.engine.jobs import classes, daemonahead, jvm
 from millrace.errors import EngineError, TopologyError
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 MAX_TASK_FAILURES = 2
@@ -87,7 +88,8 @@ class SessionSettings:
     ``memory`` sizes are Spark's texts such as ``1g``; ``worker_memory`` limits one Python worker
     (address space), ``None`` leaves it unlimited. ``cluster`` is what reaches a cluster manager,
     where executors are elsewhere and share no folder with the driver. ``scratch`` is the name of
-    the session's own folder in ``folder``.
+    the session's own folder in ``folder``. With ``daemon_ahead`` Spark's daemon of Python workers
+    is started beside it, for a session that will run tasks in this process's JVM.
     """
 
     name: str
@@ -102,6 +104,7 @@ class SessionSettings:
     cluster: Mapping[str, str] | None = None
     log_level: str = "ERROR"
     scratch: str = "spark"
+    daemon_ahead: bool = False
 
     @property
     def own_folder(self) -> Path:
@@ -155,40 +158,59 @@ def session_conf(settings: SessionSettings) -> dict[str, str]:
     return conf
 
 
-def build_session(
-    settings: SessionSettings, reached: Callable[[str], None] = lambda _: None
-) -> SparkSession:
-    """Start Spark in this process; there can be only one such session at a time. ``reached`` is
-    told each step that is done."""
-    import pyspark
+def build_session(settings: SessionSettings) -> SparkSession:
+    """Start Spark with what SQL takes in this process; there can be only one at a time."""
+    return sql_session(build_context(settings))
+
+
+def sql_session(context: SparkContext) -> SparkSession:
+    """What SQL takes of a Spark that runs. The first time takes a second, so that only who needs it
+    asks."""
     from pyspark.sql import SparkSession
 
-    reached("PySpark imported")
-    home = Path(pyspark.__file__).parent
-    here = settings.instances and settings.cluster is None
-    os.environ["SPARK_HOME"] = str(_own_home(home, settings) if here else home)
+    session: SparkSession = SparkSession.builder.getOrCreate()
+    assert session.sparkContext is context
+    return session
+
+
+def build_context(
+    settings: SessionSettings, reached: Callable[[str], None] = lambda _: None
+) -> SparkContext:
+    """Start Spark in this process; there can be only one at a time. ``reached`` is told each step
+    that is done."""
+    home = classes.spark_home()
+    if settings.instances and settings.cluster is None:
+        home = _own_home(home, settings)
+    os.environ["SPARK_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings.own_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     conf = session_conf(settings)
     # spark-submit refuses none; the context that follows does not.
     none = {_INSTANCES} if conf.get(_INSTANCES) == "0" else set()
-    jvm.start_jvm(settings.own_folder, {k: v for k, v in conf.items() if k not in none})
+    starting = None
+    if not jvm.is_up():
+        given = {key: value for key, value in conf.items() if key not in none}
+        environment = daemonahead.place() if settings.daemon_ahead else {}
+        starting = jvm.launch_jvm(home, settings.own_folder, given, environment)
+        if settings.daemon_ahead:
+            daemonahead.start(conf)
+    from pyspark import SparkConf, SparkContext
+
+    reached("PySpark imported")
+    if starting is not None:
+        jvm.connect_jvm(starting)
     reached(JVM_UP)
-    builder = SparkSession.builder
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel(settings.log_level)
-    _quieten(session)
-    _remember_classes(session)
-    reached("session up")
-    return session
+    context = SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
+    context.setLogLevel(settings.log_level)
+    _quieten(context)
+    _remember_classes(context)
+    reached("Spark up")
+    return context
 
 
-def request_executors(session: SparkSession, count: int) -> None:
+def request_executors(context: SparkContext, count: int) -> None:
     """Have the cluster manager keep so many executors, whatever the session began with. Raises
     ``EngineError`` where it does not take the number."""
-    context = session.sparkContext
     assert context._jvm is not None
     none = context._jvm.scala.collection.immutable.HashMap()
     if not context._jsc.sc().requestTotalExecutors(count, 0, none):
@@ -206,8 +228,8 @@ _NOISY = (
 """Loggers that print the whole traceback of every failed task; the runner tells the cause."""
 
 
-def _quieten(session: SparkSession) -> None:
-    java = session.sparkContext._jvm
+def _quieten(context: SparkContext) -> None:
+    java = context._jvm
     assert java is not None
     log4j = java.org.apache.logging.log4j
     for name in _NOISY:
@@ -225,9 +247,9 @@ def _own_home(home: Path, settings: SessionSettings) -> Path:
     return own
 
 
-def _remember_classes(session: SparkSession) -> None:
+def _remember_classes(context: SparkContext) -> None:
     """Look JVM classes up once: each look-up searches every jar for several packages."""
-    java = session.sparkContext._jvm
+    java = context._jvm
     assert java is not None
     for name in _JVM_CLASSES:
         setattr(java, name, getattr(java, name))

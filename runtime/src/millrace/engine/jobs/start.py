@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.engine.jobs.ahead import SessionAhead
+from millrace.engine.jobs.session import sql_session
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.program.compile import compile_topology
 from millrace.engine.program.draft import CompileOptions
@@ -16,14 +17,14 @@ from millrace.engine.program.sql import SqlAnalyser
 from millrace.topology.model import StreamTopology
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
 
 @dataclass(frozen=True, slots=True)
 class StartedSpark:
-    """A session and the program that was compiled for it, and when each was there."""
+    """A Spark that is up and the program that was compiled for it, and when each was there."""
 
-    spark: SparkSession
+    spark: SparkContext
     program: Program
     times: StartTimes = field(default_factory=StartTimes)
 
@@ -51,7 +52,7 @@ def start_spark(
         uid=uid,
         base_path=folder,
         code_path=code_path(topology, folder),
-        sql_schema=SqlAnalyser(spark),
+        sql_schema=SqlAnalyser(lambda: sql_session(spark)),
     )
     program = compile_topology(topology, options)
     times.reached("topology compiled")

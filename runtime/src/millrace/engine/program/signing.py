@@ -13,8 +13,6 @@ import hmac
 import os
 import pickle
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from millrace.errors import EngineError
@@ -49,14 +47,9 @@ def run_secret() -> bytes:
     return _secret
 
 
-@contextmanager
-def handed_down() -> Iterator[None]:
-    """Processes started inside are given the secret."""
-    os.environ[SECRET_VARIABLE] = run_secret().hex()
-    try:
-        yield
-    finally:
-        del os.environ[SECRET_VARIABLE]
+def handed_down() -> dict[str, str]:
+    """What a process that is to know the secret has in its environment."""
+    return {SECRET_VARIABLE: run_secret().hex()}
 
 
 def tag_of(purpose: str, data: bytes | memoryview) -> bytes:

@@ -9,7 +9,7 @@ missed when the Python pass behind it accounts for what it got.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,14 +80,14 @@ class SqlFault:
 class SqlAnalyser:
     """Finds out what SQL steps put out, by asking Spark to analyse them."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, session: Callable[[], SparkSession]) -> None:
+        self._session = session
 
     def faults(self, step: SqlExpressions, incoming: pa.Schema) -> list[SqlFault]:
         """What Spark refuses of a step, in terms of the columns that come in alone."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        plain = self._spark.createDataFrame([], from_arrow_schema(incoming))
+        plain = self._session().createDataFrame([], from_arrow_schema(incoming))
         found = []
         for index, text in enumerate(step.select):
             reason = _refused(plain, text)
@@ -114,7 +114,7 @@ class SqlAnalyser:
         before = Component(name="(input)", role=Role.SOURCE, pass_no=0, number=0)
         after = Component(name=name, role=Role.PROCESSOR, pass_no=0, number=1, sql=step)
         columns = from_arrow_schema(incoming)
-        empty = self._spark.createDataFrame(
+        empty = self._session().createDataFrame(
             [], StructType([StructField(column_of(before), columns, True)])
         )
         try:

@@ -4,6 +4,9 @@ It imports what every worker needs and compiles the kernels before the first for
 the heap: the stock daemon's workers run a full garbage collection after every task, 44 to 96 ms
 with Arrow and Numba loaded. It also tells how its workers ended (``deaths``), since Spark only
 sees that a socket was closed.
+
+Spark starts it with the first task. A driver starts one ahead while Spark comes up (``handover``),
+so that this task does not wait for all that: ``python -m millrace.engine.task.daemon ahead FD``.
 """
 
 from __future__ import annotations
@@ -11,16 +14,23 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from millrace import guard, stacks
-from millrace.engine.program import signing
-from millrace.engine.task import blackbox, deaths
-from millrace.engine.task.blackbox import Page, Recipient
-from millrace.engine.task.deaths import Death
+# What hands over loads nothing else.
+from millrace import guard, handover, stacks
+
+if TYPE_CHECKING:
+    from millrace.engine.task.blackbox import Page, Recipient
+    from millrace.engine.task.deaths import Death
+
+AHEAD = "ahead"
+
+PLACE_VARIABLE = "MILLRACE_DAEMON_AHEAD"
+"""Where a daemon that was started ahead listens."""
 
 _YOUNG_OBJECTS = 50_000
 
@@ -28,7 +38,18 @@ _YOUNG_OBJECTS = 50_000
 def main() -> None:
     """Prepare, then serve forks until Spark closes standard input."""
     stacks.write_on_request()
-    _prepare()
+    if sys.argv[1:2] == [AHEAD]:
+        _prepare()
+        if not handover.take_over(socket.socket(fileno=int(sys.argv[2]))):
+            return
+    else:
+        place = os.environ.get(PLACE_VARIABLE)
+        if place and handover.hand_over(place):
+            return
+        _prepare()
+    _keep_secrets()
+    gc.collect()
+    gc.freeze()
     _watch_children()
     from pyspark import daemon
 
@@ -36,16 +57,20 @@ def main() -> None:
 
 
 def _prepare() -> None:
-    signing.run_secret()
-    os.environ.pop("_SPARK_AUTH_SECRET", None)  # user code and what it starts need none
     import millrace.engine.task.sqlstage  # noqa: F401
     from millrace.engine.task.warm import warm_up
 
     warm_up()
     # Rows are dicts by the hundred thousand: the default looks through them after every 700.
     gc.set_threshold(_YOUNG_OBJECTS, 20, 100)
-    gc.collect()
-    gc.freeze()
+
+
+def _keep_secrets() -> None:
+    """Take them out of the environment: user code and what it starts need none."""
+    from millrace.engine.program import signing
+
+    signing.run_secret()
+    os.environ.pop("_SPARK_AUTH_SECRET", None)
 
 
 def _watch_children() -> None:
@@ -55,6 +80,8 @@ def _watch_children() -> None:
     To tell of an end is to fork, and a fork takes locks that are held through another one: a signal
     that comes within a fork, or while ends are told, is heard behind it.
     """
+    from millrace.engine.task import blackbox, deaths
+
     daemon_pid = os.getpid()
     install, fork = signal.signal, os.fork
     pages: dict[int, Page] = {}
@@ -118,6 +145,8 @@ def _watch_children() -> None:
 
 def _page() -> Page | None:
     """Without memory for a page a worker has no notes, and its end is evidence of nothing."""
+    from millrace.engine.task.blackbox import Page
+
     try:
         return Page()
     except OSError:
@@ -126,6 +155,8 @@ def _page() -> Page | None:
 
 def _send(fork: Callable[[], int], death: Death, recipient: Recipient) -> None:
     """Tell of a death in a process of its own: the daemon has workers to fork meanwhile."""
+    from millrace.engine.task import deaths
+
     daemon_pid = os.getpid()
     try:
         if fork() != 0:

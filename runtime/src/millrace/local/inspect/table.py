@@ -78,8 +78,9 @@ def _listed(file: Path) -> ProcessTable:
 def roles_of(processes: Iterable[Seen]) -> list[tuple[str, str, int]]:
     """(role, name, pid) of what Spark starts below a driver.
 
-    A JVM is a driver's or an executor's by its command line; a Python process whose parent is a
-    JVM is a daemon, one that was forked by a daemon (or outlived it) is a worker.
+    A JVM is a driver's or an executor's by its command line; a Python process that a JVM or, ahead
+    of that, the driver started is a daemon, one that was forked by a daemon (or outlived it) is a
+    worker.
     """
     seen = {process.pid: process for process in processes}
     counts: dict[str, int] = {}
@@ -97,11 +98,17 @@ def _role(process: Seen, seen: Mapping[int, Seen]) -> str:
     if program == "java":
         executor = any(EXECUTOR_CLASS in part for part in process.command)
         return "executor" if executor else "jvm"
-    if program.startswith("python") and any("daemon" in part for part in process.command):
+    if _of_workers(process):
         parent = seen.get(process.parent)
+        if parent is not None and _of_workers(parent):
+            return "pythonWorker"
         of_jvm = parent is not None and _program(parent) == "java"
-        return "pythonDaemon" if of_jvm else "pythonWorker"
+        return "pythonDaemon" if of_jvm or "ahead" in process.command else "pythonWorker"
     return "other"
+
+
+def _of_workers(process: Seen) -> bool:
+    return _program(process).startswith("python") and any("daemon" in p for p in process.command)
 
 
 def _program(process: Seen) -> str:
