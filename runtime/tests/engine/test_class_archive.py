@@ -195,10 +195,15 @@ def test_what_only_scripts_of_spark_know_is_left_to_them(
     assert jvm._program(home, memory | conf, variables) == [str(home / "bin" / "spark-submit")]
 
 
-def test_a_home_that_was_configured_is_left_to_its_scripts(made: Path, tmp_path: Path) -> None:
+def test_a_home_that_is_another_or_was_configured_is_left_to_its_scripts(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory = {"spark.driver.memory": "1g"}
-    command = jvm._program(tmp_path, memory, {})
-    assert command[0] == classes.java_program()
-    assert str(classes.spark_home()) not in " ".join(command), "its own jars, by links"
+    scripts = [str(tmp_path / "bin" / "spark-submit")]
+    assert jvm._program(tmp_path, memory, {}) == scripts
+    launch = classes.launch()
+    monkeypatch.setattr(classes, "spark_home", lambda: tmp_path)
+    monkeypatch.setattr(classes, "launch", lambda: launch)
+    assert jvm._program(tmp_path, memory, {})[0] == classes.java_program()
     (tmp_path / "conf").mkdir()
-    assert jvm._program(tmp_path, memory, {}) == [str(tmp_path / "bin" / "spark-submit")]
+    assert jvm._program(tmp_path, memory, {}) == scripts

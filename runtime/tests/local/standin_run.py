@@ -77,7 +77,8 @@ def run(folder_path: Path, servers: int) -> RunResult:
             lambda _, count: [
                 specification("acker", f"acker-{n}", folder.path) for n in range(count)
             ],
-            bounds=AckerBounds(1, 4),
+            1,
+            AckerBounds(1, 4),
         ),
         lambda _: specification("driver", "driver", folder.path),
         Scaling(

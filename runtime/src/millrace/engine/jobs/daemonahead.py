@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from millrace import handover
+from millrace.engine import handover
 from millrace.engine.jobs.jvm import private_folder
 from millrace.engine.task.daemon import AHEAD, PLACE_VARIABLE
 

@@ -191,22 +191,22 @@ def _heed_no_interrupt() -> None:
 
 def _program(home: Path, conf: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
     """What starts Spark's program for submitting: Java itself, where nobody configured what only
-    Spark's scripts know, since these start a JVM of their own to find out the options."""
+    Spark's scripts know, since these start a JVM of their own to find out the options. From a home
+    of links Spark starts others by its scripts, under what these made of the environment."""
     java = classes.java_program()
     launch = classes.launch()
     options = [word for key in _DRIVER_OPTIONS for word in shlex.split(conf.get(key, ""))]
     configured = (
-        (home / "conf").exists()
+        home != classes.spark_home()
+        or (home / "conf").exists()
         or not _FOR_SCRIPTS.isdisjoint(environment)
         or not _FOR_SCRIPTS.isdisjoint(conf)
         or any(option.startswith("-Xmx") for option in options)
     )
     if java is None or launch is None or configured:
         return [str(home / "bin" / "spark-submit")]
-    # Of a home of links the jars are the same.
-    jars = launch.class_path.replace(str(classes.spark_home()), str(home))
     memory = f"-Xmx{conf['spark.driver.memory']}"
-    return [java, "-cp", jars, memory, *options, *launch.modules, _SUBMIT]
+    return [java, "-cp", launch.class_path, memory, *options, *launch.modules, _SUBMIT]
 
 
 def _spark_secret(conf: Mapping[str, str]) -> dict[str, str]:

@@ -21,7 +21,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 # What hands over loads nothing else.
-from millrace import guard, handover, stacks
+from millrace import guard, stacks
+from millrace.engine import handover
 
 if TYPE_CHECKING:
     from millrace.engine.task.blackbox import Page, Recipient

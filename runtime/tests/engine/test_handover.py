@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace import handover
+from millrace.engine import handover
 
 WAIT_S = 30.0
 
@@ -21,7 +21,7 @@ AHEAD = """
 import socket
 import sys
 
-from millrace import handover
+from millrace.engine import handover
 
 if handover.take_over(socket.socket(fileno=int(sys.argv[1]))):
     import json
@@ -37,7 +37,7 @@ if handover.take_over(socket.socket(fileno=int(sys.argv[1]))):
 OTHER = """
 import sys
 
-from millrace import handover
+from millrace.engine import handover
 
 if not handover.hand_over(sys.argv[1]):
     print("alone", flush=True)
