@@ -11,14 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from millrace.state.keyed import blobs
-from millrace.state.keyed.ages import Ages
 from millrace.state.keyed.aggregates import column_of
-from millrace.state.keyed.aggregatestate import order_by_group
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array
-from millrace.state.keyed.keys import groups_in
-from millrace.state.keyed.keytable import KeyTable
 from millrace.state.keyed.migrations import NO_MIGRATIONS, Migrations
 from millrace.state.keyed.typedstate import TypedState
 
@@ -50,28 +45,6 @@ class ColumnState(TypedState):
 
     # -- a window attempt
 
-    def commit(self) -> None:
-        """Keep what the attempt changed; frees deleted and expired keys when they are many."""
-        rows, held, _, now = self._changes()
-        fresh = rows >= self._kept_rows
-        self._deleted += int((fresh & ~now).sum()) + int((held & ~now).sum())
-        self._deleted -= int((~fresh & ~held & now).sum())
-        if self._ages is not None and self._ages.sweep_due():
-            self._sweep(self._ages)
-        if self._deleted > 1024 and 2 * self._deleted > self._table.rows:
-            self._compact()
-        self.begin(self._time_ms)
-
-    def rollback(self) -> None:
-        """Undo what the attempt changed."""
-        for rows, saved, _ in self._undo:
-            for column, one in zip(self._held, saved, strict=True):
-                column.restore(rows, one)
-        self._table.truncate(self._kept_rows)
-        if self._ages is not None:
-            self._ages.rollback()
-        self.begin(self._time_ms)
-
     def find(self, keys: Sequence[pa.Array]) -> Array:
         """Table row (int64) of each key; all of them count as touched."""
         self._changing = True
@@ -79,8 +52,7 @@ class ColumnState(TypedState):
         found = self._table.find_or_insert(keys)
         fresh = self._table.touched(touched)
         known = fresh[fresh < self._kept_rows]
-        for column in self._held:
-            column.reserve(before, self._table.rows)
+        self._reserve(before)
         times = np.zeros(len(known), np.int64)
         saved = [column.save(known) for column in self._held]
         if self._ages is not None:
@@ -94,8 +66,7 @@ class ColumnState(TypedState):
 
     def read(self, rows: Array) -> pa.RecordBatch:
         """What table rows hold: one row for each, null in all columns where there is no state."""
-        columns = [column.column(rows) for column in self._held]
-        return pa.RecordBatch.from_arrays(columns, schema=self.values)
+        return pa.RecordBatch.from_arrays(self._arrays(rows), schema=self.values)
 
     def converted(self, values: pa.RecordBatch) -> list[tuple[Array, ...]]:
         """The rows of a batch of the declared columns as ``write`` takes them; changes nothing.
@@ -123,55 +94,26 @@ class ColumnState(TypedState):
             self._ages.update(rows[self._differs(rows, before)])
         self._changing = False
 
-    # -- blobs
-
     def delta(self) -> Blob | None:
-        """State object of the changed keys, deleted ones marked; None when nothing changed."""
         rows, held, changed, now = self._changes()
         rows = rows[changed & (held | now)]
         return self._blob(rows) if len(rows) else None
 
-    def base(self, groups: int = -1) -> Blob:
-        """State object of all keys in key groups (mask; -1: all) that have state."""
-        rows = np.arange(self._table.rows)
-        if groups != -1:
-            rows = rows[groups_in(self.groups(rows), groups)]
-        rows = rows[self._present(rows)]
-        return self._blob(rows if self._ages is None else rows[~self._ages.expired(rows)])
-
-    def apply(self, batch: pa.RecordBatch) -> Array:
-        """Set keys to the values of a state object's rows; not within an attempt. Returns the table
-        row (int64) of each."""
-        keys, columns, times = self._read(batch)
-        self._changing = True
-        self._table.begin()
-        known = self._table.rows
-        found = self._table.find_or_insert(keys)
-        self._deleted += self._table.rows - known
-        for held in self._held:
-            held.reserve(known, self._table.rows)
-        self._deleted += int(self._present(found).sum())
-        for held, column in zip(self._held, columns, strict=True):
-            held.replace(found, column)
-        self._deleted -= int(self._present(found).sum())
-        if self._ages is not None:
-            self._ages.reserve(known, self._table.rows)
-            self._ages.load(found, times)
-        self.begin(self._time_ms)
-        self._changing = False
-        return found
-
-    def forget(self, groups: int, but: Array) -> None:
-        """Forget the keys of key groups (mask) but for some table rows (int64); not within an
-        attempt."""
-        goes = groups_in(self.groups(np.arange(self._table.rows)), groups)
-        goes[but] = False
-        self._remove(np.flatnonzero(goes))
-
-    # -- helpers
+    # -- what rows hold
 
     def _forget_undo(self) -> None:
         self._undo = []
+
+    def _settle(self) -> None:
+        rows, held, _, now = self._changes()
+        fresh = rows >= self._kept_rows
+        self._deleted += int((fresh & ~now).sum()) + int((held & ~now).sum())
+        self._deleted -= int((~fresh & ~held & now).sum())
+
+    def _restore(self) -> None:
+        for rows, saved, _ in self._undo:
+            for column, one in zip(self._held, saved, strict=True):
+                column.restore(rows, one)
 
     def _changes(self) -> tuple[Array, Array, Array, Array]:
         """Touched table rows (int64), and masks of them: had state before the attempt, changed or
@@ -195,7 +137,6 @@ class ColumnState(TypedState):
         return found
 
     def _present(self, rows: Array) -> Array:
-        """Mask of the rows that have state."""
         found = np.zeros(len(rows), bool)
         for column in self._held:
             found |= column.present(column.save(rows))
@@ -205,35 +146,20 @@ class ColumnState(TypedState):
         for column in self._held:
             column.clear(rows)
 
-    def _remove(self, rows: Array) -> None:
-        """Let rows have no state from here on."""
-        self._deleted += int(self._present(rows).sum())
-        self._clear(rows)
+    def _reserve(self, known: int) -> None:
+        for column in self._held:
+            column.reserve(known, self._table.rows)
 
-    def _sweep(self, ages: Ages) -> None:
-        """Forget what expired keys hold."""
-        rows = np.arange(self._table.rows)
-        self._remove(rows[ages.expired(rows)])
+    def _set(self, rows: Array, columns: list[pa.Array]) -> None:
+        for held, column in zip(self._held, columns, strict=True):
+            held.replace(rows, column)
 
-    def _compact(self) -> None:
-        """Build table and columns anew without the keys that have no state."""
-        rows = np.arange(self._table.rows)
-        rows = rows[self._present(rows)]
-        keys, kept = self._table.keys(rows), self.read(rows)
-        self._table = KeyTable([field.type for field in self._keys])
-        found = self._table.find_or_insert(keys)
+    def _keep(self, rows: Array) -> None:
+        kept = self._arrays(rows)
         self._held = [column_of(field.type) for field in self._columns]
-        for held, column in zip(self._held, kept.columns, strict=True):
+        for held in self._held:
             held.reserve(0, len(rows))
-            held.replace(found, column)
-        if self._ages is not None:
-            self._ages.load(np.arange(len(rows)), self._ages.of(rows))
-        self._deleted = 0
+        self._set(np.arange(len(rows)), kept)
 
-    def _blob(self, rows: Array) -> Blob:
-        order, starts = order_by_group(self._table.hashes(rows), self.key_groups)
-        rows = rows[order]
-        deleted = pa.array(~self._present(rows))
-        batch = self._write(rows, self.read(rows).columns, deleted)
-        times = None if self._ages is None else self._ages.of(rows)
-        return blobs.write_sorted(batch, starts, self.kind, self._time_ms, times)
+    def _arrays(self, rows: Array) -> list[pa.Array]:
+        return [column.column(rows) for column in self._held]

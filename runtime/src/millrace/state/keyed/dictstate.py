@@ -13,13 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.errors import MillraceError
-from millrace.state.keyed import blobs
-from millrace.state.keyed.ages import Ages
-from millrace.state.keyed.aggregatestate import order_by_group
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array
-from millrace.state.keyed.keys import groups_in
-from millrace.state.keyed.keytable import KeyTable
 from millrace.state.keyed.migrations import NO_MIGRATIONS, Migrations
 from millrace.state.keyed.typedstate import Row, TypedState, is_present
 
@@ -68,39 +63,12 @@ class DictState(TypedState):
 
     # -- a window attempt
 
-    def commit(self) -> None:
-        """Keep what the attempt changed; frees deleted and expired keys when they are many."""
-        for row in self._table.touched().tolist():
-            held = is_present(self._saved.get(row, self.empty))
-            present = is_present(self.values[row])
-            if not present:
-                self.values[row] = dict(self.empty)
-            if row >= self._kept_rows:
-                self._deleted += not present
-            else:
-                self._deleted += held - present
-        if self._ages is not None and self._ages.sweep_due():
-            self._sweep(self._ages)
-        if self._deleted > 1024 and 2 * self._deleted > self._table.rows:
-            self._compact()
-        self.begin(self._time_ms)
-
-    def rollback(self) -> None:
-        """Undo what the attempt changed."""
-        for row, saved in self._saved.items():
-            self.values[row] = saved
-        del self.values[self._kept_rows :]
-        self._table.truncate(self._kept_rows)
-        if self._ages is not None:
-            self._ages.rollback()
-        self.begin(self._time_ms)
-
     def find(self, keys: Sequence[pa.Array]) -> Array:
         """Table row (int64) of each key, for ``values``; all of them count as touched."""
         self._changing = True
         touched, rows = self._table.touched_count, self._table.rows
         found = self._table.find_or_insert(keys)
-        self.values += [dict(self.empty) for _ in range(self._table.rows - len(self.values))]
+        self._reserve(rows)
         fresh = self._table.touched(touched)
         values, duplicate, saved = self.values, self.copy, self._saved
         known = fresh[fresh < self._kept_rows]
@@ -108,8 +76,7 @@ class DictState(TypedState):
             saved[row] = duplicate(values[row])
         if self._ages is not None:
             self._ages.reserve(rows, self._table.rows)
-            for row in known[self._ages.meet(known)].tolist():
-                values[row] = dict(self.empty)
+            self._clear(known[self._ages.meet(known)])
         self._changing = False
         return found
 
@@ -136,10 +103,6 @@ class DictState(TypedState):
     # -- blobs
 
     def delta(self) -> Blob | None:
-        """State object of the changed keys, deleted ones marked; None when nothing changed.
-
-        Raises ``StateValueError`` when a value does not have its declared type.
-        """
         changed = []
         ages = self._ages
         times = ages.before() if ages is not None else {}
@@ -154,81 +117,49 @@ class DictState(TypedState):
         rows = np.array(changed, np.int64)
         return self._blob(rows) if len(rows) else None
 
-    def base(self, groups: int = -1) -> Blob:
-        """State object of all keys in key groups (mask; -1: all) that have state; raises as
-        ``delta``."""
-        rows = np.arange(len(self.values))
-        if groups != -1:
-            rows = rows[groups_in(self.groups(rows), groups)]
-        present = [row for row in rows.tolist() if is_present(self.values[row])]
-        rows = np.array(present, np.int64)
-        return self._blob(rows if self._ages is None else rows[~self._ages.expired(rows)])
-
-    def apply(self, batch: pa.RecordBatch) -> Array:
-        """Set keys to the dicts of a state object's rows; not within an attempt. Returns the table
-        row (int64) of each."""
-        keys, arrays, times = self._read(batch)
-        names = list(self.empty)
-        columns = [column.to_pylist() for column in arrays]
-        self._changing = True
-        self._table.begin()
-        known = self._table.rows
-        found = self._table.find_or_insert(keys)
-        self._deleted += self._table.rows - known
-        self.values += [dict(self.empty) for _ in range(self._table.rows - len(self.values))]
-        if self._ages is not None:
-            self._ages.reserve(known, self._table.rows)
-            self._ages.load(found, times)
-        for row, held in zip(found.tolist(), zip(*columns, strict=True), strict=True):
-            self._deleted += is_present(self.values[row])
-            self.values[row] = dict(zip(names, held, strict=True))
-            self._deleted -= is_present(self.values[row])
-        self.begin(self._time_ms)
-        self._changing = False
-        return found
-
-    def forget(self, groups: int, but: Array) -> None:
-        """Forget the keys of key groups (mask) but for some table rows (int64); not within an
-        attempt."""
-        goes = groups_in(self.groups(np.arange(self._table.rows)), groups)
-        goes[but] = False
-        for row in np.flatnonzero(goes).tolist():
-            self._deleted += is_present(self.values[row])
-            self.values[row] = dict(self.empty)
-
-    # -- helpers
+    # -- what rows hold
 
     def _forget_undo(self) -> None:
         self._saved = {}
 
-    def _sweep(self, ages: Ages) -> None:
-        """Forget the dicts of expired keys."""
-        rows = np.arange(self._table.rows)
-        for row in rows[ages.expired(rows)].tolist():
-            self._deleted += is_present(self.values[row])
+    def _settle(self) -> None:
+        for row in self._table.touched().tolist():
+            held = is_present(self._saved.get(row, self.empty))
+            present = is_present(self.values[row])
+            if not present:
+                self.values[row] = dict(self.empty)
+            if row >= self._kept_rows:
+                self._deleted += not present
+            else:
+                self._deleted += held - present
+
+    def _restore(self) -> None:
+        for row, saved in self._saved.items():
+            self.values[row] = saved
+        del self.values[self._kept_rows :]
+
+    def _present(self, rows: Array) -> Array:
+        return np.array([is_present(self.values[row]) for row in rows.tolist()], bool)
+
+    def _clear(self, rows: Array) -> None:
+        for row in rows.tolist():
             self.values[row] = dict(self.empty)
 
-    def _compact(self) -> None:
-        """Build the table anew without the keys that have no state."""
-        present = [row for row, held in enumerate(self.values) if is_present(held)]
-        rows = np.array(present, np.int64)
-        keys = self._table.keys(rows)
-        self._table = KeyTable([field.type for field in self._keys])
-        self._table.find_or_insert(keys)
-        if self._ages is not None:
-            self._ages.load(np.arange(len(rows)), self._ages.of(rows))
-        self.values = [self.values[row] for row in present]
-        self._deleted = 0
+    def _reserve(self, known: int) -> None:
+        self.values += [dict(self.empty) for _ in range(self._table.rows - known)]
 
-    def _blob(self, rows: Array) -> Blob:
-        order, starts = order_by_group(self._table.hashes(rows), self.key_groups)
-        rows = rows[order]
+    def _set(self, rows: Array, columns: list[pa.Array]) -> None:
+        names = list(self.empty)
+        held = zip(*(column.to_pylist() for column in columns), strict=True)
+        for row, one in zip(rows.tolist(), held, strict=True):
+            self.values[row] = dict(zip(names, one, strict=True))
+
+    def _keep(self, rows: Array) -> None:
+        self.values = [self.values[row] for row in rows.tolist()]
+
+    def _arrays(self, rows: Array) -> list[pa.Array]:
         held = [self.values[row] for row in rows.tolist()]
-        columns = [self._column(field, rows, held) for field in self._columns]
-        deleted = pa.array([not is_present(one) for one in held], pa.bool_())
-        batch = self._write(rows, columns, deleted)
-        times = None if self._ages is None else self._ages.of(rows)
-        return blobs.write_sorted(batch, starts, self.kind, self._time_ms, times)
+        return [self._column(field, rows, held) for field in self._columns]
 
     def _column(self, field: pa.Field, rows: Array, held: list[Row]) -> pa.Array:
         try:

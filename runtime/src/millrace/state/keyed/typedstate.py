@@ -18,7 +18,10 @@ import pyarrow as pa
 from millrace.state.errors import StateSchemaError
 from millrace.state.keyed import blobs
 from millrace.state.keyed.ages import Ages, bare, parted
+from millrace.state.keyed.aggregatestate import order_by_group
+from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array, check_key_type
+from millrace.state.keyed.keys import groups_in
 from millrace.state.keyed.keys import key_groups as group_of
 from millrace.state.keyed.keytable import KeyTable
 from millrace.state.keyed.migrations import NO_MIGRATIONS, Migration, Migrations
@@ -93,6 +96,24 @@ class TypedState(ABC):
         if self._ages is not None:
             self._ages.begin(time_ms)
 
+    def commit(self) -> None:
+        """Keep what the attempt changed; frees deleted and expired keys when they are many."""
+        self._settle()
+        if self._ages is not None and self._ages.sweep_due():
+            rows = np.arange(self._table.rows)
+            self._remove(rows[self._ages.expired(rows)])
+        if self._deleted > 1024 and 2 * self._deleted > self._table.rows:
+            self._compact()
+        self.begin(self._time_ms)
+
+    def rollback(self) -> None:
+        """Undo what the attempt changed."""
+        self._restore()
+        self._table.truncate(self._kept_rows)
+        if self._ages is not None:
+            self._ages.rollback()
+        self.begin(self._time_ms)
+
     def touched(self) -> Array:
         """Table rows (int64) that this attempt touched, each once, ascending."""
         return np.sort(self._table.touched())
@@ -109,11 +130,109 @@ class TypedState(ABC):
     def find(self, keys: Sequence[pa.Array]) -> Array:
         """Table row (int64) of each key; all of them count as touched."""
 
+    # -- state objects
+
+    def base(self, groups: int = -1) -> Blob:
+        """State object of all keys in key groups (mask; -1: all) that have state; raises as
+        ``delta``."""
+        rows = np.arange(self._table.rows)
+        if groups != -1:
+            rows = rows[groups_in(self.groups(rows), groups)]
+        rows = rows[self._present(rows)]
+        return self._blob(rows if self._ages is None else rows[~self._ages.expired(rows)])
+
+    @abstractmethod
+    def delta(self) -> Blob | None:
+        """State object of the changed keys, deleted ones marked; None when nothing changed. Raises
+        ``StateValueError`` for a value that does not have its declared type."""
+
+    def apply(self, batch: pa.RecordBatch) -> Array:
+        """Set keys to what the rows of a state object hold, each key once; not within an attempt.
+        Returns the table row (int64) of each."""
+        keys, columns, times = self._read(batch)
+        self._changing = True
+        self._table.begin()
+        known = self._table.rows
+        found = self._table.find_or_insert(keys)
+        self._reserve(known)
+        self._deleted += self._table.rows - known + int(self._present(found).sum())
+        self._set(found, columns)
+        self._deleted -= int(self._present(found).sum())
+        if self._ages is not None:
+            self._ages.reserve(known, self._table.rows)
+            self._ages.load(found, times)
+        self.begin(self._time_ms)
+        self._changing = False
+        return found
+
+    def forget(self, groups: int, but: Array) -> None:
+        """Forget the keys of key groups (mask) but for some table rows (int64); not within an
+        attempt."""
+        goes = groups_in(self.groups(np.arange(self._table.rows)), groups)
+        goes[but] = False
+        self._remove(np.flatnonzero(goes))
+
+    # -- what rows of the table hold, in the form of each
+
     @abstractmethod
     def _forget_undo(self) -> None:
         """What the last attempt changed stays."""
 
-    # -- state objects
+    @abstractmethod
+    def _settle(self) -> None:
+        """Count, of the rows that the attempt touched, those that lost their state or got it."""
+
+    @abstractmethod
+    def _restore(self) -> None:
+        """Have rows that were there before the attempt hold what they held."""
+
+    @abstractmethod
+    def _present(self, rows: Array) -> Array:
+        """Mask of the rows that have state."""
+
+    @abstractmethod
+    def _clear(self, rows: Array) -> None:
+        """Let rows have no state."""
+
+    @abstractmethod
+    def _reserve(self, known: int) -> None:
+        """Let the table's rows from ``known`` on have no state."""
+
+    @abstractmethod
+    def _set(self, rows: Array, columns: list[pa.Array]) -> None:
+        """Let rows, each named once, hold those of arrays."""
+
+    @abstractmethod
+    def _keep(self, rows: Array) -> None:
+        """Let row 0 hold what the first of these held, and so on; the others are no more."""
+
+    @abstractmethod
+    def _arrays(self, rows: Array) -> list[pa.Array]:
+        """What rows hold, an array for each column. Raises ``StateValueError``."""
+
+    def _remove(self, rows: Array) -> None:
+        self._deleted += int(self._present(rows).sum())
+        self._clear(rows)
+
+    def _compact(self) -> None:
+        """Build the table anew without the keys that have no state."""
+        rows = np.arange(self._table.rows)
+        rows = rows[self._present(rows)]
+        keys = self._table.keys(rows)
+        self._table = KeyTable([field.type for field in self._keys])
+        self._table.find_or_insert(keys)
+        self._keep(rows)
+        if self._ages is not None:
+            self._ages.load(np.arange(len(rows)), self._ages.of(rows))
+        self._deleted = 0
+
+    def _blob(self, rows: Array) -> Blob:
+        order, starts = order_by_group(self._table.hashes(rows), self.key_groups)
+        rows = rows[order]
+        columns = [*self._table.keys(rows), *self._arrays(rows), pa.array(~self._present(rows))]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        times = None if self._ages is None else self._ages.of(rows)
+        return blobs.write_sorted(batch, starts, self.kind, self._time_ms, times)
 
     def _read(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], list[pa.Array], Array]:
         """Keys and today's columns of an object's rows, and the times (int64) of these."""
@@ -123,12 +242,6 @@ class TypedState(ABC):
         if migration is not None:
             columns = self._migrated(migration, keys, columns, times)
         return keys, columns, times
-
-    def _write(self, rows: Array, columns: list[pa.Array], deleted: pa.Array) -> pa.RecordBatch:
-        """The rows of an object: keys of table rows, their columns and marks."""
-        return pa.RecordBatch.from_arrays(
-            [*self._table.keys(rows), *columns, deleted], schema=self.schema
-        )
 
     def _migration(self, schema: pa.Schema) -> Migration | None:
         """What rows of an object of this schema need, None: nothing. Raises ``StateSchemaError``
