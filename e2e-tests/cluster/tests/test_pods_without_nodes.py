@@ -20,12 +20,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from millrace.errors import ExitCode
 from millrace.homes import pods
 from millrace.homes.documents import Ask, Request
+from millrace.homes.passwords import of_root_key
 from millrace.homes.pods import Role
 from millrace.kube.configmaps import ConfigMap, by_kubeconfig
+from millrace.protocol.codec import decode_record
 from millrace.topology.model import StandbyExecutors
 from millrace_e2e import kubeapi, valkey
 from millrace_e2e.podmanifests import Manifest, Pods
 from millrace_e2e.podprocess import (
+    ROOT,
     TOPOLOGY,
     UID,
     WAIT_S,
@@ -153,11 +156,21 @@ def test_words_are_counted_on_a_state_server_of_ones_own(world: World, tmp_path:
         driver = world.driver(1, **given)
         (why,) = until(lambda: world.journal.status().troubles, "why the driver waits", WAIT_S)
         assert (why.name, why.kind) == ("state-0", "StateServerAway")
+        mine = of_root_key(ROOT, UID)
+        status, text = driver.read(pods.RECORD_PATH, mine(driver.name))
+        assert (status, b"has not come to the state server" in text) == (503, True)
         assert "key 'password' of Secret 'cache' does not exist" in why.text
         file.write_text("sesame\n")
         ackers = [world.acker(0, pods.OWN_SERVER_OPTION, "cache/password", **given)]
         world.propose([], ackers)
+        until(lambda: driver.read(pods.RECORD_PATH, mine(driver.name))[0] == 200, "a record", RUN_S)
         assert driver.wait(int(RUN_S)) == 0, driver.log.read_text()
+        # The driver is gone, and an acker still tells what there is.
+        (acker,) = ackers
+        assert acker.read(pods.RECORD_PATH, mine("words-driver-1"))[0] == 401
+        status, data = acker.read(pods.RECORD_PATH, mine(acker.name))
+        assert status == 200
+        assert decode_record(data).sealed == world.journal.status().sealed
     _, view = world.view.read()
     assert view is not None
     assert [(one.name, one.url) for one in view.target] == [("state-0", own.url)]

@@ -89,7 +89,8 @@ def end_with(process: subprocess.Popen[bytes]) -> None:
 
 
 class Pod:
-    """A container's process in ``folder``: its log, and its health port. SIGKILL by ``kill``."""
+    """A container's process in ``folder``: its log, its health port, and that of readers. SIGKILL
+    by ``kill``."""
 
     def __init__(
         self, folder: Path, role: str, pod: str, *arguments: object, **variables: str
@@ -101,6 +102,9 @@ class Pod:
         self._ended = False
         command = [sys.executable, "-m", "millrace.pods", role, *map(str, arguments)]
         command += ["--health-port", str(self.health_port)]
+        self.reading_port = free_port()
+        if role in (Role.DRIVER, Role.ACKER):
+            command += ["--reading-port", str(self.reading_port)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
@@ -123,6 +127,19 @@ class Pod:
             return error.code, error.read().decode().strip()
         except OSError:
             return 0, ""
+
+    def read(self, path: str, password: str) -> tuple[int, bytes]:
+        """What readers of a state server of the user's own are told; 0 where nobody answers."""
+        given = {"Authorization": f"{pods.READER} {password}"}
+        url = f"http://127.0.0.1:{self.reading_port}{path}"
+        try:
+            asked = urllib.request.Request(url, headers=given)
+            with urllib.request.urlopen(asked, timeout=10) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+        except OSError:
+            return 0, b""
 
     def until(self, path: str, status: int = 200) -> str:
         """The text of the first such answer."""

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ import yaml
 from memory_cluster import SETTINGS, Cluster
 
 from millrace.errors import ExitCode
-from millrace.remote.cluster import ClusterError
-from millrace.remote.servers import members_of
 from millrace.topology.model import StreamTopology
 from millrace.topology.pods import PodSettings
 from millrace.topology.scalars import quantity
@@ -197,7 +194,6 @@ def test_each_gap_is_one_of_those_below():
     named = [re.findall(r"`([^`]+)`", one)[0] for one in GAPS]
     assert named == [
         "spec.stateServers.copies: 1",
-        "millrace state",
         "millrace run",
     ]
 
@@ -212,14 +208,6 @@ def test_a_node_with_the_only_copy_is_not_drained(copies: int, may_go: bool):
     work = state_server_pod(OWNER, SETTINGS, topology, 0)["spec"]["volumes"]
     assert {"name": "work", "emptyDir": {}} in work
     assert "`kubectl drain`" in gap("spec.stateServers.copies: 1")
-
-
-def test_the_command_line_does_not_come_to_a_server_of_ones_own():
-    spec_ = {**spec(), "stateServers": {"url": "redis://cache:6379"}}
-    model = StreamTopology.model_validate({**documents("topology.yaml")[0], "spec": spec_})
-    with pytest.raises(ClusterError, match="names a server of its own"):
-        members_of(SimpleNamespace(name="bands", model=model))  # type: ignore[arg-type]
-    assert "`spec.stateServers.url`" in gap("millrace state")
 
 
 def test_what_there_is_none_of():

@@ -60,8 +60,8 @@ class Beat:
         return Answer(ago_s <= self._within_s, f"went on {ago_s:.1f} s ago")
 
 
-class _Server(ThreadingHTTPServer):
-    """On a cluster of IPv6 alone a pod has no other address."""
+class BoundedServer(ThreadingHTTPServer):
+    """Answers ``MOST_AT_ONCE``. On a cluster of IPv6 alone a pod has no other address."""
 
     daemon_threads = True
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
@@ -127,6 +127,6 @@ def serve(questions: Questions, port: int = pods.HEALTH_PORT) -> ThreadingHTTPSe
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the base's name
             log.debug(format, *args)
 
-    server = _Server(("", port), Handler)
+    server = BoundedServer(("", port), Handler)
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
     return server

@@ -65,6 +65,13 @@ def test_executors_and_the_user():
     assert str(pods.STATE_PORT) in rows["ports"][2]
     for path in (pods.LIVE_PATH, pods.READY_PATH, pods.INCARNATION_PATH, pods.METRICS_PATH):
         assert path in table("Health")
+    readers = TEXT.partition("\n## Readers of")[2].partition("\n## ")[0]
+    assert f"port {pods.READING_PORT} of their pod's loopback" in readers
+    assert f"`GET {pods.RECORD_PATH}`" in readers
+    assert f"`GET {pods.OBJECT_PATH}?" in readers
+    assert f"`{pods.TAG_HEADER}`" in readers
+    assert f"`Authorization: {pods.READER} " in readers
+    assert f"{pods.PART_BYTES >> 20} MiB at most" in readers
     for key in (pods.TOPOLOGY_KEY, pods.DRIVER_KEY, pods.EXECUTOR_KEY):
         assert f"- `{key}`:" in TEXT
 

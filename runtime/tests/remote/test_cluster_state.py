@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from fake_cluster import CORE, NAMESPACE, SPEC, UID, FakeCluster
+from fake_cluster import CORE, NAMESPACE, SPEC, TOPOLOGIES, UID, FakeCluster
 from kubernetes.client import Configuration
 
 from millrace.chaos.sealing import Sealing
@@ -25,6 +25,8 @@ from millrace.homes.passwords import of_root_key
 from millrace.kube import streams
 from millrace.kube.configmaps import Api
 from millrace.kube.streams import StreamRefusedError
+from millrace.local.inspect.reading import committed_record, fetch
+from millrace.pods.reading import OwnServerReading, serve_readers
 from millrace.protocol.codec import encode_record
 from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import DeadSegment, Record, Segment, Stamp, Tag
@@ -36,7 +38,8 @@ from millrace.state.embedded import EmbeddedServer
 from millrace.state.keyed.dictstate import DictState
 
 PLACE = ("-n", NAMESPACE)
-LARGE = bytes(range(256)) * 8192
+CACHE = {"name": "cache", "key": "password"}
+LARGE = bytes(range(256)) * (3 * pods.PART_BYTES // 512)
 LETTER = {
     "source": "lines",
     "partition": 7,
@@ -190,12 +193,114 @@ def test_what_is_in_the_way_is_said(words: FakeCluster) -> None:
         pass
 
 
-def test_a_server_of_ones_own_is_not_reached(words: FakeCluster) -> None:
-    spec = {**SPEC, "stateServers": {"url": "redis://somewhere:6379"}}
-    words.topology(spec=spec, metadata={"uid": UID})
-    done = words.millrace("dead-letters", "list", "words", *PLACE)
+OWN_ROOT = "o" * 48
+
+
+@pytest.fixture
+def own(words: FakeCluster, server: EmbeddedServer) -> Iterator[FakeCluster]:
+    """The same with that server as the user's own: pods of driver and acker know its password."""
+    named = {"url": "redis://millrace@cache:6379", "password": {"secretRef": CACHE}}
+    spec = words.objects[f"{TOPOLOGIES}/words"]["spec"]
+    words.topology(spec={**spec, "stateServers": named}, metadata={"uid": UID})
+    for path in (f"{CORE}/pods/words-state-0", f"{CORE}/configmaps/words-view"):
+        del words.objects[path]
+    del words.ports["words-state-0"]
+    words.propose()
+    root = base64.b64encode(OWN_ROOT.encode()).decode()
+    words.put(f"{CORE}/secrets/words-secret", data={"root": root})
+    served = []
+    for pod in ("words-driver-7", "words-acker-0"):
+        password = of_root_key(OWN_ROOT, UID)(pod)
+        reading = OwnServerReading(UID, lambda: server.address, lambda known=password: (known,))
+        answering = serve_readers(reading, 0)
+        assert answering is not None
+        served.append(answering)
+        port = answering.server_address[1]
+        words.ports[pod] = lambda port=port: socket.create_connection(("127.0.0.1", port))
+    yield words
+    for answering in served:
+        answering.shutdown()
+        answering.server_close()
+
+
+def asked_pods(cluster: FakeCluster) -> list[str]:
+    paths = [path for _, path, _ in cluster.asked if path.endswith("/portforward")]
+    return [path.split("/")[-2] for path in paths]
+
+
+def test_a_server_of_ones_own_is_read_through_the_driver(own: FakeCluster) -> None:
+    done = own.millrace("state", "get", "visits", "ann", "-t", "words", *PLACE, "--json")
+    assert json.loads(done.stdout) == {"window": 9, "key": {"value": "ann"}, "state": {"n": 7}}
+    done = own.millrace("state", "scan", "visits", "-t", "words", *PLACE, "--limit", "1")
+    assert done.stdout.split() == ["value", "n", "ann", "7"], done.stderr
+    done = own.millrace("dead-letters", "list", "words", *PLACE, "--json")
+    [letter] = map(json.loads, done.stdout.splitlines())
+    assert (letter["id"], letter["payload"], letter["asked"]) == ("1.2.0:0", "bad", None)
+    done = own.millrace("dead-letters", "replay", "-t", "words", *PLACE, "2:0")
+    assert done.stdout == "1 dead letter will be replayed with the next seal\n", done.stderr
+    assert set(asked_pods(own)) == {"words-driver-7"}
+    secrets = {path for _, path, _ in own.asked if "/secrets/" in path}
+    assert secrets == {f"{CORE}/secrets/words-secret"}, "that of the server is asked of nobody"
+
+
+def test_objects_come_in_parts_through_a_connection_that_may_break(own: FakeCluster) -> None:
+    with reachable(find(connect(None, None), "words")) as (reader,):
+        assert fetch([reader], "large") == LARGE
+        assert fetch([reader], "large", 5, 7) == LARGE[5:12]
+        assert fetch([reader], "nothing") is None
+        assert asked_pods(own) == ["words-driver-7"]
+        reader._connection.close()  # type: ignore[attr-defined]
+        record = committed_record([reader])
+        assert record is not None
+        assert record.sealed == 9
+    assert asked_pods(own) == ["words-driver-7"] * 2
+
+
+def test_an_acker_tells_where_no_driver_is_left(own: FakeCluster) -> None:
+    """As behind the end of all input."""
+    own.pod("words-driver-7", "driver", status={"phase": "Succeeded"})
+    with reachable(find(connect(None, None), "words")) as (reader,):
+        assert isinstance(reader.peek(), Stamped)
+    assert asked_pods(own) == ["words-acker-0"]
+
+
+def test_a_driver_that_does_not_tell_is_passed_over(own: FakeCluster) -> None:
+    def refused() -> socket.socket:
+        raise ConnectionRefusedError("connection refused")
+
+    own.ports["words-driver-7"] = refused
+    topology = find(connect(None, None), "words")
+    with reachable(topology) as (reader,):
+        assert isinstance(reader.peek(), Stamped)
+    assert asked_pods(own)[-1] == "words-acker-0"
+    own.ports["words-acker-0"] = refused
+    with (
+        pytest.raises(StateServerError, match=r"words-driver-7.*error forwarding port 8082"),
+        reachable(topology),
+    ):
+        pass
+    own.ports.clear()
+    with pytest.raises(ClusterError, match=r"403 Forbidden.*pods/portforward"), reachable(topology):
+        pass
+
+
+def test_a_pod_that_knows_another_root_key_is_said(own: FakeCluster) -> None:
+    root = base64.b64encode(b"n" * 48).decode()
+    own.put(f"{CORE}/secrets/words-secret", data={"root": root})
+    topology = find(connect(None, None), "words")
+    with (
+        pytest.raises(StateServerError, match="words-driver-7: it does not know the passwords"),
+        reachable(topology),
+    ):
+        pass
+
+
+def test_without_a_pod_nobody_reads_a_server_of_ones_own(own: FakeCluster) -> None:
+    for pod in ("words-driver-7", "words-acker-0"):
+        del own.objects[f"{CORE}/pods/{pod}"]
+    done = own.millrace("dead-letters", "list", "words", *PLACE)
     assert done.returncode == ExitCode.FAILED
-    assert "names a server of its own" in done.stderr
+    assert "through the pods of the driver or of an acker, and none of them runs" in done.stderr
 
 
 def test_a_campaign_knows_what_is_sealed_from_the_record(

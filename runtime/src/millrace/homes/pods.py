@@ -93,6 +93,20 @@ LIVE_PATH = "/live"
 INCARNATION_PATH = "/incarnation"
 METRICS_PATH = "/metrics"
 
+READING_PORT = 8082
+"""On the loopback of pods that know a state server of the user's own (``pods.reading``)."""
+
+RECORD_PATH = "/record"
+OBJECT_PATH = "/object"
+READER = "Bearer"
+"""What a reader's password stands behind."""
+
+TAG_HEADER = "Millrace-Tag"
+"""Of an answer with a record."""
+
+PART_BYTES = 4 << 20
+"""Of an object in one answer at most: neither driver nor acker keeps more in mind for a reader."""
+
 USER_ID = 65532
 """User and group of every container, and the ``fsGroup`` of every pod."""
 

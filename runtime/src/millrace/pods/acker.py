@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -39,9 +40,11 @@ from millrace.pods.identity import (
 )
 from millrace.pods.logs import start_logs
 from millrace.pods.metrics import told
+from millrace.pods.reading import OwnServerReading, serve_readers
 from millrace.pods.termination import tell_end
 from millrace.protocol.types import Member, View
 from millrace.redisserver import open_client
+from millrace.state.client import StateAddress
 from millrace.topology.secretrefs import SecretRef
 from millrace.tracking.log import AckerLoad, AckLog, reader_name
 
@@ -165,6 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--secret", type=Path, default=Path(pods.SECRET_FOLDER))
     parser.add_argument("--scratch", type=Path, default=Path(pods.SCRATCH_FOLDER))
     parser.add_argument("--health-port", type=int, default=pods.HEALTH_PORT)
+    parser.add_argument("--reading-port", type=int, default=pods.READING_PORT)
     parser.add_argument(
         pods.OWN_SERVER_OPTION,
         metavar="SECRET/KEY",
@@ -195,6 +199,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         figures = scratch / "figures.json"
         acker = PodAcker(identity.pod, where, open_log, figures, introduction)
 
+        def address() -> StateAddress | None:
+            if where.view is None:
+                return None
+            password = password_of(options.own_server, options.secret)
+            return StateAddress.of(where.view.log_member, password)
+
         def ready() -> Answer:
             if not watched.known:
                 return Answer(False, f"ConfigMap {name} was not read yet")
@@ -209,6 +219,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             pods.METRICS_PATH: told(catalogue.ACKER, acker.samples),
         }
         serve(asked, options.health_port)
+        if options.own_server is not None:
+            # Behind the end of all input nobody else is left who can read that server.
+            known = partial(passwords, options.secret)
+            serve_readers(OwnServerReading(uid, address, known), options.reading_port)
         log.info("serving topology %s", uid)
         acker.run()
     except MillraceError as error:

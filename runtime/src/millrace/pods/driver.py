@@ -3,7 +3,8 @@
 With ``--standby`` it has Spark and the user's code up and waits until no driver before it is left
 (``standby``); then it is a driver like any other.
 
-A state server that the topology names itself is waited for before all else (``ownserver``).
+A state server that the topology names itself is waited for before all else (``ownserver``), and
+read by the command line through this pod (``reading``).
 It claims its execution itself, so two of these pods at once are harmless. A topology that begins
 with a snapshot is restored before that, and one that has lost its state and is to be restored
 behind it, for the next pod to go on (``millrace.restoring.pods``). One that stood by goes on with a
@@ -21,6 +22,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +46,17 @@ from millrace.homes.stores import Inbox
 from millrace.homes.told import read_settings, read_topology
 from millrace.kube.configmaps import own_api
 from millrace.metrics import catalogue
-from millrace.pods.identity import Identity, password_of, private_files, private_scratch
+from millrace.pods.identity import (
+    Identity,
+    own_passwords,
+    password_of,
+    private_files,
+    private_scratch,
+)
 from millrace.pods.logs import start_logs
 from millrace.pods.metrics import told
 from millrace.pods.ownserver import OwnServer, OwnServerInbox
+from millrace.pods.reading import OwnServerReading, Where, serve_readers
 from millrace.pods.spark import cluster_conf, executor_size, new_nonce, share_secrets
 from millrace.pods.standby import Outlook, Watchman, Whose
 from millrace.pods.termination import tell_end
@@ -83,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--secret", type=Path, default=Path(pods.SECRET_FOLDER))
     parser.add_argument("--scratch", type=Path, default=Path(pods.SCRATCH_FOLDER))
     parser.add_argument("--health-port", type=int, default=pods.HEALTH_PORT)
+    parser.add_argument("--reading-port", type=int, default=pods.READING_PORT)
     parser.add_argument(
         "--standby",
         type=StandbyExecutors,
@@ -133,7 +143,12 @@ def _run(options: argparse.Namespace) -> int:
         return started
 
     beat = Beat(LIVE_S)
-    life = Life(settings, password_of(options.secret, settings.uid), beat)
+
+    def read_by(where: Where) -> None:
+        known = partial(own_passwords, options.secret, settings.uid, identity.pod)
+        serve_readers(OwnServerReading(settings.uid, where, known), options.reading_port)
+
+    life = Life(settings, password_of(options.secret, settings.uid), beat, read_by)
     waits, ready = threading.Event(), scratch / "standby"
     ready.unlink(missing_ok=True)
     asked = questions(lambda: life.process, beat, lambda: waits.is_set() and ready.exists())
@@ -156,12 +171,20 @@ def _run(options: argparse.Namespace) -> int:
 
 
 class Life:
-    """What a driver's pod does in its life. ``run`` once; the rest from anywhere."""
+    """What a driver's pod does in its life. ``run`` once; the rest from anywhere. ``read_by`` has
+    readers answered of a state server of the user's own."""
 
-    def __init__(self, settings: DriverSettings, password_of: PasswordOf, beat: Beat) -> None:
+    def __init__(
+        self,
+        settings: DriverSettings,
+        password_of: PasswordOf,
+        beat: Beat,
+        read_by: Callable[[Where], None],
+    ) -> None:
         self._settings = settings
         self._password_of = password_of
         self._beat = beat
+        self._read_by = read_by
         self._stopped = threading.Event()
         self._process: DriverProcess | None = None
         self._own: OwnServer | None = None
@@ -203,6 +226,7 @@ class Life:
             return
         journal = open_journal(self._settings.journal)
         own = OwnServer(wanted, self._settings.uid, journal, SystemClock())
+        self._read_by(lambda: own.address)
         try:
             own.reach(self._pause)
         finally:

@@ -68,6 +68,16 @@ def password_of(folder: Path, uid: str) -> PasswordOf:
     return shared(passwords(folder)[0])
 
 
+def own_passwords(folder: Path, uid: str, name: str) -> tuple[str, ...]:
+    """All passwords of the pod of this name, of each root key one; in a pod that may not know a
+    root key, what its own file holds. Raises ``PodError``."""
+    file = folder / pods.ROOT_KEY
+    if not file.exists():
+        return passwords(folder)
+    known = [of_root_key(root_key, uid)(name) for root_key in _passwords(file)]
+    return tuple(password for password in known if password is not None)
+
+
 def accepted(folder: Path) -> dict[str, list[str]]:
     """What a state server takes beside its own passwords: digests by user. Raises ``PodError``."""
     file = folder / pods.ACCEPTED_KEY

@@ -68,6 +68,11 @@ class OwnServer:
         assert self._address is not None
         return self._address.member()
 
+    @property
+    def address(self) -> StateAddress | None:
+        """The same with its password; None before it was reached."""
+        return self._address
+
     def look(self) -> None:
         """Find out whether it is in another life; one that is away is where it was."""
         assert self._address is not None

@@ -27,7 +27,7 @@ from millrace.local.workdir import WorkFolder
 from millrace.protocol.names import spoken
 from millrace.protocol.record import replayable
 from millrace.protocol.types import DeadSegment, Record
-from millrace.state.client import StateClient
+from millrace.state.readable import Readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def read_letters(folder: WorkFolder) -> list[Letter]:
         return letters_on(clients, folder.inbox)
 
 
-def letters_on(clients: Sequence[StateClient], inbox: Inbox) -> list[Letter]:
+def letters_on(clients: Sequence[Readable], inbox: Inbox) -> list[Letter]:
     """The same, of state servers wherever they are; ``inbox`` says what was asked for."""
     record = committed_record(clients)
     if record is None:
@@ -205,7 +205,7 @@ def _asked(inbox: Inbox) -> dict[tuple[str, int], str]:
     }
 
 
-def _forgotten(clients: Sequence[StateClient], name: str) -> bool:
+def _forgotten(clients: Sequence[Readable], name: str) -> bool:
     """Whether the living run has sealed meanwhile that an object counts no more."""
     record = committed_record(clients)
     return record is None or all(segment.name != name for segment in record.dead)

@@ -25,6 +25,7 @@ from millrace.state.client import StateAddress, StateClient
 from millrace.state.embedded import password_in
 from millrace.state.errors import UnreachableError
 from millrace.state.own import own_server
+from millrace.state.readable import Readable
 from millrace.state.servers import WHOLE
 from millrace.topology.model import StreamTopology
 
@@ -90,7 +91,7 @@ def topology_of(folder: WorkFolder) -> StreamTopology:
         ) from error
 
 
-def committed_record(clients: Sequence[StateClient]) -> Record | None:
+def committed_record(clients: Sequence[Readable]) -> Record | None:
     """The record that counts; None before the first window.
 
     It is the one with the lowest tag among those of all members: a higher one is on its way to the
@@ -107,7 +108,7 @@ def committed_record(clients: Sequence[StateClient]) -> Record | None:
 
 
 def fetch(
-    clients: Sequence[StateClient], name: str, start: int = 0, size: int = WHOLE
+    clients: Sequence[Readable], name: str, start: int = 0, size: int = WHOLE
 ) -> bytes | None:
     """An object, or ``size`` bytes of it, from the first server that has it; None where every
     server is without it.
@@ -130,7 +131,7 @@ def fetch(
     return None
 
 
-def _started_again(client: StateClient) -> StateServerError:
+def _started_again(client: Readable) -> StateServerError:
     return StateServerError(
         f"state server {client.address.shown} was started again just now; try again"
     )

@@ -18,10 +18,10 @@ from millrace.loading import LoadError, load_named
 from millrace.local.inspect.reading import committed_record, fetch, reachable, topology_of
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.types import Record, Segment
-from millrace.state.client import StateClient
 from millrace.state.keyed import query
 from millrace.state.keyed.loading import Extent, Load
 from millrace.state.keyed.query import Lifetime
+from millrace.state.readable import Readable
 from millrace.state.servers import WHOLE
 from millrace.topology.model import Processor, StreamTopology
 
@@ -50,7 +50,7 @@ class Holder:
     """Who keeps the state of a topology: its state servers, wherever they are."""
 
     topology: StreamTopology
-    clients: Sequence[StateClient]
+    clients: Sequence[Readable]
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def _shown(processor: Processor, rows: pa.RecordBatch) -> pa.RecordBatch:
     return shown
 
 
-def _fetcher(clients: Sequence[StateClient]) -> Load:
+def _fetcher(clients: Sequence[Readable]) -> Load:
     def read(parts: Sequence[Extent]) -> list[bytes]:
         found = []
         for part in parts:
