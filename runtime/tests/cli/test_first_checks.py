@@ -97,6 +97,39 @@ def test_what_is_missing_ends_a_run_before_anything_is_started(file, tmp_path) -
     assert not (tmp_path / ".millrace").exists()
 
 
+def test_a_table_is_looked_at_before_anything_is_started(tmp_path) -> None:
+    (tmp_path / "texts").mkdir()
+    processors = """
+  processors:
+    - name: known
+      inputs: [{from: lines}]
+      lookup: {table: {path: t.csv, schema: "w string"}, key: [{column: value, of: w}],
+        missing: Drop}"""
+    file = topology(
+        tmp_path,
+        f"{SPEC.splitlines()[1]}{processors}\n"
+        "  sinks: [{name: out, inputs: [{from: known}], files: {path: out}}]\n",
+    )
+    done = command("validate", str(file), "--no-sql")
+    assert done.returncode == 0
+    assert "note: the table of 'known' was not looked at: " in done.stderr
+    for arguments in (("run",), ("validate", "--no-sql", "--connect")):
+        done = command(*arguments, str(file))
+        assert done.returncode == ExitCode.INVALID_TOPOLOGY
+        (line,) = errors(done.stderr)
+        assert 'spec.processors[0].lookup.table.path: "t.csv" cannot be read: No such file' in line
+    (tmp_path / "t.csv").write_text("w\nsame\nsame\n")
+    for arguments in (("validate", "--no-sql"), ("run",)):
+        done = command(*arguments, str(file))
+        assert done.returncode == ExitCode.INVALID_TOPOLOGY
+        (line,) = errors(done.stderr)
+        assert "has the key w = 'same' twice, in line 2 and in line 3" in line
+    assert not (tmp_path / ".millrace").exists()
+    (tmp_path / "t.csv").write_text("w\nsame\n")
+    done = command("validate", str(file), "--no-sql")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_said(file, tmp_path) -> None:
     locked = tmp_path / "locked"

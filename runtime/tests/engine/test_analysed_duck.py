@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from millrace.engine.jobs.analyse import Findings, analyse
@@ -130,3 +132,65 @@ def test_what_cannot_be_known_is_said_once(tmp_path):
         "the SQL of 'large' was not checked: the columns of 'front', or their types, are not known"
     )
     assert findings.problems == []
+
+
+TABLED = """
+apiVersion: millrace.dev/v1alpha1
+kind: StreamTopology
+metadata: {name: t}
+spec:
+  sources:
+    - {name: lines, files: {path: in, format: text}}
+  processors:
+    - name: named
+      inputs: [{from: lines, columns: {user: value}}]
+      lookup: {table: {path: users.parquet}, key: [{column: user, of: %s}], columns: [{name: age}]}
+    - name: large
+      inputs: [{from: named}]
+      sql: {engine: duckdb, select: [user, "age * 1.5 AS older"], where: age > 3}
+    - name: totals
+      inputs: [{from: large, key: [user]}]
+      aggregate: {columns: [{name: n, function: count}]}
+  sinks:
+    - {name: out, inputs: [{from: totals}], files: {path: out, format: jsonLines}}
+"""
+
+
+def tabled(folder: Path, key: str, **more: bool) -> Findings:
+    return analyse(parse(TABLED % key), folder, (), lambda: pytest.fail("Spark was asked"), **more)
+
+
+def test_the_types_of_a_table_are_known_to_what_stands_behind(tmp_path):
+    table = pa.table({"id": ["ann"], "n": [1], "age": pa.array([4.0])})
+    pq.write_table(table, tmp_path / "users.parquet")
+    found = tabled(tmp_path, "id")
+    assert (found.problems, found.unknown) == ([], [])
+    assert found.columns["named"] == [("user", "string"), ("age", "double")]
+    assert found.columns["large"] == [("user", "string"), ("older", "double")]
+    assert tabled(tmp_path, "id", sql_too=False).columns.keys() == {"named"}
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "message"),
+    [
+        ("n", "key[0].column", "is of the type string, and 'n' of the table long"),
+        ("ident", "key[0].of", "is no column of users.parquet"),
+        ("both", "table.path", "has the key both = 'x' twice, in row 1 and in row 2"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_a_problem(tmp_path, key, field, message):
+    table = pa.table({"id": ["a", "b"], "n": [1, 2], "age": [3, 4], "both": ["x", "x"]})
+    pq.write_table(table, tmp_path / "users.parquet")
+    found = tabled(tmp_path, key)
+    ((path, _, said, remedy),) = found.problems
+    assert path == f"spec.processors[0].lookup.{field}"
+    assert message in said
+    assert remedy
+    assert found.unknown == []
+
+
+def test_a_table_that_is_elsewhere_is_no_problem_of_the_file(tmp_path):
+    found = tabled(tmp_path, "id")
+    assert found.problems == []
+    assert any("the table of 'named' was not looked at: " in said for said in found.unknown)
+    assert any("No such file" in said for said in found.unknown)

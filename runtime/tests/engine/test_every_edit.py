@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -125,6 +126,12 @@ spec:
     - name: read
       inputs: [{from: rows}]
       json: {column: k, columns: [{name: a, type: long}, {name: b, type: string}]}
+    - name: found
+      inputs: [{from: rows}]
+      lookup:
+        table: {path: held.txt, format: csv, schema: "k string, m string"}
+        key: [{column: k}]
+        columns: [{name: m}]
     - name: counts
       inputs: [{from: split, key: [word]}]
       aggregate: {columns: [{name: n, function: count}, {name: last, function: max, of: word}]}
@@ -135,6 +142,7 @@ spec:
     - {name: seen, inputs: [{from: kept}], console: {}}
     - {name: cuts, inputs: [{from: cut}], console: {}}
     - {name: reads, inputs: [{from: read}], console: {}}
+    - {name: finds, inputs: [{from: found}], console: {}}
     - {name: mute, inputs: [{from: own}], custom: {class: "words:Mute", options: {tone: 1}}}
 """
 
@@ -231,6 +239,12 @@ def refused(*edit: str, reason: str = "change it back", before: tuple[str, ...] 
 
 def plan_of_snapshots(start: Start) -> Any:
     return start.driver(lambda e: e.snapshots.plan)
+
+
+def held(start: Start) -> Any:
+    """What the one table holds."""
+    (content,) = start.program.tables.values()
+    return pa.ipc.open_file(content).read_all().to_pylist()
 
 
 SOURCE, STEP, SINK = "spec.sources", "spec.processors", "spec.sinks"
@@ -688,6 +702,59 @@ CASES: dict[str, list[Case]] = {
             **sees(lambda s: s.part("read").output.names, ["a", "b"], ["a", "b", "v"]),
         )
     ],
+    f"{STEP}[].lookup.table.path": [
+        case(
+            f"{STEP}[found].lookup.table.path=held.csv",
+            **sees(lambda s: held(s), [{"k": "x", "m": "1"}], [{"k": "y", "m": "2"}]),
+            reason="reads the table at its start",
+        )
+    ],
+    f"{STEP}[].lookup.table.format": [
+        case(
+            f"{STEP}[found].lookup.table={{path: held.csv, schema: 'k string, m string'}}",
+            before=(f"{STEP}[found].lookup.table.path=held.csv",),
+            **sees(lambda s: held(s), [{"k": "y", "m": "2"}], [{"k": "y", "m": "2"}]),
+            reason="reads the table at its start",
+        )
+    ],
+    f"{STEP}[].lookup.table.schema": [
+        case(
+            f'{STEP}[found].lookup.table.schema="k string, m long"',
+            **sees(lambda s: held(s), [{"k": "x", "m": "1"}], [{"k": "x", "m": 1}]),
+            reason="reads the table at its start",
+        )
+    ],
+    f"{STEP}[].lookup.key[].column": [
+        case(
+            f"{STEP}[found].inputs[0].columns={{k: k, other: k}}",
+            f"{STEP}[found].lookup.key=[{{column: other, of: k}}]",
+            **sees(lambda s: s.part("found").settings.key, (("k", "k"),), (("other", "k"),)),
+        )
+    ],
+    f"{STEP}[].lookup.key[].of": [
+        case(
+            f"{STEP}[found].lookup.key[0].of=m",
+            **sees(lambda s: s.part("found").settings.key, (("k", "k"),), (("k", "m"),)),
+        )
+    ],
+    f"{STEP}[].lookup.columns[].name": [
+        case(
+            f"{STEP}[found].lookup.columns=[{{name: n, of: m}}]",
+            **sees(lambda s: s.part("found").output.names, ["k", "v", "m"], ["k", "v", "n"]),
+        )
+    ],
+    f"{STEP}[].lookup.columns[].of": [
+        case(
+            f"{STEP}[found].lookup.columns[0].of=k",
+            **sees(lambda s: s.part("found").settings.added, ("m",), ("k",)),
+        )
+    ],
+    f"{STEP}[].lookup.missing": [
+        case(
+            f"{STEP}[found].lookup.missing=Drop",
+            **sees(lambda s: s.part("found").settings.missing.value, "Keep", "Drop"),
+        )
+    ],
     f"{STEP}[].sql.select": [
         case(
             f'{STEP}[picked].sql.select=["id"]',
@@ -846,6 +913,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         stamp = 1_600_000_000 + number * 1000
         os.utime(folder / "texts" / name, (stamp, stamp))
     (folder / "rows" / "a.jsonl").write_text('{"k": "x", "v": 1}\n')
+    (folder / "held.txt").write_text("k,m\nx,1\n")
+    (folder / "held.csv").write_text("k,m\ny,2\n")
     (folder / "topology.yaml").write_text(BASE)
     return folder
 

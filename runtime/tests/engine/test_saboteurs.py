@@ -39,18 +39,25 @@ JSON = NATIVE.replace("inputs: [{from: lines}]", "inputs: [{from: read}]").repla
     " json: {column: value, columns: [{name: value, type: string}]}}\n",
 )
 SQL = JSON.replace("json: {column: value, columns: [{name: value, type: string}]}", DUCK)
+LOOKUP = JSON.replace(
+    "json: {column: value, columns: [{name: value, type: string}]}",
+    "lookup: {table: {path: texts.csv, schema: 'id string, n long'},"
+    " key: [{column: value, of: id}], columns: [{name: n}], missing: Fail}",
+)
 SPECS = {
     "combined": COMBINED,
     "native": NATIVE,
     "json": JSON,
     "sql": SQL,
+    "lookup": LOOKUP,
     "stateful": STATEFUL,
     "grouped": GROUPED,
 }
 
 
 def write(tmp_path, kind):
-    """The lines, for the kind that reads JSON within it."""
+    """The lines, for the kind that reads JSON within it, and a table of them."""
+    (tmp_path / "texts.csv").write_text("\n".join(["id,n", *(f"{v},1" for v in LINES)]))
     write_lines(tmp_path, [json.dumps({"value": v}) for v in LINES] if kind == "json" else LINES)
 
 

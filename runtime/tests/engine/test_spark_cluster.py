@@ -141,6 +141,37 @@ def test_executors_need_no_folder_of_the_drivers(windows, spark, tmp_path):
     assert {kit for kit in os.listdir(folder) if kit.startswith("kit-")} >= kits
 
 
+KNOWN = """
+sources: [{name: lines, files: {path: texts}}]
+processors:
+  - {name: split, inputs: [{from: lines}], split: {column: value, into: word}}
+  - name: known
+    inputs: [{from: split, key: [word]}]
+    lookup: {table: {path: known.csv, schema: "word string, n long"}, key: [{column: word}],
+      columns: [{name: n}], missing: Drop}
+sinks: [{name: rows, inputs: [{from: known}], files: {path: rows, format: jsonLines}}]
+"""
+
+
+def test_a_table_is_brought_to_executors_as_the_driver_read_it(windows, spark, tmp_path):
+    """Each attempt sees the same, also on executors that were not there for the one before."""
+    known = {"alpha": 1, "w3": 2, "w12": 3}
+    text = "".join(f"{word},{n}\n" for word, n in known.items())
+    (tmp_path / "known.csv").write_text(f"word,n\n{text}")
+    run = windows(KNOWN)
+    (tmp_path / "known.csv").write_text("torn")
+    wanted = Counter({word: WORDS[word] for word in known})
+    intent = run.plan()
+    for _ in range(2):
+        outcome = run.attempt(intent)
+        assert outcome.verdict.complete
+        assert Counter(row["word"] for row in outcome.rows["rows"]) == wanted
+        assert all(row["n"] == known[row["word"]] for row in outcome.rows["rows"])
+        for pid in executors():
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: len(executors()) == 2, "two new executors", 60)
+
+
 def test_executors_that_are_lost_are_told_and_blame_no_root(windows):
     """With an executor its notes are gone, so nothing is known about any root."""
     run = windows(ENDING)

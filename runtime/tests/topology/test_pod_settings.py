@@ -245,6 +245,37 @@ def test_snapshots_outlive_the_pod_that_takes_them(snapshots: Any, said: str | N
     assert all(said in p.message for p in found)
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("users.csv", None),
+        ("/tables/users.csv", None),
+        ("/opt/users.csv", None),  # it may come with the image
+        ("../users.csv", "lies on no volume in pods (/users.csv)"),
+        ("/scratch/users.csv", "lies on volume 'scratch', which is no claim"),
+    ],
+)
+def test_tables_lie_where_the_drivers_pod_has_them(path: str, said: str | None):
+    given = [
+        claim(),
+        claim("/scratch", "scratch", emptyDir={}),
+        claim("/tables", "tables", configMap={"name": "users"}),
+    ]
+    lookup = {"table": {"path": path, "format": "csv", "schema": "word string"}}
+    spec = changed(volumes=given)["spec"]
+    spec["processors"].append(
+        {
+            "name": "known",
+            "inputs": [{"from": "split"}],
+            "lookup": {**lookup, "key": [{"column": "word"}], "missing": "Drop"},
+        }
+    )
+    spec["sinks"].append({"name": "some", "inputs": [{"from": "known"}], "files": {"path": "some"}})
+    found = on_cluster(model(changed(**spec)), "/data")
+    assert [p.path for p in found] == (["spec.processors[2].lookup.table.path"] if said else [])
+    assert all(said in p.message and "configMap" in p.remedy for p in found)
+
+
 def sinks(url: str, **options: Any) -> Any:
     inputs = [{"from": "counts"}]
     redis = {"url": url, "mode": "stream", "stream": "s"}

@@ -555,6 +555,76 @@ def test_columns_of_a_json_are_known():
     assert "is timestamp" in problem.message
 
 
+USERS = {"path": "users.csv", "schema": "id string, age int, tags array<int>"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "message"),
+    [
+        ({"key": [{"column": "usr", "of": "id"}]}, "key[0].column", "no column of 'events'"),
+        ({"key": [{"column": "user"}]}, "key[0].column", "is no column of users.csv"),
+        ({"key": [{"column": "user", "of": "ident"}]}, "key[0].of", "is no column of users.csv"),
+        ({"key": [{"column": "user", "of": "age"}]}, "key[0].column", "and 'age' of the table int"),
+        ({"key": [{"column": "tags", "of": "id"}]}, "key[0].column", "which cannot be a key"),
+        ({"key": [{"column": "user", "of": "tags"}]}, "key[0].of", "which cannot be a key"),
+        ({"key": 2 * [{"column": "user", "of": "id"}]}, "key[1].column", "stands twice in the key"),
+        ({"columns": [{"name": "aged"}]}, "columns[0].name", "is no column of users.csv"),
+        ({"columns": [{"name": "a", "of": "b"}]}, "columns[0].of", "is no column of users.csv"),
+        ({"columns": 2 * [{"name": "age"}]}, "columns[1].name", "is a column of the output alrea"),
+        ({"columns": [{"name": "n", "of": "age"}]}, "columns[0].name", "is a column of 'events'"),
+        ({"columns": [{"name": "__mr_a", "of": "age"}]}, "columns[0].name", "which is reserved"),
+        ({"columns": []}, "columns", "every tuple would come out as it went in"),
+        ({"table": {**USERS, "path": "users"}}, "table.format", "does not end as any format"),
+        ({"table": {"path": "users.csv"}}, "table.schema", "csv does not say which types"),
+        ({"table": {"path": "u.x", "format": "jsonLines"}}, "table.schema", "jsonLines does not"),
+        ({"table": {**USERS, "format": "parquet"}}, "table.schema", "does not apply: parquet has"),
+        ({"table": {**USERS, "schema": "id strng"}}, "table.schema", "type 'strng' is not known"),
+    ],
+)
+def test_what_is_wrong_with_a_lookup(settings, field, message):
+    given = {"key": [{"column": "user", "of": "id"}], "columns": [{"name": "age"}], **settings}
+    problems = found([step("w", "events", lookup={"table": USERS, **given})], sources=[EVENTS])
+    problem = at(problems, f"spec.processors[0].lookup.{field}")
+    assert message in problem.message
+    assert problem.remedy
+    assert len(problems) == 1
+
+
+@pytest.mark.parametrize("name", ["u.CSV", "u.jsonl", "u.ndjson", "u.parquet", "u.feather"])
+def test_the_end_of_a_path_says_how_a_table_is_read(name):
+    typed = {} if name.endswith(("parquet", "feather")) else {"schema": USERS["schema"]}
+    settings = {
+        "table": {"path": name, **typed},
+        "key": [{"column": "n", "of": "age"}],
+        "missing": "Drop",
+    }
+    assert found([step("w", "events", lookup=settings)], sources=[EVENTS]) == []
+
+
+def test_columns_of_a_lookup_are_known():
+    """Those of the tuple come out in front; whole numbers of any width are compared."""
+    settings = {
+        "table": USERS,
+        "key": [{"column": "n", "of": "age"}],
+        "columns": [{"name": "who", "of": "id"}, {"name": "years", "of": "age"}],
+    }
+    seen = step("w", "events", lookup=settings)
+    assert found([seen, step("t", keyed("w", "who", "user"), **total("sum", "years"))]) != []
+    assert (
+        found(
+            [seen, step("t", keyed("w", "who", "user"), **total("sum", "years"))], sources=[EVENTS]
+        )
+        == []
+    )
+    bad = [seen, step("t", keyed("w", "years"), **total("sum", "who"))]
+    (problem,) = found(bad, sources=[EVENTS])
+    assert "is string" in problem.message
+    # Of a Parquet file the types are known only to who reads it.
+    typed = {**settings, "table": {"path": "users.parquet"}}
+    unread = [step("w", "events", lookup=typed), step("t", keyed("w", "who"), **total())]
+    assert found(unread, sources=[EVENTS]) == []
+
+
 def test_columns_of_a_split_are_known():
     cut = step("w", "events", split={"column": "user", "into": "word", "keep": ["n"]})
     assert found([cut, step("t", keyed("w", "word"), **total("sum", "n"))], sources=[EVENTS]) == []

@@ -15,16 +15,18 @@ from millrace.topology.parts import Role
 def facts_of(
     loaded: LoadedTopology, *, import_code: bool, ask_spark: bool, every_source: bool
 ) -> Facts:
-    """The facts of a valid topology, with the columns that Spark and the sources tell.
+    """The facts of a valid topology, with the columns that Spark, the sources and tables tell.
 
-    Sources are asked where SQL stands behind them, with ``every_source`` all that do not say in
-    the file what they have. Raises ``InvalidTopologyError`` for what shows only then, and notes on
-    standard error what could not be checked.
+    Sources are asked where SQL or a look-up stands behind them, with ``every_source`` all that do
+    not say in the file what they have. Raises ``InvalidTopologyError`` for what shows only then,
+    and notes on standard error what could not be checked.
     """
     facts = gather(loaded.topology, loaded.folder, import_code=import_code)
     processors = loaded.topology.spec.processors
-    steps = [p.name for p in processors if p.kind.in_jvm]
-    jvm = any(p.kind.runs_in_jvm(p.settings) for p in processors)
+    sql = [p.name for p in processors if p.kind.in_jvm]
+    tables = [p.name for p in processors if p.kind.looks]
+    steps = [*(sql if ask_spark else ()), *tables]
+    jvm = ask_spark and any(p.kind.runs_in_jvm(p.settings) for p in processors)
     parts = {part.name: part for part in loaded.topology.spec.sources}
     wanted = {
         name
@@ -36,18 +38,16 @@ def facts_of(
         )
         and (import_code or not _own_code(parts[name]))
     }
-    if not steps and not wanted:
-        return facts
-    if not ask_spark:
-        if steps:
-            print_note("note: the SQL was not checked")
+    if sql and not ask_spark:
+        print_note("note: the SQL was not checked")
+    if not steps and (not wanted or not ask_spark):
         return facts
     # Only these commands need it, and only for such topologies.
     from millrace.local.analysis import analysed
 
     if jvm:
         print_note("Spark checks the SQL; this takes some seconds, --no-sql leaves it out")
-    analysis = analysed(loaded, wanted, import_code=import_code)
+    analysis = analysed(loaded, wanted, import_code=import_code, sql_too=ask_spark)
     for sentence in analysis.unknown:
         print_note(f"note: {sentence}")
     facts = gather(loaded.topology, loaded.folder, analysis.columns, import_code=import_code)

@@ -34,25 +34,40 @@ class Analysis:
 
 
 def analysed(
-    loaded: LoadedTopology, sources: Collection[str], *, import_code: bool = True
+    loaded: LoadedTopology,
+    sources: Collection[str],
+    *,
+    import_code: bool = True,
+    sql_too: bool = True,
 ) -> Analysis:
-    """Ask ``sources`` for their columns, and the engines of SQL about its steps; where Spark is one
-    of them this takes several seconds. ``unknown`` are whole sentences."""
+    """Ask ``sources`` for their columns, the engines of SQL about its steps, if these count too,
+    and look at the tables of processors; where Spark is one of the engines this takes several
+    seconds. ``unknown`` are whole sentences."""
+    processors = loaded.topology.spec.processors
+    what = ["the SQL"] if sql_too and any(p.kind.in_jvm for p in processors) else []
+    what += ["the tables"] if any(p.kind.looks for p in processors) else []
+    named = " and ".join(what) or "the SQL"
     missing = [name for name in ("pyspark", "pyarrow", "duckdb") if find_spec(name) is None]
     if missing:
-        return _nothing(f"{' and '.join(missing)} is not installed: pip install millrace[engine]")
-    if any(p.kind.runs_in_jvm(p.settings) for p in loaded.topology.spec.processors):
+        text = f"{' and '.join(missing)} is not installed: pip install millrace[engine]"
+        return _nothing(named, text)
+    if sql_too and any(p.kind.runs_in_jvm(p.settings) for p in processors):
         try:
             find_java()
         except JavaError as error:
-            return _nothing(str(error))
+            return _nothing(named, str(error))
     with TemporaryDirectory(prefix="millrace-", ignore_cleanup_errors=True) as scratch:
-        return _ask(loaded, sources, Path(scratch), import_code)
+        return _ask(loaded, sources, Path(scratch), (import_code, sql_too), named)
 
 
 def _ask(
-    loaded: LoadedTopology, sources: Collection[str], scratch: Path, import_code: bool
+    loaded: LoadedTopology,
+    sources: Collection[str],
+    scratch: Path,
+    switches: tuple[bool, bool],
+    named: str,
 ) -> Analysis:
+    import_code, sql_too = switches
     document = loaded.topology.document()
     question = {
         "topology": document,
@@ -60,6 +75,7 @@ def _ask(
         "sources": sorted(sources),
         "scratch": str(scratch),
         "importCode": import_code,
+        "sql": sql_too,
     }
     try:
         done = subprocess.run(
@@ -74,10 +90,11 @@ def _ask(
         )
         answer: Any = json.loads((scratch / "answer.json").read_text())
     except subprocess.TimeoutExpired:
-        return _nothing(f"Spark did not answer within {ANSWER_S:g} s")
+        return _nothing(named, f"Spark did not answer within {ANSWER_S:g} s")
     except (OSError, ValueError):
         lines = done.stderr.strip().splitlines()
-        return _nothing(f"Spark did not start ({lines[-1][:300] if lines else 'without a reason'})")
+        reason = lines[-1][:300] if lines else "without a reason"
+        return _nothing(named, f"Spark did not start ({reason})")
     columns = {
         name: tuple((column, kind) for column, kind in found)
         for name, found in answer["columns"].items()
@@ -86,5 +103,6 @@ def _ask(
     return Analysis(columns, problems, tuple(answer["unknown"]))
 
 
-def _nothing(why: str) -> Analysis:
-    return Analysis({}, (), (f"the SQL was not checked: {why}",))
+def _nothing(what: str, why: str) -> Analysis:
+    were = "were" if what.endswith("s") else "was"
+    return Analysis({}, (), (f"{what} {were} not checked: {why}",))

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from millrace.connector import options_of
 from millrace.errors import MillraceError, SinkError, SourceError, TopologyError, error_text
+from millrace.loading import load_named
 from millrace.state.client import StateClient, discover
 from millrace.state.own import NAME, own_server
 from millrace.topology.load import LoadedTopology
+from millrace.topology.model import Processor
 from millrace.topology.usercode import code_on_path
 
 _ANSWER_S = 5.0
@@ -25,10 +28,10 @@ class Obstacle:
 
 
 def obstacles(loaded: LoadedTopology, *, connect: bool) -> list[Obstacle]:
-    """What is in the way of the sources and sinks; nothing is changed.
+    """What is in the way of the sources, sinks and tables; nothing is changed.
 
-    Without ``connect`` only folders and secrets are looked at: a run leaves servers to its driver,
-    which waits for them, and does not make the user's own sources and sinks twice.
+    Without ``connect`` only files, folders and secrets are looked at: a run leaves servers to its
+    driver, which waits for them, and does not make the user's own sources and sinks twice.
     """
     # Arrow takes a while to load, and most commands do without.
     from millrace.sinks import SinkSpec, make_sink
@@ -51,6 +54,10 @@ def obstacles(loaded: LoadedTopology, *, connect: bool) -> list[Obstacle]:
             else:
                 with _noted(found, f"sink {sink.name!r}"):
                     options_of(SinkSpec.of(sink, folder), "sink", SinkError)
+    for index, processor in enumerate(spec.processors):
+        if processor.kind.looks:
+            with _noted(found, f"processor {processor.name!r}"):
+                _look(processor, f"spec.processors[{index}].{processor.kind.name}", folder)
     if spec.state_servers.url is not None:
         with _noted(found, "spec.stateServers.url"):
             at = own_server(spec.state_servers, TopologyError)
@@ -69,6 +76,14 @@ def _noted(found: list[Obstacle], what: str) -> Iterator[None]:
         # The boundary to user code: a check may raise anything.
         said = error_text(error)
         found.append(Obstacle(MillraceError(f"{what}: its check failed: {said}; mend it")))
+
+
+def _look(processor: Processor, path: str, folder: Path) -> None:
+    """Raises ``TopologyError`` for a file that the processor cannot be compiled with."""
+    producer = processor.inputs[0].producer
+    looked = load_named(processor.kind.looks)(processor.settings, path, folder, None, producer)
+    if looked.problems:
+        raise TopologyError("\n".join(str(problem) for problem in looked.problems))
 
 
 def _ask(url: str, password: str | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,13 +23,15 @@ from millrace.engine.jobs.start import code_path
 from millrace.engine.program.program import SqlExpressions
 from millrace.engine.program.schema import normal_schema
 from millrace.engine.program.sql import SqlAnalyser, SqlFault
+from millrace.engine.program.tables import Look
 from millrace.engine.program.usercode import use_path
 from millrace.errors import MillraceError, TopologyError, error_text
+from millrace.loading import load_named
 from millrace.sources import SourceSpec, make_source
 from millrace.sources.arrow_types import arrow_schema, type_name
 from millrace.topology.checks.facts import gather
-from millrace.topology.columns import columns_of
-from millrace.topology.graph import graph_of
+from millrace.topology.columns import columns_of, columns_on
+from millrace.topology.graph import Edge, graph_of
 from millrace.topology.kinds.base import Columns
 from millrace.topology.model import Processor, StreamTopology
 from millrace.topology.parts import Role
@@ -57,7 +59,7 @@ class Findings:
     with problems."""
 
     def __init__(self) -> None:
-        self.columns: dict[str, list[tuple[str, str]]] = {}
+        self.columns: dict[str, list[tuple[str, str | None]]] = {}
         self.problems: list[tuple[str, Any, str, str]] = []
         self.unknown: list[str] = []
         self.silent: dict[str, str] = {}
@@ -87,10 +89,12 @@ def analyse(
     analyser: Analyser,
     *,
     import_code: bool = True,
+    sql_too: bool = True,
 ) -> Findings:
-    """Columns of ``sources``, and of SQL steps as their engines type them; ``analyser`` is called
-    once if Spark is one of them. What stands between is known from the file and, with
-    ``import_code``, from the user's functions."""
+    """Columns of ``sources``, of SQL steps, if these count too, as their engines type them, and of
+    processors that are compiled with files; ``analyser`` is called once if Spark is one of the
+    engines. What stands between is known from the file and, with ``import_code``, from the user's
+    functions."""
     findings = Findings()
     schemas: dict[str, pa.Schema] = {}
     spec = topology.spec
@@ -113,7 +117,13 @@ def analyse(
         elif component.role is Role.PROCESSOR:
             processor = spec.processors[component.index]
             incoming = schemas.get(processor.inputs[0].producer)
-            if processor.kind.runs_in_jvm(processor.settings) and incoming is not None:
+            if processor.kind.looks:
+                known = columns_of(topology, graph, functions, findings.columns_so_far())
+                edge = graph.inputs(name)[0]
+                _look(findings, processor, component.index, edge, known, folder)
+            elif not sql_too:
+                continue
+            elif processor.kind.runs_in_jvm(processor.settings) and incoming is not None:
                 sql = sql or analyser()
                 schema = _step(findings, sql, processor, component.index, incoming)
             elif processor.kind.in_jvm and not processor.kind.runs_in_jvm(processor.settings):
@@ -132,6 +142,30 @@ def analyse(
             findings.columns[name] = [(f.name, type_name(f.type)) for f in schema]
     findings.unknown += findings.silent.values()
     return findings
+
+
+def _look(
+    findings: Findings,
+    processor: Processor,
+    index: int,
+    edge: Edge,
+    known: Mapping[str, Columns | None],
+    folder: Path,
+) -> None:
+    """What the files of a processor say, and whether they go with its input."""
+    path = f"spec.processors[{index}].{processor.kind.name}"
+    look: Look = load_named(processor.kind.looks)
+    incoming = columns_on(edge, known.get(edge.producer))
+    looked = look(processor.settings, path, folder, incoming, edge.producer)
+    if looked.absent:  # it may be where the topology runs
+        said = "; ".join(str(problem) for problem in looked.problems)
+        findings.unknown.append(f"the table of {processor.name!r} was not looked at: {said}")
+        return
+    findings.problems += [(p.path, p.value, p.message, p.remedy) for p in looked.problems]
+    if looked.problems:
+        findings.refused.add(processor.name)
+    elif looked.columns is not None:
+        findings.columns[processor.name] = list(looked.columns)
 
 
 def _schema(columns: Columns | None) -> pa.Schema | None:
@@ -220,6 +254,7 @@ def main() -> int:
         question["sources"],
         analyser,
         import_code=question["importCode"],
+        sql_too=question["sql"],
     )
     (scratch / "answer.json").write_text(json.dumps(findings.document()))
     _end_java()

@@ -142,6 +142,7 @@ class AttemptRunner:
         self._folder = Path(self._context.getConf().get(FOLDER))
         self._shipped = self._context.getConf().get(SHIPPED) == "true"
         self._kits: dict[tuple[tuple[str, str], ...], str] = {}
+        self._brought: set[str] = set()
 
     def use(self, program: Program) -> None:
         """Run the attempts from now on by it; for the thread that calls ``run``."""
@@ -209,15 +210,20 @@ class AttemptRunner:
                 text = f"{self._folder} cannot be written ({error.strerror}); make room there"
                 raise AttemptDied(text, member_lost=True) from error
             if self._shipped:
-                self._ship(path)
+                for one in (*(path.with_name(name) for name in self._program.tables), path):
+                    self._ship(one)
             self._kits[key] = path.name if self._shipped else str(path)
         return self._kits[key]
 
     def _ship(self, path: Path) -> None:
+        """Have Spark bring a file, whose name tells its content, to whoever runs a task."""
+        if path.name in self._brought:
+            return
         try:
             self._context.addFile(str(path))
         except Py4JError as error:
             raise AttemptDied(short_reason(str(error))) from error
+        self._brought.add(path.name)
 
     # -- jobs
 

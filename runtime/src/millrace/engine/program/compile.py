@@ -82,6 +82,7 @@ def compile_topology(topology: StreamTopology, options: CompileOptions) -> Progr
         components=components,
         passes=_passes(components),
         key_groups=spec.key_groups,
+        tables=draft.tables,
     )
 
 

@@ -36,7 +36,8 @@ class CompileOptions:
 
 @dataclass
 class Draft:
-    """``outputs`` and ``components`` hold those that come before the one that is compiled."""
+    """``outputs`` and ``components`` hold those that come before the one that is compiled;
+    ``tables`` what these leave for ``Program.tables``."""
 
     topology: StreamTopology
     options: CompileOptions
@@ -44,6 +45,7 @@ class Draft:
     passes: dict[str, int]
     outputs: dict[str, pa.Schema | None] = field(default_factory=dict)
     components: dict[str, Component] = field(default_factory=dict)
+    tables: dict[str, bytes] = field(default_factory=dict)
 
 
 def channel_of(draft: Draft, part: Source | Processor | Sink, declared: Input) -> Channel:

@@ -7,6 +7,7 @@ They raise ``TopologyError`` for what only shows here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -23,15 +24,18 @@ from millrace.engine.program.draft import (
     check_reserved,
     described,
 )
-from millrace.engine.program.program import Component, Cut, Decoding, SqlExpressions
+from millrace.engine.program.program import Component, Cut, Decoding, Matching, SqlExpressions
 from millrace.engine.program.schema import normal_schema
 from millrace.engine.program.usercode import load_function
 from millrace.errors import TopologyError
 from millrace.functions import FunctionKind
 from millrace.sources.arrow_types import arrow_schema, arrow_type, type_name
 from millrace.state.keyed.aggregates import Aggregate
+from millrace.topology.kinds.processor_lookup import LookupSettings, unfit
 from millrace.topology.model import Processor
 from millrace.topology.parts import Role
+
+log = logging.getLogger("millrace.driver")
 
 
 def function(
@@ -150,6 +154,45 @@ def json(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | N
         )
     read = [pa.field(c.name, arrow_type(parse_type(c.type))) for c in settings.columns]
     return replace(component, output=pa.schema([*read, *map(incoming.field, settings.keep)]))
+
+
+def lookup(draft: Draft, part: Processor, base: Component, incoming: pa.Schema | None) -> Component:
+    """The tuple with columns of the row of a table that has its key; what the table holds goes
+    with the program."""
+    # Where there is no such step nobody waits for what reads files to be imported.
+    from millrace.engine.program.tables import BadTableError, columns_of, read_table
+
+    settings: LookupSettings = part.settings
+    path = f"spec.processors[{part.name}].{part.kind.name}"
+    check_keys(draft, part)
+    try:
+        content = read_table(settings, path, draft.options.base_path)
+    except BadTableError as error:
+        raise TopologyError(str(error.problem(path))) from None
+    draft.tables[content.name] = content.data
+    log.info(
+        "%s: %s has %d rows with a key (%s)",
+        part.name,
+        settings.table.path,
+        content.rows,
+        content.name,
+    )
+    matching = Matching(
+        content.name,
+        settings.table.path,
+        tuple((one.column, one.table_column) for one in settings.key),
+        tuple(column.table_column for column in settings.columns),
+        settings.missing,
+    )
+    component = replace(base, settings=matching, key=part.inputs[0].key)
+    if incoming is None:
+        return component
+    known = columns_of(content.columns)
+    producer = part.inputs[0].producer
+    for problem in unfit(settings, path, known, columns_of(incoming), producer):
+        raise TopologyError(str(problem))
+    added = [content.columns.field(c.table_column).with_name(c.name) for c in settings.columns]
+    return replace(component, output=pa.schema([*incoming, *added]))
 
 
 def _check_named(part: Processor, names: Iterable[str], incoming: pa.Schema) -> None:

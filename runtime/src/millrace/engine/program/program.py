@@ -19,6 +19,7 @@ from millrace.ids import DEFAULT_KEY_GROUPS, edge_id
 from millrace.protocol.acklog import edge_name, source_edge
 from millrace.protocol.types import Guarantee
 from millrace.state.keyed.aggregates import Aggregate
+from millrace.topology.kinds.processor_lookup import OnMissing
 from millrace.topology.parts import Role
 
 DEFAULT_TRANSPORT = "millrace.engine.task.exchange:Transport"
@@ -95,6 +96,19 @@ class Decoding:
     required: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """How a ``lookup`` finds rows: ``table`` names the file with what the table holds
+    (``Program.tables``), ``path`` is how the topology calls it. ``key`` has the column of the tuple
+    and that of the table, ``added`` the columns of the table that come out behind the tuple's."""
+
+    table: str
+    path: str
+    key: tuple[tuple[str, str], ...]
+    added: tuple[str, ...]
+    missing: OnMissing
+
+
 @dataclass(frozen=True)
 class Component:
     """A source, processor or sink in its pass.
@@ -149,7 +163,11 @@ class Pass:
 
 @dataclass(frozen=True)
 class Program:
-    """A topology as the engine runs it."""
+    """A topology as the engine runs it.
+
+    ``tables`` are files that it is compiled with, by names that tell their content. They go to
+    workers beside the program, where it has their names alone.
+    """
 
     name: str
     uid: str
@@ -165,6 +183,7 @@ class Program:
     transport: str = DEFAULT_TRANSPORT
     options: Mapping[str, Any] = field(default_factory=dict)
     drop_gone: bool = False
+    tables: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @cached_property
     def edges(self) -> dict[str, Channel]:

@@ -137,6 +137,25 @@ def concat(batches: Sequence[Batch]) -> Batch:
     )
 
 
+def slices(batch: Batch, rows: int) -> list[Batch]:
+    """A batch in parts of at most ``rows`` tuples, without copying."""
+    if len(batch) <= rows:
+        return [batch]
+    parts = []
+    for at in range(0, len(batch), rows):
+        end = min(at + rows, len(batch))
+        parts.append(
+            Batch(
+                batch.data.slice(at, end - at),
+                batch.roots[at:end],
+                None if batch.ids is None else batch.ids[at:end],
+                None if batch.order is None else batch.order[at:end],
+                None if batch.anchors is None else batch.anchors.slice(at, end - at),
+            )
+        )
+    return parts
+
+
 def one_batch(table: pa.Table) -> pa.RecordBatch:
     """A table as a single record batch; dictionaries are unified."""
     if table.num_rows == 0:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from millrace.engine.program.program import Channel, Component, Pass, Route
 from millrace.engine.program.sql import jvm_sources
 from millrace.engine.program.usercode import load_object
-from millrace.engine.task.batch import Batch, dense, joined, one_batch
+from millrace.engine.task.batch import Batch, dense, joined, one_batch, slices
 from millrace.engine.task.combine import CombineCrossing, Combiner, edge_of_lane, is_partial
 from millrace.engine.task.context import Task
 from millrace.engine.task.crossings import Crossing, broadcast, checks_of, crossing_for
@@ -224,25 +224,6 @@ class PassRun:
             return
         for part in slices(whole.with_data(dense(whole.data)), SLICE_ROWS):
             accept(part)
-
-
-def slices(batch: Batch, rows: int) -> list[Batch]:
-    """A batch in parts of at most ``rows`` tuples, without copying."""
-    if len(batch) <= rows:
-        return [batch]
-    parts = []
-    for at in range(0, len(batch), rows):
-        end = min(at + rows, len(batch))
-        parts.append(
-            Batch(
-                batch.data.slice(at, end - at),
-                batch.roots[at:end],
-                None if batch.ids is None else batch.ids[at:end],
-                None if batch.order is None else batch.order[at:end],
-                None if batch.anchors is None else batch.anchors.slice(at, end - at),
-            )
-        )
-    return parts
 
 
 def headed(

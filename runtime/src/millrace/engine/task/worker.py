@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +35,7 @@ from millrace.engine.task.memory import WorkerExhaustedError, WorkerMemory, has_
 from millrace.engine.task.passes import PassRun, TaskOutput, headed
 from millrace.engine.task.state import Services, StateHost, TaskState
 from millrace.engine.task.steps.ends import Piece
+from millrace.engine.task.steps.matching import TableIndex
 from millrace.errors import MillraceError
 from millrace.functions import FunctionSpec
 from millrace.protocol.types import AttemptId, AttemptPlan, TaskId, TaskReport
@@ -63,9 +64,14 @@ class Job:
 
 
 class ProcessToolbox:
-    """User code, sources, sinks and state caches of this process, for one program."""
+    """User code, sources, sinks, tables and state caches of this process, for one program.
 
-    def __init__(self, kit: Kit) -> None:
+    ``folder`` has the files that came with the kit, ``tables`` are some that are in memory already.
+    """
+
+    def __init__(
+        self, kit: Kit, folder: Path, tables: Mapping[str, TableIndex] | None = None
+    ) -> None:
         self.program = program = kit.program
         self.passwords = kit.passwords
         self.digest = kit.digest()
@@ -76,6 +82,8 @@ class ProcessToolbox:
         self.states = StateHost()
         self.nets = NetPool()
         self._functions: dict[str, FunctionSpec] = {}
+        self._folder = folder
+        self.tables = {n: one for n, one in (tables or {}).items() if n in program.tables}
         self._tasks = 0
 
     def tidy(self) -> None:
@@ -103,8 +111,14 @@ class ProcessToolbox:
     def sink(self, component: Component) -> Sink:
         return open_sink(component.connector)
 
+    def table(self, name: str) -> TableIndex:
+        if name not in self.tables:
+            self.tables[name] = TableIndex(self._folder / name)
+        return self.tables[name]
+
     def preload(self) -> None:
-        """Import all code that the program names; nothing of it is made or called."""
+        """Import all code that the program names, of which nothing is made or called, and load its
+        tables."""
         for component in self.program.components.values():
             if component.function is not None:
                 self.function(component)
@@ -112,6 +126,8 @@ class ProcessToolbox:
                 source_class(component.connector)
             elif component.role is Role.SINK:
                 sink_class(component.connector)
+        for name in self.program.tables:
+            self.table(name)
 
 
 _TASKS_PER_COLLECTION = 200
@@ -157,13 +173,15 @@ def toolbox_of(job: Job) -> ProcessToolbox:
 def _toolbox(kit: str) -> ProcessToolbox:
     toolbox = _PROCESS.get(kit)
     if toolbox is None:
-        loaded = load_kit(_place_of(kit))
+        place = _place_of(kit)
+        loaded = load_kit(place)
         toolbox = next(iter(_PROCESS.values()), None)
         if toolbox is not None and toolbox.digest == loaded.digest():
             # The servers are others; the state that this process keeps goes by the sealed chain.
             toolbox.passwords = loaded.passwords
         else:
-            toolbox = ProcessToolbox(loaded)
+            tables = toolbox.tables if toolbox is not None else None
+            toolbox = ProcessToolbox(loaded, place.parent, tables)
         _PROCESS.clear()
         _PROCESS[kit] = toolbox
     return toolbox

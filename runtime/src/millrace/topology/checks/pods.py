@@ -207,7 +207,24 @@ def on_cluster(topology: StreamTopology, folder: str) -> list[Problem]:
                         "persistentVolumeClaim: {claimName: …}"
                     )
                     found.append(Problem(where, path, message, remedy))
+    found += _tables_astray(topology, folder)
     return [*found, *_lost_snapshots(topology, folder), *_unreachable_server(topology)]
+
+
+def _tables_astray(topology: StreamTopology, folder: str) -> Iterator[Problem]:
+    """Files that processors are compiled with and that the driver's pod does not have."""
+    for index, part in enumerate(topology.spec.processors):
+        for field, path in part.kind.on_disk(part.settings).items():
+            message = _astray(topology, False, path, folder)
+            if message is not None:
+                remedy = (
+                    "add an element to spec.volumes, of a configMap or a persistentVolumeClaim, "
+                    "with a mountPath above it; or write the whole path of a file in the image"
+                )
+                where = format_path(
+                    ("spec", "processors", index, part.kind.name, *field.split("."))
+                )
+                yield Problem(where, path, message, remedy)
 
 
 def _unreachable_server(topology: StreamTopology) -> Iterator[Problem]:

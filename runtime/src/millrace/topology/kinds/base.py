@@ -129,6 +129,10 @@ class Kind(ABC, Generic[S]):
         """Code from the topology's own ``code.path``; what a package brings is none."""
         return None
 
+    def on_disk(self, settings: S) -> Mapping[str, str]:
+        """Fields with paths of files that it reads or writes itself, and these paths."""
+        return {}
+
 
 class Connector(Kind[S]):
     """What kinds of sources and sinks declare besides."""
@@ -148,10 +152,6 @@ class Connector(Kind[S]):
         """The options of the class as JSON."""
         text: str = settings.model_dump_json(by_alias=True)  # type: ignore[attr-defined]
         return text
-
-    def on_disk(self, settings: S) -> Mapping[str, str]:
-        """Fields with paths of files that it reads or writes itself, and these paths."""
-        return {}
 
 
 class SourceKind(Connector[S]):
@@ -238,6 +238,9 @@ class ProcessorKind(Kind[S]):
     shows: ClassVar[str] = ""
     """What makes rows to show of rows of kept state, as ``module:function`` of (settings, rows);
     empty where they are shown as they are kept."""
+    looks: ClassVar[str] = ""
+    """What looks at the files that it is compiled with, as ``module:function``
+    (``millrace.engine.program.tables.look``); empty where it needs none."""
     totals: ClassVar[tuple[FieldEdit, ...]] = ()
     """Fields that say what its kept state means, and why they cannot be changed."""
 

@@ -21,6 +21,7 @@ from millrace.topology.kinds.base import Connector, Kind, ProcessorKind, SinkKin
 from millrace.topology.kinds.processor_aggregate import AGGREGATE
 from millrace.topology.kinds.processor_function import FUNCTION
 from millrace.topology.kinds.processor_json import JSON
+from millrace.topology.kinds.processor_lookup import LOOKUP
 from millrace.topology.kinds.processor_split import SPLIT
 from millrace.topology.kinds.processor_sql import SQL
 from millrace.topology.kinds.sink_console import CONSOLE_SINK
@@ -220,7 +221,7 @@ SOURCES: Registry[SourceKind[Any]] = with_packages(
     entry_points(group=SOURCE_GROUP),
 )
 PROCESSORS: Registry[ProcessorKind[Any]] = with_packages(
-    (FUNCTION, SPLIT, JSON, SQL, AGGREGATE),
+    (FUNCTION, SPLIT, JSON, LOOKUP, SQL, AGGREGATE),
     ProcessorKind,  # type: ignore[type-abstract]
     entry_points(group=PROCESSOR_GROUP),
 )

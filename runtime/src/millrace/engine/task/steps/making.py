@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
-from millrace.engine.program.program import Component
+from millrace.engine.program.program import Component, Matching
 from millrace.engine.task.context import Task, getting_ready
 from millrace.engine.task.state import TaskState
 from millrace.engine.task.steps.aggregate import MergeStep
@@ -19,6 +19,7 @@ from millrace.engine.task.steps.decoding import JsonStep
 from millrace.engine.task.steps.functions import RowStep, VectorStep, WhereStep
 from millrace.engine.task.steps.grouped import GroupedStep
 from millrace.engine.task.steps.keyed import KeyedClassStep, StatefulStep
+from millrace.engine.task.steps.matching import LookupStep, TableIndex
 from millrace.engine.task.steps.splitting import SplitStep
 from millrace.engine.task.steps.sqlstep import SqlOutcome
 from millrace.functions import FunctionKind, FunctionSpec
@@ -27,13 +28,15 @@ from millrace.sources.base import Source
 
 
 class Toolbox(Protocol):
-    """User code, sources and sinks of this process, made on first use."""
+    """User code, sources, sinks and tables of this process, made on first use."""
 
     def function(self, component: Component) -> FunctionSpec: ...
 
     def source(self, component: Component) -> Source: ...
 
     def sink(self, component: Component) -> Sink: ...
+
+    def table(self, name: str) -> TableIndex: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,13 @@ def split(site: Site) -> Step:
 def json(site: Site) -> Step:
     """Reads objects of JSON into columns."""
     return JsonStep(site.task, site.component, site.outlet)
+
+
+def lookup(site: Site) -> Step:
+    """Adds columns of the row of a table that has a tuple's key."""
+    matching = site.component.settings
+    assert isinstance(matching, Matching)
+    return LookupStep(site.task, site.component, site.outlet, site.toolbox.table(matching.table))
 
 
 def sql(site: Site) -> Step:
