@@ -164,7 +164,8 @@ def test_descriptions_of_fields_are_true_of_a_cluster():
     """Where relative paths lead there, and what there is without a word."""
     told = {path: text for path, _, _, text in re.findall(ROW, reference(), re.M)}
     relative = ("spec.snapshots.to", "spec.code.path")
-    for path in (*relative, "spec.sources[].files.path", "spec.sinks[].files.path"):
+    files = ("spec.sources[].files", "spec.processors[].lookup.table", "spec.sinks[].files")
+    for path in (*relative, *(f"{one}.path" for one in files)):
         assert f"on a cluster at {DATA_FOLDER}" in told[path], path
     assert STATE_DATA_SHARE == 0.75
     memory = told["spec.stateServers.memory"]

@@ -569,10 +569,12 @@ def test_a_replay_sees_what_the_first_attempt_saw(windows, tmp_path, change):
     assert found == {"ann": "Paris", "bob": None, "cid": None, "zed": "Bonn", None: None}
 
 
-def test_tables_travel_beside_the_program(tmp_path):
+def test_tables_travel_beside_the_program(tmp_path, caplog):
     feed(tmp_path, ROWS)
-    program = compiled(spec(), tmp_path, "uid")
+    with caplog.at_level("INFO", "millrace.driver"):
+        program = compiled(spec(), tmp_path, "uid")
     ((name, content),) = program.tables.items()
+    assert f"named: users.csv has 3 rows with a key ({name})" in caplog.messages
     path = kit.store(Kit(program), tmp_path / "kits")
     assert (tmp_path / "kits" / name).read_bytes() == content
     assert b"Rome" in content

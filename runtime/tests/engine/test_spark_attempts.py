@@ -8,6 +8,8 @@ import threading
 from collections import Counter
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from engine_support import STAMP, SparkWindows, compiled, write_lines
 
@@ -301,6 +303,45 @@ def test_sql_steps_run_in_the_jvm_beside_other_consumers(windows, tmp_path, smal
     ]
     assert {r["word"]: r["n"] for r in outcome.rows["raws"]} == WORDS + Counter(["alone"])
     assert outcome.verdict.complete
+
+
+LOOKED_UP = f"""
+{SOURCE}
+processors:
+  - name: sized
+    inputs: [{{from: lines}}]
+    sql: {{select: ["value", "length(value) AS size"]}}
+  - name: known
+    inputs: [{{from: sized}}]
+    lookup: {{table: {{path: sizes.parquet}}, key: [{{column: size}}], columns: [{{name: name}}]}}
+  - name: sure
+    inputs: [{{from: lines}}]
+    lookup: {{table: {{path: sizes.parquet}}, key: [{{column: value, of: name}}], missing: Fail}}
+sinks:
+  - {{name: rows, inputs: [{{from: known}}], files: {{path: rows, format: jsonLines}}}}
+  - {{name: raws, inputs: [{{from: sure}}], files: {{path: raws, format: jsonLines}}}}
+"""
+
+
+@pytest.mark.parametrize("small", [0, 4096])
+def test_what_the_jvm_computed_is_looked_up(windows, tmp_path, small):
+    """By a whole number of another width, and beside a look-up in what the source read."""
+    lines = ["one", "three", "seven more", "x"]
+    write_lines(tmp_path, lines)
+    sizes = {"size": pa.array([3, 5, 10], pa.int64()), "name": ["one", "three", "x"]}
+    pq.write_table(pa.table(sizes), tmp_path / "sizes.parquet")
+    run = windows(LOOKED_UP, small)
+    intent = run.plan()
+    outcome = run.attempt(intent)
+    assert set(outcome.failed) == outcome.verdict.incomplete == {2}
+    again = run.attempt(intent, excluded={2})
+    assert again.verdict.complete
+    assert {(r["value"], r["size"], r["name"]) for r in again.rows["rows"]} == {
+        ("one", 3, "one"),
+        ("three", 5, "three"),
+        ("x", 1, None),
+    }
+    assert sorted(r["value"] for r in again.rows["raws"]) == ["one", "three", "x"]
 
 
 def test_what_the_jvm_reads_keeps_failing_and_excluded_roots_apart(windows, tmp_path):
