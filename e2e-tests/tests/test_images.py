@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from millrace.engine.jobs import classes
 from millrace.homes import pods
 
 ROOT = Path(__file__).parents[2]
@@ -138,6 +139,26 @@ def test_a_base_of_debian_packages_has_what_the_image_wants() -> None:
         assert not [one for one in build.packages_of(build.ALL[name]) if "jre" in one]
     with pytest.raises(SystemExit, match="buildah alone"):
         build.main(["state-server", "--engine", "docker", "--base", "mmdebstrap"])
+
+
+def test_the_runtime_image_has_an_archive_of_classes_that_no_container_can_change() -> None:
+    """It is made by root behind the last change of Spark's jars, whose times a JVM compares."""
+    text = build.ALL["runtime"].file.read_text()
+    (folder,) = re.findall(rf"\b{classes.FOLDER_VARIABLE}=(\S+)$", text, re.M)
+    assert folder.startswith("/opt/millrace/")
+    lines = text.splitlines()
+    made = lines.index(f"RUN python3 -m {classes.__name__}")
+    order = [n for n, line in enumerate(lines) if line.startswith(("COPY ", "ADD ", "ENV "))]
+    assert max(order) < made
+    assert [line.partition(" ")[0] for line in lines[made + 1 :]] == [
+        *("USER", "WORKDIR", "ENTRYPOINT"),
+    ]
+    assert folder not in (pods.WORK_FOLDER, pods.DATA_FOLDER, pods.SCRATCH_FOLDER)
+    told = (ROOT / "images" / "README.md").read_text()
+    assert f"`{folder}`" in told
+    assert f"`{lines[made]}`" in told
+    for name in ("state-server", "operator"):
+        assert classes.FOLDER_VARIABLE not in build.ALL[name].file.read_text()
 
 
 @pytest.mark.parametrize("image", build.ALL.values(), ids=build.ALL)

@@ -3,12 +3,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from millrace.engine.jobs import classes, jvm
+from millrace.engine.jobs.session import SessionSettings, session_conf
 from millrace.local.java import make_archive
+from millrace.pods import executor
 
 SESSION = """
 import sys
@@ -93,6 +96,90 @@ def test_spark_starts_with_an_archive_and_despite_a_damaged_one(
     assert shared == 0 if damage else shared > 1000
 
 
+@pytest.fixture
+def installed(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same in a folder of the installation, as the runtime image has it."""
+    folder = tmp_path / "installed"
+    folder.mkdir(mode=0o755)
+    monkeypatch.setenv(classes.FOLDER_VARIABLE, str(folder))
+    here = classes.archive()
+    assert here.parent == folder
+    for file, of in ((here, made), (here.with_suffix(".json"), made.with_suffix(".json"))):
+        file.write_bytes(of.read_bytes())
+        file.chmod(0o644)
+    return here
+
+
+def test_spark_starts_with_the_archive_of_the_installation(installed: Path, tmp_path: Path) -> None:
+    said, shared = started(tmp_path / "work", tmp_path / "no cache")
+    assert "at once" in said
+    assert shared > 1000
+
+
+def test_an_archive_of_the_installation_is_for_all_users(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("what root has installed, root alone can lay here")
+    monkeypatch.setattr(os, "geteuid", lambda: 65532)
+    assert str(installed) in classes.options()
+    assert classes.launch() is not None
+    os.chown(installed, 4711, 4711)
+    assert classes.options() == "", "another user could have written it"
+    assert classes.launch() is None
+
+
+def test_a_driver_whose_executors_are_pods_starts_with_the_archive(
+    installed: Path, tmp_path: Path
+) -> None:
+    """It has no home of links, as one has beside executors of this machine."""
+    alone = SessionSettings("t", tmp_path)
+    pods = replace(alone, instances=2, cluster={"spark.master": "k8s://https://10.0.0.1:443"})
+    links = replace(alone, instances=2)
+    used = [
+        str(installed) in session_conf(settings)[f"spark.{side}.defaultJavaOptions"]
+        for settings in (alone, pods, links)
+        for side in ("driver", "executor")
+    ]
+    assert used == [True, False, True, False, False, False]
+
+
+EXECUTOR = {
+    **{f"SPARK_{name}": "1" for name in ("EXECUTOR_ID", "EXECUTOR_CORES", "EXECUTOR_POD_NAME")},
+    **{f"SPARK_{name}": "1" for name in ("DRIVER_URL", "APPLICATION_ID", "EXECUTOR_POD_IP")},
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_EXECUTOR_MEMORY": "512m",
+    "SPARK_CONF_DIR": "/opt/spark/conf-that-is-not-mounted",
+}
+
+
+def test_an_executor_in_a_pod_starts_with_the_archive(installed: Path, tmp_path: Path) -> None:
+    java, launch = classes.java_program(), classes.launch()
+    assert java is not None
+    assert launch is not None
+    log = tmp_path / "loaded"
+    given = {**EXECUTOR, "SPARK_JAVA_OPT_0": f"-Xlog:class+load:file={log}"}
+    line = executor.command(java, classes.spark_home(), given)
+    assert line[line.index("-cp") + 1] == launch.class_path
+    backend = next(at for at, word in enumerate(line) if word.startswith("org.apache.spark."))
+    # Without arguments it says which it takes, and ends.
+    done = subprocess.run(line[: backend + 1], capture_output=True, text=True, check=False)
+    assert "--driver-url" in done.stderr
+    assert log.read_text().count("shared objects file (top)") > 100
+
+
+def test_an_executor_that_is_configured_or_has_no_archive_starts_without(
+    installed: Path, tmp_path: Path
+) -> None:
+    home = classes.spark_home()
+    configured = executor.command("java", home, {**EXECUTOR, "SPARK_CONF_DIR": str(tmp_path)})
+    assert f"{tmp_path}:{home / 'jars' / '*'}" in configured
+    installed.unlink()
+    without = executor.command("java", home, EXECUTOR)
+    for line in (configured, without):
+        assert not any("SharedArchiveFile" in word for word in line)
+
+
 def test_an_archive_that_others_could_have_written_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +234,22 @@ def test_spark_installed_anew_at_the_same_place_has_another_archive_in_place_of_
     gone.with_suffix(".json").write_text('{"classPath": "/nowhere/a.jar:/nowhere/b.jar"}')
     assert classes.make() == after
     assert sorted(after.parent.iterdir()) == sorted([after, after.with_suffix(".json"), other])
+
+
+def test_an_archive_that_is_made_for_the_installation_can_be_read_by_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(classes.FOLDER_VARIABLE, str(tmp_path / "classes"))
+    told = {"classPath": str(classes.spark_home()), "modules": []}
+    monkeypatch.setattr(classes, "_record", lambda draft, _: draft.write_bytes(b"archive") and told)
+    before = os.umask(0o077)
+    try:
+        here = classes.make()
+    finally:
+        os.umask(before)
+    files = [here.parent, here, here.with_suffix(".json")]
+    assert sorted(here.parent.iterdir()) == sorted(files[1:])
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o755, 0o644, 0o644]
 
 
 def test_without_a_java_there_are_no_options(

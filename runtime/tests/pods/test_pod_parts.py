@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from millrace.engine.jobs import classes
 from millrace.engine.jobs.session import SHIPPED, SessionSettings, session_conf
 from millrace.errors import ExitCode
 from millrace.health import MOST_AT_ONCE, Answer, Beat, serve
@@ -239,7 +240,8 @@ def started_by_spark():
     }
 
 
-def test_an_executor_is_the_jvm_that_spark_asks_for(tmp_path):
+def test_an_executor_is_the_jvm_that_spark_asks_for(tmp_path, monkeypatch):
+    monkeypatch.setenv(classes.FOLDER_VARIABLE, str(tmp_path / "none"))
     given = started_by_spark()
     line = executor.command("/usr/bin/java", tmp_path, given)
     assert line[:5] == ["/usr/bin/java", "-Dspark.a=2 3", "-Dspark.z=10", "-Xms1024m", "-Xmx1024m"]
@@ -248,6 +250,9 @@ def test_an_executor_is_the_jvm_that_spark_asks_for(tmp_path):
     arguments = dict(zip(line[backend + 1 :: 2], line[backend + 2 :: 2], strict=True))
     assert arguments["--driver-url"] == given["SPARK_DRIVER_URL"]
     assert arguments["--podName"] == "words-driver-3-exec-1"
+    given["SPARK_CONF_DIR"] = "/opt/spark/conf"
+    configured = executor.command("/usr/bin/java", tmp_path, given)
+    assert configured[backend - 1] == f"/opt/spark/conf:{tmp_path / 'jars' / '*'}"
     del given["SPARK_EXECUTOR_CORES"]
     with pytest.raises(PodError, match="SPARK_EXECUTOR_CORES is missing"):
         executor.command("/usr/bin/java", tmp_path, given)

@@ -1,7 +1,8 @@
 """The executor's pod: ``python -m millrace.pods executor``, as Spark's scheduler starts it.
 
 Spark says in environment variables what the JVM is to be; this process becomes it. Spark's package
-from PyPI has no entry point for containers, and this one adds the secrets of the run.
+from PyPI has no entry point for containers, and this one adds the secrets of the run, and the
+archive of classes that the image has.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import argparse
 import base64
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from millrace.engine.jobs import classes
 from millrace.errors import MillraceError
 from millrace.homes import pods
 from millrace.pods.identity import (
@@ -48,9 +51,7 @@ def command(java: str, home: Path, environment: Mapping[str, str]) -> list[str]:
     """The JVM that Spark asks for. Raises ``PodError`` for a variable that is missing."""
     options = {int(m[1]): environment[m[0]] for m in map(_OPTION.fullmatch, environment) if m}
     memory = required(environment, "SPARK_EXECUTOR_MEMORY")
-    places = [str(home / "jars" / "*")]
-    if environment.get("SPARK_CONF_DIR"):
-        places.insert(0, environment["SPARK_CONF_DIR"])
+    shared, places = _started_with(home, environment.get("SPARK_CONF_DIR", ""))
     arguments = [
         part
         for name, variable in _ARGUMENTS.items()
@@ -58,12 +59,22 @@ def command(java: str, home: Path, environment: Mapping[str, str]) -> list[str]:
     ]
     return [
         java,
+        *shared,
         *(options[number] for number in sorted(options)),
         *(f"-Xms{memory}", f"-Xmx{memory}"),
         *("-cp", ":".join(places)),
         _BACKEND,
         *arguments,
     ]
+
+
+def _started_with(home: Path, configured: str) -> tuple[list[str], list[str]]:
+    """Options of Java and class path: an archive of classes fits the one that it was made with."""
+    # Spark names this folder always, whether somebody has mounted one or not.
+    launch = None if os.path.isdir(configured) else classes.launch()
+    if launch is None:
+        return [], [*filter(None, [configured]), str(home / "jars" / "*")]
+    return shlex.split(classes.options()), [launch.class_path]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

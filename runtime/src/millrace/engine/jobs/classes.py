@@ -1,9 +1,9 @@
 """Class-data sharing: Spark's JVM starts with the classes that an earlier one had loaded.
 
 An archive of them is made once for each Java and Spark, by a JVM that does what a window does
-(``python -m millrace.engine.jobs.classes``), and lies in the cache folder of the user. Without it,
-or where it does not fit (the JVM compares the version, the jars and a checksum), everything works
-and starts more slowly.
+(``python -m millrace.engine.jobs.classes``), and lies in the cache folder of the user, or in a
+folder of the installation, where the runtime image has it. Without it, or where it does not fit
+(the JVM compares the version, the jars and a checksum), everything works and starts more slowly.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from millrace.errors import JavaError, MillraceError
 
 CACHE_VARIABLE = "XDG_CACHE_HOME"
 
+FOLDER_VARIABLE = "MILLRACE_CLASSES"
+"""A folder of the installation for archives that all users start with, instead of their own."""
+
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """An archive that does not fit is no news for whoever reads a log."""
 
@@ -45,8 +48,14 @@ def archive() -> Path:
     """
     spark = spark_home()
     place = _digest(_FORMAT, _java(), os.fsencode(spark))
+    return _folder() / f"{_NAME}{place}-{_digest(*_jars(spark))}.jsa"
+
+
+def _folder() -> Path:
+    if shared := os.environ.get(FOLDER_VARIABLE):
+        return Path(shared)
     cache = os.environ.get(CACHE_VARIABLE) or str(Path.home() / ".cache")
-    return Path(cache) / "millrace" / f"{_NAME}{place}-{_digest(*_jars(spark))}.jsa"
+    return Path(cache) / "millrace"
 
 
 def options() -> str:
@@ -101,6 +110,7 @@ def make() -> Path:
     Raises ``ClassArchiveError``, ``JavaError``.
     """
     path = archive()
+    for_all = bool(os.environ.get(FOLDER_VARIABLE))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not _ours(path.parent):
         raise ClassArchiveError(
@@ -114,6 +124,10 @@ def make() -> Path:
             raise ClassArchiveError("the JVM ended without writing its archive of classes")
         durable.replace(_told(path), json.dumps(told).encode())
         durable.replace(path, draft.read_bytes())
+    if for_all:
+        path.parent.chmod(0o755)
+        for file in (_told(path), path):
+            file.chmod(0o644)
     # Those of jars that lay here before this installation fit nothing any more.
     for old in path.parent.glob(f"{path.name.rpartition('-')[0]}-*"):
         if old not in (path, _told(path)):

@@ -141,8 +141,8 @@ def session_conf(settings: SessionSettings) -> dict[str, str]:
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         **_elsewhere(settings),
     }
-    if not settings.instances:
-        # Executors, and a driver beside them, find Spark under a path of their own.
+    if not settings.instances or settings.cluster is not None:
+        # Executors on this machine, and a driver beside them, find Spark under a path of their own.
         shared = f"{conf['spark.driver.defaultJavaOptions']} {classes.options()}"
         conf["spark.driver.defaultJavaOptions"] = shared.strip()
     if settings.worker_memory is not None:
