@@ -24,6 +24,7 @@ from millrace.homes.passwords import of_root_key
 from millrace.homes.pods import Role
 from millrace.kube.configmaps import ConfigMap, by_kubeconfig
 from millrace.protocol.codec import decode_record
+from millrace.protocol.types import Member, Phase
 from millrace.topology.model import StandbyExecutors
 from millrace_e2e import kubeapi, valkey
 from millrace_e2e.podmanifests import Manifest, Pods
@@ -140,6 +141,46 @@ def test_the_driver_that_stands_by_takes_over_without_an_operator(world: World) 
     verdict = world.judge()
     assert (verdict["equal"], verdict["repeated"]) == (True, 0), verdict
     assert verdict["words"] == 8_000 * 6
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_state_server_whose_pod_is_deleted_ends_when_the_view_is_without_it(
+    world: World, replicas: int
+) -> None:
+    """What a drain of its node does, beside windows: none of them meets a server that is away."""
+    told = world.journal.follow()
+    world.feed(4_000, "first.txt")
+    world.config({"stateServers": {"replicas": replicas, "copies": 2}}, watch=True)
+    servers, ackers = [world.state_server(number) for number in range(replicas)], [world.acker(0)]
+    world.propose(servers, ackers)
+    world.driver(1)
+    until(world.sealed, "a window", RUN_S)
+    leaver = servers.pop(1)
+    leaver.process.terminate()
+    world.propose(servers, ackers, [leaver])
+    world.feed(2_000, "second.txt")
+    assert leaver.wait(int(RUN_S)) == 0
+    _, view = world.view.read()
+    assert view is not None
+    assert view.phase is Phase.OPEN
+    assert sorted(m.name for m in view.target) == [one.name for one in servers]
+    # As its next pod would come.
+    servers.append(world.state_server(1))
+    world.propose(servers, ackers)
+    world.feed(2_000, "third.txt")
+    until(lambda: len(target(world)) == replicas, "a member in its place", RUN_S)
+    until(lambda: world.judge()["equal"], "all words are counted", RUN_S)
+    verdict = world.judge()
+    assert (verdict["equal"], verdict["repeated"]) == (True, 0), verdict
+    kinds = {event.kind for event in told.new()}
+    assert "DriverRecovered" in kinds
+    assert not kinds & {"StateServerAway", "WindowRunAgain"}, kinds
+
+
+def target(world: World) -> tuple[Member, ...]:
+    """The members of the view."""
+    _, view = world.view.read()
+    return () if view is None else view.target
 
 
 def test_words_are_counted_on_a_state_server_of_ones_own(world: World, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -36,6 +36,11 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "wordcount"
 PODS = "/api/v1/namespaces/default/pods"
 CONTAINER = {"name": "driver", "image": "i", "imageID": "i", "ready": False, "restartCount": 0}
 WORDS = ["mill", "race", "wheel", "water", "grain", "stone", "flour", "sack"]
+
+
+def _members(servers: Sequence[Pod]) -> tuple[Member, ...]:
+    seen = [server.incarnation() for server in servers]
+    return tuple(Member(one["name"], one["runId"], one["url"]) for one in seen)
 
 
 class World:
@@ -149,13 +154,12 @@ class World:
         """The folder with what a pod mounts of the topology's Secret."""
         return mounted(self.folder / f"secret-{name}", self.secret, role, name)
 
-    def propose(self, servers: list[Pod], ackers: list[Pod]) -> None:
-        """As the operator does: whoever is ready."""
-        seen = [server.incarnation() for server in servers]
-        members = tuple(Member(one["name"], one["runId"], one["url"]) for one in seen)
+    def propose(self, servers: list[Pod], ackers: list[Pod], leaving: Sequence[Pod] = ()) -> None:
+        """As the operator does: whoever is ready, and whose pods are being deleted."""
         for acker in ackers:
             acker.until(pods.READY_PATH)
-        self.inbox.propose(Proposal(members, tuple(acker.name for acker in ackers)))
+        proposal = Proposal(_members(servers), tuple(acker.name for acker in ackers))
+        self.inbox.propose(replace(proposal, leaving=_members(leaving) or None))
 
     def sealed(self) -> int:
         return self.journal.status().sealed or 0

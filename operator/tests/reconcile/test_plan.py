@@ -626,6 +626,70 @@ def test_a_server_that_dies_as_it_leaves_is_not_named_any_more():
     assert cluster.proposal.leaving is None
 
 
+def test_a_server_whose_pod_is_deleted_is_named_as_one_that_leaves():
+    """As in a drain of its node: it serves until the view has moved, and the next pod follows."""
+    cluster = settled(stateServers={"replicas": 3, "copies": 2})
+    (leaver,) = (m for m in cluster.view.target if m.name == "words-state-1")
+    cluster.change("words-state-1", deleting=True)
+    assert done(cluster) == ["propose state-0 state-2 acker-0 acker-1"]
+    assert "StateServerLeaves" in reasons(cluster)
+    assert "StateServerLost" not in reasons(cluster)
+    assert cluster.proposal.leaving == (leaver,)
+    assert "words-state-1" not in dict(cluster.proposal.nodes)
+    assert done(cluster) == [], "it is said once, and its pod is left alone"
+    cluster.drive()
+    assert leaver not in cluster.view.target
+    proposed = cluster.proposal
+    assert not [one for one in done(cluster) if "state-1" in one or "propose" in one]
+    assert cluster.proposal == proposed
+    cluster.settle()
+    assert "words-state-1" in cluster.created[-1:]
+    assert leaver.run_id not in {m.run_id for m in cluster.view.target}
+    assert {m.name for m in cluster.view.target} == {f"words-state-{n}" for n in range(3)}
+    assert conditions(cluster)["StateAvailable"] == ("True", "AllReady")
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda c: c.change("words-state-1", ready=False),
+        lambda c: c.change("words-state-1", phase=PodPhase.FAILED),
+        lambda c: c.change("words-state-1", run_id=None),
+        node_of("words-state-1"),
+    ],
+    ids=["does not answer", "has ended", "says no life", "its node is lost"],
+)
+def test_a_server_that_is_deleted_and_gone_leaves_nothing(end: Callable[[Cluster], object]):
+    cluster = settled(stateServers={"replicas": 3, "copies": 2})
+    cluster.change("words-state-1", deleting=True)
+    end(cluster)
+    done(cluster)
+    assert "StateServerLost" in reasons(cluster)
+    assert "StateServerLeaves" not in reasons(cluster)
+    assert cluster.proposal.leaving is None
+    assert [m.name for m in cluster.proposal.members] == ["words-state-0", "words-state-2"]
+
+
+def test_a_server_that_is_deleted_before_the_view_has_it_has_nothing_to_leave():
+    cluster = settled(stateServers={"replicas": 2, "copies": 2})
+    cluster.edit(stateServers={"replicas": 3, "copies": 2})
+    cluster.reconcile()
+    cluster.progress()
+    cluster.change("words-state-2", deleting=True)
+    cluster.reconcile()
+    assert [m.name for m in cluster.proposal.members] == ["words-state-0", "words-state-1"]
+    assert cluster.proposal.leaving is None
+
+
+def test_the_last_server_is_proposed_as_before_while_its_pod_is_deleted():
+    """There is nobody to leave anything to."""
+    cluster = settled(stateServers={"replicas": 1})
+    proposed = cluster.proposal
+    cluster.change("words-state-0", deleting=True)
+    assert done(cluster) == []
+    assert cluster.proposal == proposed
+
+
 def test_a_server_that_came_back_while_the_others_had_its_state_leaves():
     cluster = settled(stateServers={"replicas": 3, "copies": 1})
     cluster.edit(stateServers={"replicas": 2, "copies": 1})

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 
 import pytest
 import redis
 
+from millrace.engine.driver import room
 from millrace.homes import pods
 from millrace.homes.passwords import ACKER_USER, of_root_key, secret_data
 from millrace.homes.pods import Role
+from millrace.pods.state_server import _STOP_S, LEAVE_S, QUIET_S, Farewell
 from millrace.protocol.types import Member
 from millrace.redisserver import open_client
 from millrace_e2e.podprocess import (
@@ -191,6 +194,50 @@ def test_a_server_that_hangs_is_neither_ready_nor_alive(pod):
     finally:
         os.kill(number, signal.SIGCONT)
     life.until(pods.READY_PATH)
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "idle_s", "goes_on"),
+    [
+        (0.0, None, False),
+        (0.0, 100.0, True),
+        (QUIET_S - 0.1, 100.0, True),
+        (QUIET_S, 100.0, False),
+        (QUIET_S, QUIET_S, False),
+        (QUIET_S, 0.0, True),
+        (LEAVE_S - 0.1, 0.0, True),
+        (LEAVE_S, 0.0, False),
+        (LEAVE_S / 2, None, False),
+    ],
+)
+def test_how_long_a_server_serves_that_is_to_end(passed_s, idle_s, goes_on):
+    """Until nobody is connected, nobody asks any more, or its time is over."""
+    assert Farewell(50.0).goes_on(50.0 + passed_s, idle_s) is goes_on
+
+
+def test_there_is_time_for_a_farewell_in_the_grace_period():
+    assert pods.GRACE_S[Role.STATE_SERVER] > LEAVE_S + _STOP_S
+    assert QUIET_S > 2 * room.LOOK_S, "a driver that has it in its view asks it twice"
+
+
+def test_a_server_that_is_to_end_serves_as_long_as_it_is_used(pod):
+    """As the others have taken over what it holds the driver asks for nothing any more."""
+    life = pod()
+    life.incarnation()
+    driver = client(life, PASSWORD)
+    driver.set("kept", "1")
+    life.process.terminate()
+    end_s = time.monotonic() + QUIET_S + 3.0
+
+    def used():
+        assert driver.get("kept") == b"1"
+        assert life.ask(pods.READY_PATH)[0] == life.ask(pods.INCARNATION_PATH)[0] == 200
+        return time.monotonic() >= end_s
+
+    until(used, "more time than somebody who is quiet is waited for", WAIT_S)
+    assert life.process.poll() is None
+    driver.close()
+    assert life.wait() == 0
 
 
 def test_logs_are_json_with_the_key_of_the_resource(pod):

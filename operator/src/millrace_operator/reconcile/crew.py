@@ -7,6 +7,10 @@ is left out of the proposal at once, and deleted when the driver has moved the v
 no pod is ever deleted that holds the only copy of something; where it does, the topology waits for
 its node, or for a user who deletes the pod.
 
+One whose pod is being deleted, as in a drain of its node, is proposed no more and named as leaving:
+the driver has the others take over what it holds, and its pod serves until that is done, within its
+grace period (``millrace.pods.state_server``).
+
 A driver may still follow an older proposal, and make a server a member after the view was read. So
 a server goes only once the last proposal is without it and the driver of the view says that it
 follows this one, or where no driver lives. One whose pod was deleted by force on a lost node may
@@ -29,7 +33,7 @@ from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.naming import Owner
 from millrace_operator.builders.pods import acker_pod, acker_print, state_server_pod
 from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
-from millrace_operator.reconcile.observe import Observed, Pod
+from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,8 @@ def proposal(
         for pod in observed.of(Role.STATE_SERVER)
         if pod.index < count.servers or _came_back(observed, pod)
     ]
-    members = _members(observed, servers) if count.servers else ()
+    staying = [pod for pod in servers if not pod.deleting]
+    members = _members(observed, staying) if count.servers else ()
     first = observed.view is None and observed.proposal is None
     if count.servers and (not members or (first and len(members) < count.servers)):
         return None
@@ -193,8 +198,8 @@ def proposal(
     told, before = observed.told, observed.proposal
     last = before.number if before is not None else 0
     named = {member.name for member in members}
-    nodes = tuple((pod.name, pod.node) for pod in servers if pod.name in named and pod.node)
-    rest = [pod for pod in observed.of(Role.STATE_SERVER) if pod not in servers]
+    nodes = tuple((pod.name, pod.node) for pod in staying if pod.name in named and pod.node)
+    rest = [pod for pod in observed.of(Role.STATE_SERVER) if pod not in staying]
     view = observed.view.target if observed.view is not None else ()
     leaving = tuple(member for member in _members(observed, rest) if member in view)
     made = Proposal(members, alive, last, nodes, leaving or None, tuning)
@@ -220,11 +225,16 @@ def all_copied(observed: Observed, servers: int) -> bool:
 
 
 def _members(observed: Observed, pods: Sequence[Pod]) -> tuple[Member, ...]:
-    """The incarnations in those of some pods that are seen alive and answer."""
+    """The incarnations in those of some pods that run as far as anyone knows and answer, to go on
+    doing so or not."""
     return tuple(
         Member(pod.name, pod.run_id, state_url(pod.address))
         for pod in pods
-        if observed.alive(pod) and pod.ready and pod.run_id is not None and pod.address is not None
+        if pod.phase is PodPhase.RUNNING
+        and not observed.lost(pod)
+        and pod.ready
+        and pod.run_id is not None
+        and pod.address is not None
     )
 
 
@@ -240,7 +250,7 @@ def lost_members(
     observed: Observed, topology: StreamTopology, proposed: Proposal | None, count: Sizes
 ) -> list[Announce]:
     """A warning for each acker and state server that is to be there, and is proposed no more. Whom
-    the operator itself replaces nobody has lost."""
+    the operator itself replaces nobody has lost, and one that leaves not yet."""
     before = observed.proposal
     if before is None or proposed is None:
         return []
@@ -250,9 +260,13 @@ def lost_members(
     there = observed.of(Role.ACKER)
     ackers -= {pod.name for pod in there if not _wanted(pod, topology, count.ackers)}
     now = {member.name: member.run_id for member in proposed.members}
+    leaving = proposed.leaving or ()
     told = []
     for member in before.members:
-        if member.name in servers and now.get(member.name) != member.run_id:
+        if member.name in servers and member in leaving:
+            text = f"{member.name} is being deleted: the others take over what it holds before that"
+            told.append(Announce("StateServerLeaves", text))
+        elif member.name in servers and now.get(member.name) != member.run_id:
             back = "came back as another incarnation" if member.name in now else "is not seen alive"
             told.append(Announce("StateServerLost", f"{member.name} {back}", warning=True))
     for name in before.ackers:

@@ -110,8 +110,8 @@ PART_BYTES = 4 << 20
 USER_ID = 65532
 """User and group of every container, and the ``fsGroup`` of every pod."""
 
-GRACE_S = {Role.DRIVER: 30, Role.ACKER: 5, Role.STATE_SERVER: 30, Role.EXECUTOR: 5}
-"""``terminationGracePeriodSeconds`` by role."""
+GRACE_S = {Role.DRIVER: 30, Role.ACKER: 5, Role.STATE_SERVER: 90, Role.EXECUTOR: 5}
+"""``terminationGracePeriodSeconds`` by role. Others take over what a state server holds in it."""
 
 
 # -- names of objects

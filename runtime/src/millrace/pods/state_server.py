@@ -3,6 +3,11 @@
 ``python -m millrace.pods state-server``. The server's folder is the pod's volume, so a container
 that is started again is a new incarnation that has what the last one had; an empty volume makes an
 empty server. When the server ends the container ends with it: the kubelet starts both again.
+
+A pod that is deleted, as in a drain of its node, is named to the driver as one that leaves
+(``millrace_operator.reconcile.crew``), which has the others take over what it holds. So SIGTERM
+does not end the server as long as somebody uses it (``Farewell``). Whoever does not wait for that,
+since no operator runs or the copy takes too long, has lost a server as by any death.
 """
 
 from __future__ import annotations
@@ -13,13 +18,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import redis
 
+from millrace.clock import Clock, SystemClock
 from millrace.errors import ExitCode, MillraceError
 from millrace.health import Answer, serve
 from millrace.homes import pods
@@ -36,6 +42,16 @@ log = logging.getLogger("millrace.state-server")
 
 LOOK_S = 1.0
 """How often the server and the file of its passwords are looked at."""
+
+LEAVE_S = 60.0
+"""How long it serves at most when it is to end."""
+
+QUIET_S = 5.0
+"""So long nobody asks for anything when it is needed no more: a driver asks each server of its view
+every 2 s how full it is."""
+
+OWN_NAME = "pod"
+"""By which a server knows connections of its own pod."""
 
 _ANSWER_S = 2.0
 _STOP_S = 20.0
@@ -55,6 +71,21 @@ class Admitted:
     @property
     def used(self) -> str:
         return self.own[0]
+
+
+class Farewell:
+    """Whether a server that is to end since ``since_s`` is still needed, by who uses it: whoever
+    has a view without it asks it for nothing, and whoever has ended is not connected."""
+
+    def __init__(self, since_s: float) -> None:
+        self._since_s = since_s
+
+    def goes_on(self, now_s: float, idle_s: float | None) -> bool:
+        """``idle_s``: how long nobody else has asked for anything; None: nobody is connected."""
+        passed_s = now_s - self._since_s
+        if idle_s is None or passed_s >= LEAVE_S:
+            return False
+        return min(idle_s, passed_s) < QUIET_S
 
 
 class ServerPod:
@@ -78,8 +109,8 @@ class ServerPod:
         }
 
     def run(self) -> int:
-        """Serve until the server ends or ``stop`` is called; an exit code. Raises
-        ``MillraceError`` where it does not come up."""
+        """Serve until the server ends, or ``stop`` is called and nobody uses it any more; an exit
+        code. Raises ``MillraceError`` where it does not come up."""
         wanted = self._wanted()
         self._server = EmbeddedServer.start(self._folder, self._identity.pod, self._options)
         self._accept(wanted)
@@ -92,11 +123,29 @@ class ServerPod:
                     f"{self._server.log_tail()}"
                 )
             self._follow_passwords()
+        self._take_leave(SystemClock())
         self._server.stop(_STOP_S)
         return ExitCode.OK
 
     def stop(self) -> None:
         self._stopped.set()
+
+    def _take_leave(self, clock: Clock) -> None:
+        farewell, pause = Farewell(clock.monotonic_s()), threading.Event()
+        while farewell.goes_on(clock.monotonic_s(), self._idle_s()):
+            pause.wait(LOOK_S)
+            self._follow_passwords()
+        log.info("nobody uses the server any more, or its time is over: it ends")
+
+    def _idle_s(self) -> float | None:
+        """As ``Farewell`` takes it; of a server that does not answer nobody gets anything."""
+        assert self._accepted is not None
+        try:
+            client = self._client(self._accepted.used)
+            known = cast("list[Mapping[str, str]]", client.client_list())
+        except redis.RedisError:
+            return None
+        return min((float(one["idle"]) for one in known if one["name"] != OWN_NAME), default=None)
 
     def live(self) -> Answer:
         return Answer(True, "reads its file") if self._server is None else self._answers()
@@ -124,7 +173,8 @@ class ServerPod:
 
     def _client(self, password: str | None) -> redis.Redis:
         assert self._server is not None
-        return open_client(self._server.address.url, password, answer_s=_ANSWER_S)
+        url = self._server.address.url
+        return open_client(url, password, answer_s=_ANSWER_S, name=OWN_NAME)
 
     def _wanted(self) -> Admitted:
         others = accepted(self._secret)
