@@ -19,7 +19,7 @@ from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.accepted import accept
 from millrace.homes.settings import DriverSettings
-from millrace.topology.limits import MOST_MEMBERS
+from millrace.ids import MOST_MEMBERS
 from millrace.topology.model import StreamTopology
 from millrace.topology.pods import PodSettings
 from millrace_operator.api.settings import OperatorSettings

@@ -21,8 +21,6 @@ MOST_PARTS = 1_000
 MOST_INPUTS = 4_000
 MOST_PROBLEMS = 100
 MOST_OVERRIDES = 200
-MOST_MEMBERS = 64
-"""As many state servers as a topology may ask for, and as many ackers."""
 LONGEST_NUMBER = 100
 
 _NUMBER = re.compile(r"[-+0-9.:_xoXOa-fA-F]+")
