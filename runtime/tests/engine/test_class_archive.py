@@ -27,7 +27,8 @@ conf = {"spark.driver.extraJavaOptions": f'-XX:TieredStopAtLevel=1 "{log}"'}
 session = build_session(SessionSettings("test", folder, conf=conf))
 print(session.sparkContext.parallelize([3, 4], 2).sum())
 (java,) = [p for p in psutil.Process().children(recursive=True) if p.name() == "java"]
-print("by scripts" if "SPARK_SCALA_VERSION" in java.environ() else "at once")
+assert java.environ()["SPARK_SCALA_VERSION"]
+print("by scripts" if "SPARK_ENV_LOADED" in java.environ() else "at once")
 assert "spark.properties" not in [file.name for file in folder.rglob("*")]
 """
 

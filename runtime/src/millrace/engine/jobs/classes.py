@@ -28,12 +28,14 @@ CACHE_VARIABLE = "XDG_CACHE_HOME"
 FOLDER_VARIABLE = "MILLRACE_CLASSES"
 """A folder of the installation for archives that all users start with, instead of their own."""
 
+SCALA_VARIABLE = "SPARK_SCALA_VERSION"
+
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """An archive that does not fit is no news for whoever reads a log."""
 
 _NAME = "classes-"
 
-_FORMAT = b"2"
+_FORMAT = b"3"
 """Another one for archives that a JVM of other work or other options has to make."""
 
 
@@ -75,11 +77,13 @@ def options() -> str:
 class Launch:
     """How Spark's scripts start Java for this installation, as a JVM that they started told it.
 
-    ``modules`` are options that open Java's modules to Spark.
+    ``modules`` are options that open Java's modules to Spark, ``scala`` is the release of Scala
+    whose jars it has, which a JVM that starts executors has to be told (``SCALA_VARIABLE``).
     """
 
     class_path: str
     modules: tuple[str, ...]
+    scala: str
 
 
 def launch() -> Launch | None:
@@ -91,7 +95,7 @@ def launch() -> Launch | None:
         if not _ours(path):
             return None
         told = json.loads(path.read_bytes())
-        return Launch(told["classPath"], tuple(told["modules"]))
+        return Launch(told["classPath"], tuple(told["modules"]), told["scala"])
     except (JavaError, OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -171,6 +175,7 @@ def _record(draft: Path, folder: Path) -> dict[str, Any]:
     told = {
         "classPath": java.System.getProperty("java.class.path"),
         "modules": options.split(),
+        "scala": java.System.getenv(SCALA_VARIABLE),
     }
     session.stop()
     # Its standard input is what the JVM lives by; behind its end it writes the archive.

@@ -189,10 +189,10 @@ def _heed_no_interrupt() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _program(home: Path, conf: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
+def _program(home: Path, conf: Mapping[str, str], environment: dict[str, str]) -> list[str]:
     """What starts Spark's program for submitting: Java itself, where nobody configured what only
-    Spark's scripts know, since these start a JVM of their own to find out the options. From a home
-    of links Spark starts others by its scripts, under what these made of the environment."""
+    Spark's scripts know, since these start a JVM of their own to find out the options. What they
+    make of the environment it adds to it."""
     java = classes.java_program()
     launch = classes.launch()
     options = [word for key in _DRIVER_OPTIONS for word in shlex.split(conf.get(key, ""))]
@@ -205,6 +205,7 @@ def _program(home: Path, conf: Mapping[str, str], environment: Mapping[str, str]
     )
     if java is None or launch is None or configured:
         return [str(home / "bin" / "spark-submit")]
+    environment[classes.SCALA_VARIABLE] = launch.scala
     memory = f"-Xmx{conf['spark.driver.memory']}"
     return [java, "-cp", launch.class_path, memory, *options, *launch.modules, _SUBMIT]
 
