@@ -199,7 +199,7 @@ def larger(documents: Sequence[Manifest], space: str, spec: Manifest) -> Iterato
         elif one["kind"] == "StreamTopology":
             (source,) = one["spec"]["sources"]
             files = {**source["files"], "watch": True}
-            own = {**one["spec"], **_LARGER, **spec, "sources": [{**source, "files": files}]}
+            own = {**one["spec"], **LARGER, **spec, "sources": [{**source, "files": files}]}
             yield {**one, "metadata": metadata, "spec": own}
         else:
             yield {**one, "metadata": metadata}
@@ -207,7 +207,7 @@ def larger(documents: Sequence[Manifest], space: str, spec: Manifest) -> Iterato
 
 _SHARED = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
 _DATA = {"name": "data", "mountPath": "/data"}
-_LARGER: Manifest = {
+LARGER: Manifest = {
     "window": {"maxRecords": 1_000, "maxInterval": "100ms"},
     "volumes": [{**_DATA, "persistentVolumeClaim": {"claimName": "wordcount-counts"}}],
     "spark": {
