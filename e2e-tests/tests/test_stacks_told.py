@@ -17,7 +17,7 @@ OF_A_WINDOW = 10
 
 
 def spark_python(run: Run) -> list[int]:
-    """Spark's Python daemon and its workers."""
+    """Spark's Python daemon, the process that it stands in for, and its workers."""
     (driver,) = processes.listed(run.place.work, "driver")
     found = []
     for process in psutil.Process(driver).children(recursive=True):
@@ -45,7 +45,7 @@ def test_every_process_of_a_run_writes_its_stacks_and_goes_on(place: Place) -> N
         workers = spark_python(run)
         assert len(workers) > 1
         for pid in workers:
-            told(pid, logs / "driver.log", "pyspark/daemon.py")
+            told(pid, logs / "driver.log", "engine/task/daemon.py")
         feed.append(place.texts / "a.txt", feed.text(range(2 * OF_A_WINDOW, 3 * OF_A_WINDOW), 1))
         run.await_sealed(3)
         assert set(workers) <= set(spark_python(run))

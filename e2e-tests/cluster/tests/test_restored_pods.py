@@ -147,7 +147,7 @@ def kept(world: World, name: str, topology: str = TOPOLOGY) -> Path:
     whole = StreamTopology.model_validate(document)
     place = FolderPlace(world.data / "snapshots")
     record = first_record("an-earlier-life", Tag(1, 3, 2, 9))  # type: ignore[arg-type]
-    plain = whole.model_dump(by_alias=True, mode="json", exclude_none=True)
+    plain = whole.document()
     groups = whole.spec.key_groups
     subject = Subject(topology, plain, groups, record, 1_770_000_000.0)
     write_snapshot(place, name, subject, lambda *_: b"", lambda: None)

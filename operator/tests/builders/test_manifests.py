@@ -19,7 +19,7 @@ from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.accepted import accept
 from millrace.homes.settings import DriverSettings
-from millrace.ids import MOST_MEMBERS
+from millrace.topology.members import MOST_MEMBERS
 from millrace.topology.model import StreamTopology
 from millrace.topology.pods import PodSettings
 from millrace_operator.api.settings import OperatorSettings
@@ -53,7 +53,7 @@ EXECUTING = topology(spark={"executors": {"instances": 2}})
 
 
 def accepted(model: StreamTopology) -> Any:
-    return accept(None, model.model_dump(by_alias=True, mode="json", exclude_none=True))
+    return accept(None, model.document())
 
 
 def told(model: StreamTopology, number: int = 2, fresh: bool = True) -> dict[str, Any]:

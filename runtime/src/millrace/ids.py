@@ -30,9 +30,6 @@ TRACKING_PARTITIONS = 16
 
 DEFAULT_KEY_GROUPS = 128
 
-MOST_MEMBERS = 64
-"""As many state servers as a topology may ask for, and as many ackers."""
-
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 

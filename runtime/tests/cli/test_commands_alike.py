@@ -57,7 +57,7 @@ def folder(file: Path) -> WorkFolder:
     """The topology has run."""
     made = open_folder(file.parent / ".millrace" / "first", "first", file, SystemClock())
     write_json(made.status, {**STATUS, "pid": 1})
-    document = load(file).topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+    document = load(file).topology.document()
     write_json(made.topology, document)
     (made.logs / "driver.log").write_text("one\ntwo\nthree\n")
     (made.logs / "acker-0.log").write_text("acked\n")

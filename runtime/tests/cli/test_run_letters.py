@@ -78,7 +78,7 @@ def folder(tmp_path: Path) -> WorkFolder:
     """A topology that has run and is not alive."""
     made = open_folder(tmp_path / "work", "poison", tmp_path / "t.yaml", SystemClock())
     topology = parse(TEXT)
-    write_json(made.topology, topology.model_dump(by_alias=True, mode="json", exclude_none=True))
+    write_json(made.topology, topology.document())
     (server,) = state_servers(made, topology)
     store(server.start(), made.uid)
     server.stop()
@@ -192,7 +192,7 @@ def test_an_unknown_letter_and_a_missing_choice_are_refused(folder: WorkFolder) 
 
 def test_a_topology_without_a_record_has_no_letters(tmp_path: Path) -> None:
     made = open_folder(tmp_path / "work", "poison", tmp_path / "t.yaml", SystemClock())
-    document = parse(TEXT).model_dump(by_alias=True, mode="json", exclude_none=True)
+    document = parse(TEXT).document()
     write_json(made.topology, document)
     assert command(made, "list").strip() == "no dead letters"
 

@@ -61,7 +61,7 @@ def ran_before(file: Path, changes: Mapping[str, object]) -> None:
     document = yaml.safe_load(file.read_text())
     document["spec"].update(changes)
     earlier = parse(yaml.safe_dump(document))
-    write_json(folder.topology, earlier.model_dump(by_alias=True, mode="json", exclude_none=True))
+    write_json(folder.topology, earlier.document())
     write_json(folder.status, {"sealed": 41})
 
 

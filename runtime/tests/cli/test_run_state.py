@@ -90,7 +90,7 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> WorkFolder:
     form = getattr(request, "param", DictState)
     made = open_folder(tmp_path / "work", "first", tmp_path / "t.yaml", SystemClock())
     topology = parse(HEAD + SPEC)
-    write_json(made.topology, topology.model_dump(by_alias=True, mode="json", exclude_none=True))
+    write_json(made.topology, topology.document())
     (server,) = state_servers(made, topology)
     chains = {"count": (segment("1/count", 9),), "visits": (segment("1/visits", 3),)}
     store(

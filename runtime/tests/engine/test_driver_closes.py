@@ -116,7 +116,7 @@ def told(tmp_path: Path, uid: str) -> Callable[..., DriverSettings]:
     def settings(document: dict[str, Any], **more: Any) -> DriverSettings:
         valid = parse(json.dumps(document), folder=tmp_path)
         file = tmp_path / "topology.json"
-        whole = valid.model_dump(by_alias=True, mode="json", exclude_none=True)
+        whole = valid.document()
         write_json(file, with_checksum(whole))
         return replace(in_folder(tmp_path, uid, file, tmp_path), **more)
 

@@ -145,7 +145,7 @@ class Place:
     def write(self, steps: str) -> None:
         valid = parse(TEXT.format(steps=steps), folder=self.code)
         file = self.folder / "topology.json"
-        whole = valid.model_dump(by_alias=True, mode="json", exclude_none=True)
+        whole = valid.document()
         write_json(file, with_checksum(whole))
         write_json(self.settings, codec.encode(in_folder(self.folder, "u", file, self.code)))
         self.topology = valid

@@ -55,7 +55,7 @@ def test_whoever_awaits_the_jvm_goes_on_once_it_is_up_or_cannot_be_had(
     monkeypatch: pytest.MonkeyPatch, comes: bool
 ) -> None:
     opened = Opened(monkeypatch)
-    session = ahead.SessionAhead(None, Path())  # type: ignore[arg-type]
+    session = ahead.SparkAhead(None, Path())  # type: ignore[arg-type]
     waiting = threading.Thread(target=session.await_jvm, daemon=True)
     waiting.start()
     waiting.join(0.2)

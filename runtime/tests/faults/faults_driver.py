@@ -144,7 +144,7 @@ class Life:
         self.topology = loaded.topology
         self.propose(self.address)
         file = work / "topology.json"
-        document = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+        document = loaded.topology.document()
         write_json(file, with_checksum(document))
         settings = in_folder(work, self.uid, file, loaded.folder)
         self._acker = self._start_acker()

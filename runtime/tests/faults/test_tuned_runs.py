@@ -156,7 +156,7 @@ def start(place: Place, address: Any, **variables: str) -> subprocess.Popen[byte
 def accept(place: Place, uid: str, number: int, window: Mapping[str, Any]) -> None:
     """What a driver is started with from now on."""
     loaded = load(place.topology)
-    document = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+    document = loaded.topology.document()
     document["spec"]["window"] |= window
     file = place.work / "topology.json"
     write_json(file, with_checksum(document))

@@ -159,7 +159,7 @@ def live(tmp_path: Path) -> Lived:
     loaded = topology(tmp_path / "first")
     work = tmp_path / "first" / "work"
     folder = open_folder(work, "first", loaded.file, CLOCK)
-    plain = loaded.topology.model_dump(by_alias=True, mode="json", exclude_none=True)
+    plain = loaded.topology.document()
     write_json(folder.topology, checked.with_checksum(plain))
     write_accepted(folder.accepted, Accepted(plain, COMPONENTS))
     settings = in_folder(folder.path, folder.uid, folder.topology, loaded.folder)

@@ -15,7 +15,6 @@ from standins import Run, running, until
 
 from millrace.homes import codec
 from millrace.homes.documents import Scale
-from millrace.ids import MOST_MEMBERS
 from millrace.local import ackers as keeping
 from millrace.local.ackers import AckerKeeper, AckerPlan, cpu_s
 from millrace.local.children import ProcessSpec
@@ -24,6 +23,7 @@ from millrace.local.files import write_json
 from millrace.local.workdir import open_folder
 from millrace.protocol.ackerload import GROW_AFTER_S, SHRINK_AFTER_S, AckerBounds
 from millrace.state.client import StateAddress
+from millrace.topology.members import MOST_MEMBERS
 
 
 def ask(folder: Path, ackers: int) -> None:

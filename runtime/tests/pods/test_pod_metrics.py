@@ -257,7 +257,7 @@ def test_a_driver_tells_from_its_beginning_to_its_end(
     (tmp_path / "texts").mkdir()
     valid = parse_topology(json.dumps(DOCUMENT), folder=tmp_path)
     file = tmp_path / "topology.json"
-    whole = valid.model_dump(by_alias=True, mode="json", exclude_none=True)
+    whole = valid.document()
     write_json(file, checked.with_checksum(whole))
     settings = in_folder(tmp_path, UID, file, tmp_path)
     over = threading.Event()

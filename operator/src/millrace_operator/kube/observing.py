@@ -16,7 +16,7 @@ from itertools import chain
 from millrace.homes import pods as names
 from millrace.homes.documents import RunEvent
 from millrace.homes.pods import ROLE_LABEL, TOPOLOGY_LABEL, Role
-from millrace.ids import MOST_MEMBERS
+from millrace.topology.members import MOST_MEMBERS
 from millrace.topology.model import KIND
 from millrace_operator.builders.documents import ACCEPTED
 from millrace_operator.builders.naming import MANAGED_BY, MANAGER

@@ -33,7 +33,7 @@ from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.naming import Owner
 from millrace_operator.builders.pods import acker_pod, acker_print, state_server_pod
 from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
-from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
+from millrace_operator.reconcile.observe import Observed, Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +230,7 @@ def _members(observed: Observed, pods: Sequence[Pod]) -> tuple[Member, ...]:
     return tuple(
         Member(pod.name, pod.run_id, state_url(pod.address))
         for pod in pods
-        if pod.phase is PodPhase.RUNNING
-        and not observed.lost(pod)
-        and pod.ready
-        and pod.run_id is not None
-        and pod.address is not None
+        if observed.runs(pod) and pod.ready and pod.run_id is not None and pod.address is not None
     )
 
 

@@ -222,8 +222,11 @@ class Observed:
 
     def alive(self, pod: Pod) -> bool:
         """Whether it runs as far as anyone knows and is to go on doing so."""
-        running = pod.phase is PodPhase.RUNNING and not pod.deleting
-        return running and not self.lost(pod)
+        return self.runs(pod) and not pod.deleting
+
+    def runs(self, pod: Pod) -> bool:
+        """Whether it runs as far as anyone knows, to go on doing so or not."""
+        return pod.phase is PodPhase.RUNNING and not self.lost(pod)
 
 
 def most_silent(nodes: Mapping[str, bool]) -> bool:

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from millrace.homes import pods
 from millrace.homes.pods import Role
-from millrace.ids import MOST_MEMBERS
+from millrace.topology.members import MOST_MEMBERS
 
 PasswordOf = Callable[[str], str | None]
 """From the name of a state server or acker to its password; None: it asks for none."""

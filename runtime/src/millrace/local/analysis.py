@@ -56,27 +56,19 @@ def analysed(
             find_java()
         except JavaError as error:
             return _nothing(named, str(error))
-    with TemporaryDirectory(prefix="millrace-", ignore_cleanup_errors=True) as scratch:
-        return _ask(loaded, sources, Path(scratch), (import_code, sql_too), named)
-
-
-def _ask(
-    loaded: LoadedTopology,
-    sources: Collection[str],
-    scratch: Path,
-    switches: tuple[bool, bool],
-    named: str,
-) -> Analysis:
-    import_code, sql_too = switches
-    document = loaded.topology.document()
     question = {
-        "topology": document,
+        "topology": loaded.topology.document(),
         "folder": str(loaded.folder),
         "sources": sorted(sources),
-        "scratch": str(scratch),
         "importCode": import_code,
         "sql": sql_too,
     }
+    with TemporaryDirectory(prefix="millrace-", ignore_cleanup_errors=True) as scratch:
+        return _ask(question | {"scratch": scratch}, Path(scratch), named)
+
+
+def _ask(question: dict[str, Any], scratch: Path, named: str) -> Analysis:
+    """The answer to a question about what ``named`` says, of a process of its own."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "millrace.engine.jobs.analyse"],

@@ -18,7 +18,6 @@ from millrace import checked
 from millrace.errors import ExitCode, MillraceError, NewerFormatError
 from millrace.homes import codec
 from millrace.homes.documents import Scale, decode_processes
-from millrace.ids import MOST_MEMBERS
 from millrace.local.files import write_json
 from millrace.local.servers import StateServer
 from millrace.local.takeover import current_holder
@@ -27,6 +26,7 @@ from millrace.modes import private_opener
 from millrace.protocol.ackerload import AckerBounds
 from millrace.protocol.types import Phase, View
 from millrace.state.viewfile import WatchedView
+from millrace.topology.members import MOST_MEMBERS
 from millrace.topology.model import StreamTopology
 
 _LOOK_S = 0.1

@@ -22,7 +22,6 @@ from millrace.errors import MillraceError, StateServerError
 from millrace.homes.documents import ProcessRow
 from millrace.homes.passwords import ACKER_USER, digest, of_root_key
 from millrace.homes.restarts import Again, Restarts
-from millrace.ids import MOST_MEMBERS
 from millrace.local.processes import ProcessId
 from millrace.local.workdir import MARK, unusable
 from millrace.protocol.types import Member, Phase, View
@@ -35,6 +34,7 @@ from millrace.state.embedded import (
 )
 from millrace.state.errors import UnreachableError
 from millrace.state.own import NAME
+from millrace.topology.members import MOST_MEMBERS
 from millrace.tracking.access import acker_rules
 
 REACH_VARIABLE = "MILLRACE_REACH_S"

@@ -13,10 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from millrace.ids import MOST_MEMBERS
 from millrace.topology.duration import Duration
 from millrace.topology.kinds.base import ProcessorKind, SinkKind, SourceKind
 from millrace.topology.kinds.registry import PROCESSORS, SINKS, SOURCES, Registry, declaring
+from millrace.topology.members import MOST_MEMBERS
 from millrace.topology.parts import Guarantee, Input, Part
 from millrace.topology.pods import Pods, Volume
 from millrace.topology.scalars import (

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from millrace import crash, stacks
 from millrace.clock import SystemClock
-from millrace.engine.jobs.ahead import SessionAhead
+from millrace.engine.jobs.ahead import SparkAhead
 from millrace.engine.program import signing
 from millrace.errors import ExitCode, MillraceError
 from millrace.homes.passwords import PasswordOf, of_root_key, shared
@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _driver(settings: DriverSettings, password_of: PasswordOf) -> DriverProcess:
     """One that starts cold: its session is begun while its code is imported."""
-    session = SessionAhead(read_topology(Path(settings.topology)), Path(settings.workdir))
+    session = SparkAhead(read_topology(Path(settings.topology)), Path(settings.workdir))
     from millrace.engine.driver.process import DriverProcess
     from millrace.engine.jobs.start import start_spark
 

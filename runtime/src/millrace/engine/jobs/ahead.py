@@ -1,5 +1,5 @@
-"""Spark's session, which is begun before the rest of a driver's code is even imported: nothing else
-takes as long. What is imported here is what the settings of a session take, and no more."""
+"""Spark, which is begun before the rest of a driver's code is even imported: nothing else takes as
+long. What is imported here is what its settings take, and no more."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-class SessionAhead:
-    """The session that a topology asks for, begun now, on a thread of its own.
+class SparkAhead:
+    """The Spark that a topology asks for, begun now, on a thread of its own.
 
     ``cluster``: settings of Spark that have executors started elsewhere.
     """
@@ -33,9 +33,9 @@ class SessionAhead:
     ) -> None:
         self.times = StartTimes()
         self._jvm = threading.Event()
-        starter = ThreadPoolExecutor(1, thread_name_prefix="spark-session")
-        self._session = starter.submit(open_context, topology, workdir, cluster, self._reached)
-        self._session.add_done_callback(lambda _: self._jvm.set())
+        starter = ThreadPoolExecutor(1, thread_name_prefix="spark-ahead")
+        self._context = starter.submit(open_context, topology, workdir, cluster, self._reached)
+        self._context.add_done_callback(lambda _: self._jvm.set())
         starter.shutdown(wait=False)
 
     def await_jvm(self) -> None:
@@ -44,7 +44,7 @@ class SessionAhead:
 
     def result(self) -> SparkContext:
         """Waits for it. Raises ``SparkStartError``, ``TopologyError``."""
-        return self._session.result()
+        return self._context.result()
 
     def _reached(self, step: str) -> None:
         self.times.reached(step)

@@ -63,14 +63,20 @@ def _folder() -> Path:
 def options() -> str:
     """The options of a JVM that is to start with the archive; none where there is no archive, or
     one that somebody else could have written."""
-    try:
-        path = archive()
-        if not (_ours(path) and _ours(path.parent)):
-            return ""
-    except (JavaError, OSError, RuntimeError):
+    path = _usable()
+    if path is None:
         return ""
     shared = f'"-XX:SharedArchiveFile={path}"'
     return f"-Xshare:auto {shared} -XX:+VerifySharedSpaces {_QUIET}"
+
+
+def _usable() -> Path | None:
+    """The archive, where there is one that nobody else could have written."""
+    try:
+        path = archive()
+        return path if _ours(path) and _ours(path.parent) else None
+    except (JavaError, OSError, RuntimeError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +94,13 @@ class Launch:
 
 def launch() -> Launch | None:
     """What the JVM that made the archive told; None where ``options`` has none."""
-    if not options():
-        return None
+    path = _usable()
     try:
-        path = _told(archive())
-        if not _ours(path):
+        if path is None or not _ours(_told(path)):
             return None
-        told = json.loads(path.read_bytes())
+        told = json.loads(_told(path).read_bytes())
         return Launch(told["classPath"], tuple(told["modules"]), told["scala"])
-    except (JavaError, OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace.engine.jobs.ahead import SessionAhead
+from millrace.engine.jobs.ahead import SparkAhead
 from millrace.engine.jobs.session import sql_session
 from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.program.compile import compile_topology
@@ -40,13 +40,13 @@ def start_spark(
     folder: Path,
     workdir: Path,
     cluster: Mapping[str, str] | None = None,
-    session: SessionAhead | None = None,
+    session: SparkAhead | None = None,
 ) -> StartedSpark:
     """Have the session, which ``session`` has begun where it is given, then compile.
 
     Raises ``SparkStartError``, ``TopologyError``.
     """
-    session = session or SessionAhead(topology, workdir, cluster)
+    session = session or SparkAhead(topology, workdir, cluster)
     spark, times = session.result(), session.times
     options = CompileOptions(
         uid=uid,

@@ -127,13 +127,10 @@ def read_table(settings: LookupSettings, path: str, folder: Path) -> LookupConte
     file = folder / settings.table.path
     data = _bytes_of(file, settings.table.path)
     form = settings.table.read_as
-    reader = {TableFormat.PARQUET: _parquet, TableFormat.ARROW: _arrow}.get(form) if form else None
+    assert form is not None, "its check refuses what no format is known of"
     try:
-        rows, place = (
-            _lines(settings, path, data) if reader is None else reader(settings, path, data)
-        )
+        rows, place = _READERS[form](settings, path, data)
     except (pa.ArrowException, OSError) as error:
-        assert form is not None
         raise _damaged(settings, f"cannot be read as {form.value} ({_line_of(error)})") from error
     kept, rows = _with_keys(settings, rows)
     _distinct(settings, rows, lambda row: place(int(kept[row])))
@@ -231,6 +228,14 @@ def _arrow(settings: LookupSettings, path: str, data: bytes) -> tuple[pa.RecordB
     schema = _chosen(settings, path, file.schema)
     batches = (file.get_batch(number) for number in range(file.num_record_batches))
     return _whole(settings, schema, batches), _row
+
+
+_READERS = {
+    TableFormat.CSV: _lines,
+    TableFormat.JSON_LINES: _lines,
+    TableFormat.PARQUET: _parquet,
+    TableFormat.ARROW: _arrow,
+}
 
 
 def _row(row: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from millrace import checked
+from millrace.engine.task.daemon import AHEAD
 from millrace.homes.documents import ProcessTable, decode_processes
 from millrace.local.processes import ProcessId
 from millrace.local.workdir import WorkFolder
@@ -103,7 +104,7 @@ def _role(process: Seen, seen: Mapping[int, Seen]) -> str:
         if parent is not None and _of_workers(parent):
             return "pythonWorker"
         of_jvm = parent is not None and _program(parent) == "java"
-        return "pythonDaemon" if of_jvm or "ahead" in process.command else "pythonWorker"
+        return "pythonDaemon" if of_jvm or AHEAD in process.command else "pythonWorker"
     return "other"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millrace.ddl import RESERVED_PREFIX, SIMPLE_TYPES
+from millrace.ddl import RESERVED_PREFIX
 from millrace.topology.checks.facts import Facts
+from millrace.topology.declared import unfit_key
 from millrace.topology.edges import input_path, no_column
 from millrace.topology.graph import Component, Edge
 from millrace.topology.kinds.base import Columns
@@ -97,9 +98,8 @@ def known_key_columns(facts: Facts) -> Iterator[Problem]:
                 path = format_path((*component.path, "inputs", edge.index, "key", i))
                 if column not in types:
                     yield no_column(path, column, edge.producer, columns)
-                elif types[column] not in (None, *SIMPLE_TYPES):
-                    message = f"is of the type {types[column]}, which cannot be a key"
-                    yield Problem(path, column, message, "use a column of a simple type")
+                else:
+                    yield from unfit_key(path, column, types[column])
 
 
 def types_that_files_hold(facts: Facts) -> Iterator[Problem]:

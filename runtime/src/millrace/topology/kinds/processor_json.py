@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from millrace.ddl import RESERVED_PREFIX, parse_type
+from millrace.ddl import parse_type
 from millrace.errors import TopologyError
+from millrace.topology.declared import unfit_name
 from millrace.topology.edges import missing_columns
 from millrace.topology.kinds.base import Columns, Incoming, ProcessorKind
 from millrace.topology.parts import Part
@@ -97,7 +98,7 @@ class JsonProcessorKind(ProcessorKind[JsonSettings]):
         taken: set[str] = set()
         for i, column in enumerate(settings.columns):
             here = f"{path}.columns[{i}]"
-            yield from _fit_name(f"{here}.name", column.name, taken)
+            yield from unfit_name(f"{here}.name", column.name, taken, "path to say where it is")
             yield from _fit_type(f"{here}.type", column)
             yield from _fit_path(here, column, settings.columns[:i])
         for i, name in enumerate(settings.keep):
@@ -115,15 +116,6 @@ def _type_of(column: JsonColumn) -> str | None:
         return parse_type(column.type)
     except TopologyError:
         return None
-
-
-def _fit_name(path: str, name: str, taken: set[str]) -> Iterator[Problem]:
-    if name in taken:
-        yield Problem(path, name, "is a column of the output already", "rename it")
-    if name.startswith(RESERVED_PREFIX):
-        message = f"begins with {RESERVED_PREFIX!r}, which is reserved"
-        yield Problem(path, name, message, "use another name, and path to say where it is")
-    taken.add(name)
 
 
 def _fit_type(path: str, column: JsonColumn) -> Iterator[Problem]:

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from millrace.ddl import RESERVED_PREFIX, SIMPLE_TYPES, parse_schema
-from millrace.errors import TopologyError
+from millrace.ddl import SIMPLE_TYPES
+from millrace.topology.declared import (
+    declared_columns,
+    unfit_key,
+    unfit_name,
+    unsound_schema,
+)
 from millrace.topology.edges import no_column
 from millrace.topology.kinds.base import (
     COMPILED,
@@ -169,7 +174,8 @@ class LookupProcessorKind(ProcessorKind[LookupSettings]):
         """Those of the input, and those that are added; their types where the schema has them."""
         if incoming.columns is None:
             return None
-        return with_added(settings, incoming.columns, declared_columns(settings.table) or ())
+        declared = declared_columns(settings.table.columns)
+        return with_added(settings, incoming.columns, declared or ())
 
     def check(
         self, settings: LookupSettings, component: Component, facts: Facts
@@ -191,31 +197,15 @@ class LookupProcessorKind(ProcessorKind[LookupSettings]):
             seen.add(pair)
         names: set[str] = set()
         for i, column in enumerate(settings.columns):
-            if column.name in names:
-                message = "is a column of the output already"
-                yield Problem(f"{path}.columns[{i}].name", column.name, message, "rename it")
-            if column.name.startswith(RESERVED_PREFIX):
-                message = f"begins with {RESERVED_PREFIX!r}, which is reserved"
-                remedy = "use another name, and of for the column of the table"
-                yield Problem(f"{path}.columns[{i}].name", column.name, message, remedy)
-            names.add(column.name)
-        declared = declared_columns(settings.table)
+            where = f"{path}.columns[{i}].name"
+            yield from unfit_name(where, column.name, names, "of for the column of the table")
+        declared = declared_columns(settings.table.columns)
         if declared is not None:
             yield from lacking(settings, path, declared)
         for edge in facts.edges_of(component):
             incoming = facts.columns_on(edge)
             if incoming is not None:
                 yield from unfit(settings, path, declared or (), incoming, edge.producer)
-
-
-def declared_columns(table: LookupTable) -> Columns | None:
-    """The columns of a table by its schema; None where there is none, or it is wrong."""
-    if table.columns is None:
-        return None
-    try:
-        return tuple(parse_schema(table.columns))
-    except TopologyError:
-        return None
 
 
 def with_added(settings: LookupSettings, incoming: Columns, table: Columns) -> Columns:
@@ -242,9 +232,8 @@ def lacking(settings: LookupSettings, path: str, table: Columns) -> Iterator[Pro
         if name not in types:
             remedy = did_you_mean(name, types)
             yield Problem(where, name, f"is no column of {settings.table.path}", remedy)
-        elif own == "column" and types[name] not in (None, *SIMPLE_TYPES):
-            message = f"is of the type {types[name]}, which cannot be a key"
-            yield Problem(where, name, message, "use a column of a simple type")
+        elif own == "column":
+            yield from unfit_key(where, name, types[name])
 
 
 def unfit(
@@ -260,10 +249,10 @@ def unfit(
             yield no_column(where, name, producer, incoming)
             continue
         mine, other = types[name], others.get(part.table_column)
-        if mine not in (None, *SIMPLE_TYPES):
-            message = f"is of the type {mine}, which cannot be a key"
-            yield Problem(where, name, message, "use a column of a simple type")
-        elif mine is not None and other in SIMPLE_TYPES and not _comparable(mine, other):
+        no_key = [*unfit_key(where, name, mine)]
+        yield from no_key
+        simple = not no_key and other in SIMPLE_TYPES
+        if simple and mine is not None and not _comparable(mine, other):
             message = f"is of the type {mine}, and {part.table_column!r} of the table {other}"
             if settings.table.columns is not None:
                 remedy = f"write {mine} in table.schema, or give the column another type in front"
@@ -296,12 +285,7 @@ def _sound_table(path: str, table: LookupTable) -> Iterator[Problem]:
         message = f"does not apply: {form.value} has its own columns"
         yield Problem(where, table.columns, message, "remove it")
     else:
-        try:
-            parse_schema(table.columns)
-        except TopologyError as error:
-            fault = str(error).removeprefix(f"schema {table.columns!r}").lstrip(",: ")
-            message, _, remedy = fault.rpartition("; ")
-            yield Problem(where, table.columns, f"is no schema: {message or remedy}", remedy)
+        yield from unsound_schema(where, table.columns)
 
 
 LOOKUP = LookupProcessorKind()

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from millrace.ddl import parse_schema
-from millrace.errors import TopologyError
+from millrace.topology.declared import declared_columns, unsound_schema
 from millrace.topology.kinds.base import (
     OPENED,
     OTHER_SOURCE,
@@ -114,12 +113,9 @@ class FilesSourceKind(SourceKind[FilesSource]):
     def columns(self, settings: FilesSource) -> Columns | None:
         if settings.format is SourceFormat.TEXT:
             return (("value", "string"),)
-        if settings.columns is None or settings.format is SourceFormat.PARQUET:
+        if settings.format is SourceFormat.PARQUET:
             return None
-        try:
-            return tuple(parse_schema(settings.columns))
-        except TopologyError:
-            return None
+        return declared_columns(settings.columns)
 
     def endless(self, settings: FilesSource) -> bool:
         return settings.watch
@@ -141,13 +137,7 @@ class FilesSourceKind(SourceKind[FilesSource]):
             message = f"does not apply: {settings.format.value} has {own}"
             yield Problem(path, settings.columns, message, "remove it")
         else:
-            try:
-                parse_schema(settings.columns)
-            except TopologyError as error:
-                fault = str(error).removeprefix(f"schema {settings.columns!r}").lstrip(",: ")
-                message, _, remedy = fault.rpartition("; ")
-                message = f"is no schema: {message or remedy}"
-                yield Problem(path, settings.columns, message, remedy)
+            yield from unsound_schema(path, settings.columns)
 
 
 FILES_SOURCE = FilesSourceKind()

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from millrace.clock import Clock
 from millrace.errors import MillraceError
 from millrace.homes.documents import AckerAdvice
-from millrace.ids import MOST_MEMBERS
 from millrace.protocol.ackerload import SHRINK_AFTER_S, AckerBounds, Trend, ackers_for
+from millrace.topology.members import MOST_MEMBERS
 from millrace.tracking.log import AckerLoad
 
 log = logging.getLogger(__name__)
