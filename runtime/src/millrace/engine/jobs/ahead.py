@@ -97,6 +97,7 @@ def session_settings(
         executor_memory=executors.memory,
         conf=spec.spark.conf,
         cluster=cluster if executors.instances else None,
+        rows_in_jvm=any(one.kind.runs_in_jvm(one.settings) for one in spec.processors),
     )
 
 
