@@ -185,6 +185,31 @@ def test_the_formats_hold_the_same(tmp_path):
     assert len(names) == 1
 
 
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("count", [tables._GROUP_ROWS, 2 * tables._GROUP_ROWS + 1, 40_000])
+def test_every_row_of_a_longer_table_is_there_once(tmp_path, ending, count):
+    schema = pa.schema([("id", pa.string()), ("n", pa.int64()), ("x", pa.float64())])
+    rows = [{"id": f"k{n}", "n": n, "x": 0.5} for n in range(count)]
+    declared = write(tmp_path, f"t.{ending}", rows, schema)
+    content = read_table(settings(f"t.{ending}", "id", "n", declared), "p", tmp_path)
+    found = pa.ipc.open_file(content.data).read_all()
+    assert found.column("n").to_pylist() == list(range(count))
+    assert found.column("id").to_pylist() == [row["id"] for row in rows]
+
+
+@pytest.mark.parametrize("row", [0, tables._GROUP_ROWS + 7, 3 * tables._GROUP_ROWS - 1])
+def test_a_mistake_far_down_is_told_with_its_line(tmp_path, row):
+    lines = [f"k{n},{n}" for n in range(3 * tables._GROUP_ROWS)]
+    said = settings("t.csv", "id", "n", PLAIN)
+    for wrong, message in (("z,x", "'x' is no long"), (lines[row - 1], f"in line {row + 2}")):
+        if row or wrong == "z,x":
+            text = [*lines[:row], wrong, *lines[row + 1 :]]
+            (tmp_path / "t.csv").write_text("\n".join(["id,n", *text]))
+            with pytest.raises(BadTableError, match=re.escape(message)) as caught:
+                read_table(said, "p", tmp_path)
+            assert f"line {row + 2}" in str(caught.value)
+
+
 def test_columns_that_nobody_reads_are_not_read(tmp_path):
     (tmp_path / "t.csv").write_text("id,n,note\na,1,x\nb,2,\n")
     said = settings("t.csv", "id", "n", "id string, n long, note date")

@@ -93,7 +93,7 @@ class CsvDecoder(Decoder):
         if wanted > 1 and any(first <= row < first + wanted for row in odd):
             half = wanted // 2
             low = self._columns(lines.take(0, half), first, names, odd, errors)
-            high = self._columns(lines.take(half, wanted), first + half, names, odd, errors)
+            high = self._columns(lines.take(half, wanted - half), first + half, names, odd, errors)
             return [pa.concat_arrays(pair) for pair in zip(low, high, strict=True)]
         bad: Errors = {}
         message = "a quoted field is not closed"

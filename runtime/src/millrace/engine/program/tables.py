@@ -203,7 +203,7 @@ def _lines(settings: LookupSettings, path: str, data: bytes) -> tuple[pa.RecordB
 
     parts = []
     for at in range(0, len(lines), _GROUP_ROWS):
-        read = decoder.decode(lines.take(at, min(at + _GROUP_ROWS, len(lines))), kept)
+        read = decoder.decode(lines.take(at, _GROUP_ROWS), kept)
         for row, said in read.errors:
             raise _damaged(settings, f"{place(at + row)}: {said}")
         parts.append(read.data)
