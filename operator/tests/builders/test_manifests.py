@@ -26,7 +26,7 @@ from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.access import access
 from millrace_operator.builders.asked import asked
 from millrace_operator.builders.documents import accepted_map, driver_map, secrets
-from millrace_operator.builders.naming import FINGERPRINT, Owner, selector_text
+from millrace_operator.builders.naming import FINGERPRINT, MADE_WITH, Owner, selector_text
 from millrace_operator.builders.network import budgets, policies, services
 from millrace_operator.builders.pods import acker_pod, driver_pod, state_server_pod
 
@@ -536,7 +536,9 @@ def test_what_a_topology_does_not_ask_for_is_as_it_was():
         assert set(container["resources"]["limits"]) == {"memory"}
     (state, acker, driver) = pods()
     assert FINGERPRINT in driver["metadata"]["annotations"]
-    assert all("annotations" not in pod["metadata"] for pod in (state, acker))
+    for pod in (state, acker):
+        (container,) = pod["spec"]["containers"]
+        assert pod["metadata"]["annotations"] == {MADE_WITH: container["image"]}
 
 
 def test_no_label_of_a_topology_takes_the_place_of_ours():

@@ -16,7 +16,7 @@ from millrace.homes import pods as names
 from millrace.homes.documents import Proposal, RunEvent, Status
 from millrace.homes.pods import Role
 from millrace_operator.builders.documents import BOOKS_KEY
-from millrace_operator.builders.naming import FINGERPRINT
+from millrace_operator.builders.naming import FINGERPRINT, MADE_WITH
 from millrace_operator.kube import reading
 from millrace_operator.kube.objects import owner_uid
 from millrace_operator.reconcile.observe import PodPhase
@@ -134,6 +134,30 @@ def test_how_long_a_pod_lived():
     assert runs is not None
     assert ended is not None
     assert (runs.lived_s, ended.lived_s) == (30.0, 11.0)
+
+
+def test_a_container_that_could_not_be_started_has_not_lived_since_1970():
+    """As containerd has it of one whose program is not there."""
+    never = {
+        "startedAt": "1970-01-01T00:00:00Z",
+        "finishedAt": "2026-02-01T00:00:41Z",
+        "exitCode": 128,
+        "reason": "StartError",
+    }
+    unknown = {"startedAt": STARTED, "finishedAt": None, "exitCode": 137}
+    read = [reading.pod_of(pod(**container(terminated=one)), NOW) for one in (never, unknown)]
+    assert [one and one.lived_s for one in read] == [0.0, 30.0]
+
+
+def test_the_image_of_a_pod_is_that_which_it_was_given():
+    """Whatever a webhook has made of it: it would never be that which the operator gives."""
+    changed, older = pod(), pod()
+    for one in (changed, older):
+        one["spec"]["containers"] = [{"image": "mirror.example.org/runtime@sha256:1"}]
+    changed["metadata"]["annotations"] = {MADE_WITH: "runtime:1"}
+    read = [reading.pod_of(reading.brief(one), NOW) for one in (changed, older)]
+    images = [one and one.image for one in read]
+    assert images == ["runtime:1", "mirror.example.org/runtime@sha256:1"]
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,16 @@ def test_a_topology_comes_up_and_is_then_left_alone(world: World):
     assert world.api.writes() == []
 
 
+def test_images_that_a_webhook_puts_into_pods_are_no_older_ones(world: World):
+    """Of a mirror, or by their digests: pods would be made anew for ever."""
+    operator = world.settle()
+    for name in world.names("pods"):
+        (container,) = world.pod(name)["spec"]["containers"]
+        container["image"] = f"mirror.example.org/{container['image']}"
+    world.settle(operator)
+    assert world.condition("UpToDate") == ("True", "ImagesCurrent")
+
+
 def test_a_topology_that_is_gone_is_forgotten_and_one_that_goes_is_left_alone(world: World):
     operator = world.settle()
     world.resource["metadata"]["deletionTimestamp"] = "2026-02-01T00:00:00Z"

@@ -16,6 +16,10 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 FINGERPRINT = "millrace.dev/fingerprint"
 """Annotation of a driver pod: what it was started with."""
 
+MADE_WITH = "millrace.dev/image"
+"""Annotation of a pod: the image that it was made with. An admission webhook may put another one
+into the container, of a mirror or by its digest."""
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from types import MappingProxyType
 
 from millrace.homes import pods as names
 from millrace.homes.accepted import Retired
@@ -29,7 +30,7 @@ from millrace_operator.builders.asked import (
     own_server_option,
     tls_volumes,
 )
-from millrace_operator.builders.naming import FINGERPRINT, Manifest, Owner
+from millrace_operator.builders.naming import FINGERPRINT, MADE_WITH, Manifest, Owner
 
 _LEAST_OVERHEAD_MI = 384
 _OVERHEAD = 0.4
@@ -55,8 +56,7 @@ def state_server_pod(
     ]
     spec["automountServiceAccountToken"] = False
     spec["topologySpreadConstraints"] = [_spread(owner, role)]
-    made = owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec})
-    return asked(made, topology.spec.pods.state_servers)
+    return asked(_pod(owner, role, index, spec), topology.spec.pods.state_servers)
 
 
 def data_bytes(settings: OperatorSettings, topology: StreamTopology) -> int:
@@ -87,9 +87,8 @@ def acker_pod(
         container["args"] += [names.OWN_SERVER_OPTION, own_server_option(topology)]
         container["env"].append(_variable(names.SECRETS, names.SECRETS_FOLDER))
         mount_own_server(spec, topology)
-    notes = {FINGERPRINT: told} if told else None
-    made = owner.manifest("v1", "Pod", _name(owner, role, index), role, {"spec": spec}, notes)
-    return asked(made, topology.spec.pods.ackers)
+    notes = {FINGERPRINT: told} if told else {}
+    return asked(_pod(owner, role, index, spec, notes), topology.spec.pods.ackers)
 
 
 def acker_print(topology: StreamTopology) -> str:
@@ -142,8 +141,7 @@ def driver_pod(
     if topology.spec.standby_pods:
         spec["topologySpreadConstraints"] = [_spread(owner, role)]
         spec["tolerations"] = _short_silence()
-    made = owner.manifest("v1", "Pod", name, role, {"spec": spec}, told)
-    return asked(made, topology.spec.pods.driver)
+    return asked(_pod(owner, role, number, spec, told), topology.spec.pods.driver)
 
 
 SILENCE_S = 20
@@ -187,6 +185,17 @@ def executor_pod(owner: Owner, settings: OperatorSettings, topology: StreamTopol
 def code_image(settings: OperatorSettings, topology: StreamTopology) -> str:
     """The image that holds the runtime, and the user's code where it comes in one."""
     return topology.spec.code.image or settings.runtime_image
+
+
+def _pod(
+    owner: Owner,
+    role: Role,
+    number: int,
+    spec: Manifest,
+    notes: Mapping[str, str] = MappingProxyType({}),
+) -> Manifest:
+    notes = {**notes, MADE_WITH: spec["containers"][0]["image"]}
+    return owner.manifest("v1", "Pod", _name(owner, role, number), role, {"spec": spec}, notes)
 
 
 def _own_key(owner: Owner, role: Role, number: int) -> dict[str, str]:

@@ -31,7 +31,7 @@ from millrace_operator.api.resources import (
     TopologyStatus,
 )
 from millrace_operator.builders.documents import ACCEPTED_KEY, BOOKS_KEY, FORMAT
-from millrace_operator.builders.naming import FINGERPRINT
+from millrace_operator.builders.naming import FINGERPRINT, MADE_WITH
 from millrace_operator.kube.objects import owner_uid
 from millrace_operator.reconcile.observe import (
     Booked,
@@ -92,7 +92,7 @@ def _status(document: Object) -> tuple[TopologyStatus, str]:
     return TopologyStatus(), text
 
 
-_ANNOTATIONS = (FINGERPRINT, names.STANDBY_ANNOTATION)
+_ANNOTATIONS = (FINGERPRINT, MADE_WITH, names.STANDBY_ANNOTATION)
 """Of a pod, that are read."""
 
 
@@ -146,9 +146,16 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
         message,
         exit_code,
         _lived_s(status, now),
-        next((one.get("image", "") for one in spec.get("containers") or []), ""),
+        _made_with(metadata, spec),
         metadata.get("annotations", {}).get(names.STANDBY_ANNOTATION, ""),
     )
+
+
+def _made_with(metadata: Object, spec: Object) -> str:
+    """The image that the operator gave a pod. One of an older operator does not say so: what its
+    container has is what it was given, or what somebody made of that."""
+    noted: str = metadata.get("annotations", {}).get(MADE_WITH, "")
+    return noted or next((one.get("image", "") for one in spec.get("containers") or []), "")
 
 
 def _conditions(status: Object) -> list[Object]:
@@ -180,13 +187,17 @@ def _why(status: Object) -> tuple[str, str, int | None]:
 
 
 def _lived_s(status: Object, now: datetime) -> float:
-    """How long the first container runs, or ran."""
+    """How long the first container runs, or ran. One that could not be started is said by some
+    runtimes to have begun in 1970."""
     for container in status.get("containerStatuses") or []:
         state = container.get("state", {})
         times = state.get("running") or state.get("terminated") or {}
         if times.get("startedAt"):
-            end = datetime.fromisoformat(times["finishedAt"]) if "finishedAt" in times else now
-            return max(0.0, (end - datetime.fromisoformat(times["startedAt"])).total_seconds())
+            begun, over = datetime.fromisoformat(times["startedAt"]), times.get("finishedAt")
+            if begun.timestamp() <= 0:
+                return 0.0
+            end = datetime.fromisoformat(over) if over else now
+            return max(0.0, (end - begun).total_seconds())
     return 0.0
 
 
