@@ -13,6 +13,8 @@ from hand_clock import HandClock
 
 from millrace.errors import MillraceError
 from millrace.homes.stores import HomeAwayError
+from millrace.metrics.catalogue import LISTS
+from millrace_operator.api.resources import TopologyStatus
 from millrace_operator.control.health import LIVE_S, READY_S, Health
 from millrace_operator.control.logs import JsonLines, about
 from millrace_operator.control.queue import WorkQueue
@@ -106,6 +108,36 @@ def test_the_look_goes_on_when_the_api_server_was_away(world: World):
     world.listed.names = ["a"]
     assert world.turn() is ALL
     assert world.turn() == Key("jobs", "a")
+
+
+def test_a_namespace_that_is_deleted_with_the_rights_in_it_holds_up_no_other(world: World):
+    def heads(kind: str, namespace: str | None) -> list[object]:
+        if namespace in gone:
+            raise RefusedError(f"namespaces/{namespace}", 403, "cannot list streamtopologies")
+        return [{"metadata": {"namespace": namespace, "name": "words"}}]
+
+    gone: set[str] = set()
+    world.listed.heads = heads  # type: ignore[method-assign,assignment]
+    world.workers._namespaces = ("a", "b", "jobs")
+    world.turns.end = lambda: Result(status=TopologyStatus())
+    world.workers.start(0)
+    assert {world.turn() for _ in range(4)} == {ALL, *(Key(n, "words") for n in ("a", "b", "jobs"))}
+    gone.add("a")
+    seen: list[object] = []
+    for _ in range(4):
+        world.clock.time_s += LOOK_S
+        seen += [world.turn() for _ in range(3)]
+        assert world.health.ready().good
+    assert {*seen} == {ALL, Key("b", "words"), WORDS}
+    assert world.workers.standings.keys() == {Key("b", "words"), WORDS}
+    lists = {s.labels: s.value for s in world.workers.turns.samples() if s.metric is LISTS}
+    assert (lists["done",], lists["refused",]) == (1, 4)
+    # Where none can be listed that is no namespace's fault.
+    gone |= {"b", "jobs"}
+    for _ in range(4):
+        world.clock.time_s += LOOK_S
+        assert world.turn() is ALL
+    assert not world.health.ready().good
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from millrace_operator.control.metrics import Ended, Standings, Turns
 from millrace_operator.control.queue import WorkQueue
 from millrace_operator.control.reconciler import Reconciler
 from millrace_operator.kube.acting import NotLeadingError
-from millrace_operator.kube.objects import Objects, StaleError
+from millrace_operator.kube.objects import Objects, RefusedError, StaleError
 from millrace_operator.kube.observing import Key, Orphans, awaited, topologies
 
 log = logging.getLogger(__name__)
@@ -152,22 +152,39 @@ class Workers:
             case Orphans(namespace):
                 self._reconciler.tell_orphans(namespace)
             case Everything():
-                self._look()
+                return self._look()
         return Ended.DONE
 
-    def _look(self) -> None:
+    def _look(self) -> Ended:
+        """At each namespace by itself: with one that is deleted go the rights in it, and the others
+        do not wait for it."""
         self._looked_s = self._clock.monotonic_s()
         # Asked for before the list, so that one which fails does not end it.
         self._queue.add(ALL, LOOK_S)
         known = self.standings.keys()
-        found = set(topologies(self._objects, self._namespaces))
+        refused: list[RefusedError] = []
+        asked: Sequence[tuple[str, ...]] = [(space,) for space in self._namespaces] or [()]
+        for spaces in asked:
+            try:
+                known -= self._look_at(spaces)
+            except RefusedError as error:
+                refused.append(error)
+        if len(refused) == len(asked):
+            raise refused[0]
+        for key in known:
+            self.standings.tell(key, None)
+        for one in refused:
+            log.error("the topologies of a namespace are not seen to: %s", one)
+        self._listed_s = self._clock.monotonic_s()
+        return Ended.REFUSED if refused else Ended.DONE
+
+    def _look_at(self, spaces: Sequence[str]) -> set[Key]:
+        found = set(topologies(self._objects, spaces))
         for key in found:
             self._queue.add(key)
-        for space in {key.namespace for key in awaited(self._objects, self._namespaces) - found}:
+        for space in {key.namespace for key in awaited(self._objects, spaces) - found}:
             self._queue.add(Orphans(space))
-        for key in known - found:
-            self.standings.tell(key, None)
-        self._listed_s = self._clock.monotonic_s()
+        return found
 
     def _reconcile(self, key: Key) -> Ended:
         """Something of it that was refused is to be tried again."""
