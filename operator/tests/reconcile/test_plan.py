@@ -347,6 +347,7 @@ CASES = [
         lambda c: c.edit(stateServers={"replicas": 2, "copies": 2}),
         [
             "apply ConfigMap words-accepted",
+            "apply PodDisruptionBudget words-state",
             "propose state-0 state-1 acker-0 acker-1",
         ],
         ["event EditedInPlace"],
@@ -565,6 +566,33 @@ def test_a_state_server_that_leaves_is_deleted_when_the_view_has_moved():
     assert "words-state-2" in cluster.pods
     cluster.drive()
     assert "delete words-state-2" in done(cluster)
+
+
+def test_no_state_server_may_go_while_others_leave():
+    """Each of two that a drain takes at once may hold a copy that the other has, too."""
+    cluster = Cluster()
+    cluster.edit(stateServers={"replicas": 5, "copies": 2})
+    cluster.settle()
+    there: list[int] = []
+
+    def may_go() -> int:
+        """As Kubernetes reckons, of which pods are being deleted none is healthy."""
+        servers = [pod for name, pod in cluster.pods.items() if "-state-" in name]
+        there.append(len(servers))
+        healthy = sum(pod.ready and not pod.deleting for pod in servers)
+        budget = cluster.manifests["PodDisruptionBudget", "words-state"]
+        return max(0, healthy - budget["spec"]["minAvailable"])
+
+    assert may_go() == 1
+    cluster.edit(stateServers={"replicas": 3, "copies": 2})
+    seen = []
+    for _ in range(5):
+        cluster.reconcile()
+        seen.append(may_go())
+        cluster.drive()
+        cluster.progress()
+    assert (seen[0], seen[-1], max(seen)) == (0, 1, 1)
+    assert (there[0], there[-1]) == (5, 3)
 
 
 def test_a_server_that_is_to_leave_and_came_back_is_a_member_once_more():

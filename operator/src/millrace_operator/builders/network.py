@@ -26,18 +26,19 @@ def services(owner: Owner, topology: StreamTopology) -> list[Manifest]:
 
 
 def budgets(
-    owner: Owner, topology: StreamTopology, ackers: int, copied: bool = True
+    owner: Owner, topology: StreamTopology, ackers: int, copied: bool = True, servers: int = 0
 ) -> list[Manifest]:
     """One pod of a kind at a time, and no state server that holds the only copy.
 
     ``copied``: all state servers hold their copies. A pod that is ready may hold none yet, and
-    while that is so none may go. Of bare pods Kubernetes counts only those that must stay.
+    while that is so none may go. Of bare pods Kubernetes counts only those that must stay, so that
+    all ``servers`` that there are count: more than are asked for, until some of them have left.
     """
     state = topology.spec.state_servers
     spare = 1 if state.copies > 1 and copied else 0
     made = []
     if state.url is None:
-        made.append(_budget(owner, "state", "state-server", state.replicas - spare))
+        made.append(_budget(owner, "state", "state-server", max(state.replicas, servers) - spare))
     if ackers > 1:
         made.append(_budget(owner, "acker", "acker", ackers - 1))
     return made

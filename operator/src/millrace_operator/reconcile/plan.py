@@ -232,6 +232,7 @@ def _children(
     size: Sizes,
 ) -> Iterator[Action]:
     """Apply what changed, delete what is not needed any more."""
+    servers = [pod for pod in observed.of(Role.STATE_SERVER) if not (pod.ended or pod.deleting)]
     manifests = [
         *access(owner, topology),
         *services(owner, topology),
@@ -241,7 +242,7 @@ def _children(
             settings.metrics_from,
             state_servers=topology.spec.state_servers.url is None,
         ),
-        *budgets(owner, topology, size.ackers, all_copied(observed, size.servers)),
+        *budgets(owner, topology, size.ackers, all_copied(observed, size.servers), len(servers)),
     ]
     made = {(m["kind"], m["metadata"]["name"]) for m in manifests}
     for manifest in manifests:
