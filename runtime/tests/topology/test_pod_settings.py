@@ -315,6 +315,14 @@ def test_what_is_restored_from_outlives_pods():
     assert on_cluster(model(kept), "/data") == []
 
 
+def test_a_topology_on_a_cluster_is_called_as_a_service_may_be():
+    named = model(changed(volumes=[claim()]))
+    assert on_cluster(named, "/data") == []
+    digit = named.metadata.model_copy(update={"name": "2-words"})
+    (problem,) = on_cluster(named.model_copy(update={"metadata": digit}), "/data")
+    assert (problem.path, problem.value) == ("metadata.name", "2-words")
+
+
 def test_a_folder_beside_the_volume_is_not_on_it():
     spec = changed(
         volumes=[claim()],

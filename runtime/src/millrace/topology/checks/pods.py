@@ -196,6 +196,10 @@ def on_cluster(topology: StreamTopology, folder: str) -> list[Problem]:
     What works on one machine alone so far is refused too: no promise is taken in silence.
     """
     found: list[Problem] = []
+    called = topology.metadata.name
+    if called[0].isdigit():
+        why = "begins with a digit, which Kubernetes takes of no Service, and pods need some"
+        found.append(Problem("metadata.name", called, why, "begin it with a letter"))
     for section, parts in _declared(topology):
         for index, part in enumerate(parts):
             for field, path in part.kind.on_disk(part.settings).items():
