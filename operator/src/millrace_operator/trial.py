@@ -21,6 +21,7 @@ from millrace.homes.pods import Role, pod_name
 from millrace.homes.stores import HomeAwayError
 from millrace.kube.configmaps import own_api
 from millrace.topology.model import API_VERSION, KIND
+from millrace.topology.scalars import LONGEST_NAME
 from millrace_operator.kube import kinds
 from millrace_operator.kube.objects import Objects
 
@@ -46,6 +47,11 @@ def manifest(namespace: str, name: str) -> dict[str, Any]:
             "sinks": [{"name": "shown", "inputs": [{"from": "numbers"}], "console": {}}],
         },
     }
+
+
+def called(prefix: str, end: str) -> str:
+    """The name of the topology, which is shorter than that of a release may be."""
+    return f"{prefix[: LONGEST_NAME - len(end) - 1].rstrip('-')}-{end}"
 
 
 def stalls(found: Mapping[str, Any]) -> bool | None:
@@ -114,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", default="trial", help="what its name begins with")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds")
     options = parser.parse_args(arguments)
-    name = f"{options.name}-{secrets.token_hex(3)}"
+    name = called(options.name, secrets.token_hex(3))
     try:
         objects = Objects(own_api())
         attempt(objects, options.namespace, name, options.patience, SystemClock())

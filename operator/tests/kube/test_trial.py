@@ -40,6 +40,15 @@ def test_the_topology_is_valid_and_small():
     parse(json.dumps(trial.manifest("jobs", "trial-1")))
 
 
+def test_a_release_may_have_a_longer_name_than_a_topology():
+    long = "team-that-has-much-to-say-of-itself-millrace-trial"
+    assert trial.called("trial", "0a1b2c") == "trial-0a1b2c"
+    for size in range(1, len(long) + 1):
+        made = trial.called(long[:size], "0a1b2c")
+        assert made.endswith("-0a1b2c")
+        parse(json.dumps(trial.manifest("jobs", made)))
+
+
 def test_an_operator_makes_all_down_to_its_pod_and_it_is_deleted(world: World):
     operator, turns = world.operator(), []
 

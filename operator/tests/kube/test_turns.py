@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -117,6 +118,17 @@ def test_very_many_snapshots_without_a_topology_are_looked_at_together(world: Wo
     turn = 20
     assert due() <= 3 * pages + turn, "listed by each look, for orphans, and for the topology"
     assert world.api.writes() == []
+
+
+def test_what_is_told_of_a_snapshot_with_the_longest_name_is_an_event_of_it(world: World):
+    name = "a" * 199 + "." + "b" * 53
+    snapshot(world, name, "none", phase="Taking", topologyUid="t0")
+    world.operator().tell_orphans("jobs")
+    (event,) = world.names("events")
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", event)
+    assert ".." not in event
+    told = world.api.objects[f"{CORE}/events/{event}"]
+    assert (told["reason"], told["involvedObject"]["name"]) == ("TopologyGone", name)
 
 
 def test_what_other_topologies_take_by_themselves_is_not_read_at_a_turn(world: World):

@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 _LONGEST = 1024
 """Characters of a message that the API server takes."""
 
+_LONGEST_PREFIX = 200
+"""Of the 253 characters of a name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -75,7 +78,7 @@ def event(of: Resource | Subject, what: Announce, now: datetime) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{of.name}.{digest}", "namespace": of.namespace},
+        "metadata": {"name": f"{_cut(of.name)}.{digest}", "namespace": of.namespace},
         "involvedObject": {
             "apiVersion": API_VERSION,
             "kind": of.kind if isinstance(of, Subject) else KIND,
@@ -91,6 +94,11 @@ def event(of: Resource | Subject, what: Announce, now: datetime) -> Manifest:
         "lastTimestamp": moment,
         "count": 1,
     }
+
+
+def _cut(name: str) -> str:
+    """What of a name has room in that of an event; a snapshot's may be as long as any."""
+    return name[:_LONGEST_PREFIX].rstrip("-.")
 
 
 def again(there: Object, now: datetime) -> Manifest:

@@ -39,9 +39,11 @@ _is_label = _matching(
     "use lower-case letters, digits and '-', beginning and ending with a letter or digit",
 )
 Label = Annotated[str, Field(max_length=63, json_schema_extra={"pattern": _LABEL}), _is_label]
-# Shorter, since the names of its pods add to it.
+LONGEST_NAME = 50
+"""Of a topology: shorter than a label, since the names of its pods add to it."""
+
 TopologyName = Annotated[
-    str, Field(max_length=50, json_schema_extra={"pattern": _LABEL}), _is_label
+    str, Field(max_length=LONGEST_NAME, json_schema_extra={"pattern": _LABEL}), _is_label
 ]
 ComponentName = Annotated[
     str,
