@@ -40,7 +40,8 @@ NOW_S = 1_770_000_000.0
 
 @dataclass
 class World:
-    """``asked`` are the pods that were asked for their incarnation, in order."""
+    """``asked`` are the pods that were asked for their incarnation, in order; one whose ``lives``
+    are less than none does not say it."""
 
     api: MemoryApi = field(default_factory=MemoryApi)
     clock: HandClock = field(default_factory=lambda: HandClock(NOW_S))
@@ -65,7 +66,8 @@ class World:
 
     def ask(self, address: str, name: str) -> str | None:
         self.asked.append(name)
-        return f"run-{name}-{self.lives.get(name, 0)}"
+        life = self.lives.get(name, 0)
+        return None if life < 0 else f"run-{name}-{life}"
 
     # -- what there is
 

@@ -195,6 +195,26 @@ def test_a_server_is_asked_once_for_each_life_of_its_container(world: World):
     assert "StateServerLost" in world.reasons()
 
 
+def test_a_server_that_is_slow_to_say_who_it_is_to_a_new_operator_is_who_it_was(world: World):
+    """The driver would have what it holds copied elsewhere, and back."""
+    world.settle()
+    before = world.proposal()
+    world.lives["words-state-1"] = -1
+    world.settle()
+    assert world.proposal() == before
+    assert "StateServerLost" not in world.reasons()
+    world.pod("words-state-1")["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    world.operator().turn(KEY)
+    assert [m.name for m in world.proposal().members] == ["words-state-0", "words-state-2"]
+    # Nobody knows who it is then.
+    world.pod("words-state-1")["status"] = running("words-state-1-1")
+    world.settle()
+    assert [m.name for m in world.proposal().members] == ["words-state-0", "words-state-2"]
+    world.lives["words-state-1"] = 1
+    world.settle()
+    assert world.proposal().members[1].run_id == "run-words-state-1-1"
+
+
 def test_a_server_that_is_not_ready_or_on_a_silent_node_is_not_asked(world: World):
     world.settle()
     found = world.pod("words-state-0")

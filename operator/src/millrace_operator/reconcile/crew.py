@@ -189,13 +189,14 @@ def proposal(
         if pod.index < count.servers or _came_back(observed, pod)
     ]
     staying = [pod for pod in servers if not pod.deleting]
-    members = _members(observed, staying) if count.servers else ()
+    told, before = observed.told, observed.proposal
+    proposed = before.members if before is not None else ()
+    members = _members(observed, staying, proposed) if count.servers else ()
     first = observed.view is None and observed.proposal is None
     if count.servers and (not members or (first and len(members) < count.servers)):
         return None
     ackers = [p for p in observed.of(Role.ACKER) if _wanted(p, topology, count.ackers)]
     alive = tuple(pod.name for pod in ackers if observed.alive(pod) and pod.ready)
-    told, before = observed.told, observed.proposal
     last = before.number if before is not None else 0
     named = {member.name for member in members}
     nodes = tuple((pod.name, pod.node) for pod in staying if pod.name in named and pod.node)
@@ -224,14 +225,23 @@ def all_copied(observed: Observed, servers: int) -> bool:
     return {(m.name, m.run_id) for m in view.target} == {(p.name, p.run_id) for p in pods}
 
 
-def _members(observed: Observed, pods: Sequence[Pod]) -> tuple[Member, ...]:
+def _members(
+    observed: Observed, pods: Sequence[Pod], before: Sequence[Member] = ()
+) -> tuple[Member, ...]:
     """The incarnations in those of some pods that run as far as anyone knows and answer, to go on
-    doing so or not."""
-    return tuple(
-        Member(pod.name, pod.run_id, state_url(pod.address))
-        for pod in pods
-        if observed.runs(pod) and pod.ready and pod.run_id is not None and pod.address is not None
-    )
+    doing so or not. One whose node calls it ready and that does not say which it is, to an operator
+    that has just begun and asks all of them for example, is who it was ``before``."""
+    known = {(member.name, member.url): member for member in before}
+    found = []
+    for pod in pods:
+        if not (observed.runs(pod) and pod.ready and pod.address is not None):
+            continue
+        url = state_url(pod.address)
+        if pod.run_id is not None:
+            found.append(Member(pod.name, pod.run_id, url))
+        elif (pod.name, url) in known:
+            found.append(known[pod.name, url])
+    return tuple(found)
 
 
 def _came_back(observed: Observed, pod: Pod) -> bool:
