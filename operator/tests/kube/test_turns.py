@@ -195,6 +195,21 @@ def test_a_server_is_asked_once_for_each_life_of_its_container(world: World):
     assert "StateServerLost" in world.reasons()
 
 
+def test_a_server_beside_which_a_mesh_has_put_a_container_is_asked_for_each_life_of_its_own(
+    world: World,
+):
+    operator = world.settle()
+    status = world.pod("words-state-1")["status"]
+    (own,) = status["containerStatuses"]
+    own["name"] = "state-server"
+    status["containerStatuses"].insert(0, {"name": "a-proxy", "containerID": "containerd://proxy"})
+    world.settle(operator)
+    world.lives["words-state-1"] = 1
+    own["containerID"] = "containerd://words-state-1-1"
+    world.settle(operator)
+    assert world.proposal().members[1].run_id == "run-words-state-1-1"
+
+
 def test_a_server_that_is_slow_to_say_who_it_is_to_a_new_operator_is_who_it_was(world: World):
     """The driver would have what it holds copied elsewhere, and back."""
     world.settle()

@@ -102,6 +102,8 @@ def brief(found: Object) -> Object:
     annotations = metadata.get("annotations") or {}
     kept = ("name", "uid", "resourceVersion", "deletionTimestamp")
     owners, spec = metadata.get("ownerReferences") or [], found.get("spec", {})
+    role, status = labels.get(names.ROLE_LABEL, ""), found.get("status", {})
+    containers = _ours(spec.get("containers"), role)[:1]
     return {
         "kind": "Pod",
         "metadata": {
@@ -112,10 +114,16 @@ def brief(found: Object) -> Object:
         },
         "spec": {
             **{n: spec[n] for n in ("nodeName",) if n in spec},
-            "containers": [{"image": c.get("image", "")} for c in spec.get("containers", [])[:1]],
+            "containers": [{"image": c.get("image", "")} for c in containers],
         },
-        "status": found.get("status", {}),
+        "status": {**status, "containerStatuses": _ours(status.get("containerStatuses"), role)},
     }
+
+
+def _ours(listed: list[Object] | None, role: str) -> list[Object]:
+    """Of containers, or their statuses, that of ours: a mesh may have put others before it."""
+    name = names.EXECUTOR_CONTAINER if role == Role.EXECUTOR else role
+    return [one for one in listed or [] if one.get("name") == name] or list(listed or [])
 
 
 def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | None:
