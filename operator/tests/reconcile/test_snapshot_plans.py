@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from memory_cluster import START, Cluster, CrashError, summary
+from memory_cluster import SETTINGS, START, Cluster, CrashError, moment, summary
 from test_plan import settled
 
 from millrace.homes.documents import Answer, Ask, KeptSnapshot, Outcome, SnapshotFigures
@@ -17,7 +17,8 @@ from millrace.protocol.types import Phase
 from millrace.snapshots.timelines import Fork
 from millrace_operator.api.resources import SnapshotPhase
 from millrace_operator.reconcile.observe import PodPhase, Snapshot
-from millrace_operator.reconcile.snapshots import called, plan_orphans
+from millrace_operator.reconcile.plan import plan
+from millrace_operator.reconcile.snapshots import LOOK_S, called, plan_orphans
 
 TO = {"to": "snapshots"}
 PLACE = "/data/snapshots"
@@ -140,6 +141,25 @@ def test_without_a_driver_it_waits_and_says_so():
     assert reason(cluster.snapshots["early"]) == "Taking"
     rest(cluster, driver)
     assert reason(cluster.snapshots["early"]) == "Taken"
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_an_answer_is_looked_for_only_where_somebody_may_give_it(deletes: bool):
+    """A topology at the end of its input would be looked at every other second for ever."""
+    cluster, driver = world()
+
+    def wait_s() -> float | None:
+        return plan(cluster.observed(), SETTINGS, moment(cluster.now)).wait_s
+
+    cluster.apply_snapshot(wanted(**({"deletionPolicy": "Delete"} if deletes else {})))
+    if deletes:
+        rest(cluster, driver)
+        del cluster.snapshots["early"]
+    cluster.reconcile()
+    assert wait_s() == LOOK_S
+    cluster.change("words-driver-1", ready=False)
+    cluster.reconcile()
+    assert wait_s() is None
 
 
 def test_without_its_topology_it_waits_and_behind_it_fails():

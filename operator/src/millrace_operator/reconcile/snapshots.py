@@ -236,7 +236,7 @@ class _Planner:
             if token in self._observed.asked:
                 yield Withdraw(token)
             return
-        self._made.wait_s = LOOK_S
+        self._look_for_an_answer()
         if token not in self._observed.asked:
             request = Request(Ask.DELETE_SNAPSHOT, name=entry.snapshot, to=entry.to, answered=True)
             yield AskDriver(token, request)
@@ -275,16 +275,24 @@ class _Planner:
             text = "the topology's inbox is not made yet"
             yield from self._waits(one, SnapshotPhase.PENDING, "WaitsForDriver", text)
             return
-        self._made.wait_s = LOOK_S
+        self._look_for_an_answer()
         reason, text = self._driver()
         yield from self._waits(one, SnapshotPhase.TAKING, reason, text)
         if not asked:
             request = Request(Ask.SNAPSHOT, name=called(one), to=one.to, answered=True)
             yield AskDriver(token, request)
 
-    def _driver(self) -> tuple[str, str]:
+    def _look_for_an_answer(self) -> None:
+        """Where nobody answers, as behind the end of all input, a watch tells when somebody may."""
+        if self._answers_come():
+            self._made.wait_s = LOOK_S
+
+    def _answers_come(self) -> bool:
         observed = self._observed
-        if any(observed.alive(pod) and pod.ready for pod in observed.of(Role.DRIVER)):
+        return any(observed.alive(pod) and pod.ready for pod in observed.of(Role.DRIVER))
+
+    def _driver(self) -> tuple[str, str]:
+        if self._answers_come():
             return "Taking", "the driver is asked for it; it waits until sinks show what is sealed"
         return "WaitsForDriver", "no driver is ready; it takes the snapshot when there is one"
 
