@@ -145,6 +145,8 @@ def test_a_namespace_that_is_deleted_with_the_rights_in_it_holds_up_no_other(wor
     [
         (StaleError("another version"), False),
         (HomeAwayError("no answer"), False),
+        (HomeAwayError("no answer (503 etcd is away)", 503), False),
+        (HomeAwayError("no answer (500 failed calling webhook)", 500), True),
         (RefusedError("Pod words", 403, "quota"), True),
         (MillraceError("a view that is none"), True),
         (ValueError("a mistake of ours"), False),

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from enum import Enum
+from http import HTTPStatus
 from typing import Final
 
 from millrace.clock import Clock
@@ -126,6 +127,9 @@ class Workers:
         except HomeAwayError as error:
             ended = Ended.AWAY
             log.warning("%s: %s", key, error)
+            if error.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+                # As for what an admission webhook is to be asked about that is not there.
+                self._tell(key, error)
         except MillraceError as error:
             ended = Ended.FAILED
             log.error("%s: %s", key, error)
