@@ -60,6 +60,7 @@ from millrace_operator.reconcile.crew import (
     Sizes,
     all_copied,
     executors,
+    holds_state,
     lost_members,
     plan_ackers,
     plan_servers,
@@ -232,7 +233,13 @@ def _children(
     size: Sizes,
 ) -> Iterator[Action]:
     """Apply what changed, delete what is not needed any more."""
-    servers = [pod for pod in observed.of(Role.STATE_SERVER) if not (pod.ended or pod.deleting)]
+    # Those that are to leave hold copies, too, until the view does without them.
+    servers = [
+        pod
+        for pod in observed.of(Role.STATE_SERVER)
+        if not pod.ended and (not pod.deleting or holds_state(observed, pod))
+    ]
+    highest = max([size.servers, *(pod.index + 1 for pod in servers)])
     manifests = [
         *access(owner, topology),
         *services(owner, topology),
@@ -242,7 +249,7 @@ def _children(
             settings.metrics_from,
             state_servers=topology.spec.state_servers.url is None,
         ),
-        *budgets(owner, topology, size.ackers, all_copied(observed, size.servers), len(servers)),
+        *budgets(owner, topology, size.ackers, all_copied(observed, highest), len(servers)),
     ]
     made = {(m["kind"], m["metadata"]["name"]) for m in manifests}
     for manifest in manifests:
