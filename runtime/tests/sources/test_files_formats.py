@@ -6,6 +6,7 @@ import csv
 import datetime as dt
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -399,3 +400,31 @@ class TestParquet:
         rows = [r for p in plan.ranges for b in source.read(p) for r in b.data.to_pylist()]
         assert rows == [{"n": 7, "w": "b"}]
         assert source.plan(plan.offsets, 2000).ranges == ()
+
+
+@pytest.mark.parametrize("ending", [' 3" nail', " over\r\r"])
+def test_csv_lines_that_are_split_alone_cost_no_more_the_more_they_are(tmp_path, ending):
+    """Such a file may have 100,000 of them in what is decoded at once."""
+
+    def calls(rows: int) -> int:
+        path = tmp_path / f"{rows}.csv"
+        body = "".join(f"{n},x{ending}\n" for n in range(rows))
+        path.write_bytes(f"n,t\n{body}".encode())
+        found = 0
+
+        def note(_frame: Any, event: str, _argument: Any) -> None:
+            nonlocal found
+            found += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            read, errors = read_all(path, format="csv", schema="n long, t string")
+        finally:
+            sys.setprofile(before)
+        assert [row["n"] for row in read] == list(range(rows))
+        assert not errors
+        return found
+
+    calls(2)  # what is imported on first use
+    assert calls(1600) < 6 * calls(400)

@@ -29,7 +29,7 @@ from millrace.sources.decode import (
     shown,
 )
 from millrace.sources.json_lines import arrays_from_text
-from millrace.sources.lines import Lines
+from millrace.sources.lines import Ints, Lines
 
 _EXPECTED = re.compile(r"Expected (\d+) columns, got (\d+)")
 
@@ -74,7 +74,7 @@ class CsvDecoder(Decoder):
         # Its header was checked when it was planned, maybe against another schema than today's.
         self._check(names)
         errors: Errors = {}
-        odd = _odd_lines(lines) | _foreign_lines(lines)
+        odd = np.union1d(_odd_lines(lines), _foreign_lines(lines))
         columns = self._columns(lines, 0, names, odd, errors)
         finished = []
         for field, column in zip(self.schema, columns, strict=True):
@@ -84,16 +84,19 @@ class CsvDecoder(Decoder):
         return batch_with_errors(self.schema, finished, errors)
 
     def _columns(
-        self, lines: Lines, first: int, names: list[str], odd: set[int], errors: Errors
+        self, lines: Lines, first: int, names: list[str], odd: Ints, errors: Errors
     ) -> list[pa.Array]:
-        """Declared columns as binary arrays; lines that do not split right are null."""
+        """Declared columns as binary arrays; lines that do not split right are null. ``odd`` are
+        those of these lines that must be split alone, in order."""
         wanted = len(lines)
         if not wanted:
             return [pa.array([], pa.binary()) for _ in self.schema]
-        if wanted > 1 and any(first <= row < first + wanted for row in odd):
+        if wanted > 1 and odd.size:
             half = wanted // 2
-            low = self._columns(lines.take(0, half), first, names, odd, errors)
-            high = self._columns(lines.take(half, wanted - half), first + half, names, odd, errors)
+            behind, rest = first + half, lines.take(half, wanted - half)
+            cut = np.searchsorted(odd, behind)
+            low = self._columns(lines.take(0, half), first, names, odd[:cut], errors)
+            high = self._columns(rest, behind, names, odd[cut:], errors)
             return [pa.concat_arrays(pair) for pair in zip(low, high, strict=True)]
         bad: Errors = {}
         message = "a quoted field is not closed"
@@ -111,7 +114,7 @@ class CsvDecoder(Decoder):
             errors[first] = f"{message}; the line is {shown(lines.record(0))}"
             return [pa.nulls(1, pa.binary()) for _ in self.schema]
         # A quote swallowed a line end: halve until the line stands alone.
-        return self._columns(lines, first, names, odd | {first + wanted // 2}, errors)
+        return self._columns(lines, first, names, np.array([first + wanted // 2]), errors)
 
     def _split(self, lines: Lines, names: list[str], bad: Errors) -> pa.Table:
         data = lines.joined()
@@ -138,11 +141,11 @@ class CsvDecoder(Decoder):
         )
 
 
-def _foreign_lines(lines: Lines) -> set[int]:
+def _foreign_lines(lines: Lines) -> Ints:
     """Rows that are not valid UTF-8."""
     if not len(lines) or lines.data.isascii() or _is_text(lines.joined()):
-        return set()
-    return {row for row in range(len(lines)) if not _is_text(lines.record(row))}
+        return np.empty(0, np.int64)
+    return np.flatnonzero([not _is_text(lines.record(row)) for row in range(len(lines))])
 
 
 def _is_text(data: bytes) -> bool:
@@ -153,17 +156,17 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def _odd_lines(lines: Lines) -> set[int]:
+def _odd_lines(lines: Lines) -> Ints:
     """Rows that must be split alone: an odd number of quotes, or a carriage return inside."""
+    odd = np.zeros(len(lines), bool)
     if b'"' not in lines.data and b"\r" not in lines.data:
-        return set()
+        return np.flatnonzero(odd)
     array = np.frombuffer(lines.data, np.uint8)
-    odd: set[int] = set()
     for byte, every in ((ord('"'), False), (ord("\r"), True)):
         at = np.flatnonzero(array == byte)
         counts = np.searchsorted(at, lines.ends) - np.searchsorted(at, lines.starts)
-        odd.update(np.flatnonzero(counts > 0 if every else counts % 2 == 1).tolist())
-    return odd
+        odd |= counts > 0 if every else counts % 2 == 1
+    return np.flatnonzero(odd)
 
 
 def _has_newline(table: pa.Table) -> bool:
