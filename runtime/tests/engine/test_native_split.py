@@ -14,6 +14,7 @@ from engine_support import write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.engine.task.steps import splitting
 from millrace.engine.task.steps.whitespace import Finder
 from millrace.errors import TopologyError
 from millrace.state.keyed.keytable import KeyTable
@@ -183,6 +184,56 @@ def test_columns_are_kept_beside_each_piece(windows, tmp_path):
     assert totals(outcome, "s") == expected
     assert all(row["first"] == row["w"] for row in outcome.rows["totals"])
     assert outcome.verdict.complete
+
+
+def test_what_pieces_keep_may_be_more_than_one_column_holds(windows, tmp_path):
+    """2.4 GB of a column, of one record of 140 kB."""
+    (tmp_path / "texts").mkdir()
+    row = {"t": "a b " * 15_000, "v": "x" * 80_000}
+    (tmp_path / "texts" / "a.jsonl").write_text(json.dumps(row) + "\n")
+    spec = SPEC % (
+        'jsonLines, schema: "t string, v string"',
+        "{column: t, into: w, keep: [v]}",
+        "[{name: n, function: count}, {name: v, function: max, of: v}]",
+    )
+    outcome = windows(spec, True).go()
+    assert totals(outcome) == {"a": 15_000, "b": 15_000}
+    assert set(totals(outcome, "v").values()) == {row["v"]}
+    assert outcome.verdict.complete
+
+
+@pytest.mark.parametrize("most", [1 << 28, 600, 1])
+@pytest.mark.parametrize("delimiter", ["", ', delimiter: " "'])
+@pytest.mark.parametrize("key", ["", ", key: [n]"])
+def test_pieces_and_their_order_are_the_same_however_many_go_on_at_once(
+    windows, tmp_path, monkeypatch, key, delimiter, most
+):
+    monkeypatch.setattr(splitting, "MOST_KEPT", most)
+    (tmp_path / "texts").mkdir()
+    rows = [
+        {"t": " ".join(f"w{n * k % 5}" for k in range(n % 9)), "v": "v" * n or None, "n": n}
+        for n in range(120)
+    ]
+    (tmp_path / "texts" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = SPEC % (
+        'jsonLines, schema: "t string, v string, n long"',
+        f"{{column: t, into: w, keep: [v, n]{delimiter}}}",
+        "[{name: c, function: count}, {name: s, function: sum, of: n}]",
+    )
+    to_file = "files: {path: all, format: jsonLines}"
+    spec += f"  - {{name: all, inputs: [{{from: cut{key}}}], {to_file}}}\n"
+    outcome = windows(spec).go()
+    assert outcome.verdict.complete
+    found: dict[int, list[tuple[str, str | None]]] = defaultdict(list)
+    counted: Counter[str] = Counter()
+    for row in outcome.rows["all"]:
+        found[row["n"]].append((row["w"], row["v"]))
+        counted[row["w"]] += row["n"]
+    for row in rows:
+        words = row["t"].split(" ") if delimiter else row["t"].split()
+        assert found.pop(row["n"], []) == [(word, row["v"]) for word in words]
+    assert not found
+    assert totals(outcome, "s") == counted
 
 
 @pytest.mark.parametrize("key", ["", ", key: [w]"])

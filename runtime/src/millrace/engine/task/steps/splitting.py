@@ -9,11 +9,16 @@ with an id, emitted here and processed where it is combined.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.engine.program.program import Component, Cut, Route
+from millrace.engine.program.tablefile import widest_row
+from millrace.engine.task import kernels
 from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.context import Task
 from millrace.engine.task.steps import whitespace
@@ -21,6 +26,9 @@ from millrace.engine.task.steps.base import Outlet, StreamingStep
 
 Pieces = tuple[pa.Array, Array]
 """Pieces of a text column, and the row (int64) of each."""
+
+MOST_KEPT = 1 << 28
+"""Bytes of other columns that pieces get at once; a column of text ends at 2 GiB."""
 
 
 class SplitStep(StreamingStep):
@@ -38,10 +46,15 @@ class SplitStep(StreamingStep):
         text = batch.data.column(self._cut.column)
         pieces, parents = self._pieces(text)
         names = self.component.output.names
-        where = pa.array(parents) if len(names) > 1 else None
-        kept = [batch.data.column(name).take(where) for name in names[1:]]
-        data = pa.RecordBatch.from_arrays([pieces, *kept], names=names)
-        self.outlet.emit(data, batch, parents)
+        kept = [batch.data.column(name) for name in names[1:]]
+        if widest_row(kept) * len(parents) <= MOST_KEPT:
+            self.outlet.emit(_with_kept(pieces, kept, parents, names), batch, parents)
+            return
+        ordinals = kernels.ordinals_of(parents, len(batch))
+        for begin, end in _runs(kept, parents):
+            rows = parents[begin:end]
+            data = _with_kept(pieces.slice(begin, end - begin), kept, rows, names)
+            self.outlet.emit_ordered(data, batch, rows, ordinals[begin:end])
 
     def _pieces(self, text: pa.Array) -> Pieces:
         cut = self._cut
@@ -59,3 +72,29 @@ class SplitStep(StreamingStep):
             full = pc.not_equal(pieces, "")
             pieces, rows = pieces.filter(full), rows.filter(full)
         return pieces, rows.to_numpy().astype(np.int64, copy=False)
+
+
+def _with_kept(
+    pieces: pa.Array, kept: Sequence[pa.Array], parents: Array, names: list[str]
+) -> pa.RecordBatch:
+    where = pa.array(parents) if kept else None
+    columns = [pieces, *(column.take(where) for column in kept)]
+    return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _runs(kept: Sequence[pa.Array], parents: Array) -> Iterator[tuple[int, int]]:
+    """Begin and end of runs of pieces, whose kept columns take up to ``MOST_KEPT`` bytes, or one
+    row more."""
+    sizes = sum((_row_bytes(column) for column in kept), np.zeros(1, np.int64))
+    behind = np.cumsum(sizes[parents])
+    cuts = np.searchsorted(behind, np.arange(MOST_KEPT, behind[-1], MOST_KEPT), "right")
+    bounds = np.unique([0, *cuts.tolist(), len(parents)]).tolist()
+    return pairwise(bounds)
+
+
+def _row_bytes(column: pa.Array) -> Array:
+    """Bytes (int64) that each row takes at most; as many as the widest, where it is no text."""
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        lengths: Array = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
+        return lengths + 4
+    return np.full(len(column), widest_row([column]), np.int64)
