@@ -13,10 +13,10 @@ from engine_support import CODE, compiled, write_lines
 
 from millrace.engine.program.schema import OutputError
 from millrace.engine.program.usercode import use_path
-from millrace.engine.task import kernels, worker
+from millrace.engine.task import batch, kernels, worker
 from millrace.engine.task.faults import TaskError
 from millrace.engine.task.steps import grouped
-from millrace.errors import TopologyError
+from millrace.errors import TopologyError, UserCodeError
 
 use_path(str(CODE))
 import groupsteps  # noqa: E402
@@ -117,6 +117,29 @@ def test_a_key_with_too_many_rows_comes_in_several_calls_and_its_state_goes_alon
     assert sum(sizes) == len(keys)
     assert max(sizes) == 10
     assert {len(names) for _, names, *_ in groupsteps.GIVEN} == {1, 2}
+
+
+def test_what_is_too_much_for_one_column_goes_through_in_smaller_windows(
+    windows, tmp_path, monkeypatch
+):
+    """So the window is split in two, as where a worker has no memory left."""
+    monkeypatch.setattr(batch, "MOST_TEXT", 1500)
+    names = [f"{n:060}" for n in range(100)]
+    write(tmp_path, [(name, n) for n, name in enumerate(names)])
+    run = windows(spec())
+    with pytest.raises(TaskError) as caught:
+        run.attempt(run.plan())
+    error = run.error_in(caught.value)
+    assert type(error) is UserCodeError
+    assert "column k is more than the 2 GiB" in str(error)
+    run.offsets.clear()
+    found = {}
+    for _ in range(10):
+        outcome = run.attempt(run.plan(10))
+        assert outcome.verdict.complete
+        run.seal(outcome)
+        found |= out(outcome)
+    assert found == {(name, 1): (1, n) for n, name in enumerate(names)}
 
 
 def test_calls_are_no_larger_than_their_bytes_allow(windows, tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from millrace import ids as reference
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Batch, concat, dense
+from millrace.errors import UserCodeError
 
 EDGE = reference.edge_id("split", "counts")
 
@@ -115,6 +116,26 @@ def test_batches_join_though_only_one_has_anchors_and_encoded_columns():
     assert dense(joined.data).column("v").to_pylist() == ["a", "b", "a", "b"]
     assert joined.anchors.to_pylist() == [[1], [2], [1, 2], [2]]
     assert joined.take(np.array([2])).roots_at(0) == [1, 2]
+
+
+def text_of(size: int) -> pa.Array:
+    """One text, whose bytes nobody writes to or reads."""
+    offsets = pa.py_buffer(np.array([0, size], np.int32))
+    return pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(bytes(size))])
+
+
+def list_of(size: int) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array([0, size], pa.int32()), pa.nulls(size))
+
+
+@pytest.mark.parametrize(("column", "told"), [(text_of, "column v"), (list_of, "column of lists")])
+def test_what_one_column_cannot_hold_is_told_with_what_to_do(column, told):
+    parts = [
+        Batch(pa.RecordBatch.from_arrays([column(size)], names=["v"]), np.array([0], np.uint32))
+        for size in ((1 << 31) - 4, 5)
+    ]
+    with pytest.raises(UserCodeError, match=f"{told} .* spec.window.maxRecords"):
+        concat(parts)
 
 
 def test_ids_of_children_with_one_ordinal_are_those_of_the_reference():

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.engine.task import kernels
+from millrace.errors import UserCodeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -18,6 +19,9 @@ ROOT, ID, ORDER, ANCHORS = "__mr_root", "__mr_id", "__mr_order", "__mr_anchors"
 """Names of the tracking columns where a batch travels."""
 
 _TRACKING = (ROOT, ID, ORDER, ANCHORS)
+
+MOST_TEXT = (1 << 31) - 1
+"""Bytes of text that one column of a record batch can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +161,38 @@ def slices(batch: Batch, rows: int) -> list[Batch]:
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """A table as a single record batch; dictionaries are unified."""
+    """A table as a single record batch; dictionaries are unified.
+
+    Raises ``UserCodeError`` where a column cannot hold so much: fewer roots fit.
+    """
     if table.num_rows == 0:
         return pa.RecordBatch.from_arrays(
             [pa.array([], f.type) for f in table.schema], schema=table.schema
         )
-    batches = table.unify_dictionaries().combine_chunks().to_batches()
+    if table.nbytes > MOST_TEXT:
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if _is_text(column.type) and pc.sum(pc.binary_length(column)).as_py() > MOST_TEXT:
+                raise _too_much(table, name)
+    try:
+        batches = table.unify_dictionaries().combine_chunks().to_batches()
+    except pa.ArrowInvalid as error:
+        if "offset overflow" not in str(error):
+            raise
+        raise _too_much(table, "of lists or structs") from error
     assert len(batches) == 1
     return batches[0]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _too_much(table: pa.Table, column: str) -> UserCodeError:
+    return UserCodeError(
+        f"{table.num_rows:,} tuples of {table.nbytes:,} bytes are together in one task, and their "
+        f"column {column} is more than the 2 GiB that one can hold; lower spec.window.maxRecords, "
+        "raise spec.parallelism, or leave large columns out before tuples are exchanged"
+    )
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
