@@ -60,7 +60,7 @@ def test_nothing_that_is_read_of_a_pod_is_left_out_of_what_is_kept_of_it():
     full["spec"] = {
         "nodeName": "node-1",
         "containers": [{"image": "runtime:1", "env": ["x" * 1000]}, {"image": "other"}],
-        "volumes": ["x" * 1000],
+        "volumes": [{"name": "x" * 1000, "emptyDir": {}}],
     }
     kept = reading.brief(full)
     read = reading.pod_of(full, NOW, "r1")

@@ -47,6 +47,29 @@ def test_a_topology_comes_up_and_is_then_left_alone(world: World):
     assert world.api.writes() == []
 
 
+def test_a_driver_that_waits_for_what_it_mounts_says_for_what(world: World):
+    """A kubelet waits, and a pod's status has no word of it."""
+    world.resource["spec"]["code"] = {"configMap": "words-code"}
+    world.resource["spec"]["volumes"].append(
+        {"name": "more", "mountPath": "/more", "secret": {"secretName": "words-more"}}
+    )
+    operator = world.settle()
+
+    def waits() -> tuple[str, str]:
+        found = world.pod("words-driver-1")
+        waiting = {"waiting": {"reason": "ContainerCreating"}}
+        found["status"] = {"phase": "Pending", "containerStatuses": [{"state": waiting}]}
+        operator.turn(KEY)
+        return world.condition("SparkRunning")
+
+    for kind, name in (("configmaps", "words-code"), ("secrets", "words-more")):
+        assert waits() == ("False", "ContainerCannotStart")
+        world.api.put(f"{CORE}/{kind}/{name}", {})
+    assert waits() == ("False", "Starting")
+    told = [o["message"] for p, o in world.api.objects.items() if p.startswith(f"{CORE}/events/")]
+    assert "pod words-driver-1: not there: ConfigMap words-code, Secret words-more" in told
+
+
 def test_images_that_a_webhook_puts_into_pods_are_no_older_ones(world: World):
     """Of a mirror, or by their digests: pods would be made anew for ever."""
     operator = world.settle()

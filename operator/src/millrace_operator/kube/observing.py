@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from http import HTTPStatus
 from itertools import chain
@@ -32,6 +32,7 @@ from millrace_operator.reconcile.observe import (
     most_silent,
 )
 from millrace_operator.reconcile.snapshots import SETTLED
+from millrace_operator.reconcile.troubles import FAILED_MOUNT
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
     told = reading.status_of(journal)
     observed = Observed(
         resource,
-        tuple(_read(pods, turn.now, run_ids)),
+        tuple(_read(pods, turn.now, run_ids, _unmountable(objects, key, pods))),
         nodes,
         tuple(children.values()),
         reading.accepted_of(maps[f"{key.name}-{ACCEPTED}"]),
@@ -296,6 +297,29 @@ def _maps(objects: Objects, key: Key, uid: str, there: Container[str]) -> dict[s
     return found
 
 
-def _read(pods: Sequence[Object], now: datetime, run_ids: Mapping[str, str]) -> list[Pod]:
+def _unmountable(objects: Objects, key: Key, pods: Sequence[Object]) -> dict[str, str]:
+    """What drivers are to mount and is not there, by their uid: a kubelet waits for it, and says so
+    in events of the pod alone."""
+    gone: dict[str, str] = {}
+    for pod in pods:
+        if _role(pod) != Role.DRIVER:
+            continue
+        lacking = [
+            f"{kind} {name}"
+            for kind, name in reading.mounted(pod)
+            if objects.get(kinds.one(kind, key.namespace, name)) is None
+        ]
+        if lacking:
+            gone[pod["metadata"]["uid"]] = f"not there: {', '.join(lacking)}"
+    return gone
+
+
+def _read(
+    pods: Sequence[Object], now: datetime, run_ids: Mapping[str, str], gone: Mapping[str, str]
+) -> list[Pod]:
     read = (reading.pod_of(pod, now, run_ids.get(pod["metadata"]["uid"])) for pod in pods)
-    return [pod for pod in read if pod is not None]
+    return [
+        replace(pod, reason=FAILED_MOUNT, message=gone[pod.uid]) if pod.uid in gone else pod
+        for pod in read
+        if pod is not None
+    ]

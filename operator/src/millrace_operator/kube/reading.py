@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -115,9 +115,36 @@ def brief(found: Object) -> Object:
         "spec": {
             **{n: spec[n] for n in ("nodeName",) if n in spec},
             "containers": [{"image": c.get("image", "")} for c in containers],
+            "volumes": list(_needed(spec)),
         },
         "status": {**status, "containerStatuses": _ours(status.get("containerStatuses"), role)},
     }
+
+
+_VOLUMES = (("ConfigMap", "configMap", "name"), ("Secret", "secret", "secretName"))
+"""Kinds of objects that volumes are made of, and where a volume says which."""
+
+
+def _needed(spec: Object) -> Iterator[Object]:
+    for volume in spec.get("volumes") or []:
+        for _, form, field in _VOLUMES:
+            told = volume.get(form) or {}
+            if field in told and not told.get("optional"):
+                yield {form: {field: told[field]}}
+
+
+def mounted(found: Object) -> list[tuple[str, str]]:
+    """Kinds and names of what a pod that was put on a node waits for before it begins, as ``brief``
+    has it; nothing for others."""
+    status, spec = found.get("status", {}), found.get("spec", {})
+    if status.get("phase", "Pending") != "Pending" or not spec.get("nodeName") or _why(status)[0]:
+        return []
+    return [
+        (kind, volume[form][field])
+        for volume in spec.get("volumes") or []
+        for kind, form, field in _VOLUMES
+        if form in volume
+    ]
 
 
 def _ours(listed: list[Object] | None, role: str) -> list[Object]:

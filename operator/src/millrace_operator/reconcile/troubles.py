@@ -16,6 +16,9 @@ class Trouble:
     message: str
 
 
+FAILED_MOUNT = "FailedMount"
+"""As Kubernetes calls it in events: what a volume is made of is not there."""
+
 REASONS = {
     "ErrImagePull": "ImagePullFailed",
     "ImagePullBackOff": "ImagePullFailed",
@@ -30,6 +33,7 @@ REASONS = {
     "CreateContainerConfigError": "ContainerCannotStart",
     "CreateContainerError": "ContainerCannotStart",
     "RunContainerError": "ContainerCannotStart",
+    FAILED_MOUNT: "ContainerCannotStart",
 }
 """What Kubernetes calls it, and what conditions do."""
 
