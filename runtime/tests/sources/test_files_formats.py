@@ -402,6 +402,19 @@ class TestParquet:
         assert source.plan(plan.offsets, 2000).ranges == ()
 
 
+def test_csv_carriage_returns_that_end_no_line_are_told(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'n,t\n1,a\rb\n\r\r\n2,"c\rd"\n3,e\r\r\n4,"f\r\r\n')
+    rows, errors = read_all(path, format="csv", schema="n long, t string")
+    assert [(row["n"], row["t"]) for row in rows if row["n"]] == [(2, "c\rd"), (3, "e")]
+    outside = "a carriage return stands in the line outside of quotes; the line is "
+    assert errors == {
+        0: outside + repr("1,a\rb"),
+        1: outside + repr("\r"),
+        4: "a quoted field is not closed; the line is " + repr('4,"f\r'),
+    }
+
+
 @pytest.mark.parametrize("ending", [' 3" nail', " over\r\r"])
 def test_csv_lines_that_are_split_alone_cost_no_more_the_more_they_are(tmp_path, ending):
     """Such a file may have 100,000 of them in what is decoded at once."""

@@ -99,7 +99,7 @@ class CsvDecoder(Decoder):
             high = self._columns(rest, behind, names, odd[cut:], errors)
             return [pa.concat_arrays(pair) for pair in zip(low, high, strict=True)]
         bad: Errors = {}
-        message = "a quoted field is not closed"
+        message = ""
         try:
             table = self._split(lines, names, bad)
             if table.num_rows + len(bad) == wanted and not _has_newline(table):
@@ -111,7 +111,8 @@ class CsvDecoder(Decoder):
             if counts is not None:
                 message = f"the line has {counts[2]} fields, the header {counts[1]}"
         if wanted == 1:
-            errors[first] = f"{message}; the line is {shown(lines.record(0))}"
+            line = lines.record(0)
+            errors[first] = f"{message or _no_one_row(line)}; the line is {shown(line)}"
             return [pa.nulls(1, pa.binary()) for _ in self.schema]
         # A quote swallowed a line end: halve until the line stands alone.
         return self._columns(lines, first, names, np.array([first + wanted // 2]), errors)
@@ -139,6 +140,13 @@ class CsvDecoder(Decoder):
                 strings_can_be_null=False,
             ),
         )
+
+
+def _no_one_row(line: bytes) -> str:
+    """What is wrong with a line that Arrow's parser makes no row of, or several."""
+    if b"\r" in line and line.count(b'"') % 2 == 0:
+        return "a carriage return stands in the line outside of quotes"
+    return "a quoted field is not closed"
 
 
 def _foreign_lines(lines: Lines) -> Ints:
