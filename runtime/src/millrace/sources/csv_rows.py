@@ -31,6 +31,7 @@ from millrace.sources.decode import (
 from millrace.sources.json_lines import arrays_from_text
 from millrace.sources.lines import Ints, Lines
 
+_QUOTE, _COMMA, _NEWLINE, _RETURN = b'",\n\r'
 _EXPECTED = re.compile(r"Expected (\d+) columns, got (\d+)")
 
 
@@ -165,16 +166,23 @@ def _is_text(data: bytes) -> bool:
 
 
 def _odd_lines(lines: Lines) -> Ints:
-    """Rows that must be split alone: an odd number of quotes, or a carriage return inside."""
-    odd = np.zeros(len(lines), bool)
-    if b'"' not in lines.data and b"\r" not in lines.data:
-        return np.flatnonzero(odd)
+    """Rows that must be split alone, since they could swallow their line end: an odd number of
+    quotes, of which one begins a field, or a carriage return inside."""
     array = np.frombuffer(lines.data, np.uint8)
-    for byte, every in ((ord('"'), False), (ord("\r"), True)):
-        at = np.flatnonzero(array == byte)
-        counts = np.searchsorted(at, lines.ends) - np.searchsorted(at, lines.starts)
-        odd |= counts > 0 if every else counts % 2 == 1
+    odd = np.zeros(len(lines), bool)
+    if b'"' in lines.data:
+        quotes = np.flatnonzero(array == _QUOTE)
+        before = array[quotes - 1]
+        begins = quotes[(quotes == 0) | (before == _COMMA) | (before == _NEWLINE)]
+        odd |= (_counts(quotes, lines) % 2 == 1) & (_counts(begins, lines) > 0)
+    if b"\r" in lines.data:
+        odd |= _counts(np.flatnonzero(array == _RETURN), lines) > 0
     return np.flatnonzero(odd)
+
+
+def _counts(places: Ints, lines: Lines) -> Ints:
+    """How many of the places (rising) lie in each line."""
+    return np.searchsorted(places, lines.ends) - np.searchsorted(places, lines.starts)
 
 
 def _has_newline(table: pa.Table) -> bool:
