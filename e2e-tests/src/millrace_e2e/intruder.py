@@ -21,7 +21,7 @@ NOBODY = 65534
 
 _ANSWER_S = 5.0
 _BLOCKS = 12
-_RPC_REQUEST, _RPC_RESPONSE, _RPC_FAILURE, _CHUNK_REQUEST, _STREAM_REQUEST = 3, 4, 5, 0, 6
+_RPC_REQUEST, _RPC_RESPONSE, _CHUNK_REQUEST, _STREAM_REQUEST = 3, 4, 0, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +96,17 @@ def _ask(port: int, data: bytes) -> bytes:
     return got
 
 
-def _blocks(port: int) -> bytes:
-    """Whatever broadcasts a Spark block manager gives away; else its first answer."""
+def _block(port: int, number: int) -> bytes:
+    """Whatever a Spark block manager gives away of one broadcast; else its first answer."""
     got = b""
-    for number in range(_BLOCKS):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as line:
-            line.settimeout(_ANSWER_S)
-            line.sendall(_open_block(f"broadcast_{number}_piece0"))
-            answer = line.recv(4096)
-            got += answer
-            if len(answer) < 9 or answer[8] not in (_RPC_RESPONSE, _RPC_FAILURE):
-                return got  # not Spark's protocol
-            if answer[8] == _RPC_RESPONSE:
-                handle = answer[22:30]
-                line.sendall(_frame(_CHUNK_REQUEST, handle + struct.pack(">I", 0)))
-                while len(got) < 1 << 20 and (more := line.recv(65536)):
-                    got += more
-            elif b"challenge" in answer:
-                return got
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as line:
+        line.settimeout(_ANSWER_S)
+        line.sendall(_open_block(f"broadcast_{number}_piece0"))
+        got = answer = line.recv(4096)
+        if len(answer) > 8 and answer[8] == _RPC_RESPONSE:
+            line.sendall(_frame(_CHUNK_REQUEST, answer[22:30] + struct.pack(">I", 0)))
+            while len(got) < 1 << 20 and (more := line.recv(65536)):
+                got += more
     return got
 
 
@@ -135,8 +128,12 @@ def _read(path: str) -> dict[str, bytes]:
 
 
 def _try(port: int) -> tuple[int, dict[str, str]]:
-    tried = {name: _ask(port, data) for name, data in _PROBES.items()}
-    tried["blocks"] = _blocks(port)
+    """All at once, on lines of their own: who has no answer is waited for as long as a line is."""
+    with ThreadPoolExecutor(len(_PROBES) + _BLOCKS) as pool:
+        asked = {name: pool.submit(_ask, port, data) for name, data in _PROBES.items()}
+        blocks = [pool.submit(_block, port, number) for number in range(_BLOCKS)]
+        tried = {name: one.result() for name, one in asked.items()}
+        tried["blocks"] = b"".join(one.result() for one in blocks)
     return port, {name: data.hex() for name, data in tried.items()}
 
 
