@@ -9,10 +9,13 @@ from millrace.simulate.runner import run_one
 
 WITHIN_RUNS = 2000
 
+SHOWED_AT = {"prunes_marks": 1767, "teaches_for_ever": 463}
+"""Seeds of bugs that seldom show: which runs are looked at first. Where that one shows nothing any
+more all others are."""
+
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_deliberate_bug_is_caught(name: str) -> None:
-    caught = next(
-        (seed for seed in range(WITHIN_RUNS) if run_one(seed, name).violation is not None), None
-    )
+    seeds = [SHOWED_AT.get(name, 0), *range(WITHIN_RUNS)]
+    caught = next((seed for seed in seeds if run_one(seed, name).violation is not None), None)
     assert caught is not None, f"{WITHIN_RUNS} runs with {name} looked fine"
