@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import Round, last_line, machine, median_cpu_s, median_window_s, stop_cleanly
+from measure import Round, check, last_line, machine, median_cpu_s, median_window_s, stop_cleanly
 from sides import MillraceSide
-from state import compare, counting, key_lines, stored
+from state import counting, key_lines, stored
 from wordcount import OUT
 
 LINES = (100, 1_000, 10_000, 100_000, 500_000, 2_000_000)
@@ -109,14 +109,7 @@ def measured(
             found[keys] = rounds[options.warmups :]
     finally:
         side.stop()
-    expected: Counter[bytes] = Counter()
-    rows = 0
-    for file, times in fed.items():
-        counts = Counter(file.read_bytes().split())
-        rows += len(counts) * times
-        for key, count in counts.items():
-            expected[key] += count * times
-    compare(side, {key.decode(): count for key, count in expected.items()}, rows)
+    check(side, fed)
     return found
 
 

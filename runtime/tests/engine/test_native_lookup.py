@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from millrace.engine.program import kit, tables
 from millrace.engine.program.kit import Kit
-from millrace.engine.program.tablefile import widest_row
 from millrace.engine.program.tables import BadTableError, look, read_table
 from millrace.engine.task import worker
+from millrace.engine.task.batch import widest_row
 from millrace.engine.task.faults import TaskError
 from millrace.engine.task.steps import matching
 from millrace.engine.task.steps.matching import TableIndex

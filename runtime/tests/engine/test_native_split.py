@@ -208,7 +208,7 @@ def test_what_pieces_keep_may_be_more_than_one_column_holds(windows, tmp_path):
 def test_pieces_and_their_order_are_the_same_however_many_go_on_at_once(
     windows, tmp_path, monkeypatch, key, delimiter, most
 ):
-    monkeypatch.setattr(splitting, "MOST_KEPT", most)
+    monkeypatch.setattr(splitting, "MOST_TAKEN", most)
     (tmp_path / "texts").mkdir()
     rows = [
         {"t": " ".join(f"w{n * k % 5}" for k in range(n % 9)), "v": "v" * n or None, "n": n}

@@ -101,7 +101,7 @@ class JsonDecoder(Decoder):
         half = len(lines) // 2
         return [
             *self._parts(lines.take(0, half), first, errors, refused),
-            *self._parts(lines.take(half, len(lines)), first + half, errors, refused),
+            *self._parts(lines.take(half, len(lines) - half), first + half, errors, refused),
         ]
 
     def _name_misfits(self, lines: Lines, rows: list[int], errors: Errors) -> None:

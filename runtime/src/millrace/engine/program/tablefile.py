@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.errors import EngineError, error_text
 
@@ -47,24 +45,3 @@ def opened(file: Path) -> tuple[pa.RecordBatch, tuple[str, ...]]:
 def name_of(content: bytes | memoryview) -> str:
     """The name of the file of a content."""
     return f"table-{hashlib.blake2b(content, digest_size=16).hexdigest()}"
-
-
-def widest_row(columns: Sequence[pa.Array]) -> int:
-    """Most bytes that one row takes in some columns, or somewhat more."""
-    return sum(_widest(column) for column in columns)
-
-
-def _widest(column: pa.Array) -> int:
-    kind = column.type
-    if not len(column):
-        return 1
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return 4 + int(pc.max(pc.binary_length(column)).as_py() or 0)
-    if pa.types.is_list(kind):
-        most = int(pc.max(pc.list_value_length(column)).as_py() or 0)
-        return 4 + most * _widest(pc.list_flatten(column))
-    if pa.types.is_struct(kind):
-        return 1 + sum(_widest(inner) for inner in column.flatten())
-    if pa.types.is_map(kind):
-        return int(column.nbytes)
-    return 16

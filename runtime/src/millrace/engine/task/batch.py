@@ -23,6 +23,10 @@ _TRACKING = (ROOT, ID, ORDER, ANCHORS)
 MOST_TEXT = (1 << 31) - 1
 """Bytes of text that one column of a record batch can hold."""
 
+MOST_TAKEN = 1 << 28
+"""Bytes that tuples get at once of other rows, which each may come many times; far below what a
+column can hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -171,7 +175,7 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
         )
     if table.nbytes > MOST_TEXT:
         for name, column in zip(table.column_names, table.columns, strict=True):
-            if _is_text(column.type) and pc.sum(pc.binary_length(column)).as_py() > MOST_TEXT:
+            if is_text(column.type) and pc.sum(pc.binary_length(column)).as_py() > MOST_TEXT:
                 raise _too_much(table, name)
     try:
         batches = table.unify_dictionaries().combine_chunks().to_batches()
@@ -183,8 +187,30 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     return batches[0]
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of the type is bounded by ``MOST_TEXT``."""
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def widest_row(columns: Sequence[pa.Array]) -> int:
+    """Most bytes that one row takes in some columns, or somewhat more."""
+    return sum(_widest(column) for column in columns)
+
+
+def _widest(column: pa.Array) -> int:
+    kind = column.type
+    if not len(column):
+        return 1
+    if is_text(kind):
+        return 4 + int(pc.max(pc.binary_length(column)).as_py() or 0)
+    if pa.types.is_list(kind):
+        most = int(pc.max(pc.list_value_length(column)).as_py() or 0)
+        return 4 + most * _widest(pc.list_flatten(column))
+    if pa.types.is_struct(kind):
+        return 1 + sum(_widest(inner) for inner in column.flatten())
+    if pa.types.is_map(kind):
+        return int(column.nbytes)
+    return 16
 
 
 def _too_much(table: pa.Table, column: str) -> UserCodeError:

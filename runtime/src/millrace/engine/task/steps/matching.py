@@ -14,17 +14,21 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.program.program import Component, Matching
-from millrace.engine.program.tablefile import opened, widest_row
-from millrace.engine.task.batch import Array, Batch, slices, without_views
+from millrace.engine.program.tablefile import opened
+from millrace.engine.task.batch import (
+    MOST_TAKEN,
+    Array,
+    Batch,
+    slices,
+    widest_row,
+    without_views,
+)
 from millrace.engine.task.context import Task
 from millrace.engine.task.steps.base import CertainStep, Outlet
 from millrace.errors import EngineError
 from millrace.sources.decode import shown
 from millrace.state.keyed.keytable import KeyTable
 from millrace.topology.kinds.processor_lookup import OnMissing
-
-MOST_TAKEN = 1 << 28
-"""Bytes that are added to the tuples of a batch at once; a column of text ends at 2 GiB."""
 
 
 class TableIndex:

@@ -17,18 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.engine.program.program import Component, Cut, Route
-from millrace.engine.program.tablefile import widest_row
 from millrace.engine.task import kernels
-from millrace.engine.task.batch import Array, Batch
+from millrace.engine.task.batch import MOST_TAKEN, Array, Batch, is_text, widest_row
 from millrace.engine.task.context import Task
 from millrace.engine.task.steps import whitespace
 from millrace.engine.task.steps.base import Outlet, StreamingStep
 
 Pieces = tuple[pa.Array, Array]
 """Pieces of a text column, and the row (int64) of each."""
-
-MOST_KEPT = 1 << 28
-"""Bytes of other columns that pieces get at once; a column of text ends at 2 GiB."""
 
 
 class SplitStep(StreamingStep):
@@ -47,7 +43,7 @@ class SplitStep(StreamingStep):
         pieces, parents = self._pieces(text)
         names = self.component.output.names
         kept = [batch.data.column(name) for name in names[1:]]
-        if widest_row(kept) * len(parents) <= MOST_KEPT:
+        if widest_row(kept) * len(parents) <= MOST_TAKEN:
             self.outlet.emit(_with_kept(pieces, kept, parents, names), batch, parents)
             return
         ordinals = kernels.ordinals_of(parents, len(batch))
@@ -83,18 +79,18 @@ def _with_kept(
 
 
 def _runs(kept: Sequence[pa.Array], parents: Array) -> Iterator[tuple[int, int]]:
-    """Begin and end of runs of pieces, whose kept columns take up to ``MOST_KEPT`` bytes, or one
+    """Begin and end of runs of pieces, whose kept columns take up to ``MOST_TAKEN`` bytes, or one
     row more."""
     sizes = sum((_row_bytes(column) for column in kept), np.zeros(1, np.int64))
     behind = np.cumsum(sizes[parents])
-    cuts = np.searchsorted(behind, np.arange(MOST_KEPT, behind[-1], MOST_KEPT), "right")
+    cuts = np.searchsorted(behind, np.arange(MOST_TAKEN, behind[-1], MOST_TAKEN), "right")
     bounds = np.unique([0, *cuts.tolist(), len(parents)]).tolist()
     return pairwise(bounds)
 
 
 def _row_bytes(column: pa.Array) -> Array:
     """Bytes (int64) that each row takes at most; as many as the widest, where it is no text."""
-    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+    if is_text(column.type):
         lengths: Array = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
         return lengths + 4
     return np.full(len(column), widest_row([column]), np.int64)
