@@ -155,7 +155,9 @@ class Soak:
             nemesis = Nemesis(run, self._chance.randrange(1 << 30), killed)
             for _ in range(kills - cut_off):
                 role = self._chance.choice(self._size.roles)
-                if role == "driver" and self._size.standby and self._chance.random() < HEIRS_SHARE:
+                heir = self._size.standby and self._chance.random() < HEIRS_SHARE
+                # The input must not run out while the next one that stands by starts.
+                if role == STANDBY or (role == "driver" and heir):
                     self._await_standby(run)
                 self._feed(run)
                 standing = processes.listed(self._place.work, STANDBY)
