@@ -178,10 +178,21 @@ def connect_jvm(starting: Starting) -> None:
     finally:
         starting.settings.unlink(missing_ok=True)
         starting.told.unlink(missing_ok=True)
+    _give_java_no_arrays()
     with _environment({"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}):
         gateway = launch_gateway()
     gateway.proc = starting.process
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _give_java_no_arrays() -> None:
+    """Take PySpark's converters for arguments of numpy away: nothing here gives Java one, and they
+    load all of ``pyspark.testing`` and pandas to see whether the first argument is such."""
+    from py4j.protocol import INPUT_CONVERTER
+    from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
+
+    ours = (NumpyArrayConverter, NumpyScalarConverter)
+    INPUT_CONVERTER[:] = [one for one in INPUT_CONVERTER if not isinstance(one, ours)]
 
 
 def _heed_no_interrupt() -> None:
