@@ -14,8 +14,9 @@ if str(CODE) not in sys.path:
 
 import kitsinks  # noqa: E402
 import kitsources  # noqa: E402
+import kitsteps  # noqa: E402
 
-__all__ = ["kitsinks", "kitsources", "ledger", "ledger_rows", "occupy"]
+__all__ = ["kitsinks", "kitsources", "kitsteps", "ledger", "ledger_rows", "occupy"]
 
 
 def ledger(kind: type[Any]) -> Callable[[Path], Any]:

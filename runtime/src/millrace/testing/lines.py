@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
+
+from millrace.testing.effects import Noticed, Parts
 
 T = TypeVar("T")
 
@@ -39,16 +41,31 @@ class CodeLines:
 
         return self._traced(work, line)
 
-    def places(self, work: Callable[[], T]) -> tuple[T, list[Place]]:
-        """What ``work`` returns, and the lines it ran, in order."""
+    def places(
+        self, work: Callable[[], T], noticed: Noticed | None
+    ) -> tuple[T, list[Place], list[int]]:
+        """What ``work`` returns, the lines it ran, in order, and the part that each belongs to.
+
+        With ``noticed`` the lines of a part differ in nothing that others could notice; without it
+        each line is a part of its own.
+        """
         found: list[Place] = []
+        numbers: list[int] = []
+        parts = None if noticed is None else Parts(noticed)
 
         def line(frame: FrameType, event: str, _: Any) -> Any:
             if event == "line":
                 found.append((frame.f_code.co_filename, frame.f_lineno))
+                at = len(numbers)
+                numbers.append(at if parts is None else parts.at(at))
             return line
 
-        return self._traced(work, line), found
+        try:
+            value = self._traced(work, line)
+        finally:
+            if parts is not None:
+                parts.end()
+        return value, found, numbers
 
     def _traced(self, work: Callable[[], T], line: Callable[[FrameType, str, Any], Any]) -> T:
         def called(frame: FrameType, _event: str, _arg: Any) -> Any:
@@ -72,11 +89,14 @@ class CodeLines:
         return known
 
 
-def chosen(places: list[Place]) -> list[int]:
-    """Where to stop: the first and the last time that each line runs."""
+def chosen(places: Sequence[Place], parts: Sequence[int]) -> list[int]:
+    """Where to stop: the first and the last time that each line runs, and of these the last one of
+    each part, right before what ends it.
+    """
     first: dict[Place, int] = {}
     last: dict[Place, int] = {}
     for number, place in enumerate(places):
         first.setdefault(place, number)
         last[place] = number
-    return sorted({*first.values(), *last.values()})
+    points = {parts[number]: number for number in sorted({*first.values(), *last.values()})}
+    return list(points.values())

@@ -62,6 +62,7 @@ class Outcome:
     died: bool = False
     asleep: tuple[str, int] | None = None
     places: tuple[tuple[str, int], ...] = ()
+    parts: tuple[int, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -90,8 +91,10 @@ class Copy:
     def ask(self, act: str, *, step: str | None = None, at_line: int = 0, **args: Any) -> Outcome:
         """Call a method and wait. ``step`` is what happens at line ``at_line``: kill, fail, sleep.
 
-        With the step ``count`` the outcome says which lines ran. Where ``beside`` sleeps and holds
-        what this call waits for or fails for, it is woken, and the call asked again.
+        With the steps ``count``, ``count for kill`` and ``count for sleep`` the outcome says which
+        lines ran, and between which of them something happened that makes a difference. Where
+        ``beside`` sleeps and holds what this call waits for or fails for, it is woken, and the
+        call asked again.
         """
         self.begin(act, step=step, at_line=at_line, **args)
         beside = self.beside
@@ -162,7 +165,7 @@ class Copy:
         if broken is not None:
             raise BrokenError(broken["rule"], broken["seen"])
         places = tuple((file, line) for file, line in told.get("places", ()))
-        return Outcome(value=value, places=places)
+        return Outcome(value=value, places=places, parts=tuple(told.get("parts", ())))
 
     def close(self) -> None:
         """End the process, whatever it does."""

@@ -1,5 +1,8 @@
 """A sink whose processes die, fail and sleep at each line of its code.
 
+Lines between which nothing happened that others could notice are tried once for a death, and those
+between which the sink did not look at the world either, once for a sleep (``testing.effects``).
+
 Each check is one long life of a topology, in which every window or start meets the next line. Only
 where a target is made for the first time has every line a target of its own.
 """
@@ -96,7 +99,7 @@ class SinkFaults:
     # -- death
 
     def death_in_prepare(self) -> None:
-        for at, where in self._lines_of_prepare():
+        for at, where in self._lines_of_prepare("count for kill"):
             with self._target() as target, _blamed("crash-prepare", f"died in prepare() {where}"):
                 target.prepare(target.copy(), step="kill", at_line=at)
                 life = _Life(target)
@@ -105,7 +108,7 @@ class SinkFaults:
     def death_in_prepare_with_overwrite(self) -> None:
         with self._target() as target:
             target.show(target.driver(3), 1, *FIRST, execution=3)
-            lines = _lines(_overwrite(target, "life-a", step="count"))
+            lines = _lines(_overwrite(target, "life-a", step="count for kill"))
             new_life(target, "life-a")
             for number, (at, where) in enumerate(lines):
                 target.show(target.driver(3), 1, *TASKS[number % 3], execution=3)
@@ -116,7 +119,7 @@ class SinkFaults:
     def death_in_fence(self) -> None:
         with self._target() as target:
             life = _Life(target)
-            lines = _lines(self._fence(life, step="count"))
+            lines = _lines(self._fence(life, step="count for kill"))
             for at, where in lines:
                 with _blamed("crash-fence", f"died in fence() {where}"):
                     self._fence(life, step="kill", at_line=at)
@@ -127,7 +130,9 @@ class SinkFaults:
             life = _Life(target)
             driver = life.driver()
             lines = _lines(
-                target.copy().ask("stage", **target.staging("kit/0", 1, (0, 1)), step="count")
+                target.copy().ask(
+                    "stage", **target.staging("kit/0", 1, (0, 1)), step="count for kill"
+                )
             )
             for at, where in lines:
                 with _blamed("crash-stage", f"died in stage() {where}"):
@@ -141,7 +146,7 @@ class SinkFaults:
             life = _Life(target)
             lost = target.stage(life.driver(), 1, (6,), (7,), attempt=2)
             names = [staged.name for staged in lost.staged]
-            lines = _lines(life.driver().ask("discard", names=names, step="count"))
+            lines = _lines(life.driver().ask("discard", names=names, step="count for kill"))
             for at, where in lines:
                 with _blamed("crash-stage", f"died in discard() {where}"):
                     driver = life.driver()
@@ -153,7 +158,7 @@ class SinkFaults:
 
     def death_in_publish(self) -> None:
         with self._target() as target:
-            life, driver, lines = self._lines_of_publish(target)
+            life, driver, lines = self._lines_of_publish(target, "count for kill")
             for at, where in lines:
                 sealed = life.staged(driver)
                 with _blamed("crash-publish", f"died in publish() {where}"):
@@ -165,7 +170,7 @@ class SinkFaults:
 
     def failure_in_publish(self) -> None:
         with self._target() as target:
-            life, driver, lines = self._lines_of_publish(target)
+            life, driver, lines = self._lines_of_publish(target, "count")
             for at, where in lines:
                 sealed = life.staged(driver)
                 with _blamed("retry", f"failed in publish() {where}"):
@@ -178,7 +183,7 @@ class SinkFaults:
 
     def sleep_in_publish(self) -> None:
         with self._target() as target:
-            life, old, lines = self._lines_of_publish(target)
+            life, old, lines = self._lines_of_publish(target, "count for sleep")
             for at, where in lines:
                 sealed = life.staged(old)
                 with _blamed("zombie", f"slept in publish() {where} while a newer one went on"):
@@ -198,7 +203,7 @@ class SinkFaults:
     def sleep_in_fence(self) -> None:
         with self._target() as target:
             life = _Life(target)
-            lines = _lines(self._fence(life, step="count"))
+            lines = _lines(self._fence(life, step="count for sleep"))
             for at, where in lines:
                 with _blamed("zombie", f"slept in fence() {where} while a newer one went on"):
                     outcome = self._fence(life, step="sleep", at_line=at)
@@ -206,7 +211,7 @@ class SinkFaults:
                         self._overtake(life)
 
     def sleep_in_prepare(self) -> None:
-        for at, where in self._lines_of_prepare():
+        for at, where in self._lines_of_prepare("count for sleep"):
             when = f"slept in prepare() {where} while a newer one went on"
             with self._target() as target, _blamed("zombie", when):
                 life = _Life(target, execution=1)
@@ -245,17 +250,17 @@ class SinkFaults:
         life.target.sleeper = copy
         return copy.ask("fence", execution=life.execution, **step)
 
-    def _lines_of_prepare(self) -> Lines:
+    def _lines_of_prepare(self, count: str) -> Lines:
         with self._target() as target:
-            return _lines(target.prepare(target.copy(), step="count"))
+            return _lines(target.prepare(target.copy(), step=count))
 
-    def _lines_of_publish(self, target: Target) -> tuple[_Life, Copy, Lines]:
+    def _lines_of_publish(self, target: Target, count: str) -> tuple[_Life, Copy, Lines]:
         """A life that has shown a window, its driver, and the lines of that."""
         life = _Life(target)
         driver = life.driver()
         life.goes_on(driver)
         sealed = life.staged(driver)
-        outcome = target.publish(driver, sealed, life.execution, step="count")
+        outcome = target.publish(driver, sealed, life.execution, step=count)
         must(outcome, "shown", "publish()")
         life.is_shown()
         return life, driver, _lines(outcome)
@@ -268,8 +273,8 @@ def _overwrite(target: Target, life: str, **step: Any) -> Outcome:
 
 
 def _lines(counted: Outcome) -> Lines:
-    places = list(counted.places)
-    return [(at, _in_words(*places[at])) for at in chosen(places)]
+    places = counted.places
+    return [(at, _in_words(*places[at])) for at in chosen(places, counted.parts)]
 
 
 def _in_words(file: str, line: int) -> str:

@@ -1,4 +1,7 @@
-"""A source whose processes die at each line of their code."""
+"""A source whose processes die at each line of their code.
+
+Lines between which nothing happened that others could notice are tried once (``testing.effects``).
+"""
 
 from __future__ import annotations
 
@@ -67,8 +70,9 @@ class SourceFaults:
         """Kill ``act`` at each of its lines; plans from number ``first`` on must stay the same."""
         walk = self._feed.walk_of(self._feed.portion, 3)
         with self._feed.copy() as copy:
-            places = list(act(copy, {"step": "count"}).places)
-        points = chosen(places)
+            counted = act(copy, {"step": "count for kill"})
+        places = counted.places
+        points = chosen(places, counted.parts)
         for number, at in enumerate(points):
             with self._feed.copy() as copy:
                 act(copy, {"step": "kill", "at_line": at})

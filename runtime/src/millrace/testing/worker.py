@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,7 +27,19 @@ from millrace.errors import FencedError, SinkError, SourceError, error_text
 from millrace.guard import die_with
 from millrace.testing import wire
 from millrace.testing.acts import SINK_ACTS, SOURCE_ACTS, FolderArea
+from millrace.testing.effects import Noticed
 from millrace.testing.lines import CodeLines, Place
+
+COUNTS: Mapping[str, Noticed | None] = {
+    "count": None,
+    "count for kill": "changes",
+    "count for sleep": "looks",
+}
+"""Steps that only tell where a call can be stopped, and what tells its parts from one another.
+
+An exception is told from another one by where it is raised. What is dead knows nothing of what it
+saw; what sleeps acts on that when it is woken.
+"""
 
 
 def load(module: str, file: str, name: str) -> type[Any]:
@@ -111,9 +123,9 @@ class _Copy:
             return acts[asked["act"]](self._object, asked["args"])
 
         try:
-            if asked["step"] == "count":
-                value, places = self._lines.places(work)
-                return {"value": value, "places": places}
+            if asked["step"] in COUNTS:
+                value, places, parts = self._lines.places(work, COUNTS[asked["step"]])
+                return {"value": value, "places": places, "parts": parts}
             if asked["step"] is not None:
                 act = self._act(asked["step"])
                 return {"value": self._lines.run(work, asked["at"], act)}
