@@ -84,44 +84,16 @@ def refused(place: Place, server: valkey.Server, newest: str) -> str:
     return text
 
 
-def test_an_older_work_folder_is_refused_by_every_sink_and_the_newest_goes_on(
+def test_an_older_copy_is_refused_by_every_sink_and_the_newest_goes_on(
     place: Place, sink_server: valkey.Server
 ) -> None:
+    """Of the work folder, and of the state server alone: from an earlier run, and from the same
+    life of the server."""
     place.write(document(sink_server.url))
     grow(place, 0, 20)
     harness.run_to_end(place)
     older = place.base / "older"
     shutil.copytree(place.work, older)
-    for first in (20, 40):
-        grow(place, first, first + 20)
-        harness.run_to_end(place)
-    newest = place.base / "newest"
-    shutil.copytree(place.work, newest)
-    grow(place, 60, 70)
-
-    put_back(older, place.work)
-    text = refused(place, sink_server, "6")
-    assert "the last window of the record is 2" in text
-    refused(place, sink_server, "6")
-
-    # The refused starts have not raised what the sinks serve: the newest folder is taken at once.
-    put_back(newest, place.work)
-    last = harness.run_to_end(place)
-    wanted = [f"r{number:07d}" for number in range(70)]
-    assert ids(place, sink_server) == [wanted] * 4
-    # A sink that cannot tell is named at each start.
-    assert "sink 'mute' cannot tell what it shows (Sink.last_shown)" in last.output()
-
-
-def test_an_older_file_of_the_state_server_alone_is_refused(
-    place: Place, sink_server: valkey.Server
-) -> None:
-    """One from an earlier run, and one from the same life of the server."""
-    place.write(document(sink_server.url))
-    grow(place, 0, 20)
-    harness.run_to_end(place)
-    earlier = place.base / "earlier"
-    shutil.copytree(place.work / "state-0", earlier)
     with running(place, "--set", "spec.sources[lines].files.watch=true") as run:
         grow(place, 20, 40)
         run.until(lambda: run.status().get("published", 0) >= 4, "window 4")
@@ -131,14 +103,30 @@ def test_an_older_file_of_the_state_server_alone_is_refused(
         run.until(lambda: run.status().get("published", 0) >= 6, "window 6")
         run.kill()
     newest = place.base / "newest"
-    shutil.copytree(place.work / "state-0", newest)
+    shutil.copytree(place.work, newest)
+    grow(place, 60, 70)
 
+    put_back(older, place.work)
+    text = refused(place, sink_server, "6")
+    assert "the last window of the record is 2" in text
+    refused(place, sink_server, "6")
+
+    put_back(newest, place.work)
     put_back(same_life, place.work / "state-0")
     refused(place, sink_server, "6")
 
-    put_back(earlier, place.work / "state-0")
+    put_back(newest, place.work)
+    put_back(older / "state-0", place.work / "state-0")
     before = held(place, sink_server)
     with running(place) as run:
         assert run.wait(harness.START_S) == SINK, run.tail()
         assert "its append-only file is out of date; bring the newest file back" in run.output()
     assert held(place, sink_server) == before
+
+    # The refused starts have not raised what the sinks serve: the newest folder is taken at once.
+    put_back(newest, place.work)
+    last = harness.run_to_end(place)
+    wanted = [f"r{number:07d}" for number in range(70)]
+    assert ids(place, sink_server) == [wanted] * 4
+    # A sink that cannot tell is named at each start.
+    assert "sink 'mute' cannot tell what it shows (Sink.last_shown)" in last.output()
