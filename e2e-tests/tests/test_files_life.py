@@ -13,7 +13,7 @@ from millrace_e2e.filelife import Folder, Sink, check, topology
 from millrace_e2e.harness import END_S, START_S, Place, Run, await_nothing_left, running
 
 INTERRUPTED = 130
-STEPS = 150
+STEPS = 90
 MOST_AT_ONCE = 5
 DOWN_STEPS = 12
 """Things that happen while no driver looks."""

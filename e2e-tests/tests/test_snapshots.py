@@ -14,8 +14,6 @@ import sys
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from millrace_e2e import feed, harness, ledger
 from millrace_e2e.harness import Place, running
 from millrace_e2e.topologies import remembered
@@ -111,9 +109,8 @@ def beside(place: Place, name: str, **spec: Any) -> Place:
     return other
 
 
-@pytest.fixture
-def taken(place: Place) -> tuple[Place, int]:
-    """A topology of which a snapshot, ``early``, was taken while it ran, and which has ended."""
+def taken(place: Place) -> int:
+    """Run a topology to its end, and take a snapshot, ``early``, meanwhile; behind which window."""
     fed(place)
     with running(place, environment={"MILLRACE_E2E_CALL_S": "3"}) as run:
         run.await_sealed(3)
@@ -122,13 +119,18 @@ def taken(place: Place) -> tuple[Place, int]:
         assert run.wait(harness.START_S) == 0, run.tail()
     assert 3 <= early["window"] < LINES // OF_A_WINDOW, "the input had ended before the snapshot"
     judge_rows(place, 0, LINES)
-    return place, int(early["window"])
+    return int(early["window"])
 
 
-def test_a_snapshot_under_load_goes_on_elsewhere_with_other_numbers_of_everything(
-    taken: tuple[Place, int],
+def test_what_goes_on_from_a_snapshot_is_exact_elsewhere_and_in_its_own_place(
+    place: Place,
 ) -> None:
-    place, window = taken
+    window = taken(place)
+    it_goes_on_elsewhere_with_other_numbers_of_everything(place, window)
+    its_own_topology_goes_back_to_it_and_the_sinks_with_it(place, window)
+
+
+def it_goes_on_elsewhere_with_other_numbers_of_everything(place: Place, window: int) -> None:
     servers = {"replicas": 2, "copies": 2}
     # The code is another one, too: its state has one more column, and is an object to it.
     processors = remembered(OF_A_WINDOW)["spec"]["processors"]
@@ -148,10 +150,7 @@ def test_a_snapshot_under_load_goes_on_elsewhere_with_other_numbers_of_everythin
     judge_rows(place, 0, LINES)
 
 
-def test_a_topology_goes_back_to_its_snapshot_and_its_sinks_with_it(
-    taken: tuple[Place, int],
-) -> None:
-    place, window = taken
+def its_own_topology_goes_back_to_it_and_the_sinks_with_it(place: Place, window: int) -> None:
     last = LINES // OF_A_WINDOW
     said = restore(place, "early")
     assert f"windows {window + 1} to {last} were taken back from the sinks" in said

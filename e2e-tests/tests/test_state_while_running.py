@@ -12,7 +12,7 @@ from millrace_e2e import feed
 from millrace_e2e.harness import Place, running
 from millrace_e2e.topologies import remembered
 
-LINES, OF_A_WINDOW, LOOKS = 6000, 10, 4
+LINES, OF_A_WINDOW, LOOKS = 6000, 10, 3
 
 
 def scan(place: Place, processor: str) -> tuple[set[int], dict[str, Any]]:

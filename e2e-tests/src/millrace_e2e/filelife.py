@@ -20,6 +20,8 @@ from millrace_e2e import ledger
 
 OLDEST = 4
 MOST_FILES = 14
+MOST_LINES = 30
+"""Lines that a file grows by at once: less and more than the windows of the histories hold."""
 
 
 @dataclass(eq=False)
@@ -201,7 +203,7 @@ class Folder:
         file.named = self._made
 
     def _more(self, file: LogFile) -> bytes:
-        first, file.lines = file.lines, file.lines + self._chance.randint(1, 60)
+        first, file.lines = file.lines, file.lines + self._chance.randint(1, MOST_LINES)
         return "".join(f"{file.label} {i}\n" for i in range(first, file.lines)).encode()
 
     def _move(self, file: LogFile, name: str) -> None:

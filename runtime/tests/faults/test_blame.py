@@ -36,7 +36,7 @@ def windows_sealed(place):
 
 def write_exchange(place, guarantee):
     place.write(history(Shape(max_records=WINDOW, guarantee=guarantee)))
-    feed.add_file(place.texts / "a.txt", feed.text(range(3 * WINDOW), 1))
+    feed.add_file(place.texts / "a.txt", feed.text(range(2 * WINDOW), 1))
 
 
 @pytest.mark.parametrize("guarantee", ["ExactlyOnce", "AtLeastOnce"])
