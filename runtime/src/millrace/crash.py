@@ -14,7 +14,7 @@ from pathlib import Path
 
 POINTS = {
     "driver.claimed": "the execution is claimed, nothing stamped",
-    "driver.stamped": "every member is stamped and has answered",
+    "driver.stamped": "a member is stamped and has answered, its answer unseen",
     "driver.moving": "the view is moving, or a moving one is claimed",
     "driver.copied": "every object of the record is on its owners",
     "driver.opening": "the record is on every member of a moving view, which is not open yet",

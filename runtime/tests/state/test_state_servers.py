@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from millrace.errors import StateServerError
 from millrace.protocol.server import Listed, NotOwner, Reason, Stamped
 from millrace.protocol.types import Stamp
+from millrace.ring import owners
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedServer
 from millrace.state.errors import NotOwnerError, ObjectMissingError, UnreachableError
@@ -128,8 +130,19 @@ def test_access_travels_to_tasks(cluster: Cluster) -> None:
 
 def test_owners_come_without_repetition() -> None:
     assert owners_of(OWNERS, "x", 0b1001) == ("s0", "s1")
-    assert owners_of(OWNERS, "x", 0b0011) == ("s0", "s1", "s2")
-    assert owners_of(OWNERS, "x", 0) in OWNERS
+    assert sorted(owners_of(OWNERS, "x", 0b0011)) == ["s0", "s1", "s2"]
+    assert sorted(owners_of(OWNERS, "x", 0)) in [sorted(owners) for owners in OWNERS]
+
+
+@pytest.mark.parametrize(("servers", "copies"), [(2, 2), (3, 2), (4, 2), (3, 3), (5, 3)])
+def test_reads_are_shared_out_evenly(servers: int, copies: int) -> None:
+    groups = 128
+    placed = owners(groups, [f"state-{number}" for number in range(servers)], copies)
+    of_groups = Counter(owners_of(placed, "", 1 << group)[0] for group in range(groups))
+    of_objects = Counter(owners_of(placed, f"w{number}/note", 0)[0] for number in range(3000))
+    for asked_first, count in ((of_groups, groups), (of_objects, 3000)):
+        assert len(asked_first) == servers
+        assert max(asked_first.values()) <= 1.25 * count / servers
 
 
 def test_an_owner_that_is_no_member_is_an_error() -> None:

@@ -26,7 +26,7 @@ _Answer = tuple[list[int], Sequence[object], StateServerError | None]
 class StateAccess:
     """What a task needs to reach the state servers; travels by pickle.
 
-    ``owners[g]`` names the owners of key group ``g``, nearest choice first.
+    ``owners[g]`` names the owners of key group ``g``.
     """
 
     uid: str
@@ -177,17 +177,26 @@ class StateServers:
 
 @lru_cache(maxsize=4096)
 def owners_of(owners: tuple[tuple[str, ...], ...], name: str, groups: int) -> tuple[str, ...]:
-    """Owners of an object, in order of preference and without repetition."""
+    """Owners of an object without repetition, in the order in which readers ask them: each owner of
+    a key group is the first for as many objects or groups as the others, so that none serves more
+    than its share of the reads."""
     if groups == 0:
-        return owners[name_id(name) % len(owners)]
+        number = name_id(name)
+        return _from(owners[number % len(owners)], number // len(owners))
     chosen: dict[str, None] = {}
     group = 0
     while groups:
         if groups & 1:
-            chosen.update(dict.fromkeys(owners[group]))
+            chosen.update(dict.fromkeys(_from(owners[group], group)))
         groups >>= 1
         group += 1
     return tuple(chosen)
+
+
+def _from(names: tuple[str, ...], number: int) -> tuple[str, ...]:
+    """Names in their order around the circle, from one that ``number`` chooses."""
+    first = number % len(names)
+    return names[first:] + names[:first]
 
 
 def _accepted(server: str, reply: object) -> None:
