@@ -1,11 +1,14 @@
 """How far each file was read, and its compact form in the offsets of a topology's record.
 
 Offsets are ``{"format": 2, "next": n, "files": [row, ...], "read": [text, ...], "gone": [first,
-last, ...]}``. An entry is a file that was begun; its number, counted up from 0, is its identity,
-the path only a hint where it was last. Entries that are being read have a row each; those read to
-their end move to ``read`` in packs: columns as JSON, deflated, in base 85 (about 35 bytes a file).
-Only packs that a plan touches are made again. ``gone`` names, as runs of numbers, the entries whose
-file was not there at the last look; the newest ``GONE_FILES`` of them are remembered.
+last, ...], "went": [[next, first, last, ...], ...]}``. An entry is a file that was begun; its
+number, counted up from 0, is its identity, the path only a hint where it was last. Entries that are
+being read have a row each; those read to their end move to ``read`` in packs: columns as JSON,
+deflated, in base 85 (about 35 bytes a file). Only packs that a plan touches are made again.
+``gone`` names, as runs of numbers, the entries whose file was not there at the last look, and
+``went`` the same by what ``next`` was, at the most, when they were first missed: each is remembered
+until ``GONE_FILES`` newer files were begun. So it is the files that pass through a folder that are
+forgotten, never those of a folder that is away.
 
 Format 1 knew files by path and is still read: its entries are numbered in order of appearance.
 """
@@ -32,10 +35,13 @@ LOOSE_FILES = 128
 PACK_FILES = 1024
 
 GONE_FILES = 4096
-"""Most files that are remembered when they are no longer there."""
+"""A file that is no longer there is remembered until so many others were begun since."""
 
 _FORGET_FILES = 1024
 """So many are forgotten at once, since that makes packs anew."""
+
+_GENERATIONS = 8
+"""As many groups of files that went in the time in which one is remembered."""
 
 _NO_TEXT = "\0"
 
@@ -140,7 +146,8 @@ class _Pack:
 class ReadState:
     """All entries of a source by their numbers; a value, changed by ``with_entries``.
 
-    ``gone`` are the entries whose file was not there. ``records`` and ``read_bytes`` are totals.
+    ``gone`` are the entries whose file was not there, and ``went`` the same by what ``next`` was
+    when they were first missed, or a little more. ``records`` and ``read_bytes`` are totals.
     """
 
     next: int = 0
@@ -150,6 +157,7 @@ class ReadState:
     loose: frozenset[int] = frozenset()
     records: int = 0
     read_bytes: int = 0
+    went: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     def with_entries(
         self, changed: Mapping[int, FileEntry], gone: frozenset[int] | None = None
@@ -159,28 +167,33 @@ class ReadState:
         if not changed and gone == self.gone:
             return self
         entries = {**self.files, **changed}
+        following = max(self.next, *(n + 1 for n in changed)) if changed else self.next
+        went = _since(self.went, gone, following)
         packs = self.packs
         loose = self.loose
         if changed:
             packs, left = _without(packs, changed.keys(), entries)
             loose = loose | changed.keys() | left
-        if len(gone) > GONE_FILES + _FORGET_FILES:
-            forgotten = frozenset(sorted(gone)[:-GONE_FILES])
+        old = [since for since in went if following - since >= GONE_FILES]
+        forgotten = frozenset(n for since in old for n in went[since])
+        if len(forgotten) >= _FORGET_FILES:
             packs, left = _without(packs, forgotten, entries)
             loose = (loose | left) - forgotten
             gone -= forgotten
+            went = {since: ids for since, ids in went.items() if since not in old}
             entries = {n: entry for n, entry in entries.items() if n not in forgotten}
         packs, loose, stripped = _repacked(entries, packs, loose)
         entries.update(stripped)
-        old = [self.files[n] for n in changed if n in self.files]
+        before = [self.files[n] for n in changed if n in self.files]
         return ReadState(
-            max(self.next, *(n + 1 for n in changed)) if changed else self.next,
+            following,
             entries,
             gone,
             packs,
             loose,
-            self.records + _sum_records(changed.values()) - _sum_records(old),
-            self.read_bytes + _sum_bytes(changed.values()) - _sum_bytes(old),
+            self.records + _sum_records(changed.values()) - _sum_records(before),
+            self.read_bytes + _sum_bytes(changed.values()) - _sum_bytes(before),
+            went,
         )
 
     def encode(self) -> Json:
@@ -190,6 +203,7 @@ class ReadState:
             "files": [_row(self.files[n]) for n in sorted(self.loose)],
             "read": [pack.text for pack in self.packs],
             "gone": _runs(self.gone),
+            "went": [[since, *_runs(ids)] for since, ids in sorted(self.went.items())],
         }
 
 
@@ -209,12 +223,9 @@ def decode_state(offsets: Json) -> ReadState:
         unpacked = _unpack(text)
         entries.update({e.id: e for e in unpacked})
         packs.append(_Pack(text, frozenset(e.id for e in unpacked)))
-    gone = frozenset(
-        n
-        for first, last in zip(offsets["gone"][::2], offsets["gone"][1::2], strict=True)
-        for n in range(first, last + 1)
-        if n in entries
-    )
+    gone = _numbers(offsets["gone"]) & entries.keys()
+    # Of an earlier release, or of one that did not say when they went: just now, then.
+    said = {since: _numbers(runs) & gone for since, *runs in offsets.get("went", [])}
     return ReadState(
         offsets["next"],
         entries,
@@ -223,7 +234,19 @@ def decode_state(offsets: Json) -> ReadState:
         frozenset(loose),
         _sum_records(entries.values()),
         _sum_bytes(entries.values()),
+        _since(said, gone, offsets["next"]),
     )
+
+
+def _since(
+    went: Mapping[int, frozenset[int]], gone: frozenset[int], following: int
+) -> dict[int, frozenset[int]]:
+    """When those that are gone went: as it was known, and the others now."""
+    known = {since: ids & gone for since, ids in went.items()}
+    step = max(1, GONE_FILES // _GENERATIONS)
+    now = -(-following // step) * step
+    known[now] = known.get(now, frozenset()) | gone.difference(*known.values())
+    return {since: ids for since, ids in known.items() if ids}
 
 
 def _sum_records(entries: Iterable[FileEntry]) -> int:
@@ -242,6 +265,11 @@ def _runs(numbers: frozenset[int]) -> list[int]:
         else:
             runs += [n, n]
     return runs
+
+
+def _numbers(runs: list[int]) -> frozenset[int]:
+    pairs = zip(runs[::2], runs[1::2], strict=True)
+    return frozenset(n for first, last in pairs for n in range(first, last + 1))
 
 
 # -- packs
