@@ -337,8 +337,9 @@ def read_results(path: Path) -> dict[str, str]:
 
 
 def report(modules: Sequence[str], results: dict[str, str]) -> int:
-    """Print a line for each module and the survivors that nobody explains; the exit code."""
-    told, unexplained, total = explained(), [], 0
+    """Print a line for each module and the survivors that nobody explains; the exit code, which is
+    not 0 either while any is still to be run."""
+    told, unexplained, run, left = explained(), [], 0, 0
     for module in modules:
         known = {f.mutant.name: results.get(key(f)) for f in faults(module)}
         survivors = [name for name, by in known.items() if by == SURVIVED]
@@ -349,12 +350,13 @@ def report(modules: Sequence[str], results: dict[str, str]) -> int:
             f"{len(open_ones):4} unexplained, {waiting:4} not run"
         )
         unexplained += open_ones
-        total += len(known)
+        run += len(known) - waiting
+        left += waiting
     for name in unexplained:
         print(f"- {name}")
-    share = len(unexplained) / max(total, 1)
-    _say(f"{total} mutants, {len(unexplained)} survive unexplained ({share:.1%})")
-    return 1 if share > UNEXPLAINED else 0
+    share = len(unexplained) / max(run, 1)
+    _say(f"{run} mutants run, {len(unexplained)} survive unexplained ({share:.1%}); {left} not run")
+    return 1 if left or share > UNEXPLAINED else 0
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from mutant_runner import Trial, calls, live_function, put_in
+from mutant_runner import Trial, calls, key, live_function, put_in, report
 from mutations import MODULES, Fault, faults
 from survivors import explained
 
@@ -71,3 +71,14 @@ def test_a_constant_is_changed_wherever_it_was_imported_to() -> None:
     with put_in(find("driver", "driver `WATCH_TICKS`")):
         assert driver.WATCH_TICKS == 6
     assert driver.WATCH_TICKS == 5
+
+
+@pytest.mark.parametrize(("left", "code"), [(0, 0), (1, 1)])
+def test_what_was_not_run_is_no_success(
+    left: int, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = MODULES[0]
+    killed = {key(fault): "a test" for fault in list(faults(module))[left:]}
+    assert killed
+    assert report([module], killed) == code
+    assert f"{left} not run" in capsys.readouterr().err.splitlines()[-1]
