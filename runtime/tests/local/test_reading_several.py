@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from millrace.clock import SystemClock
 from millrace.errors import StateServerError
 from millrace.homes.documents import Proposal
+from millrace.local.inspect import reading
 from millrace.local.inspect.reading import committed_record, fetch, reachable
 from millrace.local.launch import state_servers
 from millrace.local.servers import StateServer
@@ -92,13 +94,37 @@ def test_the_record_that_every_member_has_counts(world: World) -> None:
     assert world.sealed() == 5
 
 
-def test_without_one_of_the_members_nothing_is_said(world: World) -> None:
+def test_without_one_of_the_members_nothing_is_said(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the others have may be a seal that never counts."""
+    monkeypatch.setattr(reading, "PATIENCE_S", 0.1)
     world.write(0, 5)
     world.write(1, 4)
     world.folder.inbox.propose(Proposal((world.members()[0], world.members()[2]), ()))
     with pytest.raises(StateServerError, match="state server state-1 of the run is not alive"):
         world.sealed()
+
+
+@pytest.mark.parametrize("how", ["left out", "back"])
+def test_a_server_that_is_gone_is_waited_for_until_the_others_count(world: World, how: str) -> None:
+    world.write(0, 5)
+    world.write(1, 4)
+    first, _, last = world.members()
+    world.folder.inbox.propose(Proposal((first, last), ()))
+
+    def goes_on() -> None:
+        if how == "back":
+            world.folder.inbox.propose(Proposal(tuple(world.members()), ()))
+        else:
+            world.install(first)
+
+    driver = threading.Timer(2 * reading.LOOK_S, goes_on)
+    driver.start()
+    try:
+        assert world.sealed() == (4 if how == "back" else 5)
+    finally:
+        driver.join()
 
 
 def test_an_object_is_read_from_whoever_has_it_and_answers(world: World) -> None:

@@ -30,6 +30,7 @@ from millrace.pods.reading import OwnServerReading, serve_readers
 from millrace.protocol.codec import encode_record
 from millrace.protocol.server import Found, Stamped
 from millrace.protocol.types import DeadSegment, Record, Segment, Stamp, Tag
+from millrace.remote import servers
 from millrace.remote.cluster import ClusterError, connect
 from millrace.remote.servers import reachable
 from millrace.remote.topology import find
@@ -162,7 +163,8 @@ def test_without_a_driver_the_next_one_does_it(words: FakeCluster) -> None:
     assert done.stdout == expected, done.stderr
 
 
-def test_what_is_in_the_way_is_said(words: FakeCluster) -> None:
+def test_what_is_in_the_way_is_said(words: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "PATIENCE_S", 0.1)
     topology = find(connect(None, None), "words")
     words.refused = {"words-secret": 403}
     with pytest.raises(ClusterError, match="words-secret is refused to you"), reachable(topology):

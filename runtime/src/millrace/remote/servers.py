@@ -8,6 +8,7 @@ it is read through them (``remote.own``).
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,6 +29,11 @@ from millrace.state.readable import Readable
 from millrace.topology.secretrefs import SecretRef
 
 ANSWER_S = 20.0
+
+PATIENCE_S = 15.0
+"""A driver goes on without a server that is gone, once the operator has seen that, in less."""
+
+LOOK_S = 0.5
 
 
 @contextmanager
@@ -76,27 +82,32 @@ def _clients(topology: RemoteTopology, answer_s: float) -> Iterator[list[StateCl
 
 
 def members_of(topology: RemoteTopology) -> list[Member]:
-    """The members of the last open view, as the operator saw them last.
+    """The members of the last open view, as the operator saw them last. One that is not alive is
+    waited for until the view is another one, or it is back.
 
-    Raises ``StateServerError`` where one is not alive, ``ClusterError`` before the first view.
+    Raises ``StateServerError`` where neither comes, ``ClusterError`` before the first view.
     """
-    inbox = topology.inbox
-    with topology.speaking():
-        proposal = inbox.proposal()
-    alive = {m.name: m for m in proposal.members} if proposal is not None else {}
-    view = topology.view()
-    if view is None:
-        raise ClusterError(
-            f"{topology.name} in {topology.cluster.shown}: no driver has made a view yet, so there "
-            "is no state; look at millrace status"
-        )
-    missing = [member.name for member in view.last_open if member.name not in alive]
-    if missing:
-        raise StateServerError(
-            f"{topology.name}: state server {missing[0]} is not alive at the moment; try again in "
-            "a few seconds"
-        )
-    return [alive[member.name] for member in view.last_open]
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        with topology.speaking():
+            proposal = topology.inbox.proposal()
+        alive = {m.name: m for m in proposal.members} if proposal is not None else {}
+        view = topology.view()
+        if view is None:
+            raise ClusterError(
+                f"{topology.name} in {topology.cluster.shown}: no driver has made a view yet, so "
+                "there is no state; look at millrace status"
+            )
+        missing = [member.name for member in view.last_open if member.name not in alive]
+        if not missing:
+            return [alive[member.name] for member in view.last_open]
+        if time.monotonic() >= end_s:
+            raise StateServerError(
+                f"{topology.name}: state server {missing[0]} is not alive, and in {PATIENCE_S:g} s "
+                "it neither came back nor did the driver go on without it; millrace status says "
+                "what the driver waits for"
+            )
+        time.sleep(LOOK_S)
 
 
 def _passwords(topology: RemoteTopology) -> PasswordOf:

@@ -7,6 +7,7 @@ started for a moment, and a run that starts meanwhile waits.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -29,6 +30,11 @@ from millrace.state.readable import Readable
 from millrace.state.servers import WHOLE
 from millrace.topology.model import StreamTopology
 
+PATIENCE_S = 10.0
+"""A driver goes on without a server that is gone in less."""
+
+LOOK_S = 0.2
+
 
 @contextmanager
 def reachable(folder: WorkFolder) -> Iterator[list[StateClient]]:
@@ -43,18 +49,28 @@ def reachable(folder: WorkFolder) -> Iterator[list[StateClient]]:
 
 
 def _of_the_run(folder: WorkFolder) -> list[StateAddress]:
-    """The members of the view, each in the life that it has now."""
-    proposal = folder.inbox.proposal()
-    alive = {m.name: m for m in proposal.members} if proposal is not None else {}
-    names = members_of(folder, open_ones=True) or list(alive)
-    missing = [name for name in names if name not in alive]
-    if missing or not names:
-        who = f"state server {missing[0]}" if len(names) > 1 else "no state server"
-        raise StateServerError(
-            f"{folder.identity.name}: {who} of the run is {'not ' if len(names) > 1 else ''}alive "
-            "at the moment; try again in a few seconds"
-        )
-    return [StateAddress.of(alive[name], _password(folder, name)) for name in names]
+    """The members of the view, each in the life that it has now. While one is gone nobody can say
+    which record counts: until the view is another one, or the server is back, it is waited for."""
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        proposal = folder.inbox.proposal()
+        alive = {m.name: m for m in proposal.members} if proposal is not None else {}
+        names = members_of(folder, open_ones=True) or list(alive)
+        missing = [name for name in names if name not in alive]
+        if names and not missing:
+            return [StateAddress.of(alive[name], _password(folder, name)) for name in names]
+        if not names:
+            raise StateServerError(
+                f"{folder.identity.name}: no state server of the run is alive at the moment; try "
+                "again in a few seconds"
+            )
+        if time.monotonic() >= end_s:
+            raise StateServerError(
+                f"{folder.identity.name}: state server {missing[0]} of the run is not alive, and "
+                f"in {PATIENCE_S:g} s it neither came back nor did the driver go on without it; "
+                "millrace status says what the driver waits for"
+            )
+        time.sleep(LOOK_S)
 
 
 def _password(folder: WorkFolder, name: str) -> str | None:
