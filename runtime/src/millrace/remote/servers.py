@@ -8,13 +8,13 @@ it is read through them (``remote.own``).
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from millrace.errors import StateServerError
 from millrace.homes import pods as names
+from millrace.homes.members import Patience, await_members
 from millrace.homes.passwords import PasswordOf, lines, of_root_key, shared
 from millrace.homes.pods import Role
 from millrace.kube.streams import StreamRefusedError
@@ -87,8 +87,8 @@ def members_of(topology: RemoteTopology) -> list[Member]:
 
     Raises ``StateServerError`` where neither comes, ``ClusterError`` before the first view.
     """
-    end_s = time.monotonic() + PATIENCE_S
-    while True:
+
+    def look() -> tuple[list[str], dict[str, Member]]:
         with topology.speaking():
             proposal = topology.inbox.proposal()
         alive = {m.name: m for m in proposal.members} if proposal is not None else {}
@@ -98,16 +98,13 @@ def members_of(topology: RemoteTopology) -> list[Member]:
                 f"{topology.name} in {topology.cluster.shown}: no driver has made a view yet, so "
                 "there is no state; look at millrace status"
             )
-        missing = [member.name for member in view.last_open if member.name not in alive]
-        if not missing:
-            return [alive[member.name] for member in view.last_open]
-        if time.monotonic() >= end_s:
-            raise StateServerError(
-                f"{topology.name}: state server {missing[0]} is not alive, and in {PATIENCE_S:g} s "
-                "it neither came back nor did the driver go on without it; millrace status says "
-                "what the driver waits for"
-            )
-        time.sleep(LOOK_S)
+        return [member.name for member in view.last_open], alive
+
+    return await_members(
+        look,
+        Patience(PATIENCE_S, LOOK_S),
+        lambda name: f"{topology.name}: state server {name}",
+    )
 
 
 def _passwords(topology: RemoteTopology) -> PasswordOf:

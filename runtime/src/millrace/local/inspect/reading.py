@@ -7,7 +7,6 @@ started for a moment, and a run that starts meanwhile waits.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -15,13 +14,14 @@ from pydantic import ValidationError
 
 from millrace import checked
 from millrace.errors import StateServerError, WorkFolderError
+from millrace.homes.members import Patience, await_members
 from millrace.homes.settings import PASSWORD_VARIABLE
 from millrace.local.launch import members_of, state_servers
 from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.codec import decode_record
 from millrace.protocol.server import Found, Stamped
-from millrace.protocol.types import Record
+from millrace.protocol.types import Member, Record
 from millrace.state.client import StateAddress, StateClient
 from millrace.state.embedded import password_in
 from millrace.state.errors import UnreachableError
@@ -49,28 +49,25 @@ def reachable(folder: WorkFolder) -> Iterator[list[StateClient]]:
 
 
 def _of_the_run(folder: WorkFolder) -> list[StateAddress]:
-    """The members of the view, each in the life that it has now. While one is gone nobody can say
-    which record counts: until the view is another one, or the server is back, it is waited for."""
-    end_s = time.monotonic() + PATIENCE_S
-    while True:
+    """The members of the view, each in the life that it has now."""
+
+    def look() -> tuple[list[str], dict[str, Member]]:
         proposal = folder.inbox.proposal()
         alive = {m.name: m for m in proposal.members} if proposal is not None else {}
         names = members_of(folder, open_ones=True) or list(alive)
-        missing = [name for name in names if name not in alive]
-        if names and not missing:
-            return [StateAddress.of(alive[name], _password(folder, name)) for name in names]
         if not names:
             raise StateServerError(
                 f"{folder.identity.name}: no state server of the run is alive at the moment; try "
                 "again in a few seconds"
             )
-        if time.monotonic() >= end_s:
-            raise StateServerError(
-                f"{folder.identity.name}: state server {missing[0]} of the run is not alive, and "
-                f"in {PATIENCE_S:g} s it neither came back nor did the driver go on without it; "
-                "millrace status says what the driver waits for"
-            )
-        time.sleep(LOOK_S)
+        return names, alive
+
+    found = await_members(
+        look,
+        Patience(PATIENCE_S, LOOK_S),
+        lambda name: f"{folder.identity.name}: state server {name} of the run",
+    )
+    return [StateAddress.of(member, _password(folder, member.name)) for member in found]
 
 
 def _password(folder: WorkFolder, name: str) -> str | None:
