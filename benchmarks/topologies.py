@@ -147,10 +147,14 @@ def ending(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]
         process.wait()
 
 
+def cluster_programs() -> Mapping[str, Path]:
+    return programs(lambda text: print(text, file=sys.stderr), (*BUILDS, *SIMULATED))
+
+
 @contextmanager
 def cluster(folder: Path) -> Iterator[kubeapi.ApiServer]:
     """API server, scheduler, controllers, and nodes that kwok plays."""
-    built = programs(lambda text: print(text, file=sys.stderr), (*BUILDS, *SIMULATED))
+    built = cluster_programs()
     policy = folder / "audit.yaml"
     rule = {"level": "Metadata", "users": ["operator"], "omitStages": ["RequestReceived"]}
     kind = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy"}
@@ -417,6 +421,8 @@ def main() -> None:
     words.add_argument("--topologies", type=int, default=50)
     options = words.parse_args()
     if APART not in os.environ:
+        # What is not built yet is fetched, and nothing can be from in there.
+        cluster_programs()
         # Addresses and ports of this machine stay as they are.
         apart = ["unshare", "--net", "--", sys.executable, *sys.argv]
         os.execvpe(apart[0], apart, {**os.environ, APART: "1"})

@@ -12,7 +12,9 @@ from types import ModuleType
 import pytest
 
 from millrace.engine.jobs import classes
+from millrace.engine.task import warm
 from millrace.homes import pods
+from millrace.pods import kernels
 
 ROOT = Path(__file__).parents[2]
 
@@ -159,6 +161,15 @@ def test_the_runtime_image_has_an_archive_of_classes_that_no_container_can_chang
     assert f"`{lines[made]}`" in told
     for name in ("state-server", "operator"):
         assert classes.FOLDER_VARIABLE not in build.ALL[name].file.read_text()
+
+
+def test_the_runtime_image_has_kernels_for_any_processor_where_its_containers_look() -> None:
+    text = build.ALL["runtime"].file.read_text()
+    (folder,) = re.findall(rf"\b{kernels.FOLDER_VARIABLE}=(\S+)", text)
+    made = f"RUN {kernels.CACHE_VARIABLE}=${kernels.FOLDER_VARIABLE} python3 -m {warm.__name__}"
+    generic = "NUMBA_CPU_NAME=generic NUMBA_CPU_FEATURES= "
+    assert 0 < text.index(generic) < text.index(made)
+    assert f"`{folder}`" in (ROOT / "images" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("image", build.ALL.values(), ids=build.ALL)

@@ -14,12 +14,12 @@ from millrace_e2e.cluster.binaries import BUILDS, CHART_TOOLS, programs
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "millrace"
 SYSTEM = "millrace-system"
-DOCUMENT = ROOT / "docs" / "install.md"
+DOCUMENTS = ROOT / "docs"
 
 
-def block(heading: str, word: str) -> str:
+def block(heading: str, word: str, document: str = "install.md") -> str:
     """The commands below a heading of the document that have a word in them."""
-    text = re.split(r"^#+ ", DOCUMENT.read_text(), flags=re.MULTILINE)
+    text = re.split(r"^#+ ", (DOCUMENTS / document).read_text(), flags=re.MULTILINE)
     (part,) = [one for one in text if one.startswith(f"{heading}\n")]
     (found,) = [one for one in re.findall(r"^```sh\n(.*?)^```", part, re.M | re.S) if word in one]
     return found

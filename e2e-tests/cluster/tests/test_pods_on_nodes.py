@@ -59,6 +59,7 @@ class World:
         self.kubectl = tool.kubectl
         self.data = folder / "data"
         self.pods = Pods("words", NAMESPACE, "uid-words", "data", prefix=project.PREFIX)
+        self._roots = secrets.token_hex(24), secrets.token_hex(32)
 
     def begin(self) -> None:
         (self.data / "texts").mkdir(parents=True)
@@ -72,7 +73,13 @@ class World:
         metadata = {"name": NAMESPACE, "labels": labels}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         self.apply(*_volume(self.data))
-        self.apply(*self.pods.objects(secrets.token_hex(24), secrets.token_hex(32)))
+        self.apply(*self.pods.objects(*self._roots))
+
+    def pods_of(self, uid: str) -> Pods:
+        """Those of a topology that has this uid, which its members' passwords are made from."""
+        made = replace(self.pods, uid=uid)
+        self.apply(*made.objects(*self._roots))
+        return made
 
     def feed(self, name: str, lines: int) -> None:
         """A text that is there as a whole or not at all."""
@@ -346,7 +353,7 @@ def test_the_command_line_reaches_into_pods(
     document = topology(records=500, watch=True, servers=1)
     world.apply({**document, "metadata": {"name": "words", "namespace": NAMESPACE}})
     uid = world.get("streamtopology", "words")["metadata"]["uid"]
-    made, servers, ackers = replace(world.pods, uid=uid), ["words-state-0"], ["words-acker-0"]
+    made, servers, ackers = world.pods_of(uid), ["words-state-0"], ["words-acker-0"]
     world.apply(made.state_server(0), made.acker(0), made.config(document, 1), made.driver(1))
     world.propose(servers, ackers)
     world.feed("0.txt", LINES)
@@ -387,7 +394,7 @@ def test_words_are_counted_exactly_though_a_node_is_killed(
     document = topology(records=500, watch=True, servers=2)
     world.apply({**document, "metadata": {"name": "words", "namespace": NAMESPACE}})
     uid = world.get("streamtopology", "words")["metadata"]["uid"]
-    made, ackers = replace(world.pods, uid=uid), ["words-acker-0"]
+    made, ackers = world.pods_of(uid), ["words-acker-0"]
     servers = ["words-state-0", "words-state-1"]
     world.apply(on_node("n1", made.state_server(0)), made.config(document, 1))
     crew = (made.state_server(1), made.acker(0), made.driver(1))

@@ -10,10 +10,12 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -281,6 +283,17 @@ def kubelet(world: World, pod: Manifest) -> subprocess.Popen[bytes]:
         )
 
 
+def taken_over(executors: Sequence[subprocess.Popen[bytes]]) -> list[int]:
+    """Daemons that were started ahead of their JVM and have workers by now."""
+    ahead = []
+    for executor in executors:
+        with suppress(psutil.Error):
+            below = psutil.Process(executor.pid).children()
+            told = [(one, " ".join(one.cmdline())) for one in below]
+            ahead += [one for one, line in told if "millrace.engine.task.daemon ahead" in line]
+    return [one.pid for one in ahead if one.children()]
+
+
 def test_spark_makes_executors_as_pods_of_the_driver(
     world: World, server: kubeapi.ApiServer
 ) -> None:
@@ -315,7 +328,9 @@ def test_spark_makes_executors_as_pods_of_the_driver(
 
     found = until(asked, "two executors", RUN_S)
     started = [kubelet(world, pod) for pod in found]
+    loaded: set[int] = set()
     try:
+        until(lambda: loaded.update(taken_over(started)) or loaded, "a daemon ahead", RUN_S)
         assert driver.wait(int(RUN_S)) == 0, driver.log.read_text()
     finally:
         for process in started:

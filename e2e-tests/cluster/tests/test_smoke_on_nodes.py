@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from cluster_command import Tool
-from words_on_nodes import Campaign, check, installed, space_of
+from words_on_nodes import Campaign, Space, check, installed, space_of
 
 from millrace.chaos.plan import VictimKind
+from millrace.homes.pods import Role
 
 SPACE = "smoke"
 KILLED = "acker,driver,executor,state-server,operator"
@@ -38,4 +39,17 @@ def test_installed_the_word_count_is_exact_though_a_pod_of_each_kind_is_killed(
         killed = {*("acker", "driver", "executor", "state-server"), VictimKind.OPERATOR.value}
         assert {one["kind"] for one in report["timeline"]} == killed
         campaign.await_words()
+        for pod in space.pods(Role.EXECUTOR):
+            assert kernels(space, pod["metadata"]["name"]) == [], (
+                "it has compiled what it was given"
+            )
         space.delete()
+
+
+def kernels(space: Space, executor: str) -> list[str]:
+    """Those that it has and its image has not."""
+    listed = "for d in $MILLRACE_KERNELS /tmp/millrace-kernels; do cd $d; find -type f; echo; done"
+    told = space.kubectl("exec", executor, "--", "sh", "-c", listed)
+    brought, found = (set(part.split()) for part in told.split("\n\n")[:2])
+    assert brought
+    return sorted(found - brought)

@@ -10,6 +10,7 @@ import sys
 from millrace import stacks
 from millrace.errors import ExitCode
 from millrace.homes.pods import Role
+from millrace.pods.kernels import bring_kernels
 
 _MODULES = {
     Role.DRIVER: "millrace.pods.driver",
@@ -26,6 +27,7 @@ def main(arguments: list[str]) -> int:
         print(f"usage: python -m millrace.pods {'|'.join(roles)}", file=sys.stderr)
         return ExitCode.USAGE
     stacks.write_on_request()
+    bring_kernels()
     # Each image carries what its own roles need.
     module = importlib.import_module(_MODULES[Role(arguments[0])])
     code: int = module.main(arguments[1:])

@@ -1,8 +1,8 @@
 """The executor's pod: ``python -m millrace.pods executor``, as Spark's scheduler starts it.
 
 Spark says in environment variables what the JVM is to be; this process becomes it. Spark's package
-from PyPI has no entry point for containers, and this one adds the secrets of the run, and the
-archive of classes that the image has.
+from PyPI has no entry point for containers, and this one adds the secrets of the run, the archive
+of classes that the image has, and the daemon of Python workers, which loads meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from millrace.engine.jobs import classes
+from millrace.engine.jobs import classes, daemonahead
 from millrace.errors import MillraceError
 from millrace.homes import pods
 from millrace.pods.identity import (
@@ -94,6 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line = command(java_program(), spark_home(), os.environ)
         # Spark writes the files that it ships to tasks where it is started; the root is read-only.
         os.chdir(scratch)
+        # Python loads while the JVM starts, instead of behind it with the first task.
+        os.environ.update(daemonahead.start_for_executor(scratch))
     except MillraceError as error:
         tell_end(str(error))
         print(f"error: {error}", file=sys.stderr)

@@ -28,17 +28,35 @@ def place() -> dict[str, str]:
 
 def start(conf: Mapping[str, str]) -> None:
     """Start one under Spark's configuration. Where that cannot be, the JVM's is the only one."""
-    path = _path()
     for_workers = {
         key.removeprefix(_FOR_WORKERS): value
         for key, value in conf.items()
         if key.startswith(_FOR_WORKERS)
     }
+    _start(_path(), conf.get("spark.task.cpus", "1"), for_workers)
+
+
+def start_for_executor(folder: Path, task_cpus: str = "1") -> dict[str, str]:
+    """Start one for the JVM that this process becomes: it ends where that does. Returns what the
+    JVM has in its environment, so that the daemon it starts finds the one ahead; that can be where
+    none could be started, too."""
+    path = folder / f"daemon-{os.getpid()}.sock"
+    started = _start(path, task_cpus, {})
+    if started is not None:
+        assert started.stdin is not None
+        # The end that holds it: Python would have it closed as another program takes over.
+        os.set_inheritable(started.stdin.fileno(), True)
+    return {PLACE_VARIABLE: str(path)}
+
+
+def _start(
+    path: Path, task_cpus: str, for_workers: Mapping[str, str]
+) -> subprocess.Popen[bytes] | None:
     # As Spark itself sets them.
     environment = {
         **os.environ,
         "PYTHONHASHSEED": "0",
-        "OMP_NUM_THREADS": conf.get("spark.task.cpus", "1"),
+        "OMP_NUM_THREADS": task_cpus,
         **for_workers,
     }
     try:
@@ -46,13 +64,14 @@ def start(conf: Mapping[str, str]) -> None:
         with handover.listening(str(path)) as listener:
             descriptor = listener.fileno()
             command = [sys.executable, "-m", "millrace.engine.task.daemon", AHEAD, str(descriptor)]
-            _started.append(
-                subprocess.Popen(
-                    command, stdin=subprocess.PIPE, env=environment, pass_fds=[descriptor]
-                )
+            started = subprocess.Popen(
+                command, stdin=subprocess.PIPE, env=environment, pass_fds=[descriptor]
             )
     except OSError as error:
         log.warning("no daemon of Python workers is started ahead: %s", error)
+        return None
+    _started.append(started)
+    return started
 
 
 def _path() -> Path:

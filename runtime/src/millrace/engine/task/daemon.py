@@ -58,7 +58,6 @@ def main() -> None:
 
 
 def _prepare() -> None:
-    import millrace.engine.task.sqlstage  # noqa: F401
     from millrace.engine.task.warm import warm_up
 
     warm_up()

@@ -1,4 +1,7 @@
-"""Makes compiled code ready before workers are forked, so that none of them waits for it."""
+"""Makes compiled code ready before workers are forked, so that none of them waits for it.
+
+``python -m millrace.engine.task.warm`` does that alone, and leaves it in numba's cache.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ _KEY_GROUPS = 2
 
 
 def warm_up() -> None:
-    """Compile every kernel, or load it from the cache on disk."""
+    """Compile every kernel of a worker, or load it from the cache on disk."""
+    import millrace.engine.task.sqlstage  # noqa: F401
+
     compile_all()
     _use_state()
 
@@ -50,3 +55,7 @@ def _use_state() -> None:
     values.values[int(values.find([text])[0])]["n"] = 1
     values.delta()
     values.commit()
+
+
+if __name__ == "__main__":
+    warm_up()
