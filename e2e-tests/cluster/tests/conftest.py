@@ -10,7 +10,7 @@ import pytest
 from cluster_command import FAILED, Tool
 
 from millrace_e2e.cluster.binaries import programs
-from millrace_e2e.cluster.layout import RUN
+from millrace_e2e.cluster.own import OwnCluster
 
 
 @pytest.hookimpl(wrapper=True)
@@ -23,10 +23,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.fixture(scope="session")
 def tool() -> Iterator[Tool]:
-    """The tool on a machine that has no cluster of it yet."""
+    """The tool on a machine on which no cluster of it runs yet."""
     if os.geteuid() != 0:
         pytest.fail("a cluster of the machine's own is started as root")
-    if RUN.exists():
+    if not OwnCluster(print).remove_dead():
         pytest.fail("a cluster is up; take it down first: make cluster-down")
     tool = Tool(programs(print)["kubectl"])
     yield tool

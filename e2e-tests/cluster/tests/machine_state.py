@@ -87,6 +87,9 @@ class Trees:
             more = {pid for pid, parent in parents.items() if parent in more}
         return cls(_named(chosen), _namespaces(chosen) - _namespaces({os.getpid()}))
 
+    def pids(self) -> list[int]:
+        return [int(name.split()[0]) for name in self.processes]
+
     def alive(self) -> list[str]:
         """What of them is still there."""
         everyone = set(_stats())

@@ -13,6 +13,8 @@ import pytest
 from cluster_command import Tool
 
 from millrace_e2e.cluster.layout import RUN, Layout
+from millrace_e2e.cluster.own import OwnCluster
+from millrace_e2e.cluster.processes import Process, end
 
 
 @pytest.fixture
@@ -118,6 +120,20 @@ def test_what_was_started_and_not_written_down_is_replaced(tool: Tool, name: str
     tool.run("up")
     assert not [one for one in old.alive() if one in old.processes]
     assert tool.run("status") == "n1\tready\nn2\tready\n"
+
+
+def test_one_that_died_with_its_machine_is_cleared_away_and_one_that_runs_is_not(
+    tool: Tool, before: machine_state.State
+) -> None:
+    tool.run("up")
+    assert not OwnCluster(print).remove_dead()
+    assert tool.run("status") == "n1\tready\nn2\tready\n"
+    trees = machine_state.Trees.below(started().values())
+    end(found for pid in trees.pids() if (found := Process.of(pid)) is not None)
+    assert OwnCluster(print).remove_dead()
+    assert trees.alive() == []
+    assert machine_state.wait_until_equal(before) == {}
+    assert OwnCluster(print).remove_dead()
 
 
 def test_down_without_a_cluster_is_no_error(tool: Tool, before: machine_state.State) -> None:

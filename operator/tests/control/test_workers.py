@@ -221,6 +221,16 @@ def test_an_operator_whose_reconciliation_hangs_is_not_live(world: World):
     assert world.health.live().good
 
 
+def test_one_that_leads_and_has_not_begun_is_live(world: World):
+    """It may have stood by for hours; its first probe can come before its workers do."""
+    world.clock.time_s += LIVE_S + 1
+    assert world.health.live().good
+    world.workers.start(0)
+    assert world.health.live().good
+    world.clock.time_s += LIVE_S + 1
+    assert not world.health.live().good
+
+
 def test_an_operator_that_does_not_look_is_not_live(world: World):
     world.workers.start(0)
     world.turn()

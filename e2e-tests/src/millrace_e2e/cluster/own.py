@@ -96,19 +96,35 @@ class OwnCluster:
             return
         _check_root()
         with self._locked():
-            everyone = self.layout.nodes()
-            for node in everyone:
-                nodes.cut_power(node, self._processes)
-            self._processes.end(self._processes.all())
-            self._end_strays()
-            network.remove(everyone)
-            for node in everyone:
-                nodes.clean(node)
-            shutil.rmtree(self.layout.home, ignore_errors=True)
-            if self.layout.home.exists():
-                raise ClusterError(f"{self.layout.home} cannot be deleted")
-            shutil.rmtree(RUN, ignore_errors=True)
-            LOCK.unlink()
+            self._remove()
+
+    def remove_dead(self) -> bool:
+        """Remove one of which no process runs any more, as a machine leaves it that was switched
+        off; whether none is there now."""
+        if not self.is_up():
+            return True
+        _check_root()
+        with self._locked():
+            written_down = self._processes.all().values()
+            if members_of(CONTROL_NAMESPACE) or any(one.runs for one in written_down):
+                return False
+            self._remove()
+        return True
+
+    def _remove(self) -> None:
+        everyone = self.layout.nodes()
+        for node in everyone:
+            nodes.cut_power(node, self._processes)
+        self._processes.end(self._processes.all())
+        self._end_strays()
+        network.remove(everyone)
+        for node in everyone:
+            nodes.clean(node)
+        shutil.rmtree(self.layout.home, ignore_errors=True)
+        if self.layout.home.exists():
+            raise ClusterError(f"{self.layout.home} cannot be deleted")
+        shutil.rmtree(RUN, ignore_errors=True)
+        LOCK.unlink()
 
     # -- nodes
 

@@ -40,6 +40,8 @@ class Health:
         be started again, and many topologies are none: to wait for a turn is not to hang."""
         if not self._leads():
             return Answer(True, "stands by")
+        if not self._workers.started():
+            return Answer(True, "leads, and is about to begin")
         moved_s, silent_s = self._workers.moved_ago_s(), self._queue.silent_s()
         looked_s = self._workers.looked_ago_s()
         if moved_s > LIVE_S:
