@@ -27,7 +27,9 @@ _SYSCTLS = (
     "vm/overcommit_memory",
     "kernel/panic",
     "kernel/panic_on_oops",
+    "vm/panic_on_oom",
     "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
 )
 
 _EXACT = ("routes", "rules", "iptables", "ip6tables", "settings", "addresses")

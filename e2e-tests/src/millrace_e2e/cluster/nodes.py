@@ -25,6 +25,16 @@ PAUSE_IMAGE = "millrace.local/pause:1"
 _HIERARCHIES = Path("/sys/fs/cgroup")
 _CNI_PROGRAMS = "/usr/lib/cni"
 _SOCKET_S = 60.0
+_KUBELETS_OWN = {
+    "vm/overcommit_memory": "1",
+    "vm/panic_on_oom": "0",
+    "kernel/panic": "10",
+    "kernel/panic_on_oops": "1",
+    "kernel/keys/root_maxkeys": "1000000",
+    "kernel/keys/root_maxbytes": "25000000",
+}
+"""Settings that a kubelet makes for the whole machine, unless it finds them made."""
+
 _SHARES = 8 * 1024
 """Of the processors: each process of the machine outside counts 1024 by itself, and all pods of a
 node this much together."""
@@ -247,6 +257,7 @@ def init(layout: Layout, node: Node, programs: Mapping[str, Path]) -> str:
         for name, command in commands.items()
     }
     hidden = "\n".join(f"mount -t tmpfs node {folder}" for folder in HIDDEN)
+    made = "\n".join(f"seems {name} {value}" for name, value in _KUBELETS_OWN.items())
     return f"""\
 # PID 1 of node {node.name}: its death takes every process of the node with it.
 set -eu
@@ -255,6 +266,15 @@ mount --make-rshared /
 # What programs write to fixed places stays in the node.
 {hidden}
 mkdir {node.socket.parent}
+
+# The machine's settings stay as they are: the kubelet finds them made.
+seems() {{
+    local file=/run/millrace/settings/$1
+    mkdir -p "${{file%/*}}"
+    echo "$2" >"$file"
+    mount --bind "$file" "/proc/sys/$1"
+}}
+{made}
 
 keep() {{
     local log=$1
