@@ -48,6 +48,7 @@ MOMENTS = (6 if QUICK else 18) * EVERY_S
 """Each kind three times: deleted, deleted by force, and its process killed."""
 
 NODE_S, BACK_S = 60, 60
+ONE_S = 10
 TWICE = {
     "ackers": {"replicas": 3},
     "stateServers": {"replicas": 4, "copies": 2, "memory": "256m"},
@@ -150,6 +151,24 @@ def test_words_are_counted_exactly_whatever_a_campaign_kills(campaign: Campaign)
     assert ways.keys() == kinds
     if not QUICK:
         assert all(found == set(WAYS) for found in ways.values()), ways
+    campaign.await_words()
+
+
+def test_words_are_counted_exactly_while_another_driver_stands_by(campaign: Campaign) -> None:
+    """Each time the driver is killed one goes on that has all up already, and the next is made."""
+    space = campaign.space
+    space.stand_by(1)
+    recovered_s = []
+    for _ in range(1 if QUICK else 3):
+        ready = partial(space.condition, "StandbyReady")
+        until(lambda: ready()[0] == "True", "a driver stands by", WAIT_S, 0.5)  # noqa: B023
+        took_over = len(space.told("StandbyTookOver"))
+        report = campaign.kill("driver", ONE_S, ONE_S)
+        check(report)
+        recovered_s += report["recovery_s"]["driver"]
+        assert len(space.told("StandbyTookOver")) == took_over + 1
+    print(json.dumps({"standby_recovery_s": recovered_s}), flush=True)
+    space.stand_by(0)
     campaign.await_words()
 
 

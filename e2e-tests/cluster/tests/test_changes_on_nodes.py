@@ -4,11 +4,9 @@ is refused, suspend and resume, a node drained by the document's command, a snap
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import partial
-from typing import Any
 
 import pytest
 from chart_command import Shell, block
@@ -44,30 +42,13 @@ def campaign(
         yield made
 
 
-def patch(space: Space, spec: dict[str, Any]) -> None:
-    document = json.dumps({"spec": spec})
-    space.kubectl("patch", "topo", NAME, "--type=merge", "-p", document)
-
-
 def uids(space: Space, role: Role) -> set[str]:
     return {one["metadata"]["uid"] for one in space.pods(role)}
 
 
-def told(space: Space, reason: str) -> list[str]:
-    """What events with a reason say."""
-    found = space.get("events", "--field-selector", f"reason={reason}")["items"]
-    return [str(one.get("message") or one.get("note")) for one in found]
-
-
 def await_event(space: Space, reason: str, words: str) -> None:
     says = f"an event {reason} that names {words}"
-    until(lambda: any(words in text for text in told(space, reason)), says, WAIT_S, 0.5)
-
-
-def condition(space: Space, kind: str) -> tuple[str, str]:
-    found = space.topology()["status"]["conditions"]
-    (one,) = (each for each in found if each["type"] == kind)
-    return str(one["status"]), str(one["reason"])
+    until(lambda: any(words in text for text in space.told(reason)), says, WAIT_S, 0.5)
 
 
 def test_edits_in_place_restart_nobody(campaign: Campaign) -> None:
@@ -75,16 +56,16 @@ def test_edits_in_place_restart_nobody(campaign: Campaign) -> None:
     before = uids(space, Role.DRIVER), uids(space, Role.EXECUTOR)
     with campaign.words.coming():
         edit = {"window": {"maxRecords": 700}, "parallelism": 3, "stateServers": {"replicas": 4}}
-        patch(space, edit)
+        space.patch(edit)
         for field in ("spec.window.maxRecords", "spec.parallelism", "spec.stateServers.replicas"):
             await_event(space, "EditedInPlace", field)
         until(lambda: len(space.pods(Role.STATE_SERVER)) == 4, "four servers", WAIT_S, 0.5)
         space.await_ready()
         campaign.await_windows()
-        patch(space, {"ackers": {"min": 2, "max": 3}})
+        space.patch({"ackers": {"min": 2, "max": 3}})
         space.kubectl("scale", f"topo/{NAME}", "--replicas=9")
         until(lambda: len(space.pods(Role.ACKER)) == 3, "as many ackers as may be", WAIT_S, 0.5)
-        patch(space, {"ackers": {"min": None, "max": None, "replicas": 2}})
+        space.patch({"ackers": {"min": None, "max": None, "replicas": 2}})
         until(lambda: len(space.pods(Role.ACKER)) == 2, "two ackers", WAIT_S, 0.5)
         campaign.await_windows()
     campaign.await_words()
@@ -95,7 +76,7 @@ def test_an_edit_with_a_restart_goes_on_behind_what_is_sealed(campaign: Campaign
     space = campaign.space
     before = uids(space, Role.DRIVER)
     with campaign.words.coming():
-        patch(space, {"restartNonce": "again"})
+        space.patch({"restartNonce": "again"})
         await_event(space, "EditedWithRestart", "spec.restartNonce")
         gone = partial(uids, space, Role.DRIVER)
         until(lambda: gone() and not gone() & before, "another driver", WAIT_S, 0.5)
@@ -111,12 +92,12 @@ def test_an_edit_that_would_lose_what_is_kept_is_refused_and_the_topology_runs_o
     sources = deepcopy(space.topology()["spec"]["sources"])
     elsewhere = deepcopy(sources)
     elsewhere[0]["files"]["path"] = "other"
-    patch(space, {"sources": elsewhere})
-    stalled = partial(condition, space, "Stalled")
+    space.patch({"sources": elsewhere})
+    stalled = partial(space.condition, "Stalled")
     until(lambda: stalled() == ("True", "EditRefused"), "the edit is refused", WAIT_S, 0.5)
     with campaign.words.coming():
         campaign.await_windows()
-    patch(space, {"sources": sources})
+    space.patch({"sources": sources})
     until(lambda: stalled()[0] == "False", "nothing stalls any more", WAIT_S, 0.5)
     campaign.await_words()
     assert uids(space, Role.DRIVER) == before
@@ -126,12 +107,12 @@ def test_what_is_suspended_keeps_its_state_and_goes_on(campaign: Campaign) -> No
     space = campaign.space
     campaign.words.write()
     servers = uids(space, Role.STATE_SERVER)
-    patch(space, {"suspend": True})
+    space.patch({"suspend": True})
     others = (Role.DRIVER, Role.EXECUTOR, Role.ACKER)
     until(lambda: not any(space.pods(role) for role in others), "its pods are gone", WAIT_S, 0.5)
     until(lambda: space.topology()["status"]["phase"] == "Suspended", "its phase", WAIT_S, 0.5)
     campaign.words.write()
-    patch(space, {"suspend": False})
+    space.patch({"suspend": False})
     space.await_ready()
     campaign.await_words()
     assert uids(space, Role.STATE_SERVER) == servers
@@ -155,8 +136,8 @@ def test_a_node_is_drained_by_the_command_of_the_document(campaign: Campaign) ->
         space.await_ready()
         space.shell.must("kubectl", "uncordon", node)
     campaign.await_words()
-    assert told(space, "StateServerLeaves")
-    assert told(space, "StateLost") == []
+    assert space.told("StateServerLeaves")
+    assert space.told("StateLost") == []
 
 
 def test_another_topology_begins_with_a_snapshot(campaign: Campaign) -> None:
@@ -170,7 +151,7 @@ def test_another_topology_begins_with_a_snapshot(campaign: Campaign) -> None:
     space.kubectl("wait", f"toposnap/{SNAPSHOT}", "--for=condition=Ready", f"--timeout={WAIT_S:g}s")
     campaign.words.write()
     campaign.await_words()
-    patch(space, {"suspend": True})
+    space.patch({"suspend": True})
     spec = deepcopy(first["spec"])
     spec["restoreFrom"] = {"snapshot": SNAPSHOT, "topology": NAME}
     spec["ackers"], spec["parallelism"] = {"replicas": 1}, 2

@@ -129,6 +129,27 @@ class Space:
         condition = "--for=condition=Ready"
         self.kubectl("wait", f"topo/{NAME}", condition, f"--timeout={timeout_s:g}s")
 
+    def patch(self, spec: Manifest) -> None:
+        """Edit the topology: a merge patch of its spec."""
+        document = json.dumps({"spec": spec})
+        self.kubectl("patch", "topo", NAME, "--type=merge", "-p", document)
+
+    def stand_by(self, count: int) -> None:
+        """Have so many drivers stand by."""
+        self.patch({"spark": {"driver": {"standby": count}}})
+
+    def told(self, reason: str) -> list[str]:
+        """What the events with a reason say; one that came again is there as often."""
+        found = self.get("events", "--field-selector", f"reason={reason}")["items"]
+        texts = [(str(one.get("message") or one.get("note")), _times(one)) for one in found]
+        return [text for text, times in texts for _ in range(times)]
+
+    def condition(self, kind: str) -> tuple[str, str]:
+        """Status and reason of the topology's condition of a type; empty where it has none."""
+        found = self.topology()["status"]["conditions"]
+        chosen = [(one["status"], one["reason"]) for one in found if one["type"] == kind]
+        return chosen[0] if chosen else ("", "")
+
     def pods(self, role: Role) -> list[Manifest]:
         """Those that run and are to stay."""
         selector = f"{pods.TOPOLOGY_LABEL}={NAME},{pods.ROLE_LABEL}={role.value}"
@@ -159,6 +180,10 @@ class Space:
         label = ("-l", f"{pods.TOPOLOGY_LABEL}={NAME}", "-o", "name")
         left = partial(self.kubectl, "get", _CHILDREN, *label)
         until(lambda: left() == "", "nothing is left of it", WAIT_S, 0.5)
+
+
+def _times(event: Manifest) -> int:
+    return int(event.get("count") or (event.get("series") or {}).get("count") or 1)
 
 
 _CHILDREN = (
