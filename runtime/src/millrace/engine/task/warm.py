@@ -16,6 +16,7 @@ from millrace.state.keyed.keys import hash_keys
 from millrace.tracking.jit import compile_all
 
 _KEY_GROUPS = 2
+_KEYS = 5_000
 
 
 def warm_up() -> None:
@@ -30,8 +31,7 @@ def _use_state() -> None:
     """Go once through what tasks do with keyed state, for each form of column."""
     text = pa.array(["a", "b", "a"])
     words, _ = Finder().views(text)
-    whole, real = pa.array([1, None, 3]), pa.array([1.0, None, 3.0])
-    rows = pa.RecordBatch.from_arrays([text, whole, real], names=["t", "n", "x"])
+    rows = _rows(text, pa.array([1, None, 3]), pa.array([1.0, None, 3.0]))
     functions = ("count", "sum", "min", "max", "avg")
     columns = [Aggregate(f"{f}_{c}", f, c) for f in functions for c in ("n", "x")]
     for keys in (["t"], ["n"], ["t", "n"]):
@@ -43,6 +43,9 @@ def _use_state() -> None:
             state.update(rows.slice(0, 1))
             if keys == ["t"] and aggregates is not columns:
                 state.update(pa.RecordBatch.from_arrays([words], names=["t"]))
+            if aggregates is not columns:
+                # So many that their table has to grow.
+                state.update(_rows_of(_KEYS))
             delta = state.delta()
             assert delta is not None
             state.rows(state.touched())
@@ -55,6 +58,15 @@ def _use_state() -> None:
     values.values[int(values.find([text])[0])]["n"] = 1
     values.delta()
     values.commit()
+
+
+def _rows(text: pa.Array, whole: pa.Array, real: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([text, whole, real], names=["t", "n", "x"])
+
+
+def _rows_of(keys: int) -> pa.RecordBatch:
+    numbers = pa.array(range(keys), pa.int64())
+    return _rows(numbers.cast(pa.string()), numbers, numbers.cast(pa.float64()))
 
 
 if __name__ == "__main__":
