@@ -20,6 +20,8 @@ SPACE = "changes"
 SPEC = {
     "ackers": {"replicas": 2},
     "stateServers": {"replicas": 3, "copies": 2, "memory": "256m"},
+    # One node has room for all, while the other one is drained.
+    "pods": {"driver": {"resources": {"requests": {"cpu": "200m"}}}},
 }
 SECOND, SNAPSHOT = "wordcount-2", "before"
 
@@ -76,7 +78,7 @@ def test_an_edit_with_a_restart_goes_on_behind_what_is_sealed(campaign: Campaign
     space = campaign.space
     before = uids(space, Role.DRIVER)
     with campaign.words.coming():
-        space.patch({"restartNonce": "again"})
+        space.patch({"restartNonce": 1})
         await_event(space, "EditedWithRestart", "spec.restartNonce")
         gone = partial(uids, space, Role.DRIVER)
         until(lambda: gone() and not gone() & before, "another driver", WAIT_S, 0.5)
