@@ -52,6 +52,8 @@ ONE_S = 10
 TWICE = {
     "ackers": {"replicas": 3},
     "stateServers": {"replicas": 4, "copies": 2, "memory": "256m"},
+    # Room for another driver.
+    "pods": {"driver": {"resources": {"requests": {"cpu": "500m"}}}},
 }
 
 pytestmark = pytest.mark.timeout(2_700)

@@ -135,8 +135,8 @@ class Space:
         self.kubectl("patch", "topo", NAME, "--type=merge", "-p", document)
 
     def stand_by(self, count: int) -> None:
-        """Have so many drivers stand by."""
-        self.patch({"spark": {"driver": {"standby": count}}})
+        """Have so many drivers stand by, with executors of their own."""
+        self.patch({"spark": {"driver": {"standby": count, "standbyExecutors": "Ready"}}})
 
     def told(self, reason: str) -> list[str]:
         """What the events with a reason say; one that came again is there as often."""
