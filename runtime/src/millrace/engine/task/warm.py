@@ -43,8 +43,8 @@ def _use_state() -> None:
             state.update(rows.slice(0, 1))
             if keys == ["t"] and aggregates is not columns:
                 state.update(pa.RecordBatch.from_arrays([words], names=["t"]))
-            if aggregates is not columns:
-                # So many that their table has to grow.
+            if keys == ["n"] and aggregates is not columns:
+                # So many that their table has to grow, which is the same for every form of key.
                 state.update(_rows_of(_KEYS))
             delta = state.delta()
             assert delta is not None
