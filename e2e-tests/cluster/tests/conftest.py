@@ -7,7 +7,9 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+from chart_command import Shell
 from cluster_command import FAILED, Tool
+from words_on_nodes import installed
 
 from millrace_e2e.cluster.binaries import programs
 from millrace_e2e.cluster.own import OwnCluster
@@ -31,3 +33,10 @@ def tool() -> Iterator[Tool]:
     tool = Tool(programs(print)["kubectl"])
     yield tool
     tool.run("down")
+
+
+@pytest.fixture(scope="module")
+def shell(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A user's, with the operator installed."""
+    with installed(tool, tmp_path_factory.mktemp("helm")) as shell:
+        yield shell

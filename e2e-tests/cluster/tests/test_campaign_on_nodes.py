@@ -9,12 +9,12 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
 import pytest
 from chart_command import Shell, block
-from cluster_command import Tool
 from words_on_nodes import (
     EXAMPLE,
     NAME,
@@ -22,9 +22,9 @@ from words_on_nodes import (
     WAIT_S,
     Campaign,
     Space,
+    campaign_of,
     check,
     counted,
-    installed,
     reachable_folder,
     space_of,
     volume,
@@ -57,12 +57,6 @@ TWICE = {
 }
 
 pytestmark = pytest.mark.timeout(2_700)
-
-
-@pytest.fixture(scope="module")
-def shell(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    with installed(tool, tmp_path_factory.mktemp("helm")) as shell:
-        yield shell
 
 
 # -- as the document says
@@ -105,9 +99,8 @@ def test_the_word_count_of_the_examples_runs_by_the_commands_of_the_document(
 def campaign(
     shell: Shell, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Campaign]:
-    with space_of(shell, CAMPAIGN, request) as space:
-        made = Campaign(space, tmp_path_factory.mktemp("campaign"), TWICE)
-        made.begin()
+    folder = tmp_path_factory.mktemp("campaign")
+    with campaign_of(shell, CAMPAIGN, folder, TWICE, request) as made:
         yield made
 
 
@@ -174,6 +167,12 @@ def test_words_are_counted_exactly_while_another_driver_stands_by(campaign: Camp
     campaign.await_words()
 
 
+def not_ready_at(space: Space) -> datetime:
+    """When Kubernetes last noticed that a node is gone."""
+    told = space.get("events", "-n", "default", "--field-selector", "reason=NodeNotReady")["items"]
+    return max(datetime.fromisoformat(one["lastTimestamp"]) for one in told)
+
+
 def test_words_are_counted_exactly_though_a_node_loses_its_power(campaign: Campaign) -> None:
     tool = f"{sys.executable} -m millrace_e2e.cluster --cluster=own"
     node = (
@@ -185,5 +184,9 @@ def test_words_are_counted_exactly_though_a_node_loses_its_power(campaign: Campa
     check(report)
     (killed,) = report["timeline"]
     assert (killed["kind"], killed["way"]) == ("node", "command")
+    unseen = not_ready_at(campaign.space) - datetime.fromisoformat(killed["time"])
+    noticed_s = round(unseen.total_seconds(), 1)
+    told = {"noticed_s": noticed_s, "recovery_s": round(killed["recovery_s"] - noticed_s, 1)}
+    print(json.dumps(told), flush=True)
     campaign.await_words()
     campaign.space.await_ready()

@@ -10,8 +10,7 @@ from functools import partial
 
 import pytest
 from chart_command import Shell, block
-from cluster_command import Tool
-from words_on_nodes import NAME, WAIT_S, Campaign, Space, counted, installed, space_of
+from words_on_nodes import NAME, WAIT_S, Campaign, Space, campaign_of, counted
 
 from millrace.homes.pods import Role
 from millrace_e2e.waiting import until
@@ -29,18 +28,11 @@ pytestmark = pytest.mark.timeout(2_400)
 
 
 @pytest.fixture(scope="module")
-def shell(tool: Tool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    with installed(tool, tmp_path_factory.mktemp("helm")) as shell:
-        yield shell
-
-
-@pytest.fixture(scope="module")
 def campaign(
     shell: Shell, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Campaign]:
-    with space_of(shell, SPACE, request) as space:
-        made = Campaign(space, tmp_path_factory.mktemp("campaign"), SPEC)
-        made.begin()
+    folder = tmp_path_factory.mktemp("campaign")
+    with campaign_of(shell, SPACE, folder, SPEC, request) as made:
         yield made
 
 
@@ -169,7 +161,5 @@ def test_another_topology_begins_with_a_snapshot(campaign: Campaign) -> None:
     campaign.words.write()
     until(equal, "all words behind the restore", WAIT_S, 1.0)
     assert counted(campaign.words.texts, counts)["repeated"] == 0
-    second = space.get("streamtopology", SECOND)["status"]["conditions"]
-    (restored,) = (one for one in second if one["type"] == "Restored")
-    assert (restored["status"], restored["reason"]) == ("True", "BeganWithSnapshot")
+    assert space.condition("Restored", SECOND) == ("True", "BeganWithSnapshot")
     space.kubectl("delete", "topo", SECOND, NAME, f"--timeout={WAIT_S:g}s")

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_command import Tool
-from words_on_nodes import Campaign, Space, check, installed, space_of
+from chart_command import Shell
+from words_on_nodes import Campaign, Space, check, space_of
 
 from millrace.chaos.plan import VictimKind
 from millrace.homes.pods import Role
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.timeout(1_500)
 
 
 def test_installed_the_word_count_is_exact_though_a_pod_of_each_kind_is_killed(
-    tool: Tool, tmp_path: Path, request: pytest.FixtureRequest
+    shell: Shell, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    with installed(tool, tmp_path / "helm") as shell, space_of(shell, SPACE, request) as space:
+    with space_of(shell, SPACE, request) as space:
         campaign = Campaign(space, tmp_path / "campaign", SMALL)
         began_s = time.monotonic()
         campaign.begin()

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from cluster_command import Tool
+from chart_command import Shell
 from words_on_nodes import (
     LARGER,
     NAME,
@@ -16,7 +16,6 @@ from words_on_nodes import (
     WAIT_S,
     Manifest,
     Space,
-    installed,
     reachable_folder,
     space_of,
     volume,
@@ -95,9 +94,9 @@ def known(number: int) -> set[int]:
 
 
 def test_executors_see_the_table_of_the_driver(
-    tool: Tool, tmp_path: Path, request: pytest.FixtureRequest
+    shell: Shell, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    with installed(tool, tmp_path / "helm") as shell, space_of(shell, SPACE, request) as space:
+    with space_of(shell, SPACE, request) as space:
         data = reachable_folder(tmp_path / "data")
         for name in ("texts", "rows"):
             reachable_folder(data / name)

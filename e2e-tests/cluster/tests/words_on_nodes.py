@@ -144,9 +144,9 @@ class Space:
         texts = [(str(one.get("message") or one.get("note")), _times(one)) for one in found]
         return [text for text, times in texts for _ in range(times)]
 
-    def condition(self, kind: str) -> tuple[str, str]:
-        """Status and reason of the topology's condition of a type; empty where it has none."""
-        found = self.topology()["status"]["conditions"]
+    def condition(self, kind: str, topology: str = NAME) -> tuple[str, str]:
+        """Status and reason of a topology's condition of a type; empty where it has none."""
+        found = self.get("streamtopology", topology)["status"]["conditions"]
         chosen = [(one["status"], one["reason"]) for one in found if one["type"] == kind]
         return chosen[0] if chosen else ("", "")
 
@@ -183,7 +183,7 @@ class Space:
 
 
 def _times(event: Manifest) -> int:
-    return int(event.get("count") or (event.get("series") or {}).get("count") or 1)
+    return int(event.get("count") or 1)
 
 
 _CHILDREN = (
@@ -361,6 +361,17 @@ class Campaign:
         assert process.returncode == 0, text + "".join(told)
         found: Manifest = json.loads(text)
         return found
+
+
+@contextmanager
+def campaign_of(
+    shell: Shell, name: str, folder: Path, spec: Manifest, request: pytest.FixtureRequest
+) -> Iterator[Campaign]:
+    """One that has begun, in a namespace of its own."""
+    with space_of(shell, name, request) as space:
+        made = Campaign(space, folder, spec)
+        made.begin()
+        yield made
 
 
 def check(report: Mapping[str, Any]) -> None:

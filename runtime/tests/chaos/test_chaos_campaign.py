@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,8 @@ def test_kinds_that_die_together_recover_together() -> None:
     assert times == [kill.recovery_s for kill in course.kills[::2]]
     assert times == [kill.recovery_s for kill in course.kills[1::2]]
     assert document["timeline"][1]["together"] == ["acker", "driver"]
+    moments = [datetime.fromisoformat(kill["time"]).timestamp() for kill in document["timeline"]]
+    assert moments == pytest.approx([kill.told_s for kill in course.kills], abs=1e-3)
     assert report.lines()[0].startswith("acker+driver: killed 3 times")
 
 

@@ -67,14 +67,12 @@ class Workers:
         self._clock = clock
         self.turns, self.standings = Turns(clock), Standings()
         self._threads: list[threading.Thread] = []
-        self._started = threading.Event()
         self._looked_s = self._moved_s = float("-inf")
         self._listed_s = float("-inf")
         self._own = threading.local()
 
     def start(self, count: int = WORKERS) -> None:
         self._looked_s = self._moved_s = self._clock.monotonic_s()
-        self._started.set()
         self._queue.add(ALL)
         for number in range(count):
             thread = threading.Thread(target=self._work, name=f"worker-{number}", daemon=True)
@@ -91,7 +89,7 @@ class Workers:
 
     def started(self) -> bool:
         """Whether there is work that could hang."""
-        return self._started.is_set()
+        return self._looked_s > float("-inf")
 
     def looked_ago_s(self) -> float:
         """Seconds since all topologies were asked for last, with whatever answer."""

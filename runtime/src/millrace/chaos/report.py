@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
@@ -58,7 +59,8 @@ class Report:
         return sum(getattr(verdict, name) for verdict in self.sinks.values())
 
     def document(self) -> dict[str, Any]:
-        """As ``--json`` prints it; ``recovery_s`` is in seconds, null where no window followed."""
+        """As ``--json`` prints it: ``recovery_s`` in seconds, null where no window followed, and
+        the ``time`` of each kill in UTC, by which it is found in logs and events."""
         kills = self.course.kills
         return {
             "topology": self.topology,
@@ -124,6 +126,7 @@ def _of_kind(kills: tuple[Kill, ...], kind: str) -> str:
 def _plain(kill: Kill) -> dict[str, Any]:
     return {
         "at_s": round(kill.at_s, 3),
+        "time": datetime.fromtimestamp(kill.told_s, UTC).isoformat(timespec="milliseconds"),
         "kind": kill.strike.kind.value,
         "together": [kind.value for kind in kill.strike.together],
         "name": kill.victim.name,

@@ -16,6 +16,8 @@ from millrace.engine.task.daemon import AHEAD, PLACE_VARIABLE
 log = logging.getLogger("millrace.driver")
 
 _FOR_WORKERS = "spark.executorEnv."
+_TASK_CPUS = "1"
+"""Spark's own default."""
 
 _started: list[subprocess.Popen[bytes]] = []
 """They end with their standard input, which this process holds open."""
@@ -33,15 +35,15 @@ def start(conf: Mapping[str, str]) -> None:
         for key, value in conf.items()
         if key.startswith(_FOR_WORKERS)
     }
-    _start(_path(), conf.get("spark.task.cpus", "1"), for_workers)
+    _start(_path(), conf.get("spark.task.cpus", _TASK_CPUS), for_workers)
 
 
-def start_for_executor(folder: Path, task_cpus: str = "1") -> dict[str, str]:
+def start_for_executor(folder: Path) -> dict[str, str]:
     """Start one for the JVM that this process becomes: it ends where that does. Returns what the
     JVM has in its environment, so that the daemon it starts finds the one ahead; that can be where
     none could be started, too."""
     path = folder / f"daemon-{os.getpid()}.sock"
-    started = _start(path, task_cpus, {})
+    started = _start(path, _TASK_CPUS, {})
     if started is not None:
         assert started.stdin is not None
         # The end that holds it: Python would have it closed as another program takes over.
