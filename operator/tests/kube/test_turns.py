@@ -85,7 +85,39 @@ def test_a_topology_that_is_gone_is_forgotten_and_one_that_goes_is_left_alone(wo
     world.resource["metadata"]["deletionTimestamp"] = "2026-02-01T00:00:00Z"
     world.api.calls.clear()
     assert operator.turn(KEY) == Result()
+    assert world.api.writes() == []
     del world.api.objects[TOPOLOGY]
+    assert operator.turn(KEY) == Result(gone=True)
+    world.kubelets()
+    world.api.calls.clear()
+    assert operator.turn(KEY) == Result(gone=True)
+    assert world.api.writes() == []
+
+
+def test_pods_of_a_topology_that_is_gone_end_without_waiting_for_the_garbage_collector(
+    world: World,
+):
+    operator = world.settle()
+    adopted, orphan = world.pod("words-acker-0"), world.pod("words-acker-1")
+    adopted["metadata"]["ownerReferences"][0]["uid"] = "another"
+    del orphan["metadata"]["ownerReferences"]
+    del world.api.objects[TOPOLOGY]
+    world.api.calls.clear()
+    assert operator.turn(KEY) == Result(gone=True)
+    ending = {n for n in world.names("pods") if "deletionTimestamp" in world.pod(n)["metadata"]}
+    assert ending == {*world.names("pods")} - {"words-acker-0", "words-acker-1"}
+    assert {one.rpartition("/")[0] for one in world.api.writes()} == {f"DELETE {CORE}/pods"}
+
+
+def test_pods_of_a_topology_that_is_gone_are_left_by_who_did_not_know_it_or_leads_no_more(
+    world: World,
+):
+    leads = [True]
+    operator = world.settle(world.operator(lambda: leads[0]))
+    leads[0] = False
+    del world.api.objects[TOPOLOGY]
+    world.api.calls.clear()
+    assert world.operator().turn(KEY) == Result(gone=True)
     assert operator.turn(KEY) == Result(gone=True)
     assert world.api.writes() == []
 

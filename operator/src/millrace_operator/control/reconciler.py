@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from millrace.clock import Clock
 from millrace.errors import MillraceError
+from millrace.homes.pods import TOPOLOGY_LABEL
 from millrace.topology.model import KIND
 from millrace_operator.api.resources import TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
@@ -17,7 +18,7 @@ from millrace_operator.kube import kinds, reading
 from millrace_operator.kube.acting import Acting, NotLeadingError, write_snapshot
 from millrace_operator.kube.events import announce, relay
 from millrace_operator.kube.incarnations import Incarnations
-from millrace_operator.kube.objects import Objects
+from millrace_operator.kube.objects import Objects, owner_uid
 from millrace_operator.kube.observing import Key, Seen, Turn, observe, orphans
 from millrace_operator.reconcile.actions import Announce, Propose, WriteStatus
 from millrace_operator.reconcile.observe import Moment
@@ -82,6 +83,7 @@ class Reconciler:
             self.objects, self.incarnations, key, Turn(now, dict(memory.refusals), resync)
         )
         if seen is None:
+            self._end_pods(key, memory.uid)
             self._forget(key)
             return Result(gone=True)
         memory.uid = seen.observed.resource.uid
@@ -128,6 +130,17 @@ class Reconciler:
             if self.leading():
                 relay(self.objects, seen.observed.resource, name, seen.told[name], now)
         memory.relayed = frozenset(seen.told)
+
+    def _end_pods(self, key: Key, uid: str) -> None:
+        """Its pods end at once. The cluster's garbage collector comes to them too, and to all that
+        no operator has known, but is slow where many topologies go. Those that are to outlive it
+        (``--cascade=orphan``) have no owner any more."""
+        if not uid:
+            return
+        for pod in self.objects.heads("Pod", key.namespace, f"{TOPOLOGY_LABEL}={key.name}"):
+            if owner_uid(pod) == uid and self.leading():
+                place = kinds.one("Pod", key.namespace, pod["metadata"]["name"])
+                self.objects.delete(place, pod["metadata"]["uid"])
 
     def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)
