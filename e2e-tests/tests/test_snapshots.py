@@ -111,7 +111,7 @@ def beside(place: Place, name: str, **spec: Any) -> Place:
 
 def taken(place: Place) -> int:
     """Run a topology to its end, and take a snapshot, ``early``, meanwhile; behind which window."""
-    fed(place)
+    fed(place, {"stateServers": {"replicas": 3, "copies": 2}})
     with running(place, environment={"MILLRACE_E2E_CALL_S": "3"}) as run:
         run.await_sealed(3)
         early = create(place, "--name", "early")
