@@ -263,7 +263,12 @@ def kubelet(world: World, pod: Manifest) -> subprocess.Popen[bytes]:
     name = pod["metadata"]["name"]
     own = world.scratch / name
     own.mkdir()
-    fields = {"status.podIP": "127.0.0.1", "metadata.name": name, "metadata.namespace": "default"}
+    fields = {
+        "status.podIP": "127.0.0.1",
+        "metadata.name": name,
+        "metadata.namespace": "default",
+        "spec.nodeName": "n1",
+    }
     given = {}
     for one in container["env"]:
         field = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")

@@ -17,6 +17,9 @@ SECRETS_VARIABLE = "MILLRACE_SECRETS"
 """Environment variable with the folder where Secrets of sources and sinks are mounted,
 ``<name>/<key>``. Without it values are those of other environment variables."""
 
+NODE_VARIABLE = "MILLRACE_NODE"
+"""Environment variable with the name of the node that a process is on, where there are nodes."""
+
 
 def open_up(descriptor: int) -> None:
     """Give an open file of the user's the mode that the user's umask leaves of 666."""

@@ -25,7 +25,7 @@ def table(heading):
 def test_every_variable_is_in_the_table_and_every_row_is_a_variable():
     known = {
         getattr(pods, name)
-        for name in ("POD_NAME", "POD_NAMESPACE", "POD_IP", "TOPOLOGY", "UID", "LOG_LEVEL")
+        for name in ("POD_NAME", "POD_NAMESPACE", "POD_IP", "NODE", "TOPOLOGY", "UID", "LOG_LEVEL")
     } | {pods.IMAGE, pods.IMAGE_PULL_POLICY, pods.MAX_MEMORY, pods.SECRETS}
     assert {name for name in table("Environment") if name.startswith("MILLRACE")} == known
     for name, path in pods.DOWNWARD.items():

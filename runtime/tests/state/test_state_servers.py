@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from millrace.engine.driver.stores import Stores
+from millrace.engine.task.state import StateHost
 from millrace.errors import StateServerError
+from millrace.homes.pods import NODE
 from millrace.protocol.server import Listed, NotOwner, Reason, Stamped
-from millrace.protocol.types import Stamp
+from millrace.protocol.types import Member, Phase, Stamp, View
 from millrace.ring import owners
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedServer
@@ -74,6 +77,39 @@ def test_reads_fall_back_to_the_next_owner(cluster: Cluster) -> None:
     cluster.servers["s1"].kill()
     with pytest.raises(UnreachableError):
         cluster.stores.get([("a", 1)])
+
+
+def test_of_several_owners_the_one_on_the_same_node_is_asked_first(cluster: Cluster) -> None:
+    on = (("s0", "n0"), ("s1", "n1"), ("s2", "n0"))
+    access = replace(cluster.access, nodes=on)
+    # Never so but here: who was asked is seen by what comes.
+    for name, client in cluster.stores.clients.items():
+        client.put(STAMP, [("a", name.encode())])
+    wanted = [("a", 1 << group) for group in range(len(OWNERS))]
+    asked = {
+        node: StateServers(access, StateClient, node=node).get(wanted)
+        for node in ("n0", "n1", "n2", None)
+    }
+    assert asked["n0"] == [b"s0", b"s2", b"s2", b"s0"]
+    assert asked["n1"] == [b"s1", b"s1", asked["n2"][2], b"s1"]
+    assert asked["n2"] == asked[None] == cluster.stores.get(wanted)
+    near = StateServers(access, StateClient, node="n1")
+    cluster.servers["s1"].kill()
+    assert near.get([("a", 1)]) == [b"s0"]
+
+
+def test_a_task_asks_on_its_own_node(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = tuple(Member(n, s.address.run_id, s.address.url) for n, s in cluster.servers.items())
+    view = View("t", 1, 1, Phase.OPEN, 1, members, members, 1, OWNERS)
+    stores = Stores("t", lambda name: cluster.servers[name].address.password)
+    access = stores.access(view, {"s1": "n1", "s9": "n1"})
+    assert access.nodes == (("s1", "n1"),)
+    for name, client in cluster.stores.clients.items():
+        client.put(STAMP, [("a", name.encode())])
+    monkeypatch.setenv(NODE, "n1")
+    servers = StateHost().servers(access)
+    assert servers.get([("a", 1), ("a", 2)]) == [b"s1", b"s1"]
+    servers.close()
 
 
 def test_a_write_needs_every_owner(cluster: Cluster) -> None:

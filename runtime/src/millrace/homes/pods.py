@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from enum import StrEnum
 
-from millrace.modes import SECRETS_VARIABLE
+from millrace.modes import NODE_VARIABLE, SECRETS_VARIABLE
 
 GROUP = "millrace.dev"
 
@@ -39,6 +39,7 @@ STANDBY_ANNOTATION = f"{GROUP}/standby"
 POD_NAME = "MILLRACE_POD_NAME"
 POD_NAMESPACE = "MILLRACE_POD_NAMESPACE"
 POD_IP = "MILLRACE_POD_IP"
+NODE = NODE_VARIABLE
 TOPOLOGY = "MILLRACE_TOPOLOGY"
 UID = "MILLRACE_UID"
 LOG_LEVEL = "MILLRACE_LOG_LEVEL"
@@ -48,7 +49,12 @@ IMAGE_PULL_POLICY = "MILLRACE_IMAGE_PULL_POLICY"
 MAX_MEMORY = "MILLRACE_MAX_MEMORY_BYTES"
 SECRETS = SECRETS_VARIABLE
 
-DOWNWARD = {POD_NAME: "metadata.name", POD_NAMESPACE: "metadata.namespace", POD_IP: "status.podIP"}
+DOWNWARD = {
+    POD_NAME: "metadata.name",
+    POD_NAMESPACE: "metadata.namespace",
+    POD_IP: "status.podIP",
+    NODE: "spec.nodeName",
+}
 """Variables of every pod that the downward API fills, with their field paths."""
 
 OWN_SERVER_OPTION = "--own-server"

@@ -26,20 +26,28 @@ _Answer = tuple[list[int], Sequence[object], StateServerError | None]
 class StateAccess:
     """What a task needs to reach the state servers; travels by pickle.
 
-    ``owners[g]`` names the owners of key group ``g``.
+    ``owners[g]`` names the owners of key group ``g``; ``nodes`` are pairs of a member's name and
+    the node that it is on, as far as that is known.
     """
 
     uid: str
     stamp: Stamp
     addresses: tuple[StateAddress, ...]
     owners: tuple[tuple[str, ...], ...]
+    nodes: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, view: View, passwords: Mapping[str, str | None] | None = None) -> StateAccess:
-        """Access under a view; ``passwords`` by member name."""
-        known = passwords or {}
+    def of(
+        cls,
+        view: View,
+        passwords: Mapping[str, str | None] | None = None,
+        nodes: Mapping[str, str] | None = None,
+    ) -> StateAccess:
+        """Access under a view; ``passwords`` and ``nodes`` by member name."""
+        known, there = passwords or {}, nodes or {}
         addresses = (StateAddress.of(m, known.get(m.name)) for m in view.target)
-        return cls(view.uid, view.stamp(), tuple(addresses), view.owners)
+        on = tuple((m.name, there[m.name]) for m in view.target if m.name in there)
+        return cls(view.uid, view.stamp(), tuple(addresses), view.owners, on)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +78,8 @@ class ObjectPart:
 
 
 class StateServers:
-    """Reads and writes under one view; safe for use by several threads.
+    """Reads and writes under one view; safe for use by several threads. Of the owners of an object
+    those on the ``node`` of this process are asked first.
 
     Raises ``NotOwnerError``, ``UnreachableError``, ``OutOfMemoryError`` and
     ``ObjectMissingError``; which servers took a write that failed is not known.
@@ -80,8 +89,10 @@ class StateServers:
         self,
         access: StateAccess,
         client: Callable[[StateAddress, str], StateClient] = connect,
+        node: str | None = None,
     ) -> None:
         self.access = access
+        self._beside = {name for name, on in access.nodes if on == node}
         self.clients = {a.name: client(a, access.uid) for a in access.addresses}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -104,13 +115,13 @@ class StateServers:
         self._each(send, list(shares.items()))
 
     def get(self, wanted: Sequence[tuple[str, int]]) -> list[bytes]:
-        """Contents of (name, groups), each from the first owner that has it."""
+        """Contents of (name, groups), each from the nearest owner that has it."""
         return self.get_parts([ObjectPart(name, groups) for name, groups in wanted])
 
     def get_parts(self, wanted: Sequence[ObjectPart]) -> list[bytes]:
-        """Parts of objects, each from the first owner that has it."""
+        """Parts of objects, each from the nearest owner that has it."""
         found: dict[int, bytes] = {}
-        pending = {at: list(self.owners(p.name, p.groups)) for at, p in enumerate(wanted)}
+        pending = {at: self._nearest(self.owners(p.name, p.groups)) for at, p in enumerate(wanted)}
         last: StateServerError | None = None
 
         def read(share: tuple[str, list[int]]) -> _Answer:
@@ -141,6 +152,10 @@ class StateServers:
             self._pool = None
 
     # -- helpers
+
+    def _nearest(self, owners: Sequence[str]) -> list[str]:
+        """Those of this node first, otherwise in their order."""
+        return sorted(owners, key=lambda name: name not in self._beside)
 
     def _client(self, name: str) -> StateClient:
         client = self.clients.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -381,7 +381,11 @@ class DriverProcess:
     def _services(self) -> Services:
         view = self._machine.membership.view
         assert view is not None
-        return Services(self._stores.access(view), self._stores.log_address())
+        return Services(self._stores.access(view, self._nodes()), self._stores.log_address())
+
+    def _nodes(self) -> Mapping[str, str] | None:
+        """On which nodes the state servers are, where that is told."""
+        return self._mailbox.nodes if self._mailbox is not None else None
 
     # -- what the machine asks for
 
@@ -389,8 +393,9 @@ class DriverProcess:
         self, members: tuple[Any, ...], previous: tuple[tuple[str, ...], ...]
     ) -> tuple[tuple[str, ...], ...]:
         names = [member.name for member in members]
-        nodes = self._mailbox.nodes if self._mailbox is not None else None
-        return owners(self._settings.key_groups, names, self._settings.copies, nodes, previous)
+        return owners(
+            self._settings.key_groups, names, self._settings.copies, self._nodes(), previous
+        )
 
     def _locate(self, piece: RootRange, index: int) -> Json:
         named = {source.name: source for source in self._sources}

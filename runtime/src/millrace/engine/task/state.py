@@ -6,6 +6,7 @@ one task plays all partitions: so what a process keeps fits whichever way the ne
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from millrace import crash
 from millrace.engine.program.program import Component
 from millrace.engine.task.context import Task
+from millrace.modes import NODE_VARIABLE
 from millrace.protocol.types import Segment
 from millrace.state.client import StateAddress
 from millrace.state.keyed.cache import OpenState, StateCache, StateKey, Touched
@@ -56,7 +58,7 @@ class StateHost:
         if found is None:
             for old in self._servers.values():
                 old.close()
-            found = StateServers(access)
+            found = StateServers(access, node=os.environ.get(NODE_VARIABLE))
             self._servers = {access: found}
         return found
 
