@@ -479,7 +479,8 @@ def test_owners_of_a_key_group_are_on_different_nodes_where_they_are_told():
     nodes = {name: f"node-{number % 2}" for number, name in enumerate(names)}
     inbox.propose(Proposal(members, (), 1, tuple(nodes.items())))
     box = Mailbox(inbox, lambda _: b"", lambda _: None)
-    driver = SimpleNamespace(_mailbox=box, _settings=SimpleNamespace(key_groups=128, copies=2))
-    assert next(box.look()) == e.MembersSeen(members, 1)
-    placed = DriverProcess._owners(driver, members, ((),) * 128)  # type: ignore[arg-type]
+    driver = SimpleNamespace(_settings=SimpleNamespace(key_groups=128, copies=2))
+    seen = next(box.look())
+    assert seen == e.MembersSeen(members, 1)
+    placed = DriverProcess._owners(driver, seen.members, ((),) * 128)  # type: ignore[arg-type]
     assert all({nodes[name] for name in group} == {"node-0", "node-1"} for group in placed)

@@ -135,12 +135,12 @@ def test_masks_are_hex_and_defaults_are_left_out() -> None:
     assert "locator" not in document["value"]["replays"][0]
 
 
-def test_members_keep_their_url() -> None:
-    members = (Member("state-0", "ab", "redis://h:1"),)
+def test_members_keep_their_url_and_node() -> None:
+    members = (Member("state-0", "ab", "redis://h:1", "n1"),)
     view = View("u", 1, 2, Phase.OPEN, 3, members, members, 2, (("state-0",),))
     read = codec.decode_view(codec.encode_view(view))
     assert read == view
-    assert read.target[0].url == "redis://h:1"
+    assert (read.target[0].url, read.target[0].node) == ("redis://h:1", "n1")
     assert read.stamp() == Stamp(2, 3)
 
 

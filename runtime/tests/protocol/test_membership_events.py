@@ -10,7 +10,7 @@ from machine_script import Script, member
 from millrace.protocol import events as e
 from millrace.protocol.driver import LOOK_AGAIN
 from millrace.protocol.membership import Standing
-from millrace.protocol.types import Phase, Sealed, Stamp, View
+from millrace.protocol.types import Phase, Sealed, Stamp, View, nodes_of
 
 RECORD = "record R 1.1.1.5 sealed 3\n"
 CLAIM = """
@@ -72,6 +72,26 @@ def test_the_loss_of_another_claim_is_nothing() -> None:
     assert told(found, e.CasLost(other)) == []
     found.play(STAMPING)
     assert told(found, e.CasLost(other)) == []
+
+
+def test_the_log_lies_elsewhere_as_soon_as_its_server_is_left_out() -> None:
+    found = script(CLAIM, STAMPING)
+    assert claimed(script(CLAIM)).view.log_member == member("a1")
+    found.play(
+        """
+        propose b1 c1
+        -> CasView 5 e2 moving x2 a1 b1 to b1 c1
+        """
+    )
+    assert claimed(found).view.log_member == member("b1")
+
+
+def test_a_view_names_the_nodes_of_its_members() -> None:
+    found = script(CLAIM, STAMPING)
+    there = tuple(replace(member(name), node=f"n-{name}") for name in ("a1", "c1"))
+    [moving] = told(found, e.MembersSeen(there))
+    assert isinstance(moving, e.CasView)
+    assert nodes_of(moving.view.target) == {"a": "n-a1", "c": "n-c1"}
 
 
 def test_a_lost_move_is_still_wanted() -> None:

@@ -16,7 +16,7 @@ document             written by             read by
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -49,6 +49,11 @@ class Proposal:
     nodes: tuple[tuple[str, str], ...] | None = None
     leaving: tuple[Member, ...] | None = None
     tuning: Tuning | None = None
+
+    def placed(self) -> tuple[Member, ...]:
+        """The members, each with its node."""
+        nodes = dict(self.nodes or ())
+        return tuple(replace(m, node=nodes.get(m.name, "")) for m in self.members)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ A value marked ``Json`` belongs to a source or a sink and is never looked into b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any
@@ -83,12 +83,19 @@ class Tag:
 class Member:
     """One incarnation of a state server: its name and the run id of this life.
 
-    ``url`` says where to reach it and is no part of its identity.
+    ``url`` says where to reach it and ``node`` on which node it is, where there are nodes; neither
+    is part of its identity.
     """
 
     name: str
     run_id: str
     url: str = field(default="", compare=False)
+    node: str = field(default="", compare=False)
+
+
+def nodes_of(members: Iterable[Member]) -> dict[str, str]:
+    """The node of each member by its name, as far as it is known."""
+    return {member.name: member.node for member in members if member.node}
 
 
 class Phase(str, Enum):

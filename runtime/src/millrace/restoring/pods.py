@@ -46,7 +46,7 @@ from millrace.homes.documents import RunEvent
 from millrace.homes.settings import DriverSettings
 from millrace.homes.stores import Inbox, Journal
 from millrace.protocol.record import next_timeline, restoring_view
-from millrace.protocol.types import Member, Phase, Record, Tag, View
+from millrace.protocol.types import Member, Phase, Record, Tag, View, nodes_of
 from millrace.restoring.figures import figures
 from millrace.restoring.fit import Choice, candidates, check_fit, newest, told
 from millrace.restoring.marks import Begun, MarkedView, Marks
@@ -284,8 +284,8 @@ class PodRestore:
         """From the claim of the view to an open one; says so."""
         manifest, begun = goal.manifest, goal.begun
         tag = next_timeline(manifest.decoded.tag, view)
-        members, nodes = self._members()
-        creating = self._creating(tag, members, nodes)
+        members = self._members()
+        creating = self._creating(tag, members)
         claim = self._claim_of(goal, tag, creating)
         # Before it is sent: its answer may be lost.
         self._held = view.execution if view is not None else 0
@@ -321,24 +321,22 @@ class PodRestore:
         self._tell(kind, text, warning=fork.lost, window=fork.window)
         return text
 
-    def _members(self) -> tuple[tuple[Member, ...], dict[str, str]]:
-        """Who is proposed: all that there are to be, or after a while as many as are needed; and
-        on which node each is, where there are nodes."""
+    def _members(self) -> tuple[Member, ...]:
+        """Who is proposed: all that there are to be, or after a while as many as are needed."""
         wanted = self._topology.spec.state_servers
         end_s = self._around.clock.monotonic_s() + ALL_S
         while True:
             proposal = self._around.inbox.proposal()
-            members = proposal.members if proposal is not None else ()
-            nodes = proposal.nodes if proposal is not None else None
+            members = proposal.placed() if proposal is not None else ()
             late = self._around.clock.monotonic_s() >= end_s
             if len(members) >= (wanted.copies if late else wanted.replicas):
-                return tuple(sorted(members, key=lambda member: member.name)), dict(nodes or ())
+                return tuple(sorted(members, key=lambda member: member.name))
             self._around.pause(PAUSE_S)
 
-    def _creating(self, tag: Tag, members: tuple[Member, ...], nodes: dict[str, str]) -> View:
+    def _creating(self, tag: Tag, members: tuple[Member, ...]) -> View:
         spec = self._topology.spec
         names = [member.name for member in members]
-        placed = owners(spec.key_groups, names, spec.state_servers.copies, nodes)
+        placed = owners(spec.key_groups, names, spec.state_servers.copies, nodes_of(members))
         return restoring_view(self._told.uid, tag, members, placed)
 
     def _hold(self, version: int) -> None:

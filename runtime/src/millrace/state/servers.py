@@ -11,7 +11,7 @@ from typing import TypeVar
 from millrace.errors import StateServerError
 from millrace.ids import name_id
 from millrace.protocol.server import Found, NotOwner, Reason
-from millrace.protocol.types import Stamp, View
+from millrace.protocol.types import Stamp, View, nodes_of
 from millrace.state.client import StateAddress, StateClient, connect
 from millrace.state.errors import NotOwnerError, ObjectMissingError, UnreachableError
 
@@ -37,17 +37,12 @@ class StateAccess:
     nodes: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        view: View,
-        passwords: Mapping[str, str | None] | None = None,
-        nodes: Mapping[str, str] | None = None,
-    ) -> StateAccess:
-        """Access under a view; ``passwords`` and ``nodes`` by member name."""
-        known, there = passwords or {}, nodes or {}
-        addresses = (StateAddress.of(m, known.get(m.name)) for m in view.target)
-        on = tuple((m.name, there[m.name]) for m in view.target if m.name in there)
-        return cls(view.uid, view.stamp(), tuple(addresses), view.owners, on)
+    def of(cls, view: View, passwords: Mapping[str, str | None] | None = None) -> StateAccess:
+        """Access under a view; ``passwords`` by member name."""
+        known = passwords or {}
+        addresses = tuple(StateAddress.of(m, known.get(m.name)) for m in view.target)
+        nodes = tuple(nodes_of(view.target).items())
+        return cls(view.uid, view.stamp(), addresses, view.owners, nodes)
 
 
 @dataclass(frozen=True, slots=True)

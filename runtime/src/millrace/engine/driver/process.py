@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from millrace import crash
 from millrace.clock import Clock, SystemClock
@@ -60,8 +59,10 @@ from millrace.protocol.types import (
     AttemptPlan,
     Guarantee,
     Json,
+    Member,
     Record,
     RootRange,
+    nodes_of,
 )
 from millrace.protocol.windows.doing import Running
 from millrace.ring import owners
@@ -381,21 +382,15 @@ class DriverProcess:
     def _services(self) -> Services:
         view = self._machine.membership.view
         assert view is not None
-        return Services(self._stores.access(view, self._nodes()), self._stores.log_address())
-
-    def _nodes(self) -> Mapping[str, str] | None:
-        """On which nodes the state servers are, where that is told."""
-        return self._mailbox.nodes if self._mailbox is not None else None
+        return Services(self._stores.access(view), self._stores.log_address())
 
     # -- what the machine asks for
 
     def _owners(
-        self, members: tuple[Any, ...], previous: tuple[tuple[str, ...], ...]
+        self, members: tuple[Member, ...], previous: tuple[tuple[str, ...], ...]
     ) -> tuple[tuple[str, ...], ...]:
-        names = [member.name for member in members]
-        return owners(
-            self._settings.key_groups, names, self._settings.copies, self._nodes(), previous
-        )
+        names, nodes = [member.name for member in members], nodes_of(members)
+        return owners(self._settings.key_groups, names, self._settings.copies, nodes, previous)
 
     def _locate(self, piece: RootRange, index: int) -> Json:
         named = {source.name: source for source in self._sources}

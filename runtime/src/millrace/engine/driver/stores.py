@@ -102,9 +102,9 @@ class Stores:
     def client(self, member: Member) -> StateClient:
         return connect(self._address(member), self.uid)
 
-    def access(self, view: View, nodes: Mapping[str, str] | None = None) -> StateAccess:
-        """What tasks need to read and write under a view; ``nodes`` by member name."""
-        return StateAccess.of(view, {m.name: self._password_of(m.name) for m in view.target}, nodes)
+    def access(self, view: View) -> StateAccess:
+        """What tasks need to read and write under a view."""
+        return StateAccess.of(view, {m.name: self._password_of(m.name) for m in view.target})
 
     def log_member(self) -> tuple[Member, Execution]:
         """The server that holds the ack log, and this driver's execution."""

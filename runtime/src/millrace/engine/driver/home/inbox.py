@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from millrace.engine.driver.letters import DamagedLettersError, decode_letters, replay_of
@@ -45,8 +45,6 @@ class Mailbox:
         self._all = waiting
         self._tuned = tuned
         self._seen: Proposal | None = None
-        self.nodes: Mapping[str, str] = {}
-        """The node of each member of the last proposal, where it tells it."""
         self._record: Record | None = None
         self._waiting: dict[str, e.DeadLetterRequest] = {}
         self._stops: list[str] = []
@@ -94,9 +92,7 @@ class Mailbox:
         self._seen = proposal
         if proposal.tuning is not None:
             self._tuned(proposal.tuning)
-        # Before the members are told: owners are chosen by it.
-        self.nodes = dict(proposal.nodes or ())
-        members = tuple(sorted(proposal.members, key=lambda member: member.name))
+        members = tuple(sorted(proposal.placed(), key=lambda member: member.name))
         if members:
             yield e.MembersSeen(members, proposal.number, proposal.leaving or ())
         # Behind it: the ackers are told through a server, which may be the one that is gone.
