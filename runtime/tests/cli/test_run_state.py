@@ -13,18 +13,21 @@ from cli_support import HEAD, command
 
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, StateServerError
+from millrace.homes import pods
 from millrace.local.files import write_json
 from millrace.local.inspect import state as statereader
 from millrace.local.launch import state_servers
 from millrace.local.workdir import WorkFolder, open_folder
+from millrace.pods.reading import OwnServerReading
 from millrace.protocol.codec import encode_record
 from millrace.protocol.types import Record, Segment, Stamp, Tag
+from millrace.remote.own import OwnServerReader
 from millrace.state.client import StateAddress, StateClient
 from millrace.state.keyed.aggregates import Aggregate
 from millrace.state.keyed.aggregatestate import AggregateState
-from millrace.state.keyed.cache import Load
 from millrace.state.keyed.columnstate import ColumnState
 from millrace.state.keyed.dictstate import DictState
+from millrace.state.readable import Readable
 from millrace.topology.load import parse
 
 K = 128
@@ -184,15 +187,90 @@ def test_what_a_later_window_deletes_meanwhile_is_read_from_its_record(
     assert found.rows.num_rows == 3
 
 
+PARTS = 4
+PART_GROUPS = K // PARTS
+
+
+class Quick:
+    """Windows each of which writes a part of the base anew, and deletes what that was before.
+
+    One is sealed whenever the record has been read, so that no try finds all that it names.
+    """
+
+    def __init__(self, folder: WorkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.window = 9
+        self.asked: list[str] = []
+        self._parts = [self._part(at) for at in range(PARTS)]
+        self._newest = statereader.committed_record
+        self._fetch = statereader.fetch_parts
+        monkeypatch.setattr(statereader, "committed_record", self.record)
+        monkeypatch.setattr(statereader, "fetch_parts", self.fetch)
+
+    def record(self, clients: Sequence[Readable]) -> Record | None:
+        if self.window == 9:
+            self.seal(clients)
+        record = self._newest(clients)
+        self.seal(clients)
+        return record
+
+    def fetch(
+        self, clients: Sequence[Readable], parts: Sequence[tuple[str, int, int]]
+    ) -> list[bytes | None]:
+        self.asked += [name for name, _, _ in parts]
+        return self._fetch(clients, parts)
+
+    def seal(self, clients: Sequence[Readable]) -> None:
+        first = self.window == 9
+        self.window += 1
+        at = self.window % PARTS
+        before, self._parts[at] = self._parts[at], self._part(at)
+        objects = {one.name: totals() for one in (self._parts if first else [self._parts[at]])}
+        address = clients[0].address
+        store(address, self.folder.uid, self.window, objects, count=tuple(self._parts))
+        client = StateClient(address, self.folder.uid)
+        client.delete(Stamp(1, 1), [before.name])
+        client.close()
+
+    def _part(self, at: int) -> Segment:
+        groups = ((1 << PART_GROUPS) - 1) << (at * PART_GROUPS)
+        return Segment(f"{self.window}/count.{at}", self.window, groups, base=True, rows=1)
+
+
+class Pod(OwnServerReader):
+    """Asks what a pod answers, without a way to it."""
+
+    def __init__(self, address: StateAddress, uid: str) -> None:
+        self.address = address
+        self._reading = OwnServerReading(uid, lambda: address, lambda: ["p"])
+
+    def _ask(self, path: str) -> tuple[int, bytes, Any]:
+        told = self._reading.told(path, f"{pods.READER} p")
+        return told.status, told.body, told.headers
+
+
+@pytest.mark.parametrize("through_pod", [False, True])
+def test_state_of_which_each_try_finds_a_part_gone_is_read_in_the_end(
+    folder: WorkFolder, monkeypatch: pytest.MonkeyPatch, through_pod: bool
+) -> None:
+    """What an earlier try has read is not asked for again: objects never change."""
+    quick = Quick(folder, monkeypatch)
+    with statereader.holder_of(folder) as holder:
+        if through_pod:
+            pod = Pod(holder.clients[0].address, folder.uid)
+            holder = statereader.Holder(holder.topology, [pod])
+        found = statereader.scan_of(holder, "count")
+    assert found.rows.to_pydict()["value"] == ["\x1b[31mred", "a", "the"]
+    assert found.window == quick.window - 1, "it is as new as the record that was read last"
+    assert len(quick.asked) == len(set(quick.asked)) == PARTS + 1
+
+
 def test_state_that_is_always_gone_ends_with_an_error(
     folder: WorkFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nothing(clients: Sequence[StateClient]) -> Load:
-        def read(segments: Sequence[Segment]) -> list[bytes]:
-            raise statereader._GoneError
+    def nothing(clients: Sequence[Readable], parts: Sequence[Any]) -> list[None]:
+        return [None] * len(parts)
 
-        return read
-
-    monkeypatch.setattr(statereader, "_fetcher", nothing)
+    monkeypatch.setattr(statereader, "fetch_parts", nothing)
     with pytest.raises(StateServerError, match="in 20 tries"):
         statereader.scan(folder, "count")

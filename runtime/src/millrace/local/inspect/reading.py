@@ -123,25 +123,39 @@ def committed_record(clients: Sequence[Readable]) -> Record | None:
 def fetch(
     clients: Sequence[Readable], name: str, start: int = 0, size: int = WHOLE
 ) -> bytes | None:
-    """An object, or ``size`` bytes of it, from the first server that has it; None where every
-    server is without it.
+    """An object, or ``size`` bytes of it; otherwise as ``fetch_parts``."""
+    return fetch_parts(clients, [(name, start, size)])[0]
 
-    Raises ``StateServerError`` where one that does not answer may have it.
+
+def fetch_parts(
+    clients: Sequence[Readable], parts: Sequence[tuple[str, int, int]]
+) -> list[bytes | None]:
+    """Of each object (name, start, size) so many bytes, from the first server that has it; None
+    where every server is without it.
+
+    Raises ``StateServerError`` where one that does not answer may have what is missing.
     """
+    found: list[bytes | None] = [None] * len(parts)
+    missing = list(range(len(parts)))
     silent: StateServerError | None = None
     for client in clients:
+        if not missing:
+            break
         try:
-            reply = client.get_parts(None, [(name, start, size)])
+            reply = client.get_parts(None, [parts[at] for at in missing])
         except UnreachableError as error:
             silent = error
             continue
         if not isinstance(reply, tuple):
             silent = _started_again(client)
-        elif isinstance(reply[0], Found):
-            return reply[0].data
-    if silent is not None:
+            continue
+        for at, one in zip(missing, reply, strict=True):
+            if isinstance(one, Found):
+                found[at] = one.data
+        missing = [at for at in missing if found[at] is None]
+    if missing and silent is not None:
         raise silent
-    return None
+    return found
 
 
 def _started_again(client: Readable) -> StateServerError:

@@ -2,7 +2,8 @@
 
 The record that a server holds names the objects; what it names may be deleted while it is read,
 since the next window no longer needs it. Then the next record is read, so an answer is always of
-one window as a whole.
+one window as a whole. Objects never change: what was read of one serves for every later record
+that names it, so each try has less to read, as long as windows write less than is read meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from millrace.errors import MillraceError, StateServerError
 from millrace.loading import LoadError, load_named
-from millrace.local.inspect.reading import committed_record, fetch, reachable, topology_of
+from millrace.local.inspect.reading import committed_record, fetch_parts, reachable, topology_of
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.types import Record, Segment
 from millrace.state.keyed import query
@@ -112,22 +113,24 @@ _Look = Callable[[Sequence[Segment], int, int, Load, Lifetime], pa.RecordBatch]
 
 def _read(holder: Holder, name: str, look: _Look) -> StateRows:
     topology, clients = holder.topology, holder.clients
+    objects = _Objects(clients)
     for _ in range(_TRIES):
         record = committed_record(clients)
         if record is None:
             raise NoStateError(f"{topology.name}: no window has been sealed yet")
         processor, keys = _stateful(topology, record, name)
         chain = record.chains.get(name, ())
+        objects.forget_but(chain)
         ttl_ms = processor.ttl.milliseconds if processor.ttl is not None else 0
         lifetime = Lifetime(ttl_ms, record.time_ms)
         try:
-            rows = look(chain, topology.spec.key_groups, keys, _fetcher(clients), lifetime)
+            rows = look(chain, topology.spec.key_groups, keys, objects.load, lifetime)
         except _GoneError:
             continue
         return StateRows(record.sealed, keys, _shown(processor, rows))
     raise StateServerError(
         f"state of {name}: in {_TRIES} tries what one window left was deleted by the next before "
-        "it was read; stop the run, and ask again"
+        "it was read; ask again when windows write less, or for one key alone, which reads less"
     )
 
 
@@ -157,14 +160,28 @@ def _shown(processor: Processor, rows: pa.RecordBatch) -> pa.RecordBatch:
     return shown
 
 
-def _fetcher(clients: Sequence[Readable]) -> Load:
-    def read(parts: Sequence[Extent]) -> list[bytes]:
-        found = []
-        for part in parts:
-            data = fetch(clients, part.segment.name, part.start, part.size or WHOLE)
-            if data is None:
-                raise _GoneError
-            found.append(data)
-        return found
+_Part = tuple[str, int, int]
+"""Of an object: its name, a start and a size in bytes."""
 
-    return read
+
+class _Objects:
+    """What was read of objects in all tries."""
+
+    def __init__(self, clients: Sequence[Readable]) -> None:
+        self._clients = clients
+        self._read: dict[_Part, bytes] = {}
+
+    def forget_but(self, chain: Sequence[Segment]) -> None:
+        """What ``chain`` does not name will not be asked for again."""
+        names = {segment.name for segment in chain}
+        self._read = {part: data for part, data in self._read.items() if part[0] in names}
+
+    def load(self, parts: Sequence[Extent]) -> list[bytes]:
+        """As ``Load``. Raises ``_GoneError`` where one is gone, once all others are read."""
+        wanted = [(p.segment.name, p.start, p.size or WHOLE) for p in parts]
+        lacking = [part for part in dict.fromkeys(wanted) if part not in self._read]
+        found = zip(lacking, fetch_parts(self._clients, lacking), strict=True)
+        self._read.update((part, data) for part, data in found if data is not None)
+        if not all(part in self._read for part in wanted):
+            raise _GoneError
+        return [self._read[part] for part in wanted]
