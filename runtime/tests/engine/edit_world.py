@@ -219,7 +219,7 @@ class DriverLife:
     def _sendstamp(self, action: e.SendStamp) -> list[e.Event]:
         reply = self.world.server.stamp("r1", action.stamp)
         if isinstance(reply, s.NotOwner):
-            return [e.Refused(MEMBER, action.stamp, reply.reason.value, reply.current)]
+            return [e.Refused(MEMBER, action.stamp, reply.reason.value)]
         record = None if reply.record is None else decode_record(reply.record)
         return [e.Stamped(MEMBER, action.stamp, record)]
 
@@ -227,7 +227,7 @@ class DriverLife:
         data = encode_record(action.record)
         reply = self.world.server.write_record("r1", action.stamp, action.record.tag, data)
         if isinstance(reply, s.NotOwner):
-            return [e.Refused(MEMBER, action.stamp, reply.reason.value, reply.current)]
+            return [e.Refused(MEMBER, action.stamp, reply.reason.value)]
         if isinstance(reply, s.Ok):
             self.world.commits.append(action.record)
         return [e.RecordAck(MEMBER, action.stamp, action.record.tag.seq)]

@@ -195,8 +195,7 @@ class Script:
         return e.Stamped(member(words[0]), current, record)
 
     def _on_refused(self, words: list[str]) -> e.Event:
-        current = stamp(words[2]) if len(words) > 2 else None
-        return e.Refused(member(words[0]), self.machine.membership.stamp, words[1], current)
+        return e.Refused(member(words[0]), self.machine.membership.stamp, words[1])
 
     def _on_unreachable(self, words: list[str]) -> e.Event:
         return e.Unreachable(member(words[0]), self.machine.membership.stamp)

@@ -240,7 +240,7 @@ def test_moving_is_gone_on_with_from_the_last_open_members() -> None:
         -> SendStamp b1 e3x3
         -> SendStamp c2 e3x3
         stamped b1 R
-        refused a1 stamp e1x1
+        refused a1 behind
         unreachable a1
         stamped c2 none
         -> CopyObjects 1.1.1.4 from b1
@@ -527,7 +527,7 @@ def test_a_fenced_driver_ends_and_says_so() -> None:
         fenced
         planned 4
         -> SendRecord a1 1.2.1.2 sealed 3 published 3, open 4: 0+4
-        refused a1 stamp e1x9
+        refused a1 fenced
         -> ReadView
         view 9 e1 open x9 a1
         -> Stop fenced

@@ -104,7 +104,33 @@ def test_model_and_real_server_give_the_same_answers(seed: int, real: Real) -> N
         answer = getattr(real.client(run_id), operation)(*arguments)
         assert answer == expected, f"{number}: {operation} {run_id} {arguments}"
         seen.add(expected.reason if isinstance(expected, NotOwner) else type(expected))
-    assert {Reason.STAMP, Reason.RUN_ID, type(OK), Stamped, TagTooLow, Listed, tuple} <= seen
+    assert {Reason.FENCED, Reason.STALE_EPOCH, Reason.BEHIND, Reason.RUN_ID} <= seen
+    assert {type(OK), Stamped, TagTooLow, Listed, tuple} <= seen
+
+
+@pytest.mark.parametrize(
+    ("current", "sent", "reason", "why"),
+    [
+        (Stamp(1, 3), Stamp(1, 2), Reason.FENCED, "execution 3 of the topology has taken over"),
+        (Stamp(4, 3), Stamp(1, 2), Reason.FENCED, "execution 3 of the topology has taken over"),
+        (Stamp(4, 2), Stamp(1, 2), Reason.STALE_EPOCH, "the view has changed, to epoch 4"),
+        (Stamp(1, 2), Stamp(4, 2), Reason.BEHIND, "it still is under epoch 1, execution 2"),
+        (Stamp(1, 1), Stamp(1, 2), Reason.BEHIND, "it still is under epoch 1, execution 1"),
+    ],
+)
+def test_a_refusal_says_whether_an_execution_or_a_view_is_over(
+    real: Real, current: Stamp, sent: Stamp, reason: Reason, why: str
+) -> None:
+    model = ServerModel("state-0", real.run_id)
+    model.stamp(real.run_id, current)
+    client = real.client(real.run_id)
+    client.stamp(current)
+    refusal = NotOwner(reason, current)
+    assert (client.put(sent, []), model.put(real.run_id, sent, [])) == (refusal, refusal)
+    assert refusal.why == why
+    if reason is not Reason.BEHIND:
+        assert (client.stamp(sent), model.stamp(real.run_id, sent)) == (refusal, refusal)
+    assert NotOwner(Reason.UNSTAMPED).why == NotOwner(Reason.RUN_ID).why == "it was started anew"
 
 
 def test_topologies_on_one_server_do_not_meet(real: Real) -> None:
@@ -186,7 +212,7 @@ def test_who_only_looks_names_the_incarnation_too() -> None:
     assert model.peek("r0") == NotOwner(Reason.RUN_ID)
     assert model.get("r0", None, ["a"]) == NotOwner(Reason.RUN_ID)
     assert model.list_objects("r0", Stamp(1, 1)) == NotOwner(Reason.RUN_ID)
-    assert model.list_objects("r1", Stamp(1, 2)) == NotOwner(Reason.STAMP, Stamp(1, 1))
+    assert model.list_objects("r1", Stamp(1, 2)) == NotOwner(Reason.BEHIND, Stamp(1, 1))
 
 
 def test_the_same_tag_again_says_that_it_is_there() -> None:

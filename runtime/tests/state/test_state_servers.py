@@ -154,7 +154,8 @@ def test_a_fenced_task_reads_and_writes_nothing(cluster: Cluster) -> None:
     ):
         with pytest.raises(NotOwnerError) as caught:
             action()
-        assert caught.value.refusal == NotOwner(Reason.STAMP, Stamp(1, 2))
+        assert caught.value.refusal == NotOwner(Reason.FENCED, Stamp(1, 2))
+        assert "execution 2 of the topology has taken over; this driver ends" in str(caught.value)
 
 
 def test_access_travels_to_tasks(cluster: Cluster) -> None:

@@ -323,14 +323,17 @@ class RecordAck:
     seq: Seq
 
 
+TAG = "tag"
+"""Reason of a refusal: the record sent was not above the stored one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """NOTOWNER: ``reason`` is runId, unstamped or stamp; ``current`` its stamp if it has one."""
+    """A server refuses; ``reason`` is a ``Reason`` or ``TAG``."""
 
     member: Member
     stamp: Stamp
     reason: str
-    current: Stamp | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from millrace.ids import Epoch, Execution, Seq, Timeline
 from millrace.protocol import events as e
 from millrace.protocol.learning import Lesson
 from millrace.protocol.record import first_record
+from millrace.protocol.server import Reason
 from millrace.protocol.suspicion import PATIENCE, TRIES, Suspicion
 from millrace.protocol.types import Member, Phase, Record, Stamp, Tag, View
 
@@ -344,7 +345,7 @@ class Membership:
     def refused(self, event: e.Refused) -> list[e.Action]:
         if self.view is None or event.stamp != self.stamp:
             return []
-        if event.reason == "stamp" and event.current is not None and event.current > self.stamp:
+        if event.reason in (Reason.FENCED, Reason.STALE_EPOCH):
             return [e.ReadView()]
         return self._lose(event.member)
 

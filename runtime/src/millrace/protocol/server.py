@@ -22,11 +22,22 @@ from millrace.protocol.types import Stamp, Tag
 
 
 class Reason(str, Enum):
-    """Why a server does not take a message (rule 5)."""
+    """Why a server does not take a message (rule 5).
+
+    ``FENCED``: it is under the stamp of a later execution. ``STALE_EPOCH``: under that of a later
+    view of the same one. ``BEHIND``: its own stamp is the older one.
+    """
 
     RUN_ID = "runId"
-    STAMP = "stamp"
     UNSTAMPED = "unstamped"
+    FENCED = "fenced"
+    STALE_EPOCH = "staleEpoch"
+    BEHIND = "behind"
+
+    @property
+    def anew(self) -> bool:
+        """Whether the server was started anew: its stamp says nothing about the message's."""
+        return self in (Reason.RUN_ID, Reason.UNSTAMPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,24 @@ class NotOwner:
 
     reason: Reason
     current: Stamp | None = None
+
+    @classmethod
+    def under(cls, current: Stamp, sent: Stamp) -> NotOwner:
+        """By a server under the stamp ``current``, of a message under another one."""
+        if current.execution > sent.execution:
+            return cls(Reason.FENCED, current)
+        return cls(Reason.STALE_EPOCH if current > sent else Reason.BEHIND, current)
+
+    @property
+    def why(self) -> str:
+        """The reason, for messages."""
+        if self.current is None or self.reason.anew:
+            return "it was started anew"
+        if self.reason is Reason.FENCED:
+            return f"execution {self.current.execution} of the topology has taken over"
+        if self.reason is Reason.STALE_EPOCH:
+            return f"the view has changed, to epoch {self.current.epoch}"
+        return f"it still is under epoch {self.current.epoch}, execution {self.current.execution}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def _clear(client: StateClient, stamp: Stamp, keep: set[str]) -> None:
 def _accepted_by(client: StateClient, reply: Any) -> None:
     if isinstance(reply, Ok | Stamped):
         return
-    why = f" ({reply.reason.value})" if isinstance(reply, NotOwner) else ""
+    why = f" ({reply.why})" if isinstance(reply, NotOwner) else ""
     raise StateServerError(
         f"state server {client.address.shown} did not take what is restored{why}: somebody else "
         "uses it; end that, and restore again"

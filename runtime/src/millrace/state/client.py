@@ -101,12 +101,12 @@ class StateClient:
     def stamp(self, stamp: Stamp) -> StampReply:
         """Put a stamp into effect; answers with the record of that moment (rule 6)."""
         keys = [self._stamp, self._record, self._tag]
-        return _stamped(self._call("stamp", keys, self._under(stamp)))
+        return _stamped(self._call("stamp", keys, self._under(stamp)), stamp)
 
     def peek(self) -> StampReply:
         """The record, without a stamp of one's own: for a reader such as ``status``."""
         keys = [self._stamp, self._record, self._tag]
-        return _stamped(self._call("peek", keys, self._under(None)))
+        return _stamped(self._call("peek", keys, self._under(None)), None)
 
     def write_record(self, stamp: Stamp, tag: Tag, record: bytes) -> WriteReply:
         """Write a record; answered after its fsync (rule 23).
@@ -120,7 +120,7 @@ class StateClient:
         raw = self._call("write_record", keys, arguments, wait_fsync=wait)
         if raw[0] == b"TAGTOOLOW":
             return TagTooLow(_tag_of(raw[1]))
-        return _not_owner(raw) or OK
+        return _not_owner(raw, stamp) or OK
 
     def put(
         self, stamp: Stamp, objects: Sequence[tuple[str, bytes]], *, when_full: bool = False
@@ -137,7 +137,7 @@ class StateClient:
                 arguments += (name.encode(), data)
             calls.append((keys, arguments))
         for raw in self._calls("put", calls, when_full=when_full):
-            if (refusal := _not_owner(raw)) is not None:
+            if (refusal := _not_owner(raw, stamp)) is not None:
                 return refusal
         return OK
 
@@ -147,7 +147,7 @@ class StateClient:
         for at in range(0, max(len(names), 1), messages.NAMES):
             keys = [self._stamp, *(self._key(n) for n in names[at : at + messages.NAMES])]
             raw = self._call("get", keys, self._under(stamp))
-            if (refusal := _not_owner(raw)) is not None:
+            if (refusal := _not_owner(raw, stamp)) is not None:
                 return refusal
             found += (MISSING if data is None else Found(data) for data in raw[1:])
         return tuple(found)
@@ -165,7 +165,7 @@ class StateClient:
             for _, start, size in batch:
                 arguments += (b"%d" % start, b"%d" % (start + size - 1))
             raw = self._call("get_parts", keys, arguments)
-            if (refusal := _not_owner(raw)) is not None:
+            if (refusal := _not_owner(raw, stamp)) is not None:
                 return refusal
             for (at, _, _), data in zip(batch, raw[1:], strict=True):
                 held = found[at]
@@ -178,7 +178,7 @@ class StateClient:
     def list_objects(self, stamp: Stamp) -> ListReply:
         """Names of all objects, sorted."""
         raw = self._call("list", [self._stamp, self._objects], self._under(stamp))
-        return _not_owner(raw) or Listed(tuple(sorted(name.decode() for name in raw[1])))
+        return _not_owner(raw, stamp) or Listed(tuple(sorted(name.decode() for name in raw[1])))
 
     def delete(self, stamp: Stamp, names: Sequence[str]) -> PutReply:
         """Delete objects; one that is not there is no error."""
@@ -188,7 +188,7 @@ class StateClient:
             keys = [self._stamp, self._objects, *(self._key(n) for n in part)]
             calls.append((keys, [*self._under(stamp), *(n.encode() for n in part)]))
         for raw in self._calls("delete", calls):
-            if (refusal := _not_owner(raw)) is not None:
+            if (refusal := _not_owner(raw, stamp)) is not None:
                 return refusal
         return OK
 
@@ -358,15 +358,17 @@ def _open(address: StateAddress, timeout_s: float) -> redis.Redis:
 # --- replies
 
 
-def _not_owner(raw: list[Any]) -> NotOwner | None:
+def _not_owner(raw: list[Any], stamp: Stamp | None) -> NotOwner | None:
+    """The refusal of a message under ``stamp``; a server under another one says only which."""
     if raw[0] != b"NOTOWNER":
         return None
-    current = Stamp(Epoch(int(raw[2])), Execution(int(raw[3]))) if len(raw) > 2 else None
-    return NotOwner(Reason(raw[1].decode()), current)
+    if stamp is not None and len(raw) > 2:
+        return NotOwner.under(Stamp(Epoch(int(raw[2])), Execution(int(raw[3]))), stamp)
+    return NotOwner(Reason(raw[1].decode()))
 
 
-def _stamped(raw: list[Any]) -> StampReply:
-    if (refusal := _not_owner(raw)) is not None:
+def _stamped(raw: list[Any], stamp: Stamp | None) -> StampReply:
+    if (refusal := _not_owner(raw, stamp)) is not None:
         return refusal
     return Stamped(raw[1], None if raw[2] is None else _tag_of(raw[2]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.errors import ProtocolError, StateServerError, TopologyError
-from millrace.protocol.server import NotOwner
+from millrace.protocol.server import NotOwner, Reason
 
 
 class UnreachableError(StateServerError):
@@ -18,13 +18,14 @@ class OutOfMemoryError(StateServerError):
 
 
 class NotOwnerError(StateServerError):
-    """A server refused a message: it restarted, or a newer stamp is in effect (``refusal``)."""
+    """A server refused a message: it restarted, or is under another stamp (``refusal``)."""
 
     def __init__(self, server: str, refusal: NotOwner) -> None:
+        ends = refusal.reason is Reason.FENCED
+        goes_on = "this driver ends" if ends else "the driver goes on under the view as it is then"
         super().__init__(
-            f"state server {server} refused a message ({refusal.reason.value}, its stamp is "
-            f"{refusal.current}): it was started again, or a newer execution has taken over; "
-            "the driver changes the view or ends, nothing has to be done by hand"
+            f"state server {server} refused a message: {refusal.why}; {goes_on}, nothing has to be "
+            "done by hand"
         )
         self.server = server
         self.refusal = refusal

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from millrace.errors import StateServerError
 from millrace.ids import name_id
-from millrace.protocol.server import Found, NotOwner, Reason
+from millrace.protocol.server import Found, NotOwner
 from millrace.protocol.types import Stamp, View, nodes_of
 from millrace.state.client import StateAddress, StateClient, connect
 from millrace.state.errors import NotOwnerError, ObjectMissingError, UnreachableError
@@ -170,7 +170,7 @@ class StateServers:
         except UnreachableError as error:
             return (), error
         if isinstance(reply, NotOwner):
-            if reply.reason is Reason.STAMP:
+            if not reply.reason.anew:
                 raise NotOwnerError(owner, reply)
             return (), NotOwnerError(owner, reply)
         return reply, None

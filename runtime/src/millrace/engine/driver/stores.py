@@ -127,7 +127,7 @@ class Stores:
         except StateServerError as error:
             return _unanswered(member, stamp, error)
         if isinstance(reply, NotOwner):
-            return e.Refused(member, stamp, reply.reason.value, reply.current)
+            return e.Refused(member, stamp, reply.reason.value)
         assert isinstance(reply, Stamped)
         record = None if reply.record is None else decode_record(reply.record)
         return e.Stamped(member, stamp, record)
@@ -138,9 +138,9 @@ class Stores:
         except StateServerError as error:
             return _unanswered(member, stamp, error)
         if isinstance(reply, NotOwner):
-            return e.Refused(member, stamp, reply.reason.value, reply.current)
+            return e.Refused(member, stamp, reply.reason.value)
         if isinstance(reply, TagTooLow) and reply.current != record.tag:
-            return e.Refused(member, stamp, "stamp", stamp)
+            return e.Refused(member, stamp, e.TAG)
         return e.RecordAck(member, stamp, record.tag.seq)
 
     def copy(
@@ -200,7 +200,7 @@ class Stores:
         with _naming(member):
             reply = self.client(member).list_objects(stamp)
         if isinstance(reply, NotOwner):
-            raise StateServerError(f"{member.name} refused to list objects ({reply.reason.value})")
+            raise StateServerError(f"{member.name} refused to list objects: {reply.why}")
         return frozenset(reply.names)
 
     def _names_of_source(
@@ -233,7 +233,7 @@ class Stores:
         with _naming(member):
             reply = self.client(member).get(stamp, [name])
         if isinstance(reply, NotOwner):
-            raise StateServerError(f"{member.name} refused to read {name} ({reply.reason.value})")
+            raise StateServerError(f"{member.name} refused to read {name}: {reply.why}")
         held = reply[0]
         return held.data if isinstance(held, Found) else None
 
@@ -296,7 +296,7 @@ class Stores:
         with _naming(member):
             reply = self.client(member).put(stamp, [(name, data)], when_full=when_full)
         if not isinstance(reply, Ok):
-            raise StateServerError(f"{member.name} refused object {name} ({reply.reason.value})")
+            raise StateServerError(f"{member.name} refused object {name}: {reply.why}")
 
     def _required(self) -> View:
         assert self._view is not None

@@ -58,4 +58,4 @@ class Copying:
 
 def refused(member: Member, stamp: Stamp, reply: s.NotOwner) -> e.Refused:
     """The event for a server's refusal."""
-    return e.Refused(member, stamp, reply.reason.value, reply.current)
+    return e.Refused(member, stamp, reply.reason.value)

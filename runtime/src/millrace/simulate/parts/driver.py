@@ -298,7 +298,7 @@ class DriverProcess:
             elif isinstance(reply, s.Ok) or reply.current == record.tag:
                 self.post(e.RecordAck(member, stamp, record.tag.seq))
             else:
-                self.post(e.Refused(member, stamp, "stamp", stamp))
+                self.post(e.Refused(member, stamp, e.TAG))
 
         cluster.ask(
             member,

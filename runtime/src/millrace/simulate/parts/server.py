@@ -84,7 +84,7 @@ class ServerModel:
         if run_id != self.run_id:
             return NotOwner(Reason.RUN_ID)
         if self.stamp_in_effect is not None and stamp < self.stamp_in_effect:
-            return NotOwner(Reason.STAMP, self.stamp_in_effect)
+            return NotOwner.under(self.stamp_in_effect, stamp)
         self.stamp_in_effect = stamp
         return Stamped(self._data.record, self._data.tag)
 
@@ -196,7 +196,7 @@ class ServerModel:
         if self.stamp_in_effect is None:
             return NotOwner(Reason.UNSTAMPED)
         if stamp != self.stamp_in_effect:
-            return NotOwner(Reason.STAMP, self.stamp_in_effect)
+            return NotOwner.under(self.stamp_in_effect, stamp)
         return None
 
     def _refuse_reader(self, run_id: str) -> NotOwner | None:
