@@ -94,23 +94,30 @@ def test_a_snapshot_that_fails_before_its_manifest_is_none(place: Place) -> None
     assert restorable(place, "one")
 
 
-def test_a_disk_that_is_full_leaves_no_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (errno.ENOSPC, r"No space left on device\); free some space, or name another place"),
+        (errno.EACCES, r"Permission denied\); allow it, or name another place"),
+    ],
+)
+def test_a_disk_that_is_full_or_not_to_be_written_leaves_no_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int, said: str
 ) -> None:
-    """Whatever is the last that still fits, up to the manifest."""
+    """Whatever is the last that is still taken, up to the manifest."""
     whole = os.fsync
     for room in range(9):
         left = [room]
 
-        def full(descriptor: int, left: list[int] = left) -> None:
+        def refused(descriptor: int, left: list[int] = left) -> None:
             if not left[0]:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise OSError(fault, os.strerror(fault))
             left[0] -= 1
             whole(descriptor)
 
         place = FolderPlace(tmp_path / str(room))
-        monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(SnapshotError, match=r"No space left on device.*free some space"):
+        monkeypatch.setattr(os, "fsync", refused)
+        with pytest.raises(SnapshotError, match=rf"{room}: cannot be written \({said}"):
             written(place)
         monkeypatch.setattr(os, "fsync", whole)
         assert [e.name for e in reading.entries(place) if e.manifest] == []
