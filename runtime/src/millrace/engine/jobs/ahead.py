@@ -63,19 +63,25 @@ def open_context(
     reached: Callable[[str], None],
 ) -> SparkContext:
     """Start Spark; ``reached`` is told each step. Raises ``SparkStartError``, ``TopologyError``."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     try:
         settings = session_settings(topology, workdir, cluster)
         scratch, here = own_scratch(workdir), not settings.instances
         settings = replace(settings, scratch=scratch, daemon_ahead=here)
         return build_context(settings, reached)
-    except (Py4JError, PySparkException, OSError) as error:
+    except _faults() as error:
         raise SparkStartError(
             f"Spark could not be started: {_java_reason(str(error))}; correct spec.spark.conf, or "
             f"free what it asks for; {workdir / 'logs' / 'driver.log'} has the details"
         ) from error
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    """What a start that fails raises. It is asked then: who imports PySpark before Java is launched
+    holds up what takes the longest."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return Py4JError, PySparkException, OSError
 
 
 def session_settings(
