@@ -157,6 +157,11 @@ class MillraceSide:
             )
         self._cpu = CpuClock([self._process.pid])
 
+    @property
+    def pid(self) -> int:
+        """Of the supervisor, below which all others are."""
+        return self._process.pid
+
     def round(self, files: Sequence[Path]) -> Round:
         """Each file is one window: it must hold as many lines as a window."""
         before = self._cpu.read_s()

@@ -4,19 +4,21 @@ The count by key of the benchmark of recovery, once without and once with a driv
 The driver is killed, one line arrives at once, and what is measured goes from the kill to the mark
 with which the sink says that the window of that line is sealed and shown. Each kill but the first
 waits until the next driver stands by, where there is one. What was counted is compared with what
-was fed. Of drivers that start cold it is printed what they had reached when, by their own logs. The
-last line is one JSON object of medians: seconds with and without, and of the steps.
+was fed. Of drivers that start cold a table says what they had reached when, by their own logs, what
+filled the time, and what their processes had used of CPU until then. The last line is one JSON
+object of medians: seconds with and without, and of the steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import signal
 import statistics
 import time
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +35,10 @@ from keyedrun import (
 )
 from measure import last_line, machine, stop_cleanly
 from sides import MillraceSide
+from startsteps import Seen, Start, Watch, print_table, rows_of
 from wordcount import OUT
 
 from millrace.engine.driver.process import STARTED
-
-STEP = re.compile(r"(?:, |: )([^,:]+) ([0-9.]+) s")
 
 
 def main() -> None:
@@ -53,7 +54,8 @@ def main() -> None:
     shutil.rmtree(run, ignore_errors=True)
     medians: dict[str, Any] = {}
     for name, standby in (("driver_standby_s", 1), ("driver_s", 0)):
-        found = measured(run / name, options.size, options.kills, standby)
+        kills = measured(run / name, options.size, options.kills, standby)
+        found = [kill.whole_s for kill in kills]
         medians[name] = round(statistics.median(found), 2)
         beside = "a driver that stands by" if standby else "none"
         print(
@@ -62,14 +64,26 @@ def main() -> None:
             flush=True,
         )
         if not standby:
-            medians["steps_s"] = told_steps(run / name, found)
+            rows = rows_of(starts(run / name, kills))
+            print_table(rows)
+            medians["steps_s"] = {row.step: round(row.at_s, 2) for row in rows}
         if not options.keep:
             shutil.rmtree(run / name, ignore_errors=True)
     last_line(medians)
 
 
-def measured(folder: Path, size_mb: int, kills: int, standby: int) -> list[float]:
-    """Seconds from each kill to the window of the line that arrived with it."""
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """When a driver was killed, by the wall clock, the seconds until the window of the line that
+    arrived with it was shown, and what was seen of the next driver meanwhile."""
+
+    at_s: float
+    whole_s: float
+    seen: Seen
+
+
+def measured(folder: Path, size_mb: int, kills: int, standby: int) -> list[Kill]:
+    """Each kill."""
     side = MillraceSide(f"standby-{standby}", spec(), folder, standby)
     try:
         roots = fill(side, folder, size_mb)
@@ -78,27 +92,20 @@ def measured(folder: Path, size_mb: int, kills: int, standby: int) -> list[float
         for kill in range(1, kills + 1):
             if standby:
                 wait_until(side, lambda kill=kill: stood_by(side) >= kill)  # type: ignore[misc]
-            found.append(killed(side, one, roots + kill))
+            found.append(killed(side, one, roots + kill, cold=not standby))
     finally:
         side.stop()
     check(side.output, kills)
     return found
 
 
-def told_steps(folder: Path, killed_s: list[float]) -> dict[str, float]:
-    """Seconds from the kill to each step of a cold start, medians; prints them."""
-    lines = logged(folder)[-len(killed_s) :]
-    steps = [{name: float(at) for name, at in STEP.findall(line)} for line in lines]
-    if len(steps) != len(killed_s):
-        raise SystemExit(f"{folder}: {len(killed_s)} drivers started, {len(steps)} logs say how")
-    begun = [whole_s - one["window shown"] for whole_s, one in zip(killed_s, steps, strict=True)]
-    found = {"process begun": statistics.median(begun)}
-    for name in steps[0]:
-        pairs = zip(begun, steps, strict=True)
-        found[name] = statistics.median(began_s + one[name] for began_s, one in pairs)
-    for name, at_s in sorted(found.items(), key=lambda one: one[1]):
-        print(f"    {at_s:6.2f} s  {name}", flush=True)
-    return {name: round(at_s, 2) for name, at_s in found.items()}
+def starts(folder: Path, kills: list[Kill]) -> list[Start]:
+    """The start of the driver behind each kill."""
+    lines = logged(folder)[-len(kills) :]
+    if len(lines) != len(kills):
+        raise SystemExit(f"{folder}: {len(kills)} drivers started, {len(lines)} logs say how")
+    pairs = zip(kills, lines, strict=True)
+    return [Start(kill.at_s, kill.whole_s, line, kill.seen) for kill, line in pairs]
 
 
 def logged(folder: Path) -> list[str]:
@@ -108,17 +115,18 @@ def logged(folder: Path) -> list[str]:
     return [line for line in text.splitlines() if STARTED in line]
 
 
-def killed(side: MillraceSide, file: Path, roots: int) -> float:
-    """Kill the driver, feed one line; seconds until its window is shown."""
+def killed(side: MillraceSide, file: Path, roots: int, *, cold: bool) -> Kill:
+    """Kill the driver, feed one line, and wait until its window is shown."""
     before, window = driver_pid(side), side.shown() + 1
-    begin_s = time.time()
-    os.kill(before, signal.SIGKILL)
-    side.feed([file])
-    wait_for(side, roots)
+    with Watch(side.pid, before) if cold else nullcontext(Seen()) as seen:
+        begin_s = time.time()
+        os.kill(before, signal.SIGKILL)
+        side.feed([file])
+        wait_for(side, roots)
     mark = side.output / "_millrace" / "windows" / f"{window:012d}.done"
     whole_s = mark.stat().st_mtime_ns / 1e9 - begin_s
     print(f"    {whole_s:.2f} s, the record after {recovered_at(side) - begin_s:.2f} s", flush=True)
-    return whole_s
+    return Kill(begin_s, whole_s, seen)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from millrace.engine.jobs.session import JVM_UP
+
 SESSION = """
 import json
 import os
@@ -27,7 +29,9 @@ from millrace.engine.jobs.session import SessionSettings, build_context
 folder, how = Path(sys.argv[1]), sys.argv[2]
 conf = {"spark.executorEnv.GIVEN": "to workers"}
 conf |= {"spark.executorEnv.OMP_NUM_THREADS": "1"} if how == "of the user" else {}
-context = build_context(SessionSettings("ahead", folder, threads=2, conf=conf, daemon_ahead=True))
+settings = SessionSettings("ahead", folder, threads=2, conf=conf, daemon_ahead=True)
+steps = []
+context = build_context(settings, steps.append)
 loaded = sorted({"pandas", "pyspark.testing"} & set(sys.modules))
 (ahead,) = daemonahead._started
 if how == "gone":
@@ -48,7 +52,8 @@ if how == "dies later":
     os.kill(first[0][1], signal.SIGKILL)
     ahead.wait()
 again = context.parallelize(range(4), 2).mapPartitions(seen).collect()
-print(json.dumps({"ahead": ahead.pid, "first": first, "again": again, "loaded": loaded}))
+found = {"ahead": ahead.pid, "first": first, "again": again, "loaded": loaded, "steps": steps}
+print(json.dumps(found))
 sys.stdout.flush()
 os._exit(0)
 """
@@ -77,6 +82,8 @@ def test_workers_are_forked_by_the_daemon_ahead_while_it_lives(tmp_path: Path, h
     found = told(tmp_path / "work", how)
     # What a driver never uses would take it half a second while nothing else of a start goes on.
     assert found["loaded"] == []
+    before = ["Java launched", "PySpark imported", "JVM listens", JVM_UP]
+    assert found["steps"] == [*before, "SparkContext made", "Spark up"]
     parents = {parent for _, parent, *_ in found["first"]}
     assert len(parents) == 1
     assert (parents == {found["ahead"]}) == (how != "gone")

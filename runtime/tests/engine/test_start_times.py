@@ -70,3 +70,39 @@ def test_whoever_awaits_the_jvm_goes_on_once_it_is_up_or_cannot_be_had(
     else:
         with pytest.raises(ahead.SparkStartError):
             session.result()
+
+
+UNSTARTED = """
+import sys
+from pathlib import Path
+
+from millrace.engine.jobs import ahead, jvm
+from millrace.topology.load import parse
+
+
+def launch(*_):
+    print([name for name in sys.modules if name.startswith(("py4j", "pyspark"))])
+    raise OSError("enough")
+
+
+jvm.launch_jvm = launch
+try:
+    ahead.open_context(parse(sys.argv[1]), Path(sys.argv[2]), None, print)
+except ahead.SparkStartError as error:
+    print(str(error).partition(";")[0])
+"""
+TOPOLOGY = """
+apiVersion: millrace.dev/v1alpha1
+kind: StreamTopology
+metadata: {name: some}
+spec:
+  sources: [{name: made, generator: {count: 1}}]
+  sinks: [{name: shown, inputs: [{from: made}], files: {path: out}}]
+"""
+
+
+def test_java_is_launched_before_anything_of_pyspark_is_imported(tmp_path: Path) -> None:
+    """Java's start takes the longest, and nothing that can go on beside it comes before."""
+    command = [sys.executable, "-c", UNSTARTED, TOPOLOGY, str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["[]", "Spark could not be started: enough"]

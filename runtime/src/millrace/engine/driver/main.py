@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from millrace import crash, stacks
 from millrace.clock import SystemClock
 from millrace.engine.jobs.ahead import SparkAhead
+from millrace.engine.jobs.starttimes import StartTimes
 from millrace.engine.program import signing
 from millrace.errors import ExitCode, MillraceError
 from millrace.homes.passwords import PasswordOf, of_root_key, shared
@@ -80,10 +81,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _driver(settings: DriverSettings, password_of: PasswordOf) -> DriverProcess:
     """One that starts cold: its session is begun while its code is imported."""
-    session = SparkAhead(read_topology(Path(settings.topology)), Path(settings.workdir))
+    times = StartTimes()
+    times.reached("Python up")
+    topology = read_topology(Path(settings.topology))
+    session = SparkAhead(topology, Path(settings.workdir), times=times)
     from millrace.engine.driver.process import DriverProcess
     from millrace.engine.jobs.start import start_spark
 
+    session.times.reached("code imported")
     # Sources and sinks of the user are made with the driver. Until the JVM is up its secret stands
     # in the environment, which what they start would inherit.
     session.await_jvm()

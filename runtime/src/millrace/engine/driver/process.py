@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +77,15 @@ log = logging.getLogger("millrace.driver")
 STARTED = "the start:"
 """Begins the line that tells when a driver had reached what, in seconds since it began."""
 
+_STEPS: Mapping[type, str] = {
+    e.CasDone: "view claimed",
+    e.Stamped: "servers stamped",
+    e.Planned: "window planned",
+    e.RunDone: "tasks done",
+    e.VerdictGiven: "window judged",
+}
+"""What a driver that starts has reached with the first event of a kind."""
+
 RETRY_S = 1.0
 """Pause before a sink that was away is looked at again."""
 
@@ -122,7 +131,7 @@ class DriverProcess:
         inbox: Inbox | None = None,
     ) -> None:
         self._times: StartTimes | None = StartTimes()
-        self._reached("code imported")
+        self._reached("driver begun")
         self._told = told
         self._topology = topology = read_topology(Path(told.topology))
         self._folder = Path(told.folder)
@@ -136,6 +145,7 @@ class DriverProcess:
         except BaseException:
             self._connectors.close()
             raise
+        self._reached("sources and sinks made")
         self._callbacks = Callbacks(self._sources)
         self._settings = replace(
             settings_of(topology, told.uid),
@@ -341,8 +351,11 @@ class DriverProcess:
         )
         if self._runner is None:
             named = {source.name: source for source in self._sources}
-            self._runner = AttemptRunner(started.spark, program, named, self._services)
+            self._runner = AttemptRunner(
+                started.spark, program, named, self._services, reached=self._reached
+            )
         self._runner.use(program)
+        self._reached("runner made")
         return self._runner
 
     def _executor_scaling(self) -> ExecutorScaling | None:
@@ -400,14 +413,13 @@ class DriverProcess:
 
     def _observe(self, event: e.Event) -> None:
         self._tuner.take(self._machine.resize)
+        if (step := _STEPS.get(type(event))) is not None:
+            self._reached(step)
         if isinstance(event, e.CasDone):
-            self._reached("view claimed")
             self._stores.use(event.view)
         elif (view := self._machine.membership.view) is not None:
             # One whose answer was lost is found by reading it.
             self._stores.use(view)
-        if isinstance(event, e.RunDone):
-            self._reached("tasks done")
         if isinstance(event, e.SinkRefused):
             self._exit_code = ExitCode.SINK
         if isinstance(event, e.PlanFailed):
@@ -423,8 +435,9 @@ class DriverProcess:
             log.log(logging.WARNING if notice.warning else logging.INFO, notice.text)
 
     def _reached(self, step: str) -> None:
-        if self._times is not None:
-            self._times.reached(step)
+        times = self._times  # another thread's, once the start is told
+        if times is not None:
+            times.reached(step)
 
     def _told_start(self) -> None:
         """The first window is shown: say once how the start went."""
@@ -445,7 +458,7 @@ class DriverProcess:
         self._exit_code = error.exit_code
 
     def _runs(self, plan: AttemptPlan) -> None:
-        self._reached("tasks begun")
+        self._reached("attempt begun")
         self._statistics.running(plan)
 
     def _committed(self, record: Record) -> None:

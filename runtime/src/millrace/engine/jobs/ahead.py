@@ -25,13 +25,19 @@ if TYPE_CHECKING:
 class SparkAhead:
     """The Spark that a topology asks for, begun now, on a thread of its own.
 
-    ``cluster``: settings of Spark that have executors started elsewhere.
+    ``cluster``: settings of Spark that have executors started elsewhere. ``times`` goes on with the
+    steps of Spark.
     """
 
     def __init__(
-        self, topology: StreamTopology, workdir: Path, cluster: Mapping[str, str] | None = None
+        self,
+        topology: StreamTopology,
+        workdir: Path,
+        cluster: Mapping[str, str] | None = None,
+        times: StartTimes | None = None,
     ) -> None:
-        self.times = StartTimes()
+        self.times = times or StartTimes()
+        self.times.reached("Spark begun")
         self._jvm = threading.Event()
         starter = ThreadPoolExecutor(1, thread_name_prefix="spark-ahead")
         self._context = starter.submit(open_context, topology, workdir, cluster, self._reached)

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -157,8 +157,9 @@ def launch_jvm(
     return Starting(process, settings, told)
 
 
-def connect_jvm(starting: Starting) -> None:
-    """Wait until a JVM is up, and make it the one of this process's PySpark.
+def connect_jvm(starting: Starting, listens: Callable[[], None] = lambda: None) -> None:
+    """Wait until a JVM is up, and make it the one of this process's PySpark; ``listens`` is called
+    once it has said where it is to be spoken with.
 
     Raises ``PySparkRuntimeError`` where it ended instead.
     """
@@ -175,6 +176,7 @@ def connect_jvm(starting: Starting) -> None:
             time.sleep(_LOOK_S)
         with open(starting.told, "rb") as told:
             port, secret = read_int(told), UTF8Deserializer().loads(told)
+        listens()
     finally:
         starting.settings.unlink(missing_ok=True)
         starting.told.unlink(missing_ok=True)

@@ -116,7 +116,7 @@ class AttemptRunner:
     """Runs attempts of one program, one at a time; ``cancel`` may come from another thread.
 
     ``services`` says how tasks reach the state servers and the ack log, and is asked for each
-    attempt, since the view may have changed.
+    attempt, since the view may have changed. ``reached`` is told each step of one.
     """
 
     def __init__(
@@ -126,6 +126,7 @@ class AttemptRunner:
         sources: Mapping[str, Source],
         services: Callable[[], Services],
         small_window_roots: int = SMALL_WINDOW_ROOTS,
+        reached: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._context = spark
         self._session: SparkSession | None = None
@@ -133,6 +134,7 @@ class AttemptRunner:
         self._sources = sources
         self._services = services
         self._small = small_window_roots
+        self._reached = reached
         self._current: AttemptId | None = None
         jvm = self._context._jvm
         assert jvm is not None
@@ -160,6 +162,7 @@ class AttemptRunner:
         tasks = 1 if whole else self._program.parallelism
         services = self._services()
         job = Job(self._kit(services.passwords), plan, services, whole).encode()
+        self._reached("kit stored")
         group = self._group(plan.id)
         self._context.setJobGroup(group, group, interruptOnCancel=True)
         self._current = plan.id
@@ -270,6 +273,7 @@ class AttemptRunner:
     def _results(self, rdd: RDD[Any]) -> list[bytes]:
         """Run the job. Spark examines the classes of a plain ``collect`` anew each time."""
         rdd._bypass_serializer = True  # else Spark pickles what is bytes already
+        self._reached("job submitted")
         return list(rdd._jrdd.collectAsync().get())
 
     def _through_jvm(self, count: int, ends: tuple[Frames, Frames], last: bool) -> RDD[Any]:

@@ -202,15 +202,17 @@ def build_context(
         given = {key: value for key, value in conf.items() if key not in none}
         environment = daemonahead.place() if settings.daemon_ahead else {}
         starting = jvm.launch_jvm(home, settings.own_folder, given, environment)
+        reached("Java launched")
         if settings.daemon_ahead:
             daemonahead.start(conf)
     from pyspark import SparkConf, SparkContext
 
     reached("PySpark imported")
     if starting is not None:
-        jvm.connect_jvm(starting)
+        jvm.connect_jvm(starting, lambda: reached("JVM listens"))
     reached(JVM_UP)
     context = SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
+    reached("SparkContext made")
     context.setLogLevel(settings.log_level)
     _quieten(context)
     _remember_classes(context)
