@@ -30,7 +30,8 @@ class StartTimes:
 
     def text(self, *others: StartTimes) -> str:
         """``step 0.00 s`` of this and of others, in the order in which they were reached."""
-        reached = (one for times in (self, *others) for one in times._steps.items())
+        # Copied whole: other threads may reach steps meanwhile.
+        reached = [one for times in (self, *others) for one in times._steps.copy().items()]
         return ", ".join(f"{step} {at_s:.2f} s" for step, at_s in sorted(reached, key=_AT))
 
 
