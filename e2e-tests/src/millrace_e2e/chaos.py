@@ -16,7 +16,6 @@ window that the other one had in flight.
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import signal
@@ -132,8 +131,7 @@ class Nemesis:
         return processes.listed(work, "state" if role == EMPTIED else role)
 
     def _view(self) -> dict[str, Any]:
-        document = processes.read_json(self._place.work / "view.json")
-        return dict(json.loads(document["view"])["value"]) if document else {}
+        return processes.view(self._place.work)
 
     def _run_ids(self) -> dict[str, str]:
         """Which life of each state server the view means."""

@@ -44,6 +44,12 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def view(folder: Path) -> dict[str, Any]:
+    """The membership document in a work folder; empty before there is one."""
+    document = read_json(folder / "view.json")
+    return dict(json.loads(document["view"])["value"]) if document else {}
+
+
 def state_of(pid: int) -> str:
     """The state letter of ``/proc``; empty where there is no such process."""
     try:

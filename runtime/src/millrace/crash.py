@@ -49,6 +49,12 @@ POINTS = {
 }
 """Every crash point and the state of affairs when it fires."""
 
+COPYING_POINTS = {
+    "driver.copying": "one of the servers that lacked an object of the record has it now; what "
+    "else is to be copied is not",
+}
+"""The same of a view with several servers: a single one never lacks what it holds."""
+
 LEARNING_POINTS = {
     "driver.taught": "others have learned what a server leaves, or have what they are to hold when "
     "they join; the view has not moved",

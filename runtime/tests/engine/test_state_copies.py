@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace import crash
 from millrace.clock import Clock
 from millrace.engine.driver.stores import CopyProgress, GivenUpError, Stores
 from millrace.errors import StateServerError
@@ -105,6 +106,22 @@ def test_only_what_an_owner_lacks_is_read_once_and_written(world: World) -> None
     world.reads.clear()
     assert world.copy(record("a", "b", "c")) == e.Copied(STAMP)
     assert world.reads == []
+
+
+def test_a_driver_may_die_between_two_of_those_that_lack_the_same_object(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the histories of kills find a copy that is half done."""
+    steps: list[tuple[str, list[bool]]] = []
+
+    def reached(point: str) -> None:
+        steps.append((point, ["c" in world.held(n) for n in range(3)]))
+
+    monkeypatch.setattr(crash, "reached", reached)
+    world.put(3, "c")
+    assert world.copy(record("c")) == e.Copied(STAMP)
+    copying = [("driver.copying", [n <= done for n in range(3)]) for done in range(3)]
+    assert steps == [*copying, ("driver.copied", [True] * 3)]
 
 
 def test_what_is_nowhere_is_named(world: World) -> None:

@@ -176,6 +176,8 @@ class Stores:
                 if data is not None:
                     for member in lacking:
                         self._store(member, action.stamp, name, data)
+                        if not action.learning:
+                            crash.reached("driver.copying")
                     size += len(data) * len(lacking)
                 elif name not in elsewhere and not action.learning:
                     _nowhere(name, silent, _unheard(action))
