@@ -190,7 +190,7 @@ def test_it_dies_while_it_takes_over(
 
 def test_a_driver_that_was_only_stopped_is_fenced_by_the_one_that_stood_by(place: Place) -> None:
     """No supervisor would say so while the driver lives: this test does."""
-    start(place, Shape(max_records=WINDOW, watch=True))
+    start(place, Shape(max_records=WINDOW, watch=True, servers=3, copies=2))
     with running(place, environment=SLOW) as run:
         run.await_sealed(1)
         with standing_by(place) as (heir, ready):
@@ -225,7 +225,7 @@ def standing_by(place: Place) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         **SLOW,
         "MILLRACE_E2E_GATE": str(place.gate),
         "MILLRACE_E2E_MARKS": str(place.flaky),
-        "MILLRACE_STATE_PASSWORD": (place.work / "state-0" / "password").read_text().strip(),
+        "MILLRACE_STATE_ROOT_KEY": (place.work / "root").read_text().strip(),
     }
     settings = place.work / "driver.json"
     assert json.loads(settings.read_text())
