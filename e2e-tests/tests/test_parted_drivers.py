@@ -5,9 +5,13 @@ A proxy between driver and servers cuts, delays or swallows; everybody else goes
 
 from __future__ import annotations
 
-import json
 import signal
+from typing import Any
 
+import pytest
+import redis
+
+from millrace.state import scripts
 from millrace_e2e import feed, processes
 from millrace_e2e.checker import Promise
 from millrace_e2e.detour import Detour, Way, detour
@@ -18,23 +22,35 @@ from millrace_e2e.topologies import Shape, history
 LINES = 24_000
 WINDOW = 400
 WAIT_S = 240.0
-NAMES = ["state-0", "state-1", "state-2"]
+NAMES = [f"state-{number}" for number in range(5)]
 LEFT_OUT = "StateServerLeftOut"
 AWAY = "StateServerAway"
+SENT = "driver.record-sent"
 
 
 class Parted:
     """A run whose driver reaches its servers through a proxy."""
 
-    def __init__(self, place: Place, run: Run, proxy: Detour) -> None:
+    def __init__(self, place: Place, run: Run, proxy: Detour, names: list[str]) -> None:
         self.place = place
         self.run = run
         self.proxy = proxy
+        self.names = names
+
+    def view(self) -> dict[str, Any]:
+        return processes.view(self.place.work)
 
     def port(self, name: str) -> int:
-        view = json.loads(processes.read_json(self.place.work / "view.json")["view"])["value"]
-        (url,) = [member["url"] for member in view["target"] if member["name"] == name]
+        (url,) = [one["url"] for one in self.view()["target"] if one["name"] == name]
         return int(url.rpartition(":")[2])
+
+    def record_epoch(self, name: str) -> int:
+        """Of which view the record is that a server holds; asked without the proxy."""
+        password = (self.place.work / name / "password").read_text().strip()
+        with redis.Redis(port=self.port(name), password=password) as client:
+            (key,) = client.scan_iter(match="mr:*:tag")
+            _, _, epoch, _ = client.get(key).split(b".")
+            return int(epoch)
 
     def await_members(self, names: list[str]) -> None:
         self.run.until(lambda: self.run.status().get("members") == names, f"{names}", WAIT_S)
@@ -52,39 +68,52 @@ class Parted:
 
     def without(self, name: str) -> None:
         """The server is left out, and windows go on."""
-        self.await_members([one for one in NAMES if one != name])
+        self.await_members([one for one in self.names if one != name])
         self.go_on()
 
     def heal(self, port: int) -> None:
         """The server is let in again, the same life of it."""
         self.proxy.lead(port, Way.FREE)
-        self.await_members(NAMES)
+        self.await_members(self.names)
         self.go_on(1)
 
 
+@pytest.mark.parametrize(("seed", "servers", "copies"), [(11, 3, 2), (12, 5, 3), (13, 3, 2)])
 def test_a_server_that_only_the_driver_cannot_reach_is_left_out_and_let_in_again(
-    place: Place,
+    seed: int, servers: int, copies: int, place: Place
 ) -> None:
-    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 11))
-    place.write(history(Shape(max_records=WINDOW, servers=3, copies=2)))
+    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), seed))
+    place.write(history(Shape(max_records=WINDOW, servers=servers, copies=copies)))
+    names = NAMES[:servers]
+    (place.marks / SENT).touch()
+    crashes = {"MILLRACE_CRASH_AT": SENT, "MILLRACE_CRASH_DIR": str(place.marks)}
     with detour() as proxy:
-        environment = {"MILLRACE_E2E_CALL_S": "0.2", **proxy.environment}
+        environment = {"MILLRACE_E2E_CALL_S": "0.2", **crashes, **proxy.environment}
         with running(place, environment=environment) as run:
-            parted = Parted(place, run, proxy)
+            parted = Parted(place, run, proxy, names)
             run.await_sealed(2, WAIT_S)
-            parted.await_members(NAMES)
+            parted.await_members(names)
             lives = processes.listed(place.work, "state")
             # Half open: nothing comes back, and nobody says so. The first has the ack log.
             port = parted.part("state-0", Way.SWALLOWED)
             parted.without("state-0")
             assert len(run.events(LEFT_OUT)) == 1
             parted.heal(port)
-            # Refused at once, and a driver that starts meanwhile finds it so.
+            # Refused at once, and a driver that starts meanwhile finds it so. It dies when some of
+            # the others have the record, while to one of them the way is too long.
+            far = parted.port("state-2")
+            proxy.lead(far, Way.FREE, loses=scripts.load("write_record").sha.encode())
             port = parted.part("state-1", Way.CUT)
             (driver,) = processes.listed(place.work, "driver")
+            (place.marks / SENT).unlink()
+            epoch = parted.view()["epoch"]
             assert processes.signalled(driver, signal.SIGKILL)
+            run.until(lambda: SENT in place.fired(), "a record on its way", WAIT_S)
+            assert parted.view()["phase"] == "moving"
+            assert parted.record_epoch("state-2") <= epoch < parted.record_epoch("state-0")
+            proxy.lead(far, Way.FREE)
             parted.without("state-1")
-            assert run.status()["execution"] >= 2
+            assert run.status()["execution"] >= 3
             parted.heal(port)
             # Slow is not silent.
             told = len(run.events(LEFT_OUT))
@@ -94,12 +123,12 @@ def test_a_server_that_only_the_driver_cannot_reach_is_left_out_and_let_in_again
             proxy.lead(parted.port("state-2"), Way.FREE)
             # More than may be lost: windows wait for them, and for nothing else.
             away = len(run.events(AWAY))
-            ports = [parted.part(name, Way.CUT) for name in NAMES[:2]]
-            run.until(lambda: len(run.events(AWAY)) >= away + 2, "two that are away", WAIT_S)
+            ports = [parted.part(name, Way.CUT) for name in names[:copies]]
+            run.until(lambda: len(run.events(AWAY)) >= away + copies, "those that are away", WAIT_S)
             for port in ports:
                 proxy.lead(port, Way.FREE)
             parted.go_on()
-            assert run.status()["members"] == NAMES
+            assert run.status()["members"] == names
             assert len(run.events(LEFT_OUT)) == told
             assert processes.listed(place.work, "state") == lives
             place.gate.touch()

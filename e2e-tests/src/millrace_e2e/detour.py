@@ -36,6 +36,7 @@ class Way(Enum):
 class _Rule:
     way: Way = Way.FREE
     delay_s: float = 0.0
+    loses: bytes = b""
     pairs: list[_Pair] = field(default_factory=list)
 
 
@@ -72,12 +73,13 @@ class Detour:
         port = self._listener.getsockname()[1]
         return {"MILLRACE_E2E_PROXY": str(port), "PYTHONPATH": str(STARTUP)}
 
-    def lead(self, port: int, way: Way, delay_s: float = 0.0) -> None:
+    def lead(self, port: int, way: Way, delay_s: float = 0.0, loses: bytes = b"") -> None:
         """From now on this is what becomes of the connections to a server; ``delay_s`` is what
-        each piece takes in either direction."""
+        each piece takes in either direction. A piece that has ``loses`` in it is swallowed, and
+        what comes behind it."""
         with self._lock:
             rule = self._rules.setdefault(port, _Rule())
-            rule.way, rule.delay_s = way, delay_s
+            rule.way, rule.delay_s, rule.loses = way, delay_s, loses
             cut = rule.pairs if way is Way.CUT else []
             if cut:
                 rule.pairs = []
@@ -127,7 +129,8 @@ class Detour:
             while data := one.recv(_CHUNK):
                 if rule.delay_s:
                     time.sleep(rule.delay_s)
-                pair.useless |= rule.way is Way.SWALLOWED
+                lost = bool(rule.loses) and rule.loses in data
+                pair.useless |= lost or rule.way is Way.SWALLOWED
                 if not pair.useless:
                     other.sendall(data)
                     with self._lock:
