@@ -23,7 +23,7 @@ STAMP := $(VENV)/.installed
 MEMBERS := runtime operator e2e-tests
 SOURCES := $(MEMBERS:%=%/src)
 TESTS := $(wildcard $(MEMBERS:%=%/tests))
-LONG_TESTS := runtime/tests/faults runtime/tests/testing $(patsubst %,e2e-tests/tests/test_%.py,chaos_kills crash_points damaged_side_files edits files_life older_copies own_state_server run_histories snapshots scaled_ackers several_state_servers standing_by)
+LONG_TESTS := runtime/tests/faults runtime/tests/testing $(patsubst %,e2e-tests/tests/test_%.py,chaos_kills crash_points damaged_side_files edits files_life older_copies own_state_server parted_drivers run_histories snapshots scaled_ackers several_state_servers standing_by)
 # An equal part of the tests to each worker, in their order; who is done takes over from others.
 # More workers than cores: many tests wait most of the time for processes that start.
 AT_ONCE := -n $(WORKERS) --dist worksteal --durations=40 --durations-min=20
