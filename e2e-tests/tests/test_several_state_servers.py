@@ -131,7 +131,8 @@ def deaths(place: Place) -> list[str]:
 def await_deaths(place: Place, run: Run, steps: Sequence[str]) -> None:
     """Each step is the end of another driver, and in the order in which the view change has them:
     so it was not open before the last one."""
-    run.until(lambda: set(deaths(place)) >= set(steps), f"the steps {steps}", SLOW_S)
+    for step in steps:
+        run.until(lambda step=step: step in deaths(place), step, SLOW_S)
     assert deaths(place) == list(steps)
 
 
