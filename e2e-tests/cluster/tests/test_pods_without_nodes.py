@@ -7,17 +7,18 @@ its tasks in the driver's pod.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from rights_of_pods import AUDITED, Rights, made_by_the_operator
 
 from millrace.errors import ExitCode
 from millrace.homes import pods
@@ -29,6 +30,7 @@ from millrace.protocol.codec import decode_record
 from millrace.protocol.types import Member, Phase
 from millrace.topology.model import StandbyExecutors
 from millrace_e2e import kubeapi, valkey
+from millrace_e2e.audit import Audit
 from millrace_e2e.podmanifests import Manifest, Pods
 from millrace_e2e.podprocess import (
     ROOT,
@@ -38,30 +40,49 @@ from millrace_e2e.podprocess import (
     Pod,
     environment,
 )
-from millrace_e2e.podworld import PODS, World
+from millrace_e2e.podworld import CONTAINER, PODS, World
 from millrace_e2e.scrape import EVERY, unset
 from millrace_e2e.waiting import until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "wordcount"
 RUN_S = 480.0
+SOON_MISSED = {
+    "spark.executor.heartbeatInterval": "2s",
+    "spark.network.timeout": "30s",
+    "spark.network.timeoutInterval": "5s",
+}
+"""An executor that hangs is given up after seconds, not minutes."""
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubeapi.ApiServer]:
-    with kubeapi.serving(tmp_path_factory.mktemp("api") / "server") as server:
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    return Audit(tmp_path_factory.mktemp("audit"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, audit: Audit) -> Iterator[kubeapi.ApiServer]:
+    folder, noted = tmp_path_factory.mktemp("api") / "server", audit.arguments(**AUDITED)
+    with kubeapi.serving(folder, more=noted) as server:
         yield server
 
 
 @pytest.fixture
 def world(tmp_path: Path, server: kubeapi.ApiServer) -> Iterator[World]:
-    world = World(tmp_path, server)
+    world = World(tmp_path, server, made_by_the_operator)
     try:
         yield world
     finally:
         world.close()
 
 
-def test_words_are_counted_exactly_while_every_kind_of_pod_is_killed(world: World) -> None:
+@pytest.fixture
+def rights(world: World, audit: Audit) -> Rights:
+    return Rights(world, audit)
+
+
+def test_words_are_counted_exactly_while_every_kind_of_pod_is_killed(
+    world: World, rights: Rights
+) -> None:
     """Driver, acker and state server by SIGKILL, one after the other, each within the run."""
     world.feed(4_000, "first.txt")
     world.config(watch=True)
@@ -103,13 +124,18 @@ def test_words_are_counted_exactly_while_every_kind_of_pod_is_killed(world: Worl
         assert pod.end() == 0
     for line in driver.lines():
         assert line["pod"] == "words-driver-2"
+    for role in (Role.DRIVER, Role.ACKER):
+        assert rights.used(role) == rights.granted(role)
+        assert rights.refused(role) == set()
 
 
-def test_the_driver_that_stands_by_takes_over_without_an_operator(world: World) -> None:
+def test_the_driver_that_stands_by_takes_over_without_an_operator(
+    world: World, rights: Rights
+) -> None:
     """The driver is killed by SIGKILL; a kubelet's word on its pod is all that anybody says. Words
     are split in executors' place, the driver's own process."""
     world.feed(4_000, "first.txt")
-    world.config(watch=True)
+    world.config({"spark": {"driver": {"standby": 1}}}, watch=True)
     servers, ackers = [world.state_server(0), world.state_server(1)], [world.acker(0)]
     world.propose(servers, ackers)
     world.driver_object(1)
@@ -143,6 +169,10 @@ def test_the_driver_that_stands_by_takes_over_without_an_operator(world: World) 
     verdict = world.judge()
     assert (verdict["equal"], verdict["repeated"]) == (True, 0), verdict
     assert verdict["words"] == 8_000 * 6
+    pods_alone = {("pods", "list", ""), ("pods", "watch", "")}
+    assert {one for one in rights.granted(Role.DRIVER) if one[0] == "pods"} == pods_alone
+    assert {one for one in rights.used(Role.DRIVER) if one[0] == "pods"} == pods_alone
+    assert rights.refused(Role.DRIVER) == set()
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
@@ -257,38 +287,87 @@ def metrics(pod: Pod) -> dict[str, float]:
     return {one.name: one.value for family in families for one in family.samples if not one.labels}
 
 
-def kubelet(world: World, pod: Manifest) -> subprocess.Popen[bytes]:
-    """Start a container as its pod says, with a disk of its own."""
-    (container,) = [one for one in pod["spec"]["containers"] if one["name"] == "executor"]
-    name = pod["metadata"]["name"]
-    own = world.scratch / name
-    own.mkdir()
-    fields = {
-        "status.podIP": "127.0.0.1",
-        "metadata.name": name,
-        "metadata.namespace": "default",
-        "spec.nodeName": "n1",
-    }
-    given = {}
-    for one in container["env"]:
-        field = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-        given[one["name"]] = one.get("value", "") if field is None else fields[field]
-    given |= {"SPARK_LOCAL_DIRS": str(own)}
-    scratch = world.scratch / pods.pod_name(TOPOLOGY, Role.DRIVER, 1)
-    secret = world.mounted(Role.EXECUTOR, pod["metadata"]["name"])
-    mounts = ["--secret", str(secret), "--scratch", str(scratch)]
-    with (world.folder / f"{name}.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "millrace.pods", *container["args"], *mounts],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment(name, **given),
-            cwd=own,
-        )
+class Kubelet:
+    """Starts the containers of executors as their pods say, each with a disk of its own, and ends
+    those whose pods are gone."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._api = by_kubeconfig(file=world.kubeconfig)
+        self.pods: dict[str, Manifest] = {}
+        """All that there ever were."""
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def look(self) -> int:
+        """How many pods there are."""
+        query = {"labelSelector": f"{pods.ROLE_LABEL}=executor"}
+        found = self._api.call("GET", PODS, query=query)["items"]
+        there = {one["metadata"]["name"]: one for one in found}
+        for name in self.running.keys() - there.keys():
+            self._end(name)
+        for name in there.keys() - self.pods.keys():
+            self.running[name] = self._start(there[name])
+            self._say(name, {"phase": "Running"})
+        self.pods |= there
+        return len(there)
+
+    def kill(self, name: str) -> None:
+        """By SIGKILL, and say so of the pod."""
+        self._end(name)
+        ended = {"terminated": {"exitCode": 137, "reason": "Error"}}
+        self._say(name, {"phase": "Failed", "containerStatuses": [{**CONTAINER, "state": ended}]})
+
+    def close(self) -> None:
+        for name in list(self.running):
+            self._end(name)
+
+    def _say(self, name: str, status: object) -> None:
+        merge = "application/merge-patch+json"
+        self._api.call("PATCH", f"{PODS}/{name}/status", {"status": status}, kind=merge)
+
+    def _end(self, name: str) -> None:
+        process = self.running.pop(name)
+        process.kill()
+        process.wait()
+
+    def _start(self, pod: Manifest) -> subprocess.Popen[bytes]:
+        (container,) = [one for one in pod["spec"]["containers"] if one["name"] == "executor"]
+        name = pod["metadata"]["name"]
+        own = self._world.scratch / name
+        own.mkdir()
+        fields = {
+            "status.podIP": "127.0.0.1",
+            "metadata.name": name,
+            "metadata.namespace": "default",
+            "spec.nodeName": "n1",
+        }
+        given = {}
+        for one in container["env"]:
+            field = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+            given[one["name"]] = one.get("value", "") if field is None else fields[field]
+        given |= {"SPARK_LOCAL_DIRS": str(own)}
+        scratch = self._world.scratch / pods.pod_name(TOPOLOGY, Role.DRIVER, 1)
+        secret = self._world.mounted(Role.EXECUTOR, name)
+        mounts = ["--secret", str(secret), "--scratch", str(scratch)]
+        with (self._world.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "millrace.pods", *container["args"], *mounts],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment(name, **given),
+                cwd=own,
+            )
 
 
-def taken_over(executors: Sequence[subprocess.Popen[bytes]]) -> list[int]:
+@pytest.fixture
+def kubelet(world: World) -> Iterator[Kubelet]:
+    kubelet = Kubelet(world)
+    yield kubelet
+    kubelet.close()
+
+
+def taken_over(executors: Iterable[subprocess.Popen[bytes]]) -> list[int]:
     """Daemons that were started ahead of their JVM and have workers by now."""
     ahead = []
     for executor in executors:
@@ -299,15 +378,14 @@ def taken_over(executors: Sequence[subprocess.Popen[bytes]]) -> list[int]:
     return [one.pid for one in ahead if one.children()]
 
 
-def test_spark_makes_executors_as_pods_of_the_driver(
-    world: World, server: kubeapi.ApiServer
-) -> None:
-    """Spark asks the API server for them under the restricted standard; the test is their kubelet.
-    Windows are large enough for tasks on both, which share no folder with the driver."""
-    world.feed(12_000, "first.txt")
+def with_executors(
+    world: World, server: kubeapi.ApiServer, *, watch: bool, **conf: str
+) -> tuple[Pod, Manifest]:
+    """A driver with two executors and its pod, under the restricted standard. Windows are large
+    enough for tasks on both, which share no folder with the driver."""
     executors = {"instances": 2, "cores": 1, "memory": "512m"}
-    window = {"maxRecords": 6_000}
-    folder = world.config({"spark": {"executors": executors}, "window": window}, watch=False)
+    spark, window = {"executors": executors, "conf": conf}, {"maxRecords": 6_000}
+    folder = world.config({"spark": spark, "window": window}, watch=watch)
     manifests = Pods(TOPOLOGY, "default", UID, "data")
     told = manifests.config({}, 1)["data"]
     (folder / pods.EXECUTOR_KEY).write_text(told[pods.EXECUTOR_KEY])
@@ -324,25 +402,26 @@ def test_spark_makes_executors_as_pods_of_the_driver(
         KUBERNETES_SERVICE_PORT=str(server.port),
         MILLRACE_IMAGE="millrace/runtime:test",
     )
+    return driver, made
 
-    def asked() -> list[Any]:
+
+def test_spark_makes_executors_as_pods_of_the_driver(
+    world: World, server: kubeapi.ApiServer, kubelet: Kubelet
+) -> None:
+    """Spark asks the API server for them; the test is their kubelet."""
+    world.feed(12_000, "first.txt")
+    driver, made = with_executors(world, server, watch=False)
+
+    def asked() -> bool:
         assert driver.process.poll() is None, driver.log.read_text()
-        query = {"labelSelector": f"{pods.ROLE_LABEL}=executor"}
-        found: list[Any] = api.call("GET", PODS, query=query)["items"]
-        return found if len(found) == 2 else []
+        return kubelet.look() == 2
 
-    found = until(asked, "two executors", RUN_S)
-    started = [kubelet(world, pod) for pod in found]
-    loaded: set[int] = set()
-    try:
-        until(lambda: loaded.update(taken_over(started)) or loaded, "a daemon ahead", RUN_S)
-        assert driver.wait(int(RUN_S)) == 0, driver.log.read_text()
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    for pod in found:
-        assert pod["metadata"]["name"].startswith("words-driver-1-exec-")
+    until(asked, "two executors", RUN_S)
+    started, loaded = list(kubelet.running.values()), set[int]()
+    until(lambda: loaded.update(taken_over(started)) or loaded, "a daemon ahead", RUN_S)
+    assert driver.wait(int(RUN_S)) == 0, driver.log.read_text()
+    for name, pod in kubelet.pods.items():
+        assert name.startswith("words-driver-1-exec-")
         (owner,) = pod["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("Pod", made["metadata"]["uid"])
         assert pod["spec"]["automountServiceAccountToken"] is False
@@ -354,4 +433,37 @@ def test_spark_makes_executors_as_pods_of_the_driver(
     verdict = world.judge()
     assert (verdict["equal"], verdict["repeated"]) == (True, 0), verdict
     assert verdict["words"] == 12_000 * 6
+    api = by_kubeconfig(file=world.kubeconfig)
     assert api.call("GET", PODS, query={"labelSelector": "spark-role=executor"})["items"] == []
+
+
+@pytest.mark.timeout(1_800)
+def test_a_driver_with_executors_uses_every_right_that_it_has(
+    world: World, server: kubeapi.ApiServer, kubelet: Kubelet, rights: Rights
+) -> None:
+    """One executor dies, another hangs, and in the end the driver is asked to stop."""
+
+    def counted() -> bool:
+        assert driver.process.poll() is None, driver.log.read_text()
+        kubelet.look()
+        return (world.data / "counts").exists() and bool(world.judge()["equal"])
+
+    def replaced(name: str) -> bool:
+        return kubelet.look() == 2 and name not in kubelet.running
+
+    world.feed(12_000, "first.txt")
+    driver, _ = with_executors(world, server, watch=True, **SOON_MISSED)
+    until(counted, "all words are counted", RUN_S)
+    dead, hung = sorted(kubelet.running)
+    kubelet.kill(dead)
+    until(lambda: replaced(dead), "another executor", RUN_S)
+    kubelet.running[hung].send_signal(signal.SIGSTOP)
+    until(lambda: replaced(hung), "one instead of the one that hangs", RUN_S)
+    world.feed(12_000, "second.txt")
+    until(counted, "all words are counted", RUN_S)
+    world.inbox.ask(Request(Ask.STOP))
+    assert driver.wait(int(RUN_S)) == ExitCode.INTERRUPTED
+    verdict = world.judge()
+    assert (verdict["equal"], verdict["repeated"]) == (True, 0), verdict
+    assert rights.used(Role.DRIVER) == rights.granted(Role.DRIVER)
+    assert rights.refused(Role.DRIVER) == set()

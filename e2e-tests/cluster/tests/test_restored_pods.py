@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rights_of_pods import made_by_the_operator
 
 from millrace.errors import ExitCode
 from millrace.homes import pods
@@ -51,7 +52,7 @@ def test_state_is_restored_once_whoever_dies(tmp_path: Path, server: kubeapi.Api
     """All copies gone: the driver goes back to the snapshot, dies in it, so does the next, and the
     one that stands by goes on. Then another life of the topology begins with that snapshot, and its
     drivers die in that."""
-    world = World(tmp_path / "first", server)
+    world = World(tmp_path / "first", server, made_by_the_operator)
     try:
         world.feed(1_500, "first.txt")
         world.config(SNAPSHOTS, watch=True)
@@ -105,7 +106,7 @@ def test_state_is_restored_once_whoever_dies(tmp_path: Path, server: kubeapi.Api
     finally:
         world.close()
 
-    again = World(tmp_path / "again", server, "uid-2", world.data)
+    again = World(tmp_path / "again", server, made_by_the_operator, "uid-2", world.data)
     try:
         wanted = RestoreSettings("early", "snapshots")
         again.config(SNAPSHOTS, wanted, "counts-again", watch=True)
@@ -158,7 +159,7 @@ def test_what_cannot_be_restored_is_refused_and_what_can_is_restored_once(
     tmp_path: Path, server: kubeapi.ApiServer
 ) -> None:
     """Drivers end, or are killed, before they have a Spark."""
-    world = World(tmp_path / "words", server, "uid-4")
+    world = World(tmp_path / "words", server, made_by_the_operator, "uid-4")
     try:
         world.config(SNAPSHOTS, watch=True)
         whole, torn = kept(world, "whole"), kept(world, "torn")

@@ -51,8 +51,8 @@ def missing() -> str | None:
 
 @dataclass(slots=True)
 class ApiServer:
-    """``token`` may do everything; ``kubeconfig`` is a file that says so. So may the tokens of
-    ``others``, by name, which audit logs tell apart."""
+    """``token`` may do everything; ``kubeconfig`` is a file that says so. ``others`` are the tokens
+    of more users, by name, which audit logs tell apart."""
 
     folder: Path
     port: int
@@ -78,8 +78,11 @@ class ApiServer:
 
     def kubeconfig_of(self, name: str) -> Path:
         """That of one of the others."""
-        file = self.folder / f"{name}.kubeconfig"
-        file.write_text(json.dumps(_kubeconfig(self, self.others[name])))
+        return self.kubeconfig_with(self.others[name], self.folder / f"{name}.kubeconfig")
+
+    def kubeconfig_with(self, token: str, file: Path) -> Path:
+        """Whoever has this token, as a file."""
+        file.write_text(json.dumps(_kubeconfig(self, token)))
         return file
 
     def get(self, path: str) -> bytes:
@@ -98,17 +101,22 @@ class ApiServer:
 
 @contextmanager
 def serving(
-    folder: Path, users: Sequence[str] = (), more: Sequence[str] = ()
+    folder: Path,
+    users: Sequence[str] = (),
+    more: Sequence[str] = (),
+    rightless: Sequence[str] = (),
 ) -> Iterator[ApiServer]:
-    """An API server that is ready, with more users than its one, and more arguments."""
+    """An API server that is ready, with more users than its one, who may do everything or have no
+    rights yet, and more arguments."""
     binary = find_apiserver()
     assert binary is not None, missing()
     folder.mkdir(parents=True)
     etcd_port, peer_port, port = _free_ports(3)
     etcd = _start(folder, "etcd", _etcd(folder, etcd_port, peer_port))
     token = secrets.token_hex(16)
-    others = {name: secrets.token_hex(16) for name in users}
-    lines = [f"{one},{name},{name},system:masters\n" for name, one in others.items()]
+    others = {name: secrets.token_hex(16) for name in (*users, *rightless)}
+    groups = dict.fromkeys(users, ",system:masters")
+    lines = [f"{one},{name},{name}{groups.get(name, '')}\n" for name, one in others.items()]
     (folder / "tokens.csv").write_text("".join([f"{token},admin,admin,system:masters\n", *lines]))
     key = folder / "sa.key"
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)

@@ -40,12 +40,16 @@ class Pods:
         own = [pods.view_map(self.name), pods.inbox_map(self.name), pods.journal_map(self.name)]
         content = {pods.ROOT_KEY: root, pods.RUN_KEY: run_key}
         content |= secret_data(self.name, self.uid, content)
-        maps = ["get", "watch", "patch", "update"]
-        executors = ["get", "list", "watch", "create", "delete", "deletecollection", "patch"]
+        executors = ["get", "list", "watch", "create", "delete", "deletecollection"]
+        driver = [
+            _rule("configmaps", ["get", "patch"], own),
+            _rule("configmaps", ["watch"], own[1:2]),
+            _rule("pods", executors),
+        ]
         return [
             self._made("v1", "Secret", pods.secret(self.name), {"stringData": content}),
             *(self._made("v1", "ConfigMap", name, {}) for name in own),
-            *self._account(Role.DRIVER, [_rule("configmaps", maps, own), _rule("pods", executors)]),
+            *self._account(Role.DRIVER, driver),
             *self._account(Role.ACKER, [_rule("configmaps", ["get", "watch"], own[:1])]),
         ]
 

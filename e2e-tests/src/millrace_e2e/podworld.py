@@ -1,7 +1,8 @@
 """A topology whose pods are processes of this machine, on a real API server without nodes.
 
 Whoever uses it is the operator: it writes what docs/pods.md says, and proposes whom it sees. Spark
-runs its tasks in the driver's pod.
+runs its tasks in the driver's pod. Each pod asks the API server by a token of its service account,
+and may do there what the account's role says.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -27,13 +28,25 @@ from millrace.kube.inboxmap import InboxMap
 from millrace.kube.journalmap import JournalMap
 from millrace.kube.viewmap import ViewMap
 from millrace.protocol.types import Member
+from millrace.topology.model import StreamTopology
 from millrace_e2e.kubeapi import ApiServer
-from millrace_e2e.podmanifests import Pods
+from millrace_e2e.podmanifests import Manifest, Pods
 from millrace_e2e.podprocess import TOPOLOGY, UID, Pod, free_port, mounted, secret_of
 from millrace_e2e.topologies import word_count
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "wordcount"
-PODS = "/api/v1/namespaces/default/pods"
+CORE = "/api/v1/namespaces/default"
+PODS = f"{CORE}/pods"
+RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+PLACES = {
+    "ServiceAccount": f"{CORE}/serviceaccounts",
+    "Role": f"{RBAC}/roles",
+    "RoleBinding": f"{RBAC}/rolebindings",
+}
+
+Access = Callable[[StreamTopology], list[Manifest]]
+"""Accounts, roles and bindings of a topology's pods in the namespace ``default``."""
+TOKEN_S = 7_200
 CONTAINER = {"name": "driver", "image": "i", "imageID": "i", "ready": False, "restartCount": 0}
 WORDS = ["mill", "race", "wheel", "water", "grain", "stone", "flour", "sack"]
 
@@ -44,11 +57,16 @@ def _members(servers: Sequence[Pod]) -> tuple[Member, ...]:
 
 
 class World:
-    """One topology of one life ``uid``, its objects and its pods. ``data`` is what the pods have at
-    the folder of the topology's files."""
+    """One topology of one life ``uid``, its objects and its pods. ``access`` says what they may do,
+    ``data`` is what they have at the folder of the topology's files."""
 
     def __init__(
-        self, folder: Path, server: ApiServer, uid: str = UID, data: Path | None = None
+        self,
+        folder: Path,
+        server: ApiServer,
+        access: Access,
+        uid: str = UID,
+        data: Path | None = None,
     ) -> None:
         self.folder = folder
         self.uid = uid
@@ -59,6 +77,11 @@ class World:
         folder.mkdir(exist_ok=True)
         self.secret = secret_of(uid)
         self.kubeconfig = str(server.kubeconfig)
+        self.accounts: dict[str, Manifest] = {}
+        """The service accounts, by name."""
+        self.rules: dict[str, list[Manifest]] = {}
+        """What they may do."""
+        self._server, self._access = server, access
         self._api = api = by_kubeconfig(file=self.kubeconfig)
         view, inbox, journal = (
             ConfigMap(api, "default", name(TOPOLOGY))
@@ -97,6 +120,7 @@ class World:
             },
         }
         document["spec"]["sinks"][0]["files"]["path"] = counts  # type: ignore[index]
+        self._admit(StreamTopology.model_validate(document))
         (folder / pods.TOPOLOGY_KEY).write_text(json.dumps(checked.with_checksum(document)))
         told = replace(
             in_pods(TOPOLOGY, "default", self.uid),
@@ -107,6 +131,25 @@ class World:
         )
         (folder / pods.DRIVER_KEY).write_text(json.dumps(codec.encode(told)))
         return folder
+
+    def _admit(self, topology: StreamTopology) -> None:
+        """Let its pods do what they may, and no more than that."""
+        for one in self._access(topology):
+            kind, name = one["kind"], one["metadata"]["name"]
+            how = {"kind": "application/apply-patch+yaml", "query": {"fieldManager": "test"}}
+            made = self._api.call("PATCH", f"{PLACES[kind]}/{name}", one, **how)  # type: ignore[arg-type]
+            if kind == "ServiceAccount":
+                self.accounts[name] = made
+            elif kind == "Role":
+                self.rules[name] = made["rules"]
+
+    def _kubeconfig_of(self, role: Role) -> Path:
+        """That of a pod's service account, as the token that a kubelet mounts."""
+        name = f"{TOPOLOGY}-{role.value}"
+        asked = {"spec": {"expirationSeconds": TOKEN_S}}
+        asked |= {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+        made = self._api.call("POST", f"{PLACES['ServiceAccount']}/{name}/token", asked)
+        return self._server.kubeconfig_with(made["status"]["token"], self.folder / f"{name}.kube")
 
     def driver_object(self, number: int) -> None:
         """The pod of a driver as others see it, which runs."""
@@ -145,7 +188,8 @@ class World:
         given = [*arguments, "--secret", self.mounted(role, name)]
         if role is not Role.STATE_SERVER:
             given += ["--scratch", scratch]
-        variables = {"KUBECONFIG": self.kubeconfig, pods.UID: self.uid, **variables}
+            variables = {"KUBECONFIG": str(self._kubeconfig_of(role)), **variables}
+        variables = {pods.UID: self.uid, **variables}
         made = Pod(self.folder, role, name, *given, **variables)
         self.pods.append(made)
         return made
@@ -178,6 +222,9 @@ class World:
             pod.kill()
         shutil.rmtree(self.scratch, ignore_errors=True)
         for name in (pods.view_map, pods.inbox_map, pods.journal_map):
-            self._api.call("DELETE", f"/api/v1/namespaces/default/configmaps/{name(TOPOLOGY)}")
+            self._api.call("DELETE", f"{CORE}/configmaps/{name(TOPOLOGY)}")
+        for name in self.accounts:
+            for place in PLACES.values():
+                self._api.call("DELETE", f"{place}/{name}")
         for pod in self._api.call("GET", PODS)["items"]:
             self._api.call("DELETE", f"{PODS}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})

@@ -263,8 +263,6 @@ def test_metrics_are_asked_for_from_where_the_operator_was_told(spaces: tuple[st
 
 def test_roles_are_bounded_by_names_where_kubernetes_can():
     roles = named(access(OWNER, EXECUTING), "Role")
-    (acker,) = roles["words-acker"]["rules"]
-    assert (acker["resourceNames"], acker["verbs"]) == (["words-view"], ["get", "watch"])
     driver = roles["words-driver"]["rules"]
     assert not any("*" in [*r["verbs"], *r["resources"], *r["apiGroups"]] for r in driver)
     assert {r for rule in driver for r in rule["resources"]} == {"pods", "configmaps"}
@@ -281,9 +279,48 @@ def test_roles_are_bounded_by_names_where_kubernetes_can():
     assert pods()[0]["spec"]["automountServiceAccountToken"] is False
 
 
-def test_a_driver_without_executors_may_do_nothing_to_pods():
-    driver = named(access(OWNER, topology()), "Role")["words-driver"]["rules"]
-    assert [rule["resources"] for rule in driver] == [["configmaps"]]
+Rights = set[tuple[str, str]]
+"""Of what, and the verb."""
+
+
+def rights_of(role: str, model: StreamTopology) -> Rights:
+    return {
+        (f"configmap `{name.replace('words', '<t>')}`" if name else resource, verb)
+        for rule in named(access(OWNER, model), "Role")[f"words-{role}"]["rules"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+        for verb in rule["verbs"]
+    }
+
+
+def rights_told() -> dict[str, Rights]:
+    """Those of the document, by what it calls whoever has them."""
+    text = (Path(__file__).parents[3] / "docs" / "pods.md").read_text()
+    part = text.partition("\n## Rights\n")[2].partition("\n## ")[0]
+    found: dict[str, Rights] = {}
+    who = what = ""
+    for line in [line for line in part.splitlines() if line.startswith("|")][2:]:
+        role, of, verb, reason = (cell.strip() for cell in line.strip("|").split("|"))
+        who, what = role or who, of or what
+        assert reason
+        assert (what, verb) not in found.setdefault(who, set())
+        found[who].add((what, verb))
+    return found
+
+
+def test_the_document_says_what_each_right_of_a_pod_is_for():
+    """That each of them is used, tests of pods on an API server find in its audit log."""
+    told = rights_told()
+    assert rights_of("acker", topology()) == told.pop("acker")
+    plain = told.pop("driver")
+    assert rights_of("driver", topology()) == plain
+    assert rights_of("driver", EXECUTING) == plain | told.pop("driver with executors")
+    waiting = topology(spark={"driver": {"standby": 1}})
+    beside = told.pop("driver without, where one stands by")
+    assert rights_of("driver", waiting) == plain | beside
+    both = topology(spark={"driver": {"standby": 1}, "executors": {"instances": 2}})
+    assert rights_of("driver", both) == rights_of("driver", EXECUTING) >= beside
+    assert not told
 
 
 @pytest.mark.parametrize(

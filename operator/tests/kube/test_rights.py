@@ -30,7 +30,7 @@ WATCHED = {
 }
 LISTED_BY_KOPF = {("nodes", "list")}
 SNAPSHOTS = "/apis/millrace.dev/v1alpha1/namespaces/jobs/topologysnapshots"
-GRANTED_ON = {("pods", "patch"), ("pods", "deletecollection"), ("configmaps", "update")}
+GRANTED_ON = {("pods", "deletecollection")}
 APPLIED = (
     *("serviceaccounts", "roles", "rolebindings"),
     *("services", "networkpolicies", "poddisruptionbudgets"),

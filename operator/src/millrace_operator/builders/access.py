@@ -3,15 +3,15 @@
 State servers and executors ask nothing of the API server and have no account. The driver makes and
 ends its executors, where there are to be any: for that it has a right to all pods of the namespace.
 One that stands by looks at the pods of the drivers before it.
-The view, and what it is told, it reads and replaces by name: the operator has made these maps,
-since creation cannot be bounded by name in Kubernetes.
+The view, and what it is told, it reads and changes by name: the operator has made these maps,
+since creation cannot be bounded by name in Kubernetes. docs/pods.md says what each verb is for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from millrace.homes.pods import view_map
+from millrace.homes.pods import inbox_map, view_map
 from millrace.topology.model import StreamTopology
 from millrace_operator.builders.documents import filled_maps
 from millrace_operator.builders.naming import Manifest, Owner
@@ -30,9 +30,11 @@ def access(owner: Owner, topology: StreamTopology) -> list[Manifest]:
 
 
 def _driver_rules(owner: Owner, topology: StreamTopology) -> list[Manifest]:
-    own = list(filled_maps(owner))
-    lifecycle = ["create", "get", "list", "watch", "patch", "delete", "deletecollection"]
-    rules = [_rule(["configmaps"], ["get", "watch", "update", "patch"], own)]
+    lifecycle = ["create", "get", "list", "watch", "delete", "deletecollection"]
+    rules = [
+        _rule(["configmaps"], ["get", "patch"], filled_maps(owner)),
+        _rule(["configmaps"], ["watch"], [inbox_map(owner.name)]),
+    ]
     if topology.spec.spark.executors.instances > 0:
         rules.append(_rule(["pods"], lifecycle))
     elif topology.spec.standby_pods > 0:
