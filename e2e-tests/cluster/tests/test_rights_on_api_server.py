@@ -1,0 +1,109 @@
+"""What the operator must hold to give it to others: a real API server refuses the roles of pods to
+whoever has less than they give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rights_of_pods import made_by_the_operator
+
+from millrace.kube.configmaps import Api, by_kubeconfig
+from millrace.topology.model import StreamTopology
+from millrace_e2e import kubeapi
+from millrace_e2e.topologies import word_count
+from millrace_e2e.waiting import until
+from millrace_operator.kube.objects import Objects, RefusedError
+
+ROOT = Path(__file__).parents[3]
+RIGHTS = yaml.safe_load((ROOT / "charts" / "millrace" / "files" / "rights.yaml").read_text())
+WAIT_S = 60.0
+ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+MADE = made_by_the_operator(
+    StreamTopology.model_validate(
+        {
+            "apiVersion": "millrace.dev/v1alpha1",
+            "kind": "StreamTopology",
+            "metadata": {"name": "words"},
+            "spec": {**word_count({}), "spark": {"executors": {"instances": 2}}},
+        }
+    )
+)
+GIVEN = sorted(
+    {
+        right
+        for one in MADE
+        for rule in one.get("rules", ())
+        for right in product(rule["apiGroups"], rule["resources"], rule["verbs"])
+    }
+)
+OPERATOR = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "operator"}
+Right = tuple[str, str, str]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubeapi.ApiServer]:
+    folder = tmp_path_factory.mktemp("api") / "server"
+    with kubeapi.serving(folder, rightless=("operator",)) as server:
+        api = by_kubeconfig(file=str(server.kubeconfig))
+        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
+        api.call("POST", ROLES, {**role, "metadata": {"name": "operator"}, "rules": []})
+        reference = {"apiGroup": OPERATOR["apiGroup"], "kind": "ClusterRole", "name": "operator"}
+        binding = {**role, "kind": "ClusterRoleBinding", "metadata": {"name": "operator"}}
+        told = {**binding, "roleRef": reference, "subjects": [OPERATOR]}
+        api.call("POST", f"{ROLES.removesuffix('roles')}rolebindings", told)
+        yield server
+
+
+def without(right: Right | None) -> list[dict[str, Any]]:
+    """The chart's rules for the namespaces of topologies, but for one right."""
+    rules = []
+    for rule in RIGHTS["topologies"]:
+        for group, resource, verb in product(rule["apiGroups"], rule["resources"], rule["verbs"]):
+            if (group, resource, verb) != right:
+                rules.append({"apiGroups": [group], "resources": [resource], "verbs": [verb]})
+    return rules
+
+
+def let(server: kubeapi.ApiServer, right: Right | None) -> Objects:
+    """The operator, without one of the chart's rights, once the API server has heard of it."""
+    api = by_kubeconfig(file=str(server.kubeconfig))
+    body, merge = {"rules": without(right)}, "application/merge-patch+json"
+    api.call("PATCH", f"{ROLES}/operator", body, kind=merge)
+    operator = by_kubeconfig(file=str(server.kubeconfig_of("operator")))
+    for one in GIVEN:
+        until(lambda one=one: may(operator, one) is (one != right), f"{one} is known", WAIT_S)
+    return Objects(operator)
+
+
+def may(api: Api, right: Right) -> bool:
+    group, resource, verb = right
+    asked = {"namespace": "default", "group": group, "resource": resource, "verb": verb}
+    kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    answer = api.call("POST", path, {**kind, "spec": {"resourceAttributes": asked}})
+    return bool(answer["status"]["allowed"])
+
+
+def test_with_the_rights_of_the_chart_pods_are_given_theirs(server: kubeapi.ApiServer) -> None:
+    objects = let(server, None)
+    for one in MADE:
+        objects.apply(one)
+
+
+@pytest.mark.parametrize("right", GIVEN, ids=lambda right: " ".join(right[1:]))
+def test_without_one_of_them_no_role_has_it(server: kubeapi.ApiServer, right: Right) -> None:
+    _, resource, verb = right
+    for number, one in enumerate(MADE):
+        rules = [rule for rule in one.get("rules", ()) if resource in rule["resources"]]
+        if not any(verb in rule["verbs"] for rule in rules):
+            continue
+        # Made anew: nobody is asked about a role that stays as it is.
+        fresh = {**one["metadata"], "name": f"{resource}-{verb}-{number}"}
+        with pytest.raises(RefusedError, match="attempting to grant RBAC permissions") as refused:
+            let(server, right).apply({**one, "metadata": fresh})
+        assert refused.value.status == 403
