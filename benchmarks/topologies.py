@@ -42,6 +42,7 @@ from millrace.kube.journalmap import JournalMap
 from millrace.kube.viewmap import ViewMap
 from millrace.protocol.types import Phase, View
 from millrace_e2e import kubeapi
+from millrace_e2e.audit import Audit
 from millrace_e2e.cluster.binaries import BUILDS, SIMULATED, programs
 from millrace_e2e.waiting import until
 from millrace_operator.kube import kinds
@@ -155,11 +156,7 @@ def cluster_programs() -> Mapping[str, Path]:
 def cluster(folder: Path) -> Iterator[kubeapi.ApiServer]:
     """API server, scheduler, controllers, and nodes that kwok plays."""
     built = cluster_programs()
-    policy = folder / "audit.yaml"
-    rule = {"level": "Metadata", "users": ["operator"], "omitStages": ["RequestReceived"]}
-    kind = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy"}
-    policy.write_text(json.dumps({**kind, "rules": [rule, {"level": "None"}]}))
-    audited = (f"--audit-policy-file={policy}", f"--audit-log-path={folder / 'audit.log'}")
+    audited = Audit(folder).arguments(users=["operator"])
     stages = folder / "stages.yaml"
     stages.write_text(yaml.safe_dump_all(STAGES))
     told_address = f"--advertise-address={ADDRESS}"
@@ -391,13 +388,13 @@ def measure(count: int, folder: Path) -> dict[str, Any]:
         cpu = psutil.Process(operator.pid)
         lease = kinds.one("Lease", SYSTEM, "millrace-operator")
         until(lambda: api.answer("GET", lease)[0] == 200, "the operator", WAIT_S, LOOK_S)
-        before, run = calls(folder / "audit.log"), Run(api, count)
+        before, run = calls(Audit(folder).log), Run(api, count)
         try:
             up_s = seconds(run.create, run.settled, "all topologies are ready")
         except BaseException:
             print((folder / "operator.log").read_text()[-4000:], file=sys.stderr)
             raise
-        each, asked = run.check(), calls(folder / "audit.log") - before
+        each, asked = run.check(), calls(Audit(folder).log) - before
         up_cpu_s = sum(cpu.cpu_times()[:2])
         print(f"{count} topologies are ready after {up_s} s; {each} children each", flush=True)
         for what, times in asked.most_common():

@@ -34,20 +34,20 @@ class Audit:
         rules = [{**noted, **{key: list(names) for key, names in who.items()}}, {"level": "None"}]
         kind = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy"}
         policy.write_text(json.dumps({**kind, "rules": rules}))
-        return f"--audit-policy-file={policy}", f"--audit-log-path={self._log}"
+        return f"--audit-policy-file={policy}", f"--audit-log-path={self.log}"
 
     def asked(self) -> Iterator[Asked]:
         """Requests for resources; one that lasts, as a watch does, from its first answer on."""
         seen: set[str] = set()
         # Only the last line can be half of one.
-        for line in self._log.read_text().split("\n")[:-1]:
+        for line in self.log.read_text().split("\n")[:-1]:
             one = json.loads(line)
             if one["auditID"] not in seen and "objectRef" in one:
                 seen.add(one["auditID"])
                 yield _asked(one)
 
     @property
-    def _log(self) -> Path:
+    def log(self) -> Path:
         return self.folder / "audit.log"
 
 
