@@ -127,6 +127,34 @@ def test_why_a_pod_waits_or_ended(status: dict[str, Any], reason: str, code: int
     assert (read.reason, read.exit_code) == (reason, code)
 
 
+@pytest.mark.parametrize(
+    ("deleted", "holds", "read_as"),
+    [
+        (True, "True", ("EvictionByEvictionAPI", "Eviction API: evicting")),
+        (True, "False", ("Error", "asked to end")),
+        # Who was to drive it out has not done so, and may never do.
+        (False, "True", ("Error", "asked to end")),
+    ],
+)
+def test_who_drives_out_a_pod_that_is_being_deleted(
+    deleted: bool, holds: str, read_as: tuple[str, str]
+):
+    """Its process ends as in any deletion; that it had to go says a condition alone."""
+    target = {
+        "type": "DisruptionTarget",
+        "status": holds,
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+    }
+    ended = {"reason": "Error", "message": "asked to end", "exitCode": 130}
+    found = pod(conditions=[target], **container(terminated=ended))
+    if deleted:
+        found["metadata"]["deletionTimestamp"] = STARTED
+    read = reading.pod_of(found, NOW)
+    assert read is not None
+    assert ((read.reason, read.message), read.exit_code) == (read_as, 130)
+
+
 def test_how_long_a_pod_lived():
     runs = reading.pod_of(pod(**container(running={"startedAt": STARTED})), NOW)
     over = {"startedAt": STARTED, "finishedAt": "2026-02-01T00:00:41Z", "exitCode": 1}

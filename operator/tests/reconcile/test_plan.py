@@ -154,6 +154,12 @@ CASES = [
         ["warning AckerLost", "warning Evicted"],
     ),
     Case(
+        "an acker is evicted by the API: it is being deleted",
+        lambda c: c.change("words-acker-0", deleting=True, reason="EvictionByEvictionAPI"),
+        ["propose state-0 state-1 state-2 acker-1"],
+        ["warning AckerLost", "warning Evicted"],
+    ),
+    Case(
         "an acker's node is lost",
         node_of("words-acker-0"),
         ["force words-acker-0", "propose state-0 state-1 state-2 acker-1"],
@@ -223,6 +229,12 @@ CASES = [
         lambda c: c.change("words-driver-1", deleting=True),
         ["create ConfigMap words-driver-2", "create Pod words-driver-2"],
         ["warning DriverGone", "event DriverStarted"],
+    ),
+    Case(
+        "the driver goes for one of higher priority",
+        lambda c: c.change("words-driver-1", deleting=True, reason="PreemptionByScheduler"),
+        ["create ConfigMap words-driver-2", "create Pod words-driver-2"],
+        ["warning DriverGone", "event DriverStarted", "warning Evicted"],
     ),
     Case(
         "the driver's node is lost",
@@ -1201,6 +1213,27 @@ def test_pods_of_an_earlier_release_are_told_and_renewed_by_whom_they_belong_to(
     cluster.progress()
     turn()
     assert conditions(cluster)["UpToDate"] == ("True", "ImagesCurrent")
+
+
+@pytest.mark.parametrize(
+    ("becomes", "says"),
+    [
+        ({"deleting": True}, "is being deleted"),
+        (
+            {"deleting": True, "reason": "Error", "message": "Eviction"},
+            "is being deleted: Eviction",
+        ),
+        ({"phase": PodPhase.FAILED, "reason": "Error", "message": "m"}, "ended: m"),
+        ({"phase": PodPhase.FAILED, "reason": "OOMKilled"}, "ended: OOMKilled"),
+        ({"phase": PodPhase.FAILED}, "ended"),
+    ],
+)
+def test_why_a_driver_is_gone_is_told_in_its_own_words(becomes: dict[str, Any], says: str):
+    cluster = settled()
+    cluster.change("words-driver-1", ready=False, **becomes)
+    cluster.reconcile()
+    (told,) = [event for event in cluster.events if event.reason == "DriverGone"]
+    assert told.message == f"words-driver-1 {says}"
 
 
 def test_what_a_release_says_of_new_fields_restarts_no_driver():

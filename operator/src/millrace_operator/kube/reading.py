@@ -164,6 +164,8 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
     if component is not Role.EXECUTOR and not number.isdigit():
         return None
     reason, message, exit_code = _why(status)
+    if "deletionTimestamp" in metadata:
+        reason, message = _driven_out(status) or (reason, message)
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in _conditions(status))
     return Pod(
         metadata["name"],
@@ -219,6 +221,15 @@ def _why(status: Object) -> tuple[str, str, int | None]:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return condition.get("reason", ""), condition.get("message", ""), exit_code
     return "", "", exit_code
+
+
+def _driven_out(status: Object) -> tuple[str, str] | None:
+    """Who has a pod deleted for the sake of something else, and what for: an eviction, a taint, a
+    pod of higher priority. Nothing else of the pod says so."""
+    for condition in _conditions(status):
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            return condition.get("reason", ""), condition.get("message", "")
+    return None
 
 
 def _lived_s(status: Object, now: datetime) -> float:

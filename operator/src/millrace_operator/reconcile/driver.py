@@ -432,9 +432,10 @@ def _events(
         return (started,)
     what = "is not there any more"
     if pod is not None:
-        what = f"is on node {pod.node}, which does not answer or is gone"
-        if not observed.lost(pod):
-            what = "is being deleted" if pod.deleting else f"ended: {pod.reason or pod.message}"
+        why = f": {pod.message or pod.reason}" if pod.message or pod.reason else ""
+        what = f"is being deleted{why}" if pod.deleting else f"ended{why}"
+        if observed.lost(pod):
+            what = f"is on node {pod.node}, which does not answer or is gone"
     last = pod.name if pod is not None else f"driver {newest(observed)}"
     return (Announce("DriverGone", f"{last} {what}", warning=True), started)
 
