@@ -1215,6 +1215,15 @@ def test_pods_of_an_earlier_release_are_told_and_renewed_by_whom_they_belong_to(
     assert conditions(cluster)["UpToDate"] == ("True", "ImagesCurrent")
 
 
+def test_nobody_is_told_to_renew_a_driver_that_an_edit_of_its_image_ends():
+    cluster = settled()
+    cluster.edit(code={"image": "own:1"})
+    cluster.settle()
+    assert cluster.status.driver.number == 2
+    assert conditions(cluster)["UpToDate"] == ("True", "ImagesCurrent")
+    assert "RunsOldImage" not in reasons(cluster)
+
+
 @pytest.mark.parametrize(
     ("becomes", "says"),
     [

@@ -128,7 +128,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         driver.finished,
         edit.topology.spec.suspend,
         _waiting(observed, size),
-        _outdated(observed, settings, edit.topology),
+        _outdated(observed, settings, edit.topology, edit.accepted),
         edit.topology.spec.standby_pods,
     )
     snapshots = plan_snapshots(observed, owner, edit.topology, moment.now)
@@ -335,9 +335,11 @@ def _kept_pods(observed: Observed, edit: Edited) -> list[Announce]:
 
 
 def _outdated(
-    observed: Observed, settings: OperatorSettings, topology: StreamTopology
+    observed: Observed, settings: OperatorSettings, topology: StreamTopology, accepted: Accepted
 ) -> tuple[str, ...]:
-    """Pods that would be made with another image now; executors come and go with their driver."""
+    """Pods that would be made with another image now; executors come and go with their driver. A
+    driver that an edit ends, of its image for example, needs nobody to renew it."""
+    prints = fingerprints(accepted)
     wanted = {
         Role.STATE_SERVER: settings.state_image,
         Role.ACKER: settings.runtime_image,
@@ -348,6 +350,7 @@ def _outdated(
         for role, image in wanted.items()
         for pod in observed.of(role)
         if pod.image and pod.image != image and not pod.ended and not pod.deleting
+        if role is not Role.DRIVER or pod.fingerprint in prints
     )
 
 
