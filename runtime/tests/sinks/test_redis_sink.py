@@ -76,8 +76,11 @@ def test_a_password_may_stand_apart_from_the_address(server: Server, tmp_path: P
     for user in ("", "default@"):
         url = address.replace("//", f"//{user}")
         RedisSink("out", {**HASH, "url": url, "password": "secret"}, tmp_path).check()
-    for given in ({}, {"password": "another"}):
-        with pytest.raises(SinkError, match="refuses the password"):
+    for given, remedy in (
+        ({}, "redis.url"),
+        ({"password": "another"}, "what redis.password refers to"),
+    ):
+        with pytest.raises(SinkError, match=rf"refuses the password .*; correct {remedy}$"):
             RedisSink("out", {**HASH, "url": address, **given}, tmp_path).check()
 
 

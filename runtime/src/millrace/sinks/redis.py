@@ -426,7 +426,8 @@ class RedisSink(Sink):
         where = f"sink {self.name!r}: {self.shown_url}"
         match trouble_of(error):
             case Trouble.PASSWORD:
-                return SinkError(f"{where} refuses the password ({error}); correct redis.url")
+                given = "redis.url" if self._password is None else "what redis.password refers to"
+                return SinkError(f"{where} refuses the password ({error}); correct {given}")
             case Trouble.FULL:
                 return SinkFullError(
                     f"sink {self.name!r}: the memory of {self.shown_url} is full; raise its "
