@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.chaos.campaign import Campaign, Course
+from millrace.chaos.campaign import Campaign, Course, Kill, Pace
 from millrace.chaos.ledger import SinkVerdict, judge
 from millrace.chaos.picture import check
-from millrace.chaos.plan import ChaosError, Together, VictimKind, plan
+from millrace.chaos.plan import ChaosError, Strike, Together, VictimKind, plan
 from millrace.chaos.report import Report
 from millrace.chaos.target import Look, Victim, look_of
 from millrace.homes.documents import RunningWindow, Status
@@ -30,6 +30,8 @@ class Script:
     now: float = 0.0
     killed: list[VictimKind] = field(default_factory=list)
     refused: Mapping[VictimKind, str] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
+    told: list[Kill | Strike] = field(default_factory=list)
 
     def now_s(self) -> float:
         return self.now
@@ -48,7 +50,7 @@ class Script:
         return Victim(f"{kind}-0", "SIGKILL") if self.there else None
 
     def run(self, kinds: Sequence[VictimKind | Together], settle_s: float = 30.0) -> Course:
-        campaign = Campaign(self, self, self.pause, 1, lambda _: None)
+        campaign = Campaign(self, self, self.pause, 1, self.told.append, self.pace)
         return campaign.run(plan(kinds, 10.0, 30.0, seed=1), settle_s)
 
 
@@ -74,6 +76,30 @@ def test_each_kill_is_timed_to_the_next_sealed_window() -> None:
         assert kill.in_flight
         assert kill.sealed == int(kill.at_s / 4.0)
         assert kill.recovery_s == pytest.approx(4.0 * (kill.sealed + 1) - kill.at_s, abs=0.21)
+    assert [one for one in script.told if isinstance(one, Kill) and one.recovery_s] == [
+        *course.kills
+    ]
+    assert len(script.told) == 2 * len(course.kills), "each is told of, and its recovery"
+
+
+def test_a_strike_waits_for_work_in_flight_and_those_behind_it_keep_their_distance() -> None:
+    """Nothing is done between the 3rd and the 18th second, and again from the 50th on."""
+
+    def pausing(now: float) -> Look:
+        look = working(until_s=50.0)(now)
+        return replace(look, working=False) if 3.0 <= now < 18.0 else look
+
+    prompt = Script(pausing).run([VictimKind.ACKER], settle_s=60.0)
+    assert [kill.in_flight for kill in prompt.kills] == [False, False, True]
+    script = Script(pausing, pace=Pace(work_s=40.0))
+    patient = script.run([VictimKind.ACKER], settle_s=60.0)
+    assert [kill.in_flight for kill in patient.kills] == [True] * 3
+    assert None not in [kill.recovery_s for kill in patient.kills[:2]]
+    late = [b.at_s - a.at_s for a, b in zip(prompt.kills, patient.kills, strict=True)]
+    assert patient.kills[0].at_s == pytest.approx(18.0, abs=0.11)
+    assert late == pytest.approx([late[0]] * 3, abs=0.21)
+    soon = Script(pausing, pace=Pace(work_s=5.0)).run([VictimKind.ACKER], settle_s=60.0)
+    assert soon.kills[0].at_s == pytest.approx(prompt.kills[0].at_s + 5.0, abs=0.21)
 
 
 def test_a_window_that_was_sealed_before_the_kill_is_no_recovery() -> None:

@@ -16,10 +16,13 @@ from millrace.clock import Clock
 @dataclass(frozen=True, slots=True)
 class Pace:
     """``look_s``: how often it is looked how the topology stands. A topology rests that has been
-    seen at rest for ``rest_s``; sources are looked at meanwhile, and that is told meanwhile."""
+    seen at rest for ``rest_s``; sources are looked at meanwhile, and that is told meanwhile. A
+    strike that is due waits for work in flight for ``work_s`` at most, and all behind it come later
+    by as much."""
 
     look_s: float = 0.1
     rest_s: float = 3.0
+    work_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ class Course:
 
 
 class Campaign:
-    """One plan against one target."""
+    """One plan against one target. What is told is a kill when it is carried out and again when it
+    is recovered from, and a strike that found nothing to kill."""
 
     def __init__(
         self,
@@ -71,6 +75,7 @@ class Campaign:
         self._tell = tell
         self._pace = pace
         self._began_s = clock.monotonic_s()
+        self._waited_s = 0.0
         self._kills: list[Kill] = []
         self._missed: list[Strike] = []
         self._sealed: list[tuple[float, int]] = []
@@ -82,7 +87,7 @@ class Campaign:
         where the run ends in any other way, or is not at rest within ``settle_s``.
         """
         for at_s, due in groupby(strikes, lambda strike: strike.at_s):
-            look = self._watch_until(self._began_s + at_s)
+            look = self._watch_until(self._began_s + at_s + self._waited_s)
             if look.ended is not None:
                 return self._course(look)
             self._strike(tuple(due), look)
@@ -108,9 +113,16 @@ class Campaign:
             return list(pool.map(self._target.kill, (strike.kind for strike in due), chances))
 
     def _watch_until(self, at_s: float) -> Look:
+        """The first look from then on that finds work in flight, or the last that is waited for."""
+        due_s: float | None = None
         while True:
-            look = self._look()
-            if look.ended is not None or self._clock.monotonic_s() >= at_s:
+            look, now_s = self._look(), self._clock.monotonic_s()
+            if due_s is None and now_s >= at_s:
+                due_s = now_s
+            waited_s = 0.0 if due_s is None else now_s - due_s
+            over = due_s is not None and (look.working or waited_s >= self._pace.work_s)
+            if over or look.ended is not None:
+                self._waited_s += waited_s
                 return look
             self._pause(self._pace.look_s)
 
@@ -144,7 +156,10 @@ class Campaign:
             )
         if not self._sealed or self._sealed[-1][1] < look.sealed:
             self._sealed.append((now_s, look.sealed))
-        self._kills = [_followed(kill, look, now_s) for kill in self._kills]
+        before, self._kills = self._kills, [_followed(kill, look, now_s) for kill in self._kills]
+        for kill, followed in zip(before, self._kills, strict=True):
+            if kill.recovery_s is None and followed.recovery_s is not None:
+                self._tell(followed)
         return look
 
     def _course(self, last: Look) -> Course:

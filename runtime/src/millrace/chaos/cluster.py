@@ -27,8 +27,9 @@ from millrace.remote.cluster import ClusterError, NotThereError
 from millrace.remote.overview import driver_of, standby_of, state_of
 from millrace.remote.topology import PodRow, RemoteTopology, pod_row
 
-PACE = Pace(look_s=0.25, rest_s=15.0)
-"""A driver tells its figures every five seconds, so that rest is seen three times."""
+PACE = Pace(look_s=0.25, rest_s=15.0, work_s=60.0)
+"""A driver tells its figures every five seconds, so that rest is seen three times. Within a minute
+one that is gone is followed by another that is at work."""
 
 MOVING_S = 2.0
 """Who has sealed a window in these seconds is at work, and not at rest."""

@@ -181,8 +181,12 @@ def _tell(what: Kill | Strike) -> None:
     if isinstance(what, Strike):
         print_note(f"{what.number + 1}: no {what.kind} is there to kill")
         return
+    number = what.strike.number + 1
+    if what.recovery_s is not None:
+        print_note(f"{number}: a window is sealed {what.recovery_s:.1f} s later")
+        return
     idle = "" if what.in_flight else ", which had nothing to do"
-    print_note(f"{what.strike.number + 1}: {what.victim.way} for {what.victim.name}{idle}")
+    print_note(f"{number}: {what.victim.way} for {what.victim.name}{idle}")
 
 
 def _seconds(option: str, text: str) -> float:
