@@ -25,6 +25,11 @@ def block(heading: str, word: str, document: str = "install.md") -> str:
     return found
 
 
+def commands(script: str) -> list[str]:
+    """Those of a block one by one, each on a line."""
+    return [line for line in script.replace("\\\n", " ").splitlines() if line.strip()]
+
+
 @dataclass(frozen=True)
 class Shell:
     """Programs, a kubeconfig, and folders of Helm's own."""

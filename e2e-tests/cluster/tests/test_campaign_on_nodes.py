@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import datetime
@@ -14,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from chart_command import Shell, block
+from chart_command import Shell, block, commands
 from words_on_nodes import (
     EXAMPLE,
     NAME,
@@ -77,18 +76,18 @@ def test_the_word_count_of_the_examples_runs_by_the_commands_of_the_document(
         "kubectl", "apply", "-f", "-",
         stdin=json.dumps(volume(SPACE, SPACE, "wordcount-counts", counts)),
     )  # fmt: skip
-    commands = block("Words of texts", "kubectl apply -k examples/wordcount")
-    assert "--for=condition=Ready --timeout=60s" in commands
-    began_s = time.monotonic()
-    shell.script(commands)
-    ready_s = time.monotonic() - began_s
+    *before, apply, wait = commands(block("Words of texts", "kubectl apply -k examples/wordcount"))
+    assert "apply -f examples/wordcount/topology.yaml" in apply
+    assert "--for=condition=Ready --timeout=60s" in wait
+    for command in before:
+        shell.script(command)
+    told = first.began(partial(shell.script, apply), partial(shell.script, wait))
+    print(json.dumps(told), flush=True)
     labels = shell.must("kubectl", "get", "namespace", SPACE, "-o", "jsonpath={.metadata.labels}")
     assert RESTRICTED.items() <= json.loads(labels).items()
     first.await_finished()
     found = counted(EXAMPLE / "texts", counts)
     assert (found["equal"], found["repeated"]) == (True, 0), found
-    told = {"commands_to_ready_s": round(ready_s, 1), "driver_pod_s": first.driver_pod_s()}
-    print(json.dumps(told))
     first.delete()
 
 

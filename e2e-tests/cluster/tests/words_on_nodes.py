@@ -13,9 +13,10 @@ import re
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,14 @@ import yaml
 from chart_command import ROOT, SYSTEM, Shell, block
 from cluster_command import FAILED, Tool
 from gathering import gather
+from kubernetes.client.exceptions import ApiException
 
 from millrace.chaos.plan import kinds_in, plan
 from millrace.guard import die_with
 from millrace.homes import pods
 from millrace.homes.pods import Role
+from millrace.homes.stores import HomeAwayError
+from millrace.kube.configmaps import by_kubeconfig
 from millrace_e2e.cluster import project
 from millrace_e2e.cluster.layout import Layout
 from millrace_e2e.waiting import until
@@ -44,6 +48,8 @@ WAIT_S = 300.0
 SEED = 7
 WORDS = [f"w{number}" for number in range(97)] + ["mill", "race"]
 LINES, PAUSE_S = 3_000, 1.0
+DEADLY = "deadly"
+"""A line of this word alone ends the worker that splits it, where the code is ``deadly``."""
 
 JUDGED = """
 from collections import Counter
@@ -53,7 +59,7 @@ from pathlib import Path
 def expected(folder):
     words = Counter()
     for path in Path({texts!r}).iterdir():
-        words.update(path.read_text().split())
+        words.update(word for word in path.read_text().split() if word != {deadly!r})
     return {{"totals": [{{"word": word, "n": n}} for word, n in words.items()]}}
 """
 
@@ -62,19 +68,29 @@ def expected(folder):
 
 @contextmanager
 def installed(tool: Tool, folder: Path) -> Iterator[Shell]:
-    """Two nodes with all images, under the names that the document has, and the operator by the
-    document's commands, which remove it in the end where the body has passed."""
-    built = project.images(print)
-    tool.run("up", "--nodes", "2")
-    for archive in built:
-        tool.run("load", str(archive))
-    shell = Shell(folder, Layout.standard().kubeconfig)
+    """Two nodes with all images and the operator by the document's commands, which remove it in the
+    end where the body has passed."""
+    shell = with_images(tool, folder)
     try:
         shell.script(block("Installing the operator", "helm -n"))
     except BaseException:
         gather(shell, "installing", (SYSTEM,))
         raise
     yield shell
+    remove(shell)
+
+
+def with_images(tool: Tool, folder: Path) -> Shell:
+    """Two nodes with all images, under the names that the documents have."""
+    built = project.images(print)
+    tool.run("up", "--nodes", "2")
+    for archive in built:
+        tool.run("load", str(archive))
+    return Shell(folder, Layout.standard().kubeconfig)
+
+
+def remove(shell: Shell) -> None:
+    """The operator, by the document's commands."""
     uninstall, definitions = block("Removing", "uninstall").strip().splitlines()
     shell.script(uninstall)
     shell.script(definitions)
@@ -162,14 +178,28 @@ class Space:
     def finished(self) -> bool:
         return bool(self.topology().get("status", {}).get("phase") == "Finished")
 
-    def driver_pod_s(self) -> float:
-        """From the topology's creation to that of its first driver's pod, in whole seconds of the
-        API server."""
-        made = [
-            datetime.fromisoformat(one["metadata"]["creationTimestamp"])
-            for one in (self.topology(), self.get("pod", f"{NAME}-driver-1"))
-        ]
-        return (made[1] - made[0]).total_seconds()
+    def began(self, apply: Callable[[], object], wait: Callable[[], object]) -> dict[str, float]:
+        """Apply the topology and wait for it to be ready. Seconds since the command began, by this
+        process' clock: ``driver_pod_s`` to the word of the API server that the first driver's pod
+        is there, ``resource_s`` to that of the topology itself, ``ready_s`` to the end of the
+        wait."""
+        driver = pods.pod_name(NAME, Role.DRIVER, 1)
+        of_pods = f"/api/v1/namespaces/{self.name}/pods"
+        of_topologies = f"/apis/millrace.dev/v1alpha1/namespaces/{self.name}/streamtopologies"
+        with told_of(of_topologies, NAME) as resource, told_of(of_pods, driver) as pod:
+            began_s = time.monotonic()
+            apply()
+            wait()
+            ready_s = time.monotonic()
+            told = {"resource_s": resource(), "driver_pod_s": pod(), "ready_s": ready_s}
+        return {name: round(at_s - began_s, 2) for name, at_s in told.items()}
+
+    def millrace(self, *words: str) -> str:
+        """What a command about this namespace's topologies prints."""
+        command = [sys.executable, "-m", "millrace.cli.app", *words, "-n", self.name]
+        done = subprocess.run(command, env=reaching(), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{' '.join(words)}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
 
     def await_finished(self) -> None:
         until(self.finished, "all texts are counted", WAIT_S, 0.5)
@@ -180,6 +210,38 @@ class Space:
         label = ("-l", f"{pods.TOPOLOGY_LABEL}={NAME}", "-o", "name")
         left = partial(self.kubectl, "get", _CHILDREN, *label)
         until(lambda: left() == "", "nothing is left of it", WAIT_S, 0.5)
+
+
+def reaching() -> dict[str, str]:
+    """The environment of a command that means this cluster."""
+    return {**os.environ, "KUBECONFIG": str(Layout.standard().kubeconfig)}
+
+
+@contextmanager
+def told_of(path: str, name: str) -> Iterator[Callable[[], float]]:
+    """A watch from now on of a list of the API server. Yields what waits for its first word of an
+    object, and says when that came, by the monotonic clock."""
+    api = by_kubeconfig(file=str(Layout.standard().kubeconfig))
+    since = api.call("GET", path)["metadata"]["resourceVersion"]
+    query = {"watch": "1", "resourceVersion": since, "fieldSelector": f"metadata.name={name}"}
+    query["timeoutSeconds"] = f"{WAIT_S:g}"
+    told_s: list[float] = []
+
+    def look() -> None:
+        with suppress(HomeAwayError, ApiException):
+            for _ in api.lines(path, query, WAIT_S):
+                told_s.append(time.monotonic())
+                return
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+
+    def first() -> float:
+        thread.join(WAIT_S)
+        assert told_s, f"nothing is told of {name}"
+        return told_s[0]
+
+    yield first
 
 
 def _times(event: Manifest) -> int:
@@ -217,7 +279,7 @@ def space_of(shell: Shell, name: str, request: pytest.FixtureRequest) -> Iterato
 
 
 def larger(documents: Sequence[Manifest], space: str, spec: Manifest) -> Iterator[Manifest]:
-    """What the example's folder applies, with pods on two nodes, on one claim for all of them."""
+    """These of the example's folder, with pods on two nodes, on one claim for all of them."""
     for one in documents:
         metadata = {**one["metadata"], "namespace": space}
         if one["kind"] == "PersistentVolumeClaim":
@@ -227,8 +289,20 @@ def larger(documents: Sequence[Manifest], space: str, spec: Manifest) -> Iterato
             files = {**source["files"], "watch": True}
             own = {**one["spec"], **LARGER, **spec, "sources": [{**source, "files": files}]}
             yield {**one, "metadata": metadata, "spec": own}
+        elif "wordcount.py" in one.get("data", {}):
+            code = {"wordcount.py": deadly(one["data"]["wordcount.py"])}
+            yield {**one, "metadata": metadata, "data": code}
         else:
             yield {**one, "metadata": metadata}
+
+
+def deadly(code: str) -> str:
+    """The example's code, but that a line of one word ends the worker."""
+    head, first, rest = code.replace(
+        "import pyarrow as", "import os\n\nimport pyarrow as", 1
+    ).partition("    words = ")
+    found = f'pc.any(pc.equal(batch.column("value"), "{DEADLY}")).as_py()'
+    return f"{head}    if {found}:\n        os._exit(7)\n{first}{rest}"
 
 
 _SHARED = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
@@ -255,10 +329,11 @@ class Words:
         for path in (self.texts, self.counts):
             reachable_folder(path)
 
-    def write(self) -> None:
+    def write(self, *given: str) -> None:
+        """A text, of the given lines where there are some."""
         dice = random.Random(self._files)
         draft = self._folder / "draft"
-        lines = (" ".join(dice.choices(WORDS, k=6)) for _ in range(LINES))
+        lines = given or (" ".join(dice.choices(WORDS, k=6)) for _ in range(LINES))
         draft.write_text("".join(f"{line}\n" for line in lines))
         draft.chmod(0o644)
         draft.rename(self.texts / f"{self._files:06d}.txt")
@@ -282,7 +357,14 @@ class Words:
             thread.join()
 
     def judged(self) -> Manifest:
-        return counted(self.texts, self.counts)
+        """What the example's check says; ``equal`` without a deadly line, which counts nowhere."""
+        found = counted(self.texts, self.counts)
+        wrong = [one for one in found["differences"] if one != [DEADLY, 1, 0]]
+        return {**found, "equal": not wrong}
+
+    def totals(self) -> Counter[str]:
+        """How often each word is in the texts."""
+        return Counter(word for one in self.texts.iterdir() for word in one.read_text().split())
 
     def windows(self) -> int:
         """How many are shown, by the names of files: who asks often shall not keep a core busy."""
@@ -298,18 +380,21 @@ class Campaign:
         self.data = reachable_folder(folder / "data")
         self.words = Words(self.data)
 
-    def begin(self) -> None:
+    def begin(self) -> dict[str, float]:
+        """Returns what ``Space.began`` does of the topology alone."""
         self.words.write()
         name = self.space.name
         labels = {"name": name, "labels": RESTRICTED}
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": labels}
-        rendered = list(
-            yaml.safe_load_all(self.space.shell.must("kubectl", "kustomize", str(EXAMPLE)))
-        )
+        beside = self.space.shell.must("kubectl", "kustomize", str(EXAMPLE))
         self.space.apply(space, volume(name, name, "wordcount-counts", self.data))
-        self.space.apply(*larger(rendered, name, self._spec))
-        self.space.await_ready()
-        (self.folder / "judged.py").write_text(JUDGED.format(texts=str(self.words.texts)))
+        self.space.apply(*larger(list(yaml.safe_load_all(beside)), name, self._spec))
+        example = yaml.safe_load((EXAMPLE / "topology.yaml").read_text())
+        apply = partial(self.space.apply, *larger([example], name, self._spec))
+        told = self.space.began(apply, self.space.await_ready)
+        judged = JUDGED.format(texts=str(self.words.texts), deadly=DEADLY)
+        (self.folder / "judged.py").write_text(judged)
+        return told
 
     def equal(self) -> bool:
         return bool(self.words.judged()["equal"])
@@ -323,22 +408,24 @@ class Campaign:
         last = self.words.windows()
         until(lambda: self.words.windows() >= last + 2, f"windows behind {last}", WAIT_S, 0.2)
 
-    def kill(self, kinds: str, every_s: int, for_s: int, *more: str) -> Manifest:
-        """What ``millrace chaos --json`` reports; texts come until the last kill."""
-        moments = len(plan(kinds_in(kinds), every_s, for_s, SEED))
+    def kill(self, kinds: str, every_s: int, for_s: int, *more: str, seed: int = SEED) -> Manifest:
+        """What ``millrace chaos --json`` reports; texts come until the last kill is recovered
+        from."""
+        strikes = len(plan(kinds_in(kinds), every_s, for_s, seed))
         command = [
             *(sys.executable, "-m", "millrace.cli.app", "chaos", NAME, "-n", self.space.name),
             *("--kill", kinds, "--every", f"{every_s}s", "--for", f"{for_s}s"),
-            *("--seed", str(SEED), "--settle", "10m", "--json"),
+            *("--seed", str(seed), "--settle", "10m", "--json"),
             *("--expect", "judged:expected", "--sinks-at", str(self.data)),
             *("--operator-namespace", SYSTEM, *more),
         ]
         told: list[str] = []
+        done: set[str] = set()
         with self.words.coming() as enough, (self.folder / "report.json").open("w+") as report:
             process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env={**os.environ, "KUBECONFIG": str(Layout.standard().kubeconfig)},
+                env=reaching(),
                 stdin=subprocess.DEVNULL,
                 stdout=report,
                 stderr=subprocess.PIPE,
@@ -349,18 +436,20 @@ class Campaign:
             for line in process.stderr:
                 print(line, end="", flush=True)
                 told.append(line)
-                # Its own notes begin with the number of the kill.
-                if sum(one.partition(":")[0].isdigit() for one in told) == moments:
-                    # Without a text there is no window by which the last one has recovered.
-                    self.await_windows()
+                done.update(_DONE.findall(line))
+                if len(done) == strikes:
+                    # Before that there would be no window by which the last one has recovered.
                     enough()
-                    moments += 1
             process.wait()
             report.seek(0)
             text = report.read()
         assert process.returncode == 0, text + "".join(told)
         found: Manifest = json.loads(text)
         return found
+
+
+_DONE = re.compile(r"^(\d+): (?:a window is sealed|.* had nothing to do|no .* is there)")
+"""A note of ``millrace chaos`` by which a strike is over."""
 
 
 @contextmanager
@@ -375,11 +464,13 @@ def campaign_of(
 
 
 def check(report: Mapping[str, Any]) -> None:
-    """Nothing is lost, doubled or wrong, and all of it was hit at work."""
+    """Nothing is lost, doubled or wrong; every kill hit work in flight and was recovered from."""
     brief = {key: report[key] for key in _BRIEF}
     print(json.dumps(brief), flush=True)
     assert {key: report[key] for key in ("lost", "duplicated", "wrong")} == _EXACT, report["sinks"]
     assert report["missed"] == []
+    assert report["in_flight"] == report["kills"]
+    assert None not in [time_s for times in report["recovery_s"].values() for time_s in times]
     assert report["failure"] is None
     assert report["ended"] is None
 

@@ -662,6 +662,15 @@ def test_code_in_an_image_is_not_imported(tmp_path):
     assert found([step("a", "lines")], folder=tmp_path, code={"image": "mills:1"}) == []
 
 
+def test_code_of_a_config_map_is_looked_at_where_it_lies_beside_the_file(code, tmp_path):
+    wrong = [step("a", "lines", function="words:spilt")]
+    given = {"configMap": "words-code"}
+    problem = at(found(wrong, folder=code, code=given), "spec.processors[0].function")
+    assert "did you mean 'split'?" in str(problem)
+    (empty := tmp_path / "elsewhere").mkdir()
+    assert found(wrong, folder=empty, code=given) == []
+
+
 def test_a_custom_source_derives_from_the_base_class(tmp_path):
     (tmp_path / "feeds.py").write_text("class Ticks:\n    pass\ntick = 1\n")
     for target, words in (

@@ -205,7 +205,11 @@ class Code(Part):
         "cluster at /data. Default: where relative ones start.",
     )
     image: Text | None = Field(None, description="Container image that holds the code.")
-    config_map: Label | None = Field(None, description="ConfigMap whose keys are module files.")
+    config_map: Label | None = Field(
+        None,
+        description="ConfigMap whose keys are module files. On one machine they lie beside this "
+        "file.",
+    )
 
 
 class StandbyExecutors(str, Enum):

@@ -96,8 +96,7 @@ def gather(
     cycles = graph.cycles()
     code = _UserCode()
     spec = topology.spec
-    here = spec.code.image is None and spec.code.config_map is None
-    if folder is not None and here and import_code:
+    if folder is not None and import_code and _is_here(topology, folder, code):
         code_folder = (folder / (spec.code.path or ".")).resolve()
         if os.path.isdir(code_folder):
             code.load(topology, code_folder)
@@ -120,6 +119,17 @@ def gather(
         columns={} if cycles else columns_of(topology, graph, code.functions, found or {}),
         folder=folder,
     )
+
+
+def _is_here(topology: StreamTopology, folder: Path, code: _UserCode) -> bool:
+    """Whether code can be looked at: that of a ConfigMap, where the modules lie beside the file, as
+    a run on this machine has them."""
+    place = topology.spec.code
+    if place.config_map is None:
+        return place.image is None
+    modules = {target.partition(":")[0] for _, _, target, _ in code.targets(topology)}
+    names = {module.partition(".")[0] for module in modules}
+    return all((folder / f"{one}.py").is_file() or (folder / one).is_dir() for one in names)
 
 
 class _UserCode:
