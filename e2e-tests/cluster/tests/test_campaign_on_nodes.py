@@ -1,25 +1,30 @@
 """The word count of the examples on two nodes, by the commands of docs/install.md and through a
-campaign of ``millrace chaos``: pods of every kind, the operator, two kinds at once and a node."""
+campaign of ``millrace chaos``: pods of every kind, the operator, two kinds at once and the driver's
+node; what the command line says of it, and a line that ends whoever reads it."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 from chart_command import Shell, block, commands
 from words_on_nodes import (
+    DEADLY,
     EXAMPLE,
     NAME,
     RESTRICTED,
     WAIT_S,
     Campaign,
+    Manifest,
     Space,
     campaign_of,
     check,
@@ -46,13 +51,18 @@ EVERY_S = 40
 MOMENTS = (6 if QUICK else 18) * EVERY_S
 """Each kind three times: deleted, deleted by force, and its process killed."""
 
-NODE_S, BACK_S = 60, 60
+NODE_S, BACK_S = 60, 90
+"""A node comes back long after its driver has a successor."""
+
 ONE_S = 10
 TWICE = {
     "ackers": {"replicas": 3},
     "stateServers": {"replicas": 4, "copies": 2, "memory": "256m"},
-    # Room for another driver.
-    "pods": {"driver": {"resources": {"requests": {"cpu": "500m"}}}},
+    # Room for another driver, and on one node for all that both had.
+    "pods": {
+        "driver": {"resources": {"requests": {"cpu": "500m"}}},
+        "stateServers": {"resources": {"requests": {"cpu": "100m"}}},
+    },
 }
 
 pytestmark = pytest.mark.timeout(2_700)
@@ -135,6 +145,53 @@ def test_words_are_counted_exactly_while_ackers_come_and_go(campaign: Campaign) 
     campaign.space.await_ready()
 
 
+def test_the_command_line_means_what_runs_on_nodes(campaign: Campaign) -> None:
+    """Among the words is a line that ends whoever splits it: an executor's worker, whose end the
+    driver hears of through the state servers alone. Its root is a dead letter, nothing else is."""
+    space, words = campaign.space, campaign.words
+    words.write("mill race", DEADLY, "race")
+    campaign.await_words()
+    told = json.loads(space.millrace("status", NAME, "--json"))
+    assert (told["state"], told["resource"]["phase"]) == ("running", "Running")
+    roles = Counter(one["role"] for one in told["pods"] if one["ready"])
+    assert roles == {"acker": 3, "state-server": 4, "executor": 2, "driver": 1}
+    assert "split  function wordcount:split" in space.millrace("describe", NAME)
+
+    def letters() -> list[Manifest]:
+        told = space.millrace("dead-letters", "list", NAME, "--json")
+        return [json.loads(line) for line in told.splitlines()]
+
+    (letter,) = until(letters, "the dead letter", WAIT_S, 1.0)
+    assert (letter["payload"], letter["processor"]) == (DEADLY, "split")
+    assert "exit code 7" in letter["error"]
+
+    (row,) = space.millrace("state", "get", "-t", NAME, "counts", "mill", "--json").splitlines()
+    assert json.loads(row)["state"] == {"n": words.totals()["mill"]}
+    rows = map(
+        json.loads, space.millrace("state", "scan", "-t", NAME, "counts", "--json").splitlines()
+    )
+    held = {row["key"]["word"]: row["state"]["n"] for row in rows}
+    assert held | {DEADLY: 1} == words.totals()
+
+    place = ("--place", "/data/snapshots", "--name", "by-hand", "--json")
+    taken = json.loads(space.millrace("snapshot", "create", NAME, *place))
+    assert taken["name"] == "by-hand"
+    assert (campaign.data / "snapshots" / "by-hand").is_dir()
+    wanted = {"topology": NAME, "to": "/data/snapshots", "deletionPolicy": "Retain"}
+    api = {"apiVersion": space.topology()["apiVersion"], "kind": "TopologySnapshot"}
+    space.apply({**api, "metadata": {"name": "by-manifest"}, "spec": wanted})
+    ready = "--for=condition=Ready"
+    space.kubectl("wait", "toposnap/by-manifest", ready, f"--timeout={WAIT_S:g}s")
+    (listed,) = space.millrace("snapshot", "list", NAME, "--json").splitlines()
+    found = json.loads(listed)
+    assert (found["name"], found["phase"]) == ("by-manifest", "Ready")
+
+    assert "has 2 ackers" in space.millrace("scale", NAME, "--ackers", "2")
+    until(lambda: len(space.pods(Role.ACKER)) == 2, "two ackers", WAIT_S, 0.5)
+    assert "has 3 ackers" in space.millrace("scale", NAME, "--ackers", "3")
+    space.await_ready()
+
+
 def test_words_are_counted_exactly_whatever_a_campaign_kills(campaign: Campaign) -> None:
     report = campaign.kill(KILLED, EVERY_S, MOMENTS)
     check(report)
@@ -146,6 +203,57 @@ def test_words_are_counted_exactly_whatever_a_campaign_kills(campaign: Campaign)
     if not QUICK:
         assert all(found == set(WAYS) for found in ways.values()), ways
     campaign.await_words()
+
+
+def not_ready_at(space: Space) -> datetime:
+    """When Kubernetes last noticed that a node is gone."""
+    told = space.get("events", "-n", "default", "--field-selector", "reason=NodeNotReady")["items"]
+    return max(datetime.fromisoformat(one["lastTimestamp"]) for one in told)
+
+
+def test_words_are_counted_exactly_though_the_drivers_node_loses_its_power(
+    campaign: Campaign,
+) -> None:
+    """Another driver is there while nobody can know yet what became of the pod of the first."""
+    space = campaign.space
+    tool = f"{sys.executable} -m millrace_e2e.cluster --cluster=own"
+    command = (
+        f"sh -c '{tool} kill-node {{node}} || exit 1; "
+        f"(sleep {BACK_S}; {tool} start-node {{node}}) > /dev/null 2>&1 &'"
+    )
+    space.await_ready()
+    (driver,) = space.pods(Role.DRIVER)
+    node = driver["spec"]["nodeName"]
+    number = space.topology()["status"]["driver"]["number"]
+    started = len(space.told("DriverStarted"))
+    report = campaign.kill("node", NODE_S, NODE_S, "--node-command", command, seed=seed_for(node))
+    check(report)
+    (killed,) = report["timeline"]
+    assert (killed["kind"], killed["way"], killed["name"]) == ("node", "command", node)
+    lost = f"is on node {node}, which does not answer or is gone"
+    assert f"{driver['metadata']['name']} {lost}" in space.told("DriverGone")
+    assert any(lost in text for text in space.told("NodeLost"))
+    assert len(space.told("DriverStarted")) == started + 1
+    assert space.topology()["status"]["driver"]["number"] == number + 1
+    (successor,) = space.pods(Role.DRIVER)
+    made = datetime.fromisoformat(successor["metadata"]["creationTimestamp"])
+    at = datetime.fromisoformat(killed["time"])
+    assert made < at + timedelta(seconds=BACK_S)
+    noticed_s = round((not_ready_at(space) - at).total_seconds(), 1)
+    told = {"noticed_s": noticed_s, "recovery_s": round(killed["recovery_s"] - noticed_s, 1)}
+    print(json.dumps(told), flush=True)
+    campaign.await_words()
+    space.await_ready()
+
+
+def seed_for(node: str) -> int:
+    """By which a campaign of one kill chooses this one of both nodes."""
+    seeds = (seed for seed in itertools.count() if chosen(seed) == node)
+    return next(seeds)
+
+
+def chosen(seed: int) -> str:
+    return random.Random(f"victims {seed}").choice(["n1", "n2"])
 
 
 def test_words_are_counted_exactly_while_another_driver_stands_by(campaign: Campaign) -> None:
@@ -164,28 +272,3 @@ def test_words_are_counted_exactly_while_another_driver_stands_by(campaign: Camp
     print(json.dumps({"standby_recovery_s": recovered_s}), flush=True)
     space.stand_by(0)
     campaign.await_words()
-
-
-def not_ready_at(space: Space) -> datetime:
-    """When Kubernetes last noticed that a node is gone."""
-    told = space.get("events", "-n", "default", "--field-selector", "reason=NodeNotReady")["items"]
-    return max(datetime.fromisoformat(one["lastTimestamp"]) for one in told)
-
-
-def test_words_are_counted_exactly_though_a_node_loses_its_power(campaign: Campaign) -> None:
-    tool = f"{sys.executable} -m millrace_e2e.cluster --cluster=own"
-    node = (
-        f"sh -c '{tool} kill-node {{node}} || exit 1; "
-        f"(sleep {BACK_S}; {tool} start-node {{node}}) > /dev/null 2>&1 &'"
-    )
-    campaign.space.await_ready()
-    report = campaign.kill("node", NODE_S, NODE_S, "--node-command", node)
-    check(report)
-    (killed,) = report["timeline"]
-    assert (killed["kind"], killed["way"]) == ("node", "command")
-    unseen = not_ready_at(campaign.space) - datetime.fromisoformat(killed["time"])
-    noticed_s = round(unseen.total_seconds(), 1)
-    told = {"noticed_s": noticed_s, "recovery_s": round(killed["recovery_s"] - noticed_s, 1)}
-    print(json.dumps(told), flush=True)
-    campaign.await_words()
-    campaign.space.await_ready()
