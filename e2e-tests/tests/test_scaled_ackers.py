@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
 from millrace_e2e import feed, processes
 from millrace_e2e.acklog import Watcher
 from millrace_e2e.checker import Promise
+from millrace_e2e.detour import STARTUP
 from millrace_e2e.harness import Place, Run, command, running
 from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
@@ -73,20 +75,50 @@ def test_ackers_come_go_and_die_under_load(seed: int, place: Place) -> None:
     assert [move for move in moves if not 0 <= move.moved - move.least <= 1] == []
 
 
-def test_a_scale_beyond_what_the_topology_allows_is_cut_and_told(place: Place) -> None:
-    document = history(Shape(max_records=WINDOW, ackers=2, watch=True))
-    document["spec"]["ackers"] |= {"min": 1, "max": 2}
-    feed.add_file(place.texts / "a.txt", feed.text(range(WINDOW), 1))
+def test_the_load_alone_has_more_ackers_come_and_go_again(place: Place, tmp_path: Path) -> None:
+    """One is really busy, and the supervisor judges by the CPU that their processes use; a scale
+    beyond what the topology allows is cut and told."""
+    busy = tmp_path / "busy"
+    busy.mkdir()
+    environment = {
+        **CALL_S,
+        "PYTHONPATH": str(STARTUP),
+        "MILLRACE_E2E_BUSY": str(busy),
+        "MILLRACE_E2E_ACKERS_IDLE_S": "3",
+    }
+    document = history(Shape(max_records=WINDOW, ackers=1))
+    document["spec"]["ackers"] |= {"min": 1, "max": 3}
+    feed.add_file(place.texts / "a.txt", feed.text(range(18_000), 1))
     place.write(document)
-    with running(place) as run:
+    with running(place, environment=environment) as run, Watcher(place.work) as watcher:
         run.await_sealed(1, SLOW_S)
+        assert run.events("AckersScaled") == []
+        (busy / "acker-0").touch()
+        await_shared(run, watcher, 2)
         code, text = command(place, "scale", "--ackers", "5", "--timeout", "60")
         assert code == 0, text
-        assert "1 to 2 ackers by spec.ackers.min and max" in text
-        assert ackers(place) == ["acker-0", "acker-1"]
-        # The number was that already: the command has its answer before the run is asked.
-        run.until(lambda: run.events("ScaleAsked"), "the size asked for", SLOW_S)
-        (told,) = run.events("ScaleAsked")
-        assert "2 ackers" in told["text"]
-        run.interrupt()
-        run.wait(SLOW_S)
+        assert "1 to 3 ackers by spec.ackers.min and max" in text
+        (told,) = run.until(lambda: run.events("ScaleAsked"), "the size asked for", SLOW_S)
+        assert "3 ackers" in told["text"]
+        await_shared(run, watcher, 3)
+        (busy / "acker-0").unlink()
+        run.until(lambda: ackers(place) == ["acker-0"], "one acker again", SLOW_S)
+        run.await_sealed(run.status()["sealed"] + 2, SLOW_S)
+        place.gate.touch()
+        assert run.wait(SLOW_S) == 0, run.tail()
+    assert judge(place, Promise.EXACTLY_ONCE) == []
+    # One core is too much for one acker, and neither too much nor too little for two or three.
+    assert [event["text"] for event in run.events("AckersScaled")] == [
+        "2 ackers instead of 1, as the load asks for",
+        "2 ackers instead of 3, as the load asks for",
+        "1 acker instead of 2, as the load asks for",
+    ]
+
+
+def await_shared(run: Run, watcher: Watcher, count: int) -> None:
+    """Wait until a window opened with so many ackers."""
+
+    def opened() -> bool:
+        return any(len(one.shares) == count for one in watcher.opened())
+
+    run.until(opened, f"a window of {count} ackers", SLOW_S)
