@@ -94,6 +94,13 @@ def judge_rows(place: Place, first: int, last: int) -> None:
     assert latest == {word: of_them[word] for word in touched}
 
 
+def numbered_by(code: str) -> list[dict[str, Any]]:
+    """The processors with other code, whose state has one more column and is an object to it."""
+    processors: list[dict[str, Any]] = remembered(OF_A_WINDOW)["spec"]["processors"]
+    processors[-1]["function"] = f"history:{code}"
+    return processors
+
+
 def fed(place: Place, spec: dict[str, Any] | None = None) -> Place:
     place.write(remembered(OF_A_WINDOW, **(spec or {})))
     feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 1))
@@ -132,11 +139,8 @@ def test_what_goes_on_from_a_snapshot_is_exact_elsewhere_and_in_its_own_place(
 
 def it_goes_on_elsewhere_with_other_numbers_of_everything(place: Place, window: int) -> None:
     servers = {"replicas": 2, "copies": 2}
-    # The code is another one, too: its state has one more column, and is an object to it.
-    processors = remembered(OF_A_WINDOW)["spec"]["processors"]
-    processors[-1]["function"] = "history:number_by_tally"
     spec = {"parallelism": 3, "stateServers": servers, "ackers": {"replicas": 2}}
-    other = beside(place, "other", processors=processors, **spec)
+    other = beside(place, "other", processors=numbered_by("number_by_tally"), **spec)
     where = ("--place", str(place.work / "snapshots"))
     shown = millrace(place, "snapshot", "show", "early", "--check", *where)
     assert "every object is whole" in shown
@@ -152,6 +156,9 @@ def it_goes_on_elsewhere_with_other_numbers_of_everything(place: Place, window: 
 
 def its_own_topology_goes_back_to_it_and_the_sinks_with_it(place: Place, window: int) -> None:
     last = LINES // OF_A_WINDOW
+    servers = {"replicas": 3, "copies": 2}
+    code = numbered_by("NumberByTally")
+    place.write(remembered(OF_A_WINDOW, processors=code, stateServers=servers))
     said = restore(place, "early")
     assert f"windows {window + 1} to {last} were taken back from the sinks" in said
     judge_state(place, window)

@@ -347,15 +347,100 @@ def plain_grouped():
     return plain
 
 
-def in_class_form():
-    class Counting(Processor):
+def class_without_state():
+    class Passing(Processor):
         output = "n long"
-        state = "n long"
 
         def process(self, row, out):
             pass
 
+    return Passing
+
+
+def class_with_state():
+    class Counting(Processor):
+        output = "n long"
+        state = "n long"
+
+        def __init__(self):
+            self.calls = []
+
+        def open(self, context):
+            self.calls.append(context)
+
+        def process(self, row, out):
+            out.state.n += row["by"]
+            if row["by"] == 7:
+                out.fail("seven")
+            out.emit({"n": out.state.n}, anchors=[row])
+
+        def finish(self, out):
+            out.emit({"n": len(self.calls)})
+
+        def close(self):
+            self.calls.append("closed")
+
     return Counting
+
+
+class Out:
+    """What a class is given, with the columns of one key."""
+
+    def __init__(self, **state):
+        self.state = state
+        self.sent = []
+
+    def emit(self, values, anchors=None):
+        self.sent.append((values, anchors))
+
+    def fail(self, reason):
+        raise RuntimeError(reason)
+
+
+def test_a_class_may_have_its_state_in_a_form_of_its_own():
+    counting = class_with_state()
+    restores(counting)(lambda columns: Tally(columns["n"] or 0))
+    makes(counting)(lambda tally: {"n": tally.n} if tally.n else None)
+    made = spec_of(counting).target()
+    made.open("here")
+    out, line = Out(n=None), {"by": 2}
+    made.process(line, out)
+    assert (out.state, out.sent) == ({"n": 2}, [({"n": 2}, [line])])
+    assert out.sent[0][1][0] is line
+    # What fails has changed nothing.
+    with pytest.raises(RuntimeError, match="seven"):
+        made.process({"by": 7}, out)
+    assert out.state == {"n": 2}
+    made.process({"by": -2}, out)
+    assert out.state == {}
+    made.finish(out)
+    made.close()
+    assert out.sent[-1] == ({"n": 1}, None)
+    # Each task has an instance of its own.
+    fresh = spec_of(counting).target()
+    fresh.finish(out)
+    assert out.sent[-1] == ({"n": 0}, None)
+
+
+def test_a_class_has_the_hooks_of_the_class_that_it_is_derived_from_or_its_own():
+    base = class_with_state()
+    restores(base)(lambda columns: Tally(columns["n"] or 0))
+    makes(base)(lambda tally: {"n": tally.n})
+
+    class Inherits(base):
+        pass
+
+    class Own(base):
+        pass
+
+    restores(Own)(lambda columns: Tally(columns["n"] or 100))
+    makes(Own)(lambda tally: {"n": tally.n})
+    ends = []
+    for target in (base, Inherits, Own):
+        out = Out(n=None)
+        spec_of(target).target().process({"by": 1}, out)
+        ends.append(out.state)
+    assert ends == [{"n": 1}, {"n": 1}, {"n": 101}]
 
 
 def badly_called():
@@ -373,9 +458,10 @@ def badly_called():
     [
         (only(restores), "nothing makes it; write the other function and mark it with @makes"),
         (only(makes), "nothing restores it; write the other function"),
-        (unformed(plain_row()), "plain, which is no stateful function"),
-        (unformed(plain_grouped()), "plain, which is no stateful function; remove it, or turn"),
-        (unformed(in_class_form()), "Counting, which is no stateful function"),
+        (unformed(plain_row()), "plain, which keeps no state; remove it"),
+        (unformed(plain_grouped()), "plain, which has the state of many keys as arrays: there"),
+        (unformed(class_without_state()), "Passing, which keeps no state; remove it"),
+        (unformed(class_with_state()), "nothing makes it; write the other function"),
         (badly_called(), r"which restores a state, has the wrong signature"),
     ],
 )

@@ -142,16 +142,17 @@ def migrates(target: Callable[..., Any], *, state: str) -> Callable[[F], F]:
 
 
 def restores(target: Callable[..., Any]) -> Callable[[F], F]:
-    """Marks ``f(columns: dict) -> object``: what ``target``, a stateful function, is called with
-    instead of a dict. A new key has ``None`` in all columns. The object is the function's own for
-    one call, and ``makes`` says what is kept of it; a state has both hooks or none.
+    """Marks ``f(columns: dict) -> object``: what ``target`` has as its state instead of a dict, a
+    stateful function as its argument and a class in ``out.state``. A new key has ``None`` in all
+    columns. The object is the target's own for one call, and ``makes`` says what is kept of it; a
+    state has both hooks or none.
     """
     return _form(target, "restores")
 
 
 def makes(target: Callable[..., Any]) -> Callable[[F], F]:
-    """Marks ``f(object) -> dict | None``: the columns that are kept of what ``target`` was called
-    with; those that it leaves out are ``None``, and without any, or for ``None``, the key has no
+    """Marks ``f(object) -> dict | None``: the columns that are kept of what ``target`` had as its
+    state; those that it leaves out are ``None``, and without any, or for ``None``, the key has no
     state. It is called behind each call that went well.
     """
     return _form(target, "makes")
@@ -159,7 +160,8 @@ def makes(target: Callable[..., Any]) -> Callable[[F], F]:
 
 def _form(target: Callable[..., Any], hook: str) -> Callable[[F], F]:
     def mark(function: F) -> F:
-        known = getattr(target, _FORM, {})
+        # Of a class its own, not what it has from the class that it is derived from.
+        known = vars(target).get(_FORM, {})
         if hook in known:
             raise TopologyError(
                 f"{_name(function)} is the second function that {hook} the state of "
@@ -231,8 +233,9 @@ class Emitter(Protocol):
     """What ``process`` and ``finish`` are given to send tuples on."""
 
     @property
-    def state(self) -> dict[str, Any]:
-        """Typed state of the current tuple's key, where the class declares ``state``."""
+    def state(self) -> Any:
+        """Typed state of the current tuple's key, where the class declares ``state``: a dict of the
+        columns, or what ``restores`` makes of them."""
         ...
 
     def emit(self, values: Mapping[str, Any], anchors: Sequence[Row] | None = None) -> None:
@@ -294,7 +297,7 @@ def spec_of(target: object) -> FunctionSpec:
     kept = _columns(target, "state", state)
     return FunctionSpec(
         kind=kind,
-        target=_with_form(target, kind),
+        target=_with_form(target, kind, kept),
         output=_columns(target, "output", output),
         state=kept,
         migrations=_migrations(target, kept),
@@ -337,11 +340,10 @@ def _class_spec(target: type) -> FunctionSpec:
         raise TopologyError(f"class {_name(target)} needs the method process(self, row, out)")
     _check_signature(target.process, FunctionKind.CLASS, skip=1)
     _check_constructor(target)
-    _check_no_form(target)
     kept = _columns(target, "state", target.state)
     return FunctionSpec(
         kind=FunctionKind.CLASS,
-        target=target,
+        target=_with_form(target, FunctionKind.CLASS, kept),
         output=_columns(target, "output", output),
         state=kept,
         migrations=_migrations(target, kept),
@@ -370,16 +372,17 @@ def _migrations(target: object, kept: tuple[Column, ...] | None) -> tuple[StateM
     return tuple(found)
 
 
-def _with_form(target: Callable[..., Any], kind: FunctionKind) -> Callable[..., Any]:
-    """The function as the engine calls it, with a dict, whatever form its state has.
+def _with_form(
+    target: Callable[..., Any], kind: FunctionKind, kept: tuple[Column, ...] | None
+) -> Callable[..., Any]:
+    """The function or class as the engine calls it, with a dict, whatever form its state has.
 
     Raises ``TopologyError`` for hooks that are of no use.
     """
     hooks = getattr(target, _FORM, {})
     if not hooks:
         return target
-    if kind is not FunctionKind.STATEFUL:
-        _check_no_form(target)
+    _check_may_have_form(target, kind, kept, hooks)
     for hook, other in (("restores", "makes"), ("makes", "restores")):
         if hook not in hooks:
             raise TopologyError(
@@ -388,6 +391,8 @@ def _with_form(target: Callable[..., Any], kind: FunctionKind) -> Callable[..., 
             )
         _check_one_argument(hooks[hook], f"{_name(hooks[hook])}, which {hook} a state,")
     restore, make = hooks["restores"], hooks["makes"]
+    if kind is FunctionKind.CLASS:
+        return lambda: _Formed(target(), restore, make)
 
     @functools.wraps(target)
     def call(row: dict[str, Any], columns: dict[str, Any]) -> Any:
@@ -396,22 +401,74 @@ def _with_form(target: Callable[..., Any], kind: FunctionKind) -> Callable[..., 
         if isinstance(found, Iterable) and not isinstance(found, Mapping | str | bytes):
             # What is made on the way may change the state.
             found = list(found)
-        made = make(state)
-        if made is not None and not isinstance(made, Mapping):
-            raise TypeError(f"{_name(make)} gave a {type(made).__name__}, not a dict")
-        columns.clear()
-        columns.update(made or {})
+        _keep(make, state, columns)
         return found
 
     return call
 
 
-def _check_no_form(target: object) -> None:
-    for hook, function in getattr(target, _FORM, {}).items():
-        raise TopologyError(
-            f"{_name(function)} {hook} a state for {_name(target)}, which is no stateful function; "
-            "remove it, or turn the state into columns yourself"
+def _keep(make: Callable[[Any], Any], state: object, columns: dict[str, Any]) -> None:
+    """Have in ``columns`` what is kept of a state."""
+    made = make(state)
+    if made is not None and not isinstance(made, Mapping):
+        raise TypeError(f"{_name(make)} gave a {type(made).__name__}, not a dict")
+    columns.clear()
+    columns.update(made or {})
+
+
+class _Formed(Processor):
+    """An instance of a class whose ``out.state`` is what ``restore`` makes of the columns."""
+
+    def __init__(
+        self,
+        instance: Processor,
+        restore: Callable[[dict[str, Any]], object],
+        make: Callable[[Any], Any],
+    ) -> None:
+        self._instance, self._restore, self._make = instance, restore, make
+
+    def open(self, context: Context) -> None:
+        self._instance.open(context)
+
+    def process(self, row: Row, out: Emitter) -> None:
+        columns = out.state
+        state = self._restore(dict(columns))
+        self._instance.process(row, _FormedOut(state, out.emit, out.fail))
+        _keep(self._make, state, columns)
+
+    def finish(self, out: Emitter) -> None:
+        self._instance.finish(out)
+
+    def close(self) -> None:
+        self._instance.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _FormedOut:
+    """An ``Emitter`` for one call."""
+
+    state: object
+    emit: Callable[..., None]
+    fail: Callable[[str], None]
+
+
+def _check_may_have_form(
+    target: object,
+    kind: FunctionKind,
+    kept: tuple[Column, ...] | None,
+    hooks: Mapping[str, Callable[..., Any]],
+) -> None:
+    why = ""
+    if kind is FunctionKind.GROUPED:
+        why = (
+            "which has the state of many keys as arrays: there is no dict to make an object of; "
+            "remove it, and turn the arrays into what you need in the function itself"
         )
+    elif kept is None:
+        why = "which keeps no state; remove it"
+    if why:
+        hook, function = next(iter(hooks.items()))
+        raise TopologyError(f"{_name(function)} {hook} a state for {_name(target)}, {why}")
 
 
 def _check_one_argument(function: Callable[..., Any], what: str) -> None:

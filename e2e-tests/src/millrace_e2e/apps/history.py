@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from millrace import makes, migrates, restores, row, stateful
+from millrace import Processor, makes, migrates, restores, row, stateful
 
 SLOW_EVERY = 100
 """A call of the outside is made for one line in so many."""
@@ -119,6 +119,22 @@ def columns_of(tally: Tally) -> dict[str, Any]:
 
 
 migrates(number_by_tally, state="n long")(without_last)
+
+
+class NumberByTally(Processor):
+    """``number_by_tally`` in class form."""
+
+    output = "bucket string, n long, id string"
+    state = "last string, n long"
+
+    def process(self, row: dict[str, Any], out: Any) -> None:
+        for numbered in number_by_tally(row, out.state):
+            out.emit(numbered)
+
+
+restores(NumberByTally)(tally_of)
+makes(NumberByTally)(columns_of)
+migrates(NumberByTally, state="n long")(without_last)
 
 
 def _first_time(name: str) -> bool:
