@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from millrace_e2e import feed, harness, valkey
 from millrace_e2e.checker import Promise
@@ -24,39 +25,50 @@ def fill(place: Place) -> None:
     place.gate.touch()
 
 
-def await_full(run: Run) -> dict[str, Any]:
-    """Wait until windows wait for room, and are tried again in vain; what is told of it."""
+def await_full(run: Run) -> list[str]:
+    """Wait until windows wait for room, and are tried again in vain; which servers are told of."""
     run.until(lambda: run.events("StateServerFull"), "a server that is full")
     held = run.status()["sealed"]
     first = run.until(lambda: run.status().get("window"), "an attempt")
     run.until(lambda: run.status().get("window") not in (first, None), "another attempt")
     assert run.status()["sealed"] == held
-    (event,) = run.events("StateServerFull")
-    assert event["warning"]
-    assert "state server state-0" in event["text"]
-    assert "of 8.0 MiB are used" in event["text"]
-    assert "maxmemory (spec.stateServers.memory" in event["text"]
-    return event
+    for event in run.events("StateServerFull"):
+        assert event["warning"]
+        assert "of 8.0 MiB are used" in event["text"]
+        assert "maxmemory (spec.stateServers.memory" in event["text"]
+    return told_full(run)
 
 
-def test_a_server_that_millrace_starts_waits_for_an_edit_of_its_limit(place: Place) -> None:
+def told_full(run: Run) -> list[str]:
+    """Servers that were told to be full, each once however often a window is tried."""
+    texts = [event["text"] for event in run.events("StateServerFull")]
+    told = [name for text in texts for name in re.findall(r"state server (state-\d+)", text)[:1]]
+    assert len(told) == len(texts) == len(set(told))
+    return told
+
+
+def test_servers_that_millrace_starts_wait_for_an_edit_of_their_limit(place: Place) -> None:
+    """Of two copies neither is given up for the other one's room."""
+    both = ("state-0", "state-1")
+    shape = Shape(max_records=300, numbers="hoard", state_memory=LIMIT, servers=2, copies=2)
     fill(place)
-    place.write(history(Shape(max_records=300, numbers="hoard", state_memory=LIMIT)))
+    place.write(history(shape))
     with running(place) as run:
-        await_full(run)
-        (memory,) = harness.status_command(place)["memory"]
-        assert memory["full"]
-        assert memory["limitBytes"] == 8 << 20
+        full = await_full(run)
+        memory = harness.status_command(place)["memory"]
+        assert [(one["name"], one["limitBytes"]) for one in memory] == [(n, 8 << 20) for n in both]
+        assert full
+        assert {one["name"] for one in memory if one["full"]} >= set(full)
         code, told = harness.command(place, "status")
         assert code == 0
         assert "of 8.0 MiB (full: windows wait)" in " ".join(told.split())
         # An edit takes the run over; what waited goes on.
-        place.write(history(Shape(max_records=300, numbers="hoard", state_memory="64m")))
+        place.write(history(replace(shape, state_memory="64m")))
         with running(place) as again:
             assert again.wait(START_S) == 0, again.tail()
     assert not run.events("DeadLetters")
     assert not run.events("WindowRunAgain")
-    assert len(run.events("StateServerFull")) == 1
+    assert set(told_full(run)) <= set(both)
     assert judge(place, Promise.EXACTLY_ONCE) == []
 
 
