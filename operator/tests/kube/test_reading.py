@@ -155,6 +155,48 @@ def test_who_drives_out_a_pod_that_is_being_deleted(
     assert ((read.reason, read.message), read.exit_code) == (read_as, 130)
 
 
+def came_back(began: str = STARTED, ready: bool = False, **last: Any) -> dict[str, Any]:
+    """A container that was started again at once, and how it ended before."""
+    status = "True" if ready else "False"
+    return {
+        "phase": "Running",
+        **container({"terminated": last}, running={"startedAt": began}),
+        "conditions": [{"type": "Ready", "status": status}],
+    }
+
+
+KILLED: dict[str, Any] = {"reason": "OOMKilled", "exitCode": 137}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "code", "before"),
+    [
+        (came_back(**KILLED), "OOMKilled", 137, "OOMKilled, exit code 137"),
+        (
+            came_back(reason="Error", exitCode=3, message="no room"),
+            *("Error", 3, "Error, exit code 3: no room"),
+        ),
+        # As it is to end.
+        (came_back(reason="Completed", exitCode=0), "", None, ""),
+        # It is no trouble any more, and still why it is another one now.
+        (came_back(ready=True, **KILLED), "", None, "OOMKilled, exit code 137"),
+        # What keeps it from being ready for so long is something else.
+        (came_back("2026-01-31T23:00:00Z", **KILLED), "", None, ""),
+        (
+            {**came_back(**KILLED), "reason": "Evicted"},
+            *("Evicted", None, "OOMKilled, exit code 137"),
+        ),
+    ],
+)
+def test_why_a_container_that_is_back_at_once_is_not_ready(
+    status: dict[str, Any], reason: str, code: int | None, before: str
+):
+    """Nobody may have seen it wait: its first end has no back-off."""
+    read = reading.pod_of(pod(**status), NOW)
+    assert read is not None
+    assert (read.reason, read.exit_code, read.before) == (reason, code, before)
+
+
 def test_how_long_a_pod_lived():
     runs = reading.pod_of(pod(**container(running={"startedAt": STARTED})), NOW)
     over = {"startedAt": STARTED, "finishedAt": "2026-02-01T00:00:41Z", "exitCode": 1}

@@ -10,6 +10,7 @@ import pytest
 from memory_cluster import SPEC, Cluster
 
 from millrace.homes.documents import AckerAdvice
+from millrace_operator.reconcile.observe import PodPhase
 
 OWN: dict[str, Any] = {"url": "redis://cache:6379"}
 
@@ -66,8 +67,8 @@ def test_ackers_that_are_made_anew_for_another_password_are_not_lost():
 
 
 UNPLANNED: dict[str, tuple[str, str]] = {
-    "words-acker-0": ("AckerLost", "is not seen alive"),
-    "words-state-1": ("StateServerLost", "is not seen alive"),
+    "words-acker-0": ("AckerLost", "is not seen alive: its pod is gone"),
+    "words-state-1": ("StateServerLost", "is not seen alive: its pod is gone"),
     "words-driver-1": ("DriverGone", "is not there any more"),
 }
 
@@ -83,3 +84,61 @@ def test_a_pod_that_goes_by_itself_is_a_warning(name: str):
     (warning,) = [event for event in cluster.events if event.warning]
     assert warning.reason == reason
     assert text in warning.message
+
+
+CAUSES: dict[str, tuple[dict[str, Any], str]] = {
+    "out of memory, and back at once": (
+        {"ready": False, "reason": "OOMKilled", "exit_code": 137},
+        "OutOfMemory: pod {} (OOMKilled)",
+    ),
+    "ended by itself, and back at once": (
+        {"ready": False, "reason": "Error", "before": "Error, exit code 3: no room on the disk"},
+        "it ended before: Error, exit code 3: no room on the disk",
+    ),
+    "evicted": (
+        {"phase": PodPhase.FAILED, "ready": False, "reason": "Evicted", "message": "low on memory"},
+        "Evicted: pod {}: low on memory",
+    ),
+    "on a node that is gone": (
+        {"node": "node-9"},
+        "NodeLost: pod {} is on node node-9, which does not answer or is gone",
+    ),
+    "not ready for no reason that is seen": ({"ready": False}, ""),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize(
+    ("name", "event"), [("words-acker-0", "AckerLost"), ("words-state-1", "StateServerLost")]
+)
+def test_who_is_lost_is_told_with_the_cause(name: str, event: str, cause: str):
+    cluster = Cluster()
+    cluster.settle()
+    cluster.events.clear()
+    change, text = CAUSES[cause]
+    cluster.change(name, **change)
+    cluster.reconcile()
+    (lost,) = [one for one in cluster.events if one.reason == event]
+    said = f": {text.format(name)}" if text else ""
+    assert lost.message == f"{name} is not seen alive{said}"
+
+
+def test_a_deleted_acker_is_told_to_be_one():
+    cluster = Cluster()
+    cluster.settle()
+    cluster.events.clear()
+    cluster.change("words-acker-0", deleting=True)
+    cluster.reconcile()
+    (lost,) = [one for one in cluster.events if one.reason == "AckerLost"]
+    assert lost.message == "words-acker-0 is not seen alive: its pod is being deleted"
+
+
+def test_a_state_server_that_is_back_before_anyone_looked_is_told_with_its_end():
+    cluster = Cluster()
+    cluster.settle()
+    cluster.events.clear()
+    cluster.change("words-state-1", run_id="r-9", before="OOMKilled, exit code 137")
+    cluster.reconcile()
+    (lost,) = [one for one in cluster.events if one.reason == "StateServerLost"]
+    text = "came back as another incarnation: it ended before: OOMKilled, exit code 137"
+    assert lost.message == f"words-state-1 {text}"

@@ -167,6 +167,9 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
     if "deletionTimestamp" in metadata:
         reason, message = _driven_out(status) or (reason, message)
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in _conditions(status))
+    before = _ended_before(status, now)
+    if not reason and not ready and before is not None:
+        reason, message, exit_code = before
     return Pod(
         metadata["name"],
         metadata["uid"],
@@ -185,6 +188,7 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
         _lived_s(status, now),
         _made_with(metadata, spec),
         metadata.get("annotations", {}).get(names.STANDBY_ANNOTATION, ""),
+        "" if before is None else _said(*before),
     )
 
 
@@ -230,6 +234,26 @@ def _driven_out(status: Object) -> tuple[str, str] | None:
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
             return condition.get("reason", ""), condition.get("message", "")
     return None
+
+
+_JUST_BEGUN_S = 60.0
+"""Of a container that runs for longer the end before says nothing any more."""
+
+
+def _ended_before(status: Object, now: datetime) -> tuple[str, str, int] | None:
+    """The same of a container that was started again just now: how it ended before, where that was
+    not what it should. The first time nobody sees it wait."""
+    for container in status.get("containerStatuses") or []:
+        ended = container.get("lastState", {}).get("terminated") or {}
+        runs = "running" in container.get("state", {})
+        if runs and ended.get("exitCode") and _lived_s(status, now) < _JUST_BEGUN_S:
+            return ended.get("reason") or "Error", ended.get("message", ""), ended["exitCode"]
+    return None
+
+
+def _said(reason: str, message: str, exit_code: int) -> str:
+    text = f"{reason}, exit code {exit_code}"
+    return f"{text}: {message}" if message else text
 
 
 def _lived_s(status: Object, now: datetime) -> float:

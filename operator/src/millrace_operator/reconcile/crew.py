@@ -34,6 +34,7 @@ from millrace_operator.builders.naming import Owner
 from millrace_operator.builders.pods import acker_pod, acker_print, state_server_pod
 from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
 from millrace_operator.reconcile.observe import Observed, Pod
+from millrace_operator.reconcile.troubles import last_seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +275,18 @@ def lost_members(
             told.append(Announce("StateServerLeaves", text))
         elif member.name in servers and now.get(member.name) != member.run_id:
             back = "came back as another incarnation" if member.name in now else "is not seen alive"
-            told.append(Announce("StateServerLost", f"{member.name} {back}", warning=True))
+            text = _with_cause(observed, member.name, back)
+            told.append(Announce("StateServerLost", text, warning=True))
     for name in before.ackers:
         if name in ackers and name not in proposed.ackers:
-            told.append(Announce("AckerLost", f"{name} is not seen alive", warning=True))
+            text = _with_cause(observed, name, "is not seen alive")
+            told.append(Announce("AckerLost", text, warning=True))
     return told
+
+
+def _with_cause(observed: Observed, name: str, text: str) -> str:
+    why = last_seen(observed, name)
+    return f"{name} {text}: {why}" if why else f"{name} {text}"
 
 
 def _ended(observed: Observed, pod: Pod, *, unwanted: bool) -> list[Action]:

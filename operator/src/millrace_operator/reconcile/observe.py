@@ -68,7 +68,7 @@ class Pod:
     ``standby`` is not empty for a driver that was made to stand by: what its executors do.
     ``image`` is what its container was made with, empty where that is not known.
     ``reason`` and ``message`` say why it waits, failed or ended, ``exit_code`` how; ``lived_s`` is
-    how long it ran.
+    how long it ran. ``before`` says how its container ended before, if it came back just now.
     """
 
     name: str
@@ -88,6 +88,7 @@ class Pod:
     lived_s: float = 0.0
     image: str = ""
     standby: str = ""
+    before: str = ""
 
     @property
     def ended(self) -> bool:

@@ -68,3 +68,17 @@ def first_trouble(observed: Observed, pods: Iterable[Pod], names: Iterable[str])
         if name in observed.refusals:
             return Trouble("PodRefused", f"pod {name} is refused: {observed.refusals[name]}")
     return next((found for pod in pods if (found := trouble(observed, pod))), None)
+
+
+def last_seen(observed: Observed, name: str) -> str:
+    """Why a pod of this name does not answer, or is another one now, as far as that is seen; else
+    nothing."""
+    pod = next((pod for pod in observed.pods if pod.name == name), None)
+    if pod is None:
+        return "its pod is gone"
+    found = trouble(observed, pod)
+    if found is not None:
+        return f"{found.reason}: {found.message}"
+    if pod.deleting:
+        return "its pod is being deleted"
+    return f"it ended before: {pod.before}" if pod.before else ""
