@@ -146,8 +146,11 @@ class World:
     def _kubeconfig_of(self, role: Role) -> Path:
         """That of a pod's service account, as the token that a kubelet mounts."""
         name = f"{TOPOLOGY}-{role.value}"
-        asked = {"spec": {"expirationSeconds": TOKEN_S}}
-        asked |= {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+        asked = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": TOKEN_S},
+        }
         made = self._api.call("POST", f"{PLACES['ServiceAccount']}/{name}/token", asked)
         return self._server.kubeconfig_with(made["status"]["token"], self.folder / f"{name}.kube")
 
@@ -221,8 +224,8 @@ class World:
         for pod in self.pods:
             pod.kill()
         shutil.rmtree(self.scratch, ignore_errors=True)
-        for name in (pods.view_map, pods.inbox_map, pods.journal_map):
-            self._api.call("DELETE", f"{CORE}/configmaps/{name(TOPOLOGY)}")
+        for name_of in (pods.view_map, pods.inbox_map, pods.journal_map):
+            self._api.call("DELETE", f"{CORE}/configmaps/{name_of(TOPOLOGY)}")
         for name in self.accounts:
             for place in PLACES.values():
                 self._api.call("DELETE", f"{place}/{name}")
