@@ -9,10 +9,9 @@ import signal
 from typing import Any
 
 import pytest
-import redis
 
 from millrace.state import scripts
-from millrace_e2e import feed, processes
+from millrace_e2e import feed, holdings, processes
 from millrace_e2e.checker import Promise
 from millrace_e2e.detour import Detour, Way, detour
 from millrace_e2e.harness import Place, Run, running
@@ -45,12 +44,8 @@ class Parted:
         return int(url.rpartition(":")[2])
 
     def record_epoch(self, name: str) -> int:
-        """Of which view the record is that a server holds; asked without the proxy."""
-        password = (self.place.work / name / "password").read_text().strip()
-        with redis.Redis(port=self.port(name), password=password) as client:
-            (key,) = client.scan_iter(match="mr:*:tag")
-            _, _, epoch, _ = client.get(key).split(b".")
-            return int(epoch)
+        """Of which view the record is that a server holds."""
+        return int(holdings.record(self.place.work, name)["tag"]["epoch"])
 
     def await_members(self, names: list[str]) -> None:
         self.run.until(lambda: self.run.status().get("members") == names, f"{names}", WAIT_S)
