@@ -20,6 +20,7 @@ NODES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+STORE := $(VENV)/store
 MEMBERS := runtime operator e2e-tests
 SOURCES := $(MEMBERS:%=%/src)
 TESTS := $(wildcard $(MEMBERS:%=%/tests))
@@ -118,10 +119,14 @@ e2e-smoke: $(STAMP) ## On two nodes: helm install, word count, one kill of every
 ##@ Maintain it
 
 .PHONY: constraints
-constraints: $(UV) ## Pin the dependencies of constraints.in again (UPGRADE=1 for newer versions)
+constraints: $(UV) ## Pin the dependencies of constraints.in and store.in again (UPGRADE=1 for newer versions)
 	@$(UV) pip compile --quiet --generate-hashes --no-header --python-version 3.11 \
 		--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) \
 		--output-file constraints.txt constraints.in
+	@{ cat e2e-tests/store.in; grep -o '^fsspec==[^ ]*' constraints.txt; } | $(UV) pip compile \
+		--quiet --generate-hashes --no-header --no-annotate --python-version 3.11 \
+		--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) \
+		--output-file e2e-tests/store.txt -
 
 .PHONY: schema
 schema: $(STAMP) ## Generate the schema and the reference of topology files
@@ -148,6 +153,9 @@ verify: $(STAMP) ## Fail where generated files differ from what they are generat
 	@$(BIN)/python -m millrace_operator.crds --verify crds \
 		&& diff -u --recursive --exclude=README.md crds $(CHART)/crds \
 		|| { echo "crds/ or the chart's is out of date; run: make crds" >&2; exit 1; }
+
+.PHONY: store
+store: $(STORE)/.installed ## Have an object store for tests of snapshots, which skip that without it
 
 .PHONY: venv
 venv: $(STAMP) ## Build .venv (done by every target that needs it)
@@ -192,6 +200,14 @@ $(STAMP): constraints.txt $(MEMBERS:%=%/pyproject.toml)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 		$(MEMBERS:%=-e %)
 	@$(BIN)/python -m compileall -q $(SOURCES)
+	@touch $@
+
+# In a folder of its own, as docs/operator.md has it in an image: some of it clashes with what .venv has.
+$(STORE)/.installed: e2e-tests/store.txt | $(STAMP)
+	@echo "installing an object store into $(STORE) (95 MB)"
+	@rm -rf $(STORE)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
+		--no-compile --target $(STORE) -r e2e-tests/store.txt
 	@touch $@
 
 # Only needed to pin anew, so it stays out of constraints.txt.

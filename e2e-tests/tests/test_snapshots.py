@@ -9,17 +9,25 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
-from millrace_e2e import feed, harness, ledger
+import pytest
+
+from millrace_e2e import feed, harness, ledger, objectstore
 from millrace_e2e.harness import Place, running
 from millrace_e2e.topologies import remembered
 
 LINES, OF_A_WINDOW = 400, 10
 SNAPSHOT = 14
+
+CALL_S = {"MILLRACE_E2E_CALL_S": "15"}
+"""The input must not end before the snapshot; what waits for a call goes on once the gate is open.
+"""
 
 
 def millrace(place: Place, *arguments: str, code: int = 0, **environment: str) -> str:
@@ -35,10 +43,9 @@ def millrace(place: Place, *arguments: str, code: int = 0, **environment: str) -
     return done.stdout + done.stderr
 
 
-def create(place: Place, *arguments: str) -> dict[str, Any]:
-    shown = millrace(
-        place, "snapshot", "create", "--workdir", str(place.work), "--json", *arguments
-    )
+def create(place: Place, *arguments: str, **environment: str) -> dict[str, Any]:
+    named = ("--workdir", str(place.work), "--json", *arguments)
+    shown = millrace(place, "snapshot", "create", *named, **environment)
     found: dict[str, Any] = json.loads(shown)
     return found
 
@@ -119,7 +126,7 @@ def beside(place: Place, name: str, **spec: Any) -> Place:
 def taken(place: Place) -> int:
     """Run a topology to its end, and take a snapshot, ``early``, meanwhile; behind which window."""
     fed(place, {"stateServers": {"replicas": 3, "copies": 2}})
-    with running(place, environment={"MILLRACE_E2E_CALL_S": "3"}) as run:
+    with running(place, environment=CALL_S) as run:
         run.await_sealed(3)
         early = create(place, "--name", "early")
         place.gate.touch()
@@ -175,3 +182,46 @@ def its_own_topology_goes_back_to_it_and_the_sinks_with_it(place: Place, window:
     said = restore(place, "early", code=SNAPSHOT)
     assert f"snapshot early: is not in {place.work / 'snapshots'}" in said
     judge_rows(place, 0, LINES)
+
+
+@pytest.mark.skipif(not objectstore.is_installed(), reason=objectstore.WITHOUT)
+def test_snapshots_lie_in_an_object_store_as_in_a_folder(place: Place, tmp_path: Path) -> None:
+    """S3's protocol, by the package that users have for it."""
+    with objectstore.serving(tmp_path / "store") as store:
+        to, reached = f"{store.url}/of/words", store.environment
+        fed(place, {"snapshots": {"to": to}})
+        with running(place, environment={**CALL_S, **reached}) as run:
+            run.await_sealed(3)
+            early = create(place, "--name", "early", **reached)
+            place.gate.touch()
+            run.interrupt()
+            run.wait(harness.END_S)
+        window = int(early["window"])
+        assert 3 <= window < LINES // OF_A_WINDOW, "the input had ended before the snapshot"
+        its_upload_is_cut_off_and_nobody_believes_what_is_left(place, to, reached)
+
+        shown = millrace(place, "snapshot", "show", "early", "--check", "--place", to, **reached)
+        assert "every object is whole" in shown
+        other = beside(place, "other", parallelism=3)
+        said = restore(other, "early", "--place", to, **reached)
+        assert f"remembers is restored behind window {window}, as timeline 2" in said
+        judge_state(other, window)
+        harness.run_to_end(other)
+        judge_rows(other, window * OF_A_WINDOW, LINES)
+
+
+def its_upload_is_cut_off_and_nobody_believes_what_is_left(
+    place: Place, to: str, reached: dict[str, str]
+) -> None:
+    late = ("snapshot", "create", "--name", "late", "--workdir", str(place.work))
+    millrace(place, *late, code=-signal.SIGKILL, MILLRACE_CRASH_AT="snapshot.part:2", **reached)
+    listed = millrace(place, "snapshot", "list", "--workdir", str(place.work), **reached)
+    (told,) = [line for line in listed.splitlines() if "late" in line]
+    assert "was never finished" in told
+    other = beside(place, "unfinished")
+    said = restore(other, "late", "--place", to, code=SNAPSHOT, **reached)
+    assert "was never finished, so it is not believed" in said
+    assert not other.work.exists()
+    millrace(place, "snapshot", "delete", "late", "--workdir", str(place.work), **reached)
+    said = restore(other, "late", "--place", to, code=SNAPSHOT, **reached)
+    assert f"snapshot late: is not in {to}; snapshots there: early" in said

@@ -39,8 +39,8 @@ def parse(line: dict[str, Any]) -> dict[str, Any]:
         os._exit(42)
     if kind == "flaky" and _first_time(name):
         raise ValueError(f"line {name} raises the first time")
-    if _GATE is not None and int(name[1:]) % SLOW_EVERY == 0 and not os.path.exists(_GATE):
-        time.sleep(_CALL_S)
+    if int(name[1:]) % SLOW_EVERY == 0:
+        _call()
     return {"id": name, "bucket": f"b{name[-2:]}", "words": words}
 
 
@@ -135,6 +135,16 @@ class NumberByTally(Processor):
 restores(NumberByTally)(tally_of)
 makes(NumberByTally)(columns_of)
 migrates(NumberByTally, state="n long")(without_last)
+
+
+def _call() -> None:
+    """Take the time of a call, or until there is reason to hurry."""
+    end_s = time.monotonic() + _CALL_S
+    while _GATE is not None and not os.path.exists(_GATE):
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            return
+        time.sleep(min(left_s, 0.1))
 
 
 def _first_time(name: str) -> bool:
