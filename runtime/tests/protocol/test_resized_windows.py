@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from machine_script import Script
 from test_windows_events import OPEN, RUN, script
 
 from millrace.protocol import events as e
-from millrace.protocol.types import RootRange
+from millrace.protocol.types import Guarantee, RootRange
 
 
 def plans(found) -> list[e.Plan]:
@@ -42,6 +43,16 @@ def test_not_while_a_record_is_on_its_way_that_may_open_a_window() -> None:
     assert found.machine.windows.settings.max_records == 8
     found.tell("ack a1")
     assert found.machine.resize(2) == 5
+
+
+def test_not_before_at_most_once_has_given_up_what_was_open() -> None:
+    """The window that is opened next has the number of the one that is given up."""
+    found = Script(guarantee=Guarantee.AT_MOST_ONCE)
+    found.tell("record R 1.1.1.5 sealed 3 open 4", "start", "view 4 e1 open x1 a1", "cas done")
+    found.tell("stamped a1 R", "copied", "ack a1")
+    assert found.machine.resize(2) is None
+    found.tell("fenced", "ack a1")
+    assert found.machine.resize(2) == 4
 
 
 def test_not_before_the_record_is_known() -> None:

@@ -133,6 +133,9 @@ class Windows:
         self._interrupted = any(intent in self._perhaps_run for intent in record.intents)
         return self._report(record)
 
+    def _to_abandon(self) -> bool:
+        return self._interrupted and self.settings.guarantee is Guarantee.AT_MOST_ONCE
+
     def _abandon(self, record: Record) -> list[e.Action]:
         """AtMostOnce: what was open when this driver began, or ran as members changed, is lost."""
         dropped = sum(i.roots for i in record.intents)
@@ -150,9 +153,10 @@ class Windows:
         """Open windows of at most so many roots from now on, which is told of the first of them.
 
         What was found for the next one is forgotten. None while a record is on its way, which may
-        open a window of the old size: nothing is changed then.
+        open a window of the old size, or is about to take back the window that is open: nothing is
+        changed then.
         """
-        if self.record is None or self.writing is not None:
+        if self.record is None or self.writing is not None or self._to_abandon():
             return None
         self.settings = replace(self.settings, max_records=max_records)
         self.planning.restart()
@@ -215,7 +219,7 @@ class Windows:
         actions = self._publish_next(record)
         if self.writing is not None:
             return actions
-        if self._interrupted and self.settings.guarantee is Guarantee.AT_MOST_ONCE:
+        if self._to_abandon():
             self._interrupted = False
             return actions + self._abandon(record)
         if edited:
