@@ -321,6 +321,13 @@ def test_executors_are_pods_of_the_drivers_own(tmp_path):
     )
 
 
+def test_spark_does_not_end_the_driver_for_executors_that_failed_or_were_refused(tmp_path):
+    """It counts them over all of the driver's life, and ends the JVM at two for each executor."""
+    key = "spark.executor.maxNumFailures"
+    assert conf(tmp_path)[key] == str(2**31 - 1)
+    assert conf(tmp_path, conf={key: "7"})[key] == "7"
+
+
 def size(cores: int = 1, memory: str = "2g", **resources: Any) -> dict[str, str]:
     return executor_size(Executors(cores=cores, memory=memory), Resources(**resources))
 

@@ -19,6 +19,9 @@ from millrace.topology.model import Executors
 from millrace.topology.pods import CPU, MEMORY, Resources
 from millrace.topology.scalars import memory_bytes, quantity_bytes
 
+_MOST = (1 << 31) - 1
+"""The highest number that Spark can count to."""
+
 SPARK_SECRET = "spark-secret"
 """File of the scratch folder with what Spark's processes prove to know."""
 
@@ -69,6 +72,9 @@ def cluster_conf(
         "spark.blockManager.port": str(pods.SPARK_BLOCKS_PORT),
         "spark.authenticate.secret.file": str(scratch / SPARK_SECRET),
         f"spark.executorEnv.{pods.RUN_NONCE}": nonce,
+        # Else Spark ends the driver's JVM once two pods for each executor, in all of its life, have
+        # failed or were refused.
+        "spark.executor.maxNumFailures": str(_MOST),
         # Beside the JVM each core has a Python worker.
         "spark.executor.memoryOverheadFactor": "0.4",
         **{f"spark.kubernetes.{key}": value for key, value in kubernetes.items()},
