@@ -52,6 +52,7 @@ SOON_MISSED = {
     "spark.network.timeoutInterval": "5s",
 }
 """An executor that hangs is given up after seconds, not minutes."""
+FAILED_TO_CREATE = "Failed to create executor pod"
 
 
 @pytest.fixture(scope="module")
@@ -467,3 +468,46 @@ def test_a_driver_with_executors_uses_every_right_that_it_has(
     assert (verdict["equal"], verdict["repeated"]) == (True, 0), verdict
     assert rights.used(Role.DRIVER) == rights.granted(Role.DRIVER)
     assert rights.refused(Role.DRIVER) == set()
+
+
+def test_executors_that_are_refused_are_told_and_come_once_they_are_not(
+    world: World, server: kubeapi.ApiServer
+) -> None:
+    """A limit range refuses them; quotas are counted by a controller that is not there. However
+    often Spark asks in vain, its driver lives on."""
+    world.feed(10, "first.txt")
+    api, heard = by_kubeconfig(file=world.kubeconfig), world.journal.follow()
+    refusing = {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "small"},
+        "spec": {"limits": [{"type": "Container", "max": {"memory": "600Mi"}}]},
+    }
+    place = "/api/v1/namespaces/default/limitranges"
+    api.call("POST", place, refusing)
+    driver, _ = with_executors(world, server, watch=True)
+
+    def refused() -> str | None:
+        assert driver.process.poll() is None, driver.log.read_text()
+        return world.journal.status().refused
+
+    def made() -> int:
+        query = {"labelSelector": f"{pods.ROLE_LABEL}=executor"}
+        return len(api.call("GET", PODS, query=query)["items"])
+
+    try:
+        said = until(refused, "what is refused is told", RUN_S)
+        assert said is not None
+        assert "words-driver-1-exec-N" in said
+        assert "maximum memory usage per Container is 600Mi" in said
+        events = [one for one in heard.new() if one.kind == "ExecutorsRefused"]
+        assert [(one.text, one.warning) for one in events] == [(said, True)]
+        assert made() == 0
+        logged = driver.log.read_text().count(FAILED_TO_CREATE)
+    finally:
+        api.call("DELETE", f"{place}/small")
+    until(lambda: made() == 2, "two executors", RUN_S)
+    # A page of Java each second would hide all else.
+    assert driver.log.read_text().count(FAILED_TO_CREATE) == logged
+    until(lambda: refused() is None, "nothing is refused any more", RUN_S)
+    assert driver.end() == ExitCode.INTERRUPTED

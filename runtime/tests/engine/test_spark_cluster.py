@@ -12,6 +12,7 @@ import pytest
 from engine_support import SparkWindows, compiled, write_lines
 
 from millrace.engine.jobs.executors import have_executors
+from millrace.engine.jobs.refusals import _ALLOCATOR, Refusals
 from millrace.engine.jobs.runner import AttemptDied
 from millrace.engine.jobs.session import FOLDER, SHIPPED, SessionSettings, build_session
 from millrace.protocol.types import Evidence
@@ -202,3 +203,23 @@ def test_executors_that_go_between_attempts_are_missed_by_none(windows, spark, t
         assert isinstance(found, Winners)
         assert outcome.verdict.complete
         until_there_are(count)
+
+
+def test_what_the_api_server_says_against_executors_is_kept_and_not_logged(spark, capfd, caplog):
+    java = spark.sparkContext._jvm
+    refusals = Refusals(spark.sparkContext)
+    logger = java.org.apache.logging.log4j.LogManager.getLogger(_ALLOCATOR)
+
+    def refused(text):
+        logger.error("Failed to create executor pod 1.", java.java.lang.RuntimeException(text))
+
+    refused("not of this world: \U0001d11e,\nin two lines")
+    refused("forbidden")
+    assert refusals.drain() == ["not of this world: \U0001d11e,\nin two lines", "forbidden"]
+    assert refusals.drain() == []
+    refused("forbidden")
+    logger.warn("too little to tell", java.java.lang.RuntimeException("nothing"))
+    logger.error("something else")
+    assert refusals.drain() == ["forbidden"]
+    assert [record.message for record in caplog.records] == ["something else"]
+    assert "Failed to create" not in "".join(capfd.readouterr())

@@ -279,7 +279,8 @@ class Status:
     """A driver's figures; ``None`` is what is not known (yet). ``updated`` is wall-clock time.
 
     ``follows``: number of a proposal; whatever view this driver makes from now on comes of that one
-    or a later one. None while that cannot be said. ``troubles`` are those of state servers.
+    or a later one. None while that cannot be said. ``troubles`` are those of state servers,
+    ``refused`` why the cluster takes no pod of an executor, where it has not for a while.
     """
 
     __pydantic_config__ = STRICT
@@ -309,6 +310,7 @@ class Status:
     ackers: AckerAdvice | None = None
     executors: Index | None = None
     troubles: tuple[ServerTrouble, ...] | None = None
+    refused: str | None = None
 
     @property
     def whole(self) -> bool:

@@ -45,6 +45,7 @@ _STATES = (
     "members",
     "snapshots",
     "troubles",
+    "refused",
 )
 
 

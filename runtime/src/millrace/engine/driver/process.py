@@ -17,6 +17,7 @@ from millrace.engine.driver.home.advice import AckerAdviser
 from millrace.engine.driver.home.executorload import ExecutorBounds
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import EventTeller, StatusBoard
+from millrace.engine.driver.home.refused import RefusedExecutors
 from millrace.engine.driver.home.scaling import ExecutorScaling
 from millrace.engine.driver.home.troubles import ServerTroubles
 from millrace.engine.driver.home.tuner import Tuner
@@ -37,6 +38,7 @@ from millrace.engine.driver.statistics import SEALED, ClockWatch, Statistics
 from millrace.engine.driver.stores import Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.executors import have_executors
+from millrace.engine.jobs.refusals import Refusals
 from millrace.engine.jobs.runner import AttemptRunner
 from millrace.engine.jobs.start import StartedSpark, start_spark
 from millrace.engine.jobs.starttimes import StartTimes
@@ -176,6 +178,8 @@ class DriverProcess:
         self._performing: RealPerformer | None = None
         self._statistics = Statistics(StatusBoard(journal, self._clock, told.uid), self._clock)
         self._scaling = self._executor_scaling()
+        self._kept: Refusals | None = None
+        self._refused = self._refused_executors()
         ttl = any(one.ttl is not None for one in topology.spec.processors)
         self._clock_watch = ClockWatch(self._clock, self._tell) if ttl else None
 
@@ -223,8 +227,9 @@ class DriverProcess:
             self._events.add(e.Notify("DriverStopped", str(error), warning=True))
             raise
         finally:
-            if self._adviser is not None:
-                self._adviser.stop()
+            for watcher in (self._adviser, self._refused):
+                if watcher is not None:
+                    watcher.stop()
             performer.close()
             starter.shutdown(wait=False, cancel_futures=True)
         return self._code(stop)
@@ -274,6 +279,8 @@ class DriverProcess:
             self._adviser = AckerAdviser(verdicts.ackers, verdicts.loads, self._clock)
             self._adviser.start()
             self._statistics.ackers = lambda: self._adviser.advice if self._adviser else None
+        if self._refused is not None:
+            self._refused.start()
         snapshots = self._snapshots()
         self._statistics.snapshots = snapshots.figures
         self._mailbox = mailbox = Mailbox(
@@ -371,6 +378,20 @@ class DriverProcess:
             self._tell,
         )
 
+    def _refused_executors(self) -> RefusedExecutors | None:
+        pods = isinstance(self._told.view, ConfigMapPlace)
+        if not pods or not self._topology.spec.spark.executors.instances:
+            return None
+        return RefusedExecutors(self._refusals, self._clock, self._tell)
+
+    def _refusals(self) -> list[str]:
+        """What was said against pods of executors since the last time."""
+        if self._spark is None or not self._spark.done() or self._spark.exception() is not None:
+            return []
+        if self._kept is None:
+            self._kept = Refusals(self._started().spark)
+        return self._kept.drain()
+
     def _scale(self) -> None:
         """Have more or fewer executors, where the lag says so."""
         scaling, performer, planner = self._scaling, self._performing, self._planner
@@ -451,6 +472,8 @@ class DriverProcess:
         membership = self._machine.membership
         self._troubles.look()
         self._statistics.membership(membership.view, membership.followed(), self._troubles.now)
+        if self._refused is not None:
+            self._statistics.refused(self._refused.now)
         self._scale()
         self._statistics.settle()
 

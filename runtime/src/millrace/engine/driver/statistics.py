@@ -123,6 +123,12 @@ class Statistics:
         self._board.change(executors=count)
         self._board.tell()
 
+    def refused(self, why: str | None) -> None:
+        """The cluster takes no pod of an executor, and why; None where it does."""
+        if why != self._board.status.refused:
+            self._board.change(refused=why)
+            self._board.tell()
+
     def observe(self, event: e.Event) -> None:
         self._figures.observe(event)
         if isinstance(event, e.RunDone | e.RunDied):
