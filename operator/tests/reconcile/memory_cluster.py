@@ -285,7 +285,12 @@ class Cluster:
     # -- what others do
 
     def progress(self) -> None:
-        """Kubelets of nodes that answer start pods and end those that are to go; time passes."""
+        """Kubelets of nodes that answer start pods and end those that are to go; Spark asks for
+        executors; time passes."""
+        self.execute()
+        self.kubelets()
+
+    def kubelets(self) -> None:
         self.now += timedelta(seconds=15)
         up = [name for name, answers in self.nodes.items() if answers]
         for name, pod in list(self.pods.items()):
@@ -295,6 +300,24 @@ class Cluster:
                 del self.pods[name]
             elif pod.phase is PodPhase.PENDING and up:
                 self.run(name, up[len(name) % len(up)])
+
+    def execute(self) -> None:
+        """Spark's drivers have as many executors as the topology says, on nodes that answer."""
+        drivers = [
+            pod.name
+            for pod in self.pods.values()
+            if pod.component is Role.DRIVER and self.lives(pod) and self.acts(pod)
+        ]
+        for name, pod in list(self.pods.items()):
+            of_nobody = name.rpartition("-exec-")[0] not in drivers
+            if pod.component is Role.EXECUTOR and (of_nobody or pod.ended or self._cut_off(pod)):
+                del self.pods[name]
+        spec = self.accepted.topology["spec"] if self.accepted is not None else {}
+        wanted = spec.get("spark", {}).get("executors", {}).get("instances", 0)
+        for name in (f"{driver}-exec-{n + 1}" for driver in drivers for n in range(wanted)):
+            if name not in self.pods:
+                index = int(name.rpartition("-")[2])
+                self.pods[name] = Pod(name, self._uid(), Role.EXECUTOR, index)
 
     def run(self, name: str, node: str) -> None:
         """A pod is on a node, and ready."""

@@ -14,7 +14,7 @@ from memory_cluster import SETTINGS, SPEC, Cluster, CrashError, moment, summary
 
 from millrace.errors import ExitCode
 from millrace.homes.documents import AckerAdvice
-from millrace.homes.pods import MAX_MEMORY
+from millrace.homes.pods import MAX_MEMORY, Role
 from millrace.homes.restarts import DELAYS_S
 from millrace.homes.tuning import Tuning
 from millrace.topology.model import StreamTopology
@@ -794,7 +794,7 @@ def test_without_a_driver_a_server_that_is_too_much_goes():
 
 
 def drivers(cluster: Cluster) -> list[str]:
-    return [name for name in cluster.pods if "driver" in name]
+    return [pod.name for pod in cluster.pods.values() if pod.component is Role.DRIVER]
 
 
 def test_behind_a_driver_whose_end_nobody_saw_no_server_goes_until_another_has_the_view():
@@ -976,7 +976,7 @@ def test_between_min_and_max_the_driver_says_how_many_executors_there_are_to_be(
     cluster = settled(spark={"executors": {"instances": 2, "min": 1, "max": 4}})
     cluster.told = replace(cluster.told, executors=told)
     cluster.reconcile()
-    assert cluster.status.executors.summary == f"0/{desired}"
+    assert cluster.status.executors.summary == f"2/{desired}"
     assert cluster.status.driver.number == 1
 
 
@@ -984,7 +984,7 @@ def test_without_bounds_there_are_as_many_executors_as_asked_for():
     cluster = settled(spark=EXECUTORS)
     cluster.told = replace(cluster.told, executors=5)
     cluster.reconcile()
-    assert cluster.status.executors.summary == "0/2"
+    assert cluster.status.executors.summary == "2/2"
 
 
 EXECUTORS = {"executors": {"instances": 2}}
@@ -1284,7 +1284,7 @@ def test_an_operator_with_more_edits_in_place_restarts_no_driver():
     # That driver cannot follow it.
     cluster.edit(tupleTimeout="60s")
     cluster.settle()
-    assert [name for name in cluster.pods if "driver" in name] == ["words-driver-2"]
+    assert drivers(cluster) == ["words-driver-2"]
     edits = [event for event in cluster.events if event.reason.startswith("Edited")]
     assert [event.reason for event in edits] == ["EditedWithRestart"]
     assert edits[0].message == "the driver starts again from sealed window 7: spec.tupleTimeout"

@@ -18,20 +18,24 @@ from millrace_operator.api.resources import (
     Phase,
     TopologyStatus,
 )
-from millrace_operator.api.times import rfc3339
+from millrace_operator.api.times import rfc3339, until_s
 from millrace_operator.builders.naming import Owner, selector_text
 from millrace_operator.reconcile.actions import Announce
 from millrace_operator.reconcile.crew import Sizes, all_copied
 from millrace_operator.reconcile.driver import newest
 from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
-from millrace_operator.reconcile.troubles import Trouble, first_trouble
+from millrace_operator.reconcile.troubles import Trouble, executor_trouble, first_trouble
+
+EXECUTORS_AWAY_S = 30.0
+"""How long a topology that was ready stays so while no executor is: Spark replaces those that end,
+in a few seconds where there is room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What a plan found out. ``stalled`` is what only a user can mend, ``outdated`` names pods with
     images of another release, None where that was not asked. ``standbys``: drivers that are to
-    stand by."""
+    stand by. ``spark_counts``: how many executors there are to be is for Spark to say."""
 
     sizes: Sizes
     executors: int
@@ -42,17 +46,19 @@ class Standing:
     waiting: str = ""
     outdated: tuple[str, ...] | None = None
     standbys: int = 0
+    spark_counts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One condition before it has a time."""
+    """One condition before it has a time. ``passing``: it may hold again in a moment."""
 
     type: ConditionType
     holds: bool
     reason: str
     message: str = ""
     wrong: bool = False
+    passing: bool = False
 
 
 def status_of(
@@ -60,7 +66,7 @@ def status_of(
 ) -> TopologyStatus:
     """The whole status."""
     before = observed.resource.status
-    facts = _facts(observed, owner, standing)
+    facts = _facts(observed, owner, standing, now)
     ready = next(fact for fact in facts if fact.type is ConditionType.READY)
     return TopologyStatus(
         observedGeneration=observed.resource.generation,
@@ -118,15 +124,17 @@ _UNTOLD = _ORDINARY | SERVER_TROUBLES
 """What is no event of the operator: the driver tells of its troubles with servers itself."""
 
 
-def _facts(observed: Observed, owner: Owner, standing: Standing) -> list[Fact]:
+def _facts(observed: Observed, owner: Owner, standing: Standing, now: datetime) -> list[Fact]:
     spark = _spark(observed, owner, standing)
     ackers = _ackers_available(observed, owner, standing)
     state = _state_available(observed, owner, standing)
     stalled = standing.stalled
     settled = standing.suspended or standing.finished
     needed = (state, ackers) if settled else (spark, state, ackers)
+    spared = spark.passing and spared_s(observed.resource.status, now) > 0
     # What is in trouble is what the others wait for.
-    lacking = next((fact for fact in sorted(needed, key=_rank) if not fact.holds), None)
+    ranked = sorted(needed, key=_rank)
+    lacking = next((one for one in ranked if not one.holds and not (spared and one is spark)), None)
     facts = [spark, ackers, state, *_up_to_date(standing), *_restored(observed)]
     if standing.standbys and not settled:
         facts.append(_standby(observed, owner, standing.driver))
@@ -143,7 +151,7 @@ def _facts(observed: Observed, owner: Owner, standing: Standing) -> list[Fact]:
     elif lacking is not None:
         ready = Fact(ConditionType.READY, False, lacking.reason, lacking.message)
     else:
-        ready = Fact(ConditionType.READY, True, "AllReady")
+        ready = Fact(ConditionType.READY, True, "AllReady", spark.message if spared else "")
     going = not ready.holds and stalled is None
     reason = ready.reason if going else "Settled"
     facts.append(Fact(ConditionType.RECONCILING, going, reason, ready.message if going else ""))
@@ -163,14 +171,51 @@ def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
     number = newest(observed)
     pods = [p for p in observed.of(Role.DRIVER) if p.index == number]
     names = [owner.child(f"driver-{number}")]
-    executors = _executors(observed)
-    found = first_trouble(observed, [*pods, *executors], names)
     running = [p for p in pods if observed.alive(p) and p.ready]
     if running:
-        return Fact(kind, True, "DriverRunning", f"driver pod {running[0].name} is ready")
+        return _executing(observed, standing, f"driver pod {running[0].name} is ready")
+    found = first_trouble(observed, [*pods, *_executors(observed)], names)
     if found is not None:
         return Fact(kind, False, found.reason, found.message, True)
     return Fact(kind, False, "Starting", standing.waiting or "the driver's pod is not ready yet")
+
+
+def _executing(observed: Observed, standing: Standing, driver: str) -> Fact:
+    """Whether the driver has an executor to run a window on, where it needs one."""
+    kind, wanted = ConditionType.SPARK_RUNNING, 0 if standing.spark_counts else standing.executors
+    pods = _executors(observed)
+    ready = _ready(pods, observed)
+    if ready >= wanted:
+        return Fact(kind, True, "DriverRunning", driver)
+    found = executor_trouble(observed, pods)
+    if ready and found is None:
+        return Fact(kind, True, "DriverRunning", driver)
+    if ready and found is not None:
+        text = f"{ready} of {wanted} executors are ready: {found.reason}: {found.message}"
+        return Fact(kind, True, "ExecutorsMissing", text)
+    if found is not None:
+        return Fact(kind, False, found.reason, found.message, True, passing=True)
+    return Fact(kind, False, "Starting", f"{driver}, no executor is there yet", passing=True)
+
+
+def spared_s(before: TopologyStatus, now: datetime) -> float:
+    """For how many seconds more a topology that was ready may be without executors and stay so; 0
+    for one that was not ready."""
+    known = {condition.type: condition for condition in before.conditions}
+    ready, spark = (known.get(one) for one in (ConditionType.READY, ConditionType.SPARK_RUNNING))
+    if ready is None or spark is None or ready.status is not ConditionStatus.TRUE:
+        return 0.0
+    if spark.status is ConditionStatus.TRUE:
+        return EXECUTORS_AWAY_S
+    return EXECUTORS_AWAY_S + until_s(spark.last_transition_time, now)
+
+
+def again_s(status: TopologyStatus, now: datetime) -> float | None:
+    """When a topology that is ready without executors is to be looked at again, though nothing is
+    seen of it."""
+    spark = next(one for one in status.conditions if one.type == ConditionType.SPARK_RUNNING)
+    left_s = 0.0 if spark.status is ConditionStatus.TRUE else spared_s(status, now)
+    return left_s if left_s > 0 else None
 
 
 def _standby(observed: Observed, owner: Owner, driver: DriverStatus | None) -> Fact:
@@ -252,7 +297,7 @@ def _available(
     observed: Observed, owner: Owner, kind: ConditionType, component: Role, wanted: int
 ) -> Fact:
     pods = [pod for pod in observed.of(component) if pod.index < wanted]
-    ready = sum(pod.ready and observed.alive(pod) for pod in pods)
+    ready = _ready(pods, observed)
     if ready >= wanted:
         return Fact(kind, True, "AllReady", f"{ready} of {wanted} pods are ready")
     suffix = "state" if component is Role.STATE_SERVER else "acker"
@@ -310,14 +355,18 @@ def _executors(observed: Observed) -> list[Pod]:
     return [pod for pod in observed.of(Role.EXECUTOR) if pod.name.startswith(prefix)]
 
 
+def _ready(pods: Iterable[Pod], observed: Observed) -> int:
+    return sum(pod.ready and observed.alive(pod) for pod in pods)
+
+
 def _crew(pods: Sequence[Pod], observed: Observed, desired: int) -> CrewStatus:
-    ready = sum(pod.ready and observed.alive(pod) for pod in pods)
+    ready = _ready(pods, observed)
     return CrewStatus(desired=desired, ready=ready, summary=f"{ready}/{desired}")
 
 
 def _ackers(observed: Observed, owner: Owner, sizes: Sizes) -> AckersStatus:
     pods, desired = observed.of(Role.ACKER), sizes.ackers
-    ready = sum(pod.ready and observed.alive(pod) for pod in pods)
+    ready = _ready(pods, observed)
     return AckersStatus(
         desired=desired,
         ready=ready,

@@ -80,6 +80,12 @@ def executors(topology: StreamTopology, told: Status | None) -> int:
     return min(max(told.executors, asked.least), asked.most)
 
 
+def spark_counts(topology: StreamTopology) -> bool:
+    """Whether Spark's own rules say how many executors there are: none, it may be, while no window
+    runs."""
+    return topology.spec.spark.conf.get("spark.dynamicAllocation.enabled", "") == "true"
+
+
 def scaled_by_load(before: AckersStatus | None, now: Sizes) -> list[Announce]:
     """An event where the load brought about another number of ackers."""
     if before is None or before.intended is None or before.asked != now.asked:

@@ -52,6 +52,7 @@ from millrace_operator.reconcile.actions import (
 )
 from millrace_operator.reconcile.conditions import (
     Standing,
+    again_s,
     paused_status,
     status_of,
     transitions,
@@ -67,6 +68,7 @@ from millrace_operator.reconcile.crew import (
     proposal,
     scaled_by_load,
     sizes,
+    spark_counts,
 )
 from millrace_operator.reconcile.driver import DriverPlan, Wanted, newest, plan_driver
 from millrace_operator.reconcile.edits import Edited, EditKind, edited, fingerprints
@@ -115,8 +117,8 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         none = Sizes(0, 0, was.intended, was.asked)
         standing = Standing(none, 0, resource.status.driver, stalled)
         status = status_of(observed, owner, standing, moment.now)
-        again_s = STRANGERS_S if observed.strangers or unfit is not None else None
-        return Plan(tuple(_told(observed, status, [])), again_s)
+        wait_s = STRANGERS_S if observed.strangers or unfit is not None else None
+        return Plan(tuple(_told(observed, status, [])), wait_s)
     wanted = Wanted(owner, settings, edit.topology, edit.accepted, restore)
     driver = plan_driver(observed, wanted, moment.now)
     size = sizes(edit.topology, observed.resource.status.ackers, observed.told)
@@ -130,6 +132,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         _waiting(observed, size),
         _outdated(observed, settings, edit.topology, edit.accepted),
         edit.topology.spec.standby_pods,
+        spark_counts(edit.topology),
     )
     snapshots = plan_snapshots(observed, owner, edit.topology, moment.now)
     status = status_of(observed, owner, standing, moment.now)
@@ -152,8 +155,8 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         *([Propose(proposed)] if proposed not in (None, observed.proposal) else []),
         *snapshots.actions,
     ]
-    waits = [wait_s for wait_s in (driver.wait_s, snapshots.wait_s) if wait_s is not None]
-    return Plan(tuple(actions), min(waits, default=None))
+    waits = (driver.wait_s, snapshots.wait_s, again_s(status, moment.now))
+    return Plan(tuple(actions), min((one for one in waits if one is not None), default=None))
 
 
 def _tuning(accepted: Accepted, topology: StreamTopology) -> Tuning | None:

@@ -70,6 +70,15 @@ def first_trouble(observed: Observed, pods: Iterable[Pod], names: Iterable[str])
     return next((found for pod in pods if (found := trouble(observed, pod))), None)
 
 
+def executor_trouble(observed: Observed, pods: Iterable[Pod]) -> Trouble | None:
+    """What is wrong with executors. Of pods that the API server does not take nobody knows but the
+    driver, whose Spark asks for them."""
+    found = first_trouble(observed, pods, ())
+    if found is None and observed.told is not None and observed.told.refused is not None:
+        return Trouble("PodRefused", f"a pod of an executor is refused: {observed.told.refused}")
+    return found
+
+
 def last_seen(observed: Observed, name: str) -> str:
     """Why a pod of this name does not answer, or is another one now, as far as that is seen; else
     nothing."""
