@@ -28,16 +28,17 @@ Rights = set[tuple[str, str]]
 
 
 def told(where: str | None) -> Rights:
-    """What docs/operator.md asks for: the place is said in its last column, or none is."""
+    """What docs/operator.md asks for: its last column begins with the place, if there is one."""
     text = (ROOT / "docs" / "operator.md").read_text().partition("## Rights")[2]
     rows = re.findall(r"^\| `([a-z/]+)` \| ([a-z, ]+) \|(.*)\|$", text, re.MULTILINE)
     assert len(rows) > 10
-    places = {note.strip() if note.strip() in ASKED_FOR else None for _, _, note in rows}
-    assert where in places
+    places = [note.strip().partition(":")[0] for _, _, note in rows]
+    known = [place if place in ASKED_FOR else None for place in places]
+    assert where in known
     return {
         (resource, verb)
-        for resource, verbs, note in rows
-        if (note.strip() if note.strip() in ASKED_FOR else None) == where
+        for (resource, verbs, _), place in zip(rows, known, strict=True)
+        if place == where
         for verb in verbs.split(", ")
     }
 

@@ -187,6 +187,18 @@ def test_the_document_asks_for_what_is_used(whole: dict[str, Any]):
     assert seen(world) == whole
 
 
+def test_every_right_says_what_it_is_for_and_those_of_watches_what_is_late_without():
+    """No turn fails without a watch: what it tells is seen at the next look."""
+    text = DOCUMENT.read_text().partition("## Rights")[2]
+    reasons = re.findall(r"^\| `([a-z/]+)` \| ([a-z, ]+) \| (.*) \|$", text, re.MULTILINE)
+    assert {(what, verb) for what, verbs, _ in reasons for verb in verbs.split(", ")} == told()
+    assert all(why.strip() for _, _, why in reasons)
+    watches = {what for what, verb in WATCHED if verb == "watch"}
+    assert {what for what, _, why in reasons if "kopf's watch" in why} == watches
+    begins = {what for what, _, why in reasons if "which begins with a list" in why}
+    assert {what for what, _ in LISTED_BY_KOPF} <= begins
+
+
 @pytest.mark.parametrize("right", sorted(told() - WATCHED - LISTED_BY_KOPF), ids=" ".join)
 def test_without_any_of_them_something_fails(right: tuple[str, str], whole: dict[str, Any]):
     world = guarded(right)
