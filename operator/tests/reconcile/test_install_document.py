@@ -1,4 +1,4 @@
-"""docs/install.md leads to a topology that runs, and says what a cluster cannot do as it is."""
+"""docs/install.md leads to a topology that runs, docs/gaps.md says what a cluster cannot do."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ sys.path.insert(0, str(ROOT / "operator" / "tests" / "builders"))
 from pod_standards import violations  # noqa: E402
 
 TEXT = (ROOT / "docs" / "install.md").read_text()
+GAPS_TEXT = (ROOT / "docs" / "gaps.md").read_text()
 EXAMPLE = ROOT / "examples" / "bands"
 OWNER = Owner("bands", "bands", "uid-1", "0.1.0")
 
 
-def section(title: str) -> str:
-    found = re.search(rf"^## {title}\n(.*?)(?=^## )", TEXT, re.M | re.S)
+def section(title: str, text: str = TEXT) -> str:
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
     assert found is not None
     return found[1]
 
@@ -182,7 +183,12 @@ def test_a_driver_that_is_too_old_is_told_as_the_document_says():
 
 # -- what a cluster cannot do yet
 
-GAPS = [" ".join(one.split()) for one in section("What a cluster cannot do yet").split("\n- ")[1:]]
+
+def rows(title: str) -> list[str]:
+    return [" ".join(one.split()) for one in section(title, GAPS_TEXT).split("\n- ")[1:]]
+
+
+GAPS = rows("What a cluster cannot do yet")
 
 
 def gap(*fields: str) -> str:
@@ -211,7 +217,7 @@ def test_a_node_with_the_only_copy_is_not_drained(copies: int, may_go: bool):
 
 
 def test_what_there_is_none_of():
-    text = " ".join(section("What there is none of").split())
+    text = " ".join(rows("What there is none of"))
     assert "no variables, service account, affinity, zone spread or sidecar" in text
     assert set(PodSettings.model_fields) == {
         *("resources", "node_selector", "tolerations", "priority_class_name"),
@@ -222,6 +228,24 @@ def test_what_there_is_none_of():
     assert "no admission webhook" in text
     templates = (ROOT / "charts" / "millrace").rglob("*.yaml")
     assert not any("admissionregistration" in path.read_text() for path in templates)
+
+
+def test_what_was_asked_for_is_said_to_be_no_warning():
+    """As test_plan_warnings.py has it of the operator's own events."""
+    text = rows("What is told otherwise")[0]
+    asked_for, _, by_itself = text.partition("Warnings are")
+    events = (ROOT / "docs" / "conditions.md").read_text() + (
+        ROOT / "docs" / "operations.md"
+    ).read_text()
+    for part in (asked_for, by_itself):
+        named = set(re.findall(r"`([A-Z]\w+)`", part))
+        assert len(named) > 3
+        assert all(f"\n| `{name}` |" in events for name in named)
+
+
+def test_the_gaps_are_found_from_where_one_begins():
+    assert "[gaps.md](gaps.md)" in section("A first topology")
+    assert "[what a cluster cannot do](docs/gaps.md)" in (ROOT / "README.md").read_text()
 
 
 def fields(node: dict[str, Any], name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -235,7 +259,7 @@ def fields(node: dict[str, Any], name: str = "") -> Iterator[tuple[str, dict[str
 
 
 def test_the_fields_are_as_the_conventions_of_kubernetes_have_them_but_for_those_that_are_told():
-    gaps = [" ".join(one.split()) for one in section("What there is none of").split("\n- ")]
+    gaps = rows("What there is none of")
     small, counters = set(), set()
     for definition in definitions().values():
         (version,) = definition["spec"]["versions"]
