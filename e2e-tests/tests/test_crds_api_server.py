@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -14,10 +15,12 @@ from shutil import which
 from typing import Any
 
 import pytest
+import yaml
+
+from millrace_e2e.cluster.layout import cache_folder
 
 ROOT = Path(__file__).parents[2]
-CACHE = Path.home() / ".cache" / "millrace" / "cluster" / "bin"
-FOUND = sorted(CACHE.glob("kubernetes-*/kube-apiserver"))
+FOUND = sorted((cache_folder() / "bin").glob("kubernetes-*/kube-apiserver"))
 sys.path[:0] = [str(ROOT / "operator" / "tests" / name) for name in ("api", "builders")]
 
 import manifests  # noqa: E402
@@ -101,6 +104,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield made
 
 
+def spec_of(plural: str) -> dict[str, Any]:
+    """The schema that the definition gives."""
+    definition = yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text())
+    (version,) = definition["spec"]["versions"]
+    found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    return found
+
+
 def tried(server: Server, manifest: dict[str, Any]) -> str:
     """What the server says against a manifest, or nothing."""
     done = server("apply", "--dry-run=server", "-f", "-", given=manifest)
@@ -139,6 +150,62 @@ def test_scale_and_fixed_fields(server: Server):
     assert scaled.stdout == "5"
     patch = ["patch", "topo", "words", "--type", "merge", "-p", '{"spec":{"keyGroups":64}}']
     assert "spec.keyGroups: Forbidden" in server(*patch).stderr
+
+
+def test_the_fields_are_explained(server: Server):
+    """What a user reads instead of the documents, with the range and the default."""
+    told = server("explain", "topo.spec.ackers")
+    assert told.returncode == 0, told.stderr
+    assert re.search(r"^KIND: +StreamTopology$", told.stdout, re.M)
+    described = spec_of("streamtopologies")["properties"]["spec"]["properties"]["ackers"]
+    words = " ".join(told.stdout.split())
+    assert described["description"] in words
+    for name, field in described["properties"].items():
+        assert re.search(rf"^  {name}\t<", told.stdout, re.M), name
+        assert field["description"] in words
+    deeper = server("explain", "topo.spec.ackers.replicas")
+    assert described["properties"]["replicas"]["description"] in " ".join(deeper.stdout.split())
+    assert server("explain", "toposnap.spec.deletionPolicy").returncode == 0
+
+
+COLUMNS = ("NAME", "READY", "PHASE", "ACKERS", "EXECUTORS", "WINDOW", "AGE")
+WIDE = ("STATE", "EPOCH", "SNAPSHOT", "MESSAGE")
+
+
+@pytest.mark.parametrize(
+    ("words", "headers"),
+    [((), COLUMNS), (("-o", "wide"), (*COLUMNS, *WIDE))],
+    ids=["get", "wide"],
+)
+def test_the_columns_are_those_that_a_user_asks_for(
+    server: Server, words: tuple[str, ...], headers: tuple[str, ...]
+):
+    """Of a topology with a status: as the operator writes one."""
+    named = {**manifests.WORDS, "metadata": {**manifests.WORDS["metadata"], "name": "shown"}}
+    assert server("apply", "-f", "-", given=named).returncode == 0
+    moment = "2026-01-01T00:00:00Z"
+    ready = {"type": "Ready", "status": "True", "reason": "AllReady", "message": "well"}
+    status = {
+        "phase": "Running",
+        "message": "well",
+        "conditions": [{**ready, "observedGeneration": 1, "lastTransitionTime": moment}],
+        "ackers": {"desired": 2, "ready": 1, "summary": "1/2"},
+        "executors": {"desired": 3, "ready": 3, "summary": "3/3"},
+        "stateServers": {"desired": 2, "ready": 2, "summary": "2/2"},
+        "window": 7,
+        "epoch": 4,
+        "lastSnapshot": "before-upgrade",
+    }
+    patch = ["patch", "topo", "shown", "--subresource=status", "--type", "merge", "-p"]
+    assert (done := server(*patch, json.dumps({"status": status}))).returncode == 0, done.stderr
+    head, row = server("get", "topo", "shown", *words).stdout.splitlines()
+    assert tuple(head.split()) == headers
+    shown = dict(zip(headers, row.split(), strict=True))
+    del shown["AGE"]
+    told = {"NAME": "shown", "READY": "True", "PHASE": "Running", "ACKERS": "1/2"}
+    told |= {"EXECUTORS": "3/3", "WINDOW": "7", "STATE": "2/2", "EPOCH": "4"}
+    told |= {"SNAPSHOT": "before-upgrade", "MESSAGE": "well"}
+    assert shown == {name: told[name] for name in shown}
 
 
 def test_children_are_taken_where_the_restricted_standard_is_enforced(server: Server):
