@@ -30,8 +30,6 @@ LONG_TESTS := runtime/tests/faults runtime/tests/testing $(patsubst %,e2e-tests/
 AT_ONCE := -n $(WORKERS) --dist worksteal --durations=40 --durations-min=20
 CHART := charts/millrace
 CLUSTER_TESTS := e2e-tests/cluster/tests
-# On an API server alone; they come last, when its program was built for the others.
-RIGHTS_TESTS := $(patsubst %,$(CLUSTER_TESTS)/test_%.py,pods_without_nodes rights_on_api_server)
 LINTED := conftest.py $(SOURCES) $(TESTS) $(CLUSTER_TESTS) $(wildcard examples benchmarks images)
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 UV := $(VENV)/uv/bin/uv
@@ -106,11 +104,11 @@ e2e-programs: $(STAMP) ## Have what tests on nodes take: packages, programs of t
 
 .PHONY: e2e-cluster
 e2e-cluster: $(STAMP) ## The tests of the cluster itself, which bring one up and take it down
-	@$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
+	@$(BIN)/python -m pytest $(wildcard $(CLUSTER_TESTS)/test_cluster_*.py) $(ARGS)
 
 .PHONY: e2e
-e2e: $(STAMP) ## All tests on nodes: the cluster up, images, the chart by helm, campaigns of kills, the cluster down; and those of rights
-	@$(BIN)/python -m pytest -rA $(wildcard $(CLUSTER_TESTS)/test_*_on_nodes.py) $(RIGHTS_TESTS) $(ARGS)
+e2e: $(STAMP) ## All end-to-end tests: the cluster up, images, the chart by helm, campaigns of kills, the cluster down; API servers alone
+	@$(BIN)/python -m pytest -rA $(CLUSTER_TESTS) $(ARGS)
 
 .PHONY: e2e-smoke
 e2e-smoke: $(STAMP) ## On two nodes: helm install, word count, one kill of every kind of pod, all removed

@@ -17,15 +17,17 @@ from millrace_e2e.cluster.own import OwnCluster
 from millrace_e2e.cluster.processes import Process, end
 
 
-@pytest.fixture
-def before() -> machine_state.State:
-    return machine_state.read()
-
-
 @pytest.fixture(autouse=True)
 def down(tool: Tool) -> Iterator[None]:
+    """What tests before these have left up is no part of the machine."""
+    tool.run("down")
     yield
     tool.run("down")
+
+
+@pytest.fixture
+def before(down: None) -> machine_state.State:
+    return machine_state.read()
 
 
 def started() -> dict[str, int]:
