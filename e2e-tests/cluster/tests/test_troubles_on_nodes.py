@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -255,25 +255,48 @@ def evict(space: Space, pod: str) -> None:
     space.kubectl("create", "--raw", place, "-f", "-", stdin=json.dumps(asked))
 
 
-def test_an_acker_and_a_driver_that_are_evicted(troubled: Troubled) -> None:
+@contextmanager
+def conditions(space: Space, log: Path) -> Iterator[Callable[[], set[tuple[str, str, str]]]]:
+    """Yields what tells all that conditions said meanwhile, however short that was: their types,
+    statuses and reasons."""
+    wanted = """-o=jsonpath={.status.conditions}{"\\n"}"""
+    command = [str(space.shell.programs["kubectl"]), f"--kubeconfig={space.shell.kubeconfig}"]
+    command += ["-n", space.name, "get", "topo", NAME, "--watch", wanted]
+    with log.open("w") as told:
+        process = subprocess.Popen(command, stdout=told)
+
+    def seen() -> set[tuple[str, str, str]]:
+        whole = [line for line in log.read_text().splitlines(keepends=True) if line[-1] == "\n"]
+        every = (one for line in whole for one in json.loads(line))
+        return {(one["type"], one["status"], one["reason"]) for one in every}
+
+    try:
+        until(seen, "the first word of the watch", WAIT_S, 0.3)
+        yield seen
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_an_acker_and_a_driver_that_are_evicted(troubled: Troubled, tmp_path: Path) -> None:
+    """Others take their places at once, so that conditions name it for a moment only."""
     space = troubled.space
-    before = {one["metadata"]["uid"] for one in space.pods(Role.ACKER)}
-    evict(space, ACKER)
-    troubled.await_event("Evicted", ACKER, "evict")
-    others = partial(space.pods, Role.ACKER)
-    until(lambda: {one["metadata"]["uid"] for one in others()} - before, "another one", WAIT_S, 0.3)
-    troubled.await_mended()
-    (driver,) = space.pods(Role.DRIVER)
-    name = driver["metadata"]["name"]
-    evict(space, name)
-    troubled.await_event("DriverGone", name, "evict")
-    until(
-        lambda: name not in {one["metadata"]["name"] for one in space.pods(Role.DRIVER)},
-        "another driver",
-        WAIT_S,
-        0.3,
-    )
-    troubled.await_mended()
+    with conditions(space, tmp_path / "conditions") as seen:
+        for role, kind in ((Role.ACKER, "AckersAvailable"), (Role.DRIVER, "SparkRunning")):
+            (pod,) = space.pods(role)
+            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+            evict(space, name)
+            troubled.await_event("Evicted", name, "evict")
+            there = partial(space.pods, role)
+            until(
+                lambda: {one["metadata"]["uid"] for one in there()} - {uid},  # noqa: B023
+                f"another pod than {name}",
+                WAIT_S,
+                0.3,
+            )
+            troubled.await_mended()
+            assert (kind, "False", "Evicted") in seen()
+        troubled.await_event("DriverGone", name, "evict")
 
 
 def test_a_node_that_is_lost_with_the_only_copy_of_the_state(troubled: Troubled) -> None:
