@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -510,6 +511,7 @@ def test_what_is_no_file_is_skipped_with_one_warning(
         unix.bind(str(inbox / "socket"))
     (inbox / "circle").symlink_to("circle")
     (inbox / "nowhere").symlink_to("missing")
+    (inbox / "device").symlink_to("/dev/null")
     for name in ("below", "below/deeper"):
         (inbox / name).mkdir()
         (inbox / name / "up").symlink_to("..")
@@ -526,9 +528,10 @@ def test_what_is_no_file_is_skipped_with_one_warning(
         ("socket", "is a socket"),
         ("circle", "is a link that leads to itself"),
         ("nowhere", "is a link to nothing"),
+        ("device", "is a device"),
     ):
         assert sum(f"{inbox / name} {why}" in text for text in told) == 1
-    assert len(told) == 4
+    assert len(told) == 5
 
 
 def test_a_fifo_in_place_of_a_file_holds_nothing_up(inbox: Path) -> None:
@@ -541,21 +544,81 @@ def test_a_fifo_in_place_of_a_file_holds_nothing_up(inbox: Path) -> None:
     assert reader.take() == lines("a", 10)[5:]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
+@pytest.fixture
+def barred(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
+    """Files that cannot be opened and folders that cannot be listed, for root neither."""
+    found: set[Path] = set()
+
+    def refusing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any = ".", *others: Any, **more: Any) -> Any:
+            if Path(os.fsdecode(path)) in found:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return real(path, *others, **more)
+
+        return call
+
+    monkeypatch.setattr(os, "open", refusing(os.open))
+    monkeypatch.setattr(os, "scandir", refusing(os.scandir))
+    return found
+
+
 def test_unreadable_files_are_skipped_where_somebody_comes_back_to_them(
+    inbox: Path, barred: set[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    write(inbox / "a.log", ["a"])
+    write(inbox / "b.log", ["b"])
+    barred.add(inbox / "a.log")
+    reader = Reader(inbox.parent)
+    for rows in (["b"], [], []):
+        assert reader.take() == rows
+    told = [record.getMessage() for record in caplog.records]
+    assert sum(f"{inbox / 'a.log'} cannot be read" in text for text in told) == len(told) == 1
+    barred.clear()
+    (inbox / "a.log").chmod(0o600)
+    assert reader.take() == ["a"]
+
+
+def test_a_folder_that_cannot_be_listed_is_skipped_where_somebody_comes_back_to_it(
+    inbox: Path, barred: set[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("locked", "open"):
+        (inbox / name).mkdir()
+        write(inbox / name / "a.log", [name])
+    barred.add(inbox / "locked")
+    reader = Reader(inbox.parent, path="in/**/*.log")
+    for rows in (["open"], [], []):
+        assert reader.take() == rows
+    told = [record.getMessage() for record in caplog.records]
+    assert sum(f"{inbox / 'locked'} cannot be listed" in text for text in told) == len(told) == 1
+    barred.clear()
+    assert reader.take() == ["locked"]
+
+
+@pytest.mark.parametrize("what", ["locked", "open/a.log"])
+def test_a_run_that_ends_ends_for_what_it_cannot_read(
+    inbox: Path, barred: set[Path], what: str
+) -> None:
+    """It would say that all input is processed, and nobody would come back to the rest."""
+    for name in ("locked", "open"):
+        (inbox / name).mkdir()
+        write(inbox / name / "a.log", [name])
+    barred.add(inbox / what)
+    reader = Reader(inbox.parent, path="in/**/*.log", watch=False)
+    with pytest.raises(SourceError, match=rf"{what} cannot be .*make it readable or take it away"):
+        reader.take()
+    barred.clear()
+    assert sorted(reader.take()) == ["locked", "open"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
+def test_the_kernel_says_that_a_file_cannot_be_read(
     inbox: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(inbox / "a.log", ["a"])
     write(inbox / "b.log", ["b"])
     (inbox / "a.log").chmod(0)
-    reader = Reader(inbox.parent)
-    for rows in (["b"], [], []):
-        assert reader.take() == rows
+    assert Reader(inbox.parent).take() == ["b"]
     assert sum("cannot be read" in record.getMessage() for record in caplog.records) == 1
-    with pytest.raises(SourceError, match="make it readable"):
-        Reader(inbox.parent, watch=False).take()
-    (inbox / "a.log").chmod(0o600)
-    assert reader.take() == ["a"]
 
 
 def test_a_pattern_finds_what_links_lead_to_once_under_its_own_name(tmp_path: Path) -> None:
