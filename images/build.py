@@ -185,7 +185,7 @@ def build(image: Image, tag: str, base: str, engine: str, cache: Path) -> Path:
             asked.append(_bootstrapped(image, cache, Path(scratch)))
         source = _BASE_TAG if base == BOOTSTRAP else base
         for command in [*asked, *commands(image, tag, source, engine, context, draft)]:
-            subprocess.run(command, check=True, stdout=sys.stderr, env=_environment(scratch))
+            subprocess.run(command, check=True, stdout=sys.stderr, env=environment(engine, scratch))
         draft.rename(target)
     for older in cache.glob(f"{image.name}-*.tar"):
         if older != target:
@@ -197,11 +197,21 @@ def commands(
     image: Image, tag: str, base: str, engine: str, context: Path, draft: Path
 ) -> list[list[str]]:
     """What an engine is asked to do, one after the other."""
+    if engine == "podman":
+        tag = _whole(tag)
     told = ["--build-arg", f"BASE_IMAGE={base}", "-f", str(image.file), "-t", tag, str(context)]
     if engine == "buildah":
         bud = ["buildah", "bud", "--layers=false", *told]
         return [bud, ["buildah", "push", tag, f"docker-archive:{draft}:{tag}"]]
     return [[engine, "build", *told], [engine, "save", "-o", str(draft), tag]]
+
+
+def _whole(tag: str) -> str:
+    """The name that nodes know an image by; podman takes one without a registry for its own host's.
+    """
+    registry, below, _ = tag.partition("/")
+    named = below and (set(".:") & set(registry) or registry == "localhost")
+    return tag if named else f"docker.io/{tag}"
 
 
 def packages_of(image: Image) -> list[str]:
@@ -238,8 +248,11 @@ def _bootstrapped(image: Image, cache: Path, scratch: Path) -> list[str]:
     return ["buildah", "bud", "--layers=false", "-f", file, "-t", _BASE_TAG, str(context)]
 
 
-def _environment(scratch: str) -> dict[str, str]:
-    """Buildah's own storage goes with the build; other engines keep theirs."""
+def environment(engine: str, scratch: str) -> dict[str, str]:
+    """Buildah's own storage goes with the build; other engines keep theirs, where a base may be
+    that no registry has."""
+    if engine != "buildah":
+        return dict(os.environ)
     roots = {"CONTAINERS_STORAGE_CONF": f"{scratch}/storage.conf", "TMPDIR": scratch}
     Path(scratch, "storage.conf").write_text(
         f'[storage]\ndriver = "{_storage_driver(scratch)}"\n'

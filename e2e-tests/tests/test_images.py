@@ -134,6 +134,34 @@ def test_every_engine_builds_the_same_file_with_the_base_that_is_told(engine: st
     assert {command[0] for command in made} == {engine}
 
 
+@pytest.mark.parametrize(
+    ("tag", "named"),
+    [
+        ("millrace/runtime:1", "docker.io/millrace/runtime:1"),
+        ("localhost/runtime:1", "localhost/runtime:1"),
+        ("registry.example.org/millrace/runtime:1", "registry.example.org/millrace/runtime:1"),
+        ("registry:5000/runtime:1", "registry:5000/runtime:1"),
+    ],
+)
+def test_an_image_of_podman_is_called_what_nodes_look_for(tag: str, named: str) -> None:
+    """It calls what has no registry ``localhost/...``, in the archive too."""
+    made = build.commands(build.ALL["runtime"], tag, "b", "podman", Path("/c"), Path("/d.tar"))
+    assert [command[-1] for command in made[1:]] == [named]
+    assert named in made[0]
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_an_engine_builds_where_its_own_images_are(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a base that it alone has; buildah, which keeps nothing, has a place of the build."""
+    monkeypatch.setenv("CONTAINERS_STORAGE_CONF", "/own")
+    assert build.environment(engine, str(tmp_path))["CONTAINERS_STORAGE_CONF"] == "/own"
+    own = Path(build.environment("buildah", str(tmp_path))["CONTAINERS_STORAGE_CONF"])
+    assert own.parent == tmp_path
+    assert f'graphroot = "{tmp_path}/' in own.read_text()
+
+
 def test_a_base_of_debian_packages_has_what_the_image_wants() -> None:
     assert {"python3", "tini"} <= set(build.packages_of(build.ALL["state-server"]))
     assert "openjdk-17-jre-headless" in build.packages_of(build.ALL["runtime"])

@@ -35,6 +35,8 @@ def test_an_archive_holds_the_program_under_its_own_digest(program: Path, tmp_pa
     (layer,) = manifest["Layers"]
     content = member(archive, layer)
     assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(content).hexdigest()}"]
+    # Without, podman builds nothing on it.
+    assert len(config["history"]) == len(manifest["Layers"])
     assert config["config"]["Entrypoint"] == ["/waits"]
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         (entry,) = tar.getmembers()

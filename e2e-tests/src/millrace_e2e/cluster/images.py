@@ -63,6 +63,8 @@ def write(layer: Path, settings: Mapping[str, object], tag: str, to: Path) -> No
         "os": "linux",
         "config": settings,
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest(layer)}"]},
+        # Podman builds on no image that does not tell of each of its layers.
+        "history": [{"created_by": "millrace"}],
     }
     manifest = [{"Config": "config.json", "RepoTags": [tag], "Layers": ["layer.tar"]}]
     draft = to.with_name(f".{to.name}.draft")
