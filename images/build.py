@@ -207,7 +207,7 @@ def commands(
 
 
 def _whole(tag: str) -> str:
-    """The name that nodes know an image by; podman takes one without a registry for its own host's."""
+    """The name that nodes know an image by: podman takes one without a registry for its own."""
     registry, below, _ = tag.partition("/")
     named = below and (set(".:") & set(registry) or registry == "localhost")
     return tag if named else f"docker.io/{tag}"
