@@ -57,8 +57,10 @@ class Run:
         return [int(line.split()[1]) for line in lines if line.startswith(role)]
 
     def complete(self, lives: int = 1) -> bool:
-        """Whether the ``lives``-th driver has its whole tree."""
-        return len(self.tree("worker")) >= 2 * lives and len(self.tree("driver")) >= lives
+        """Whether the ``lives``-th driver has its whole tree, each of which notes itself in its own
+        time: a worker may before the daemon that forked it."""
+        each = {"driver": 1, "jvm": 1, "daemon": 1, "worker": 2}
+        return all(len(self.tree(role)) >= count * lives for role, count in each.items())
 
     def living(self, *roles: str) -> list[psutil.Process]:
         """The processes of the roles."""
