@@ -73,6 +73,8 @@ class Parted:
         self.go_on(1)
 
 
+# Three drivers start one after the other, a minute each where many others start something, too.
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("seed", "servers", "copies"), [(11, 3, 2), (12, 5, 3), (13, 3, 2)])
 def test_a_server_that_only_the_driver_cannot_reach_is_left_out_and_let_in_again(
     seed: int, servers: int, copies: int, place: Place
