@@ -171,17 +171,18 @@ class FilesLive(RuleBasedStateMachine):
             if files[-1] is file
         )
 
-    def _comes_back(self, name: str, rows: bytes) -> bool:
-        """A file that begins as one that was known under this name counts as that one."""
+    def _come_back(self, name: str, rows: bytes) -> list[FileEntry]:
+        """What was known under this name and begins a file: that counts as the one of these."""
         known = self.reader.state.files.values()
-        return any(e.path == name and rows.startswith(self.reader.consumed[e.id]) for e in known)
+        return [e for e in known if e.path == name and rows.startswith(self.reader.consumed[e.id])]
 
     def _tell_apart(self) -> None:
-        """New files that are documented to be taken for another one begin differently.
+        """New files that are documented to be taken for another one.
 
-        These are such as have the name of one that they begin like, and such as came since the
-        last look, when an equal one went; but for those that have its inode where files have
-        births.
+        One that has the name of a removed one, and begins with all that was read of that, is that
+        one from now on. Others begin differently: such as have the name of one that is there or
+        may come back, and such as came since the last look, when an equal one went; but for those
+        that have its inode where files have births.
         """
         known = self.reader.state
         live = [f[-1] for n, f in self.reader.of_entry.items() if n not in known.gone]
@@ -190,8 +191,28 @@ class FilesLive(RuleBasedStateMachine):
             if file.rows and not self._progress(file):
                 equal = [f for f in went if f.rows == file.rows]
                 taken = any(not self.births or f.inode != file.inode for f in equal)
-                if taken or self._comes_back(name, file.rows):
+                heirs = self._come_back(name, file.rows)
+                removed = [self.reader.of_entry[e.id][-1] for e in heirs if e.id in known.gone]
+                there = (*self.files.values(), *self.away.values())
+                if not taken and len(heirs) == len(removed) == 1 and removed[0] not in there:
+                    self._is(removed[0], file)
+                elif taken or heirs:
                     file.rows = b"!" + file.rows
+
+    def _is(self, old: ModelFile, file: ModelFile) -> None:
+        """What was read of a removed file is not read again of the one that is taken for it."""
+        self.every.remove(file)
+        self.every[self.every.index(old)] = file
+        for files in self.reader.of_entry.values():
+            files[:] = [file if f is old else f for f in files]
+
+    @rule(more=st.text("xyz", max_size=3).map(str.encode), reuse=st.booleans(), data=st.data())
+    @precondition(lambda self: self.reader.state.gone)
+    def recreate(self, more: bytes, reuse: bool, data: st.DataObject) -> None:
+        """A file that begins as a removed one did, under the name of that."""
+        number = data.draw(st.sampled_from(sorted(self.reader.state.gone)))
+        path = self.reader.state.files[number].path
+        self.create(path, self.reader.consumed[number] + more, reuse)
 
     @rule(rows=st.text("xyz", min_size=1, max_size=4).map(str.encode), data=st.data())
     @precondition(lambda self: self.files)
