@@ -162,8 +162,8 @@ def test_the_command_line_means_what_runs_on_nodes(campaign: Campaign) -> None:
         return [json.loads(line) for line in told.splitlines()]
 
     (letter,) = until(letters, "the dead letter", WAIT_S, 1.0)
-    assert (letter["payload"], letter["processor"]) == (DEADLY, "split")
-    assert "exit code 7" in letter["error"]
+    assert (letter["payload"], letter["processor"]) == (DEADLY, "(worker)")
+    assert all(words in letter["error"] for words in ("processor 'split'", "exit code 7"))
 
     (row,) = space.millrace("state", "get", "-t", NAME, "counts", "mill", "--json").splitlines()
     assert json.loads(row)["state"] == {"n": words.totals()["mill"]}
