@@ -55,7 +55,7 @@ def test_state_is_restored_once_whoever_dies(tmp_path: Path, server: kubeapi.Api
     world = World(tmp_path / "first", server, made_by_the_operator)
     try:
         world.feed(1_500, "first.txt")
-        world.config(SNAPSHOTS, watch=True)
+        world.config({**SNAPSHOTS, "spark": {"driver": {"standby": 1}}}, watch=True)
         servers = begun(world, 0)
         driver = world.driver(1)
         until(lambda: (world.data / "counts").exists() and world.judge()["equal"], "counts", RUN_S)
