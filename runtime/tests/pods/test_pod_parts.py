@@ -309,6 +309,7 @@ def test_executors_are_pods_of_the_drivers_own(tmp_path):
     assert found["spark.executor.instances"] == "2"
     assert found["spark.kubernetes.driver.pod.name"] == "words-driver-3"
     assert found["spark.kubernetes.container.image"] == "millrace/runtime:1"
+    assert found["spark.kubernetes.executor.terminationGracePeriodSeconds"] == "5s"
     assert found[SHIPPED] == "true"
     assert "spark.authenticate.secret" not in found
     assert found["spark.authenticate"] == "true"

@@ -54,6 +54,8 @@ def cluster_conf(
         "executor.podNamePrefix": pods.executor_prefix(identity.pod),
         "executor.podTemplateFile": str(template),
         "executor.podTemplateContainerName": pods.EXECUTOR_CONTAINER,
+        # Spark writes its own 30 s over what stands in the template.
+        "executor.terminationGracePeriodSeconds": f"{pods.GRACE_S[pods.Role.EXECUTOR]}s",
         "container.image": required(environment, pods.IMAGE),
         "container.image.pullPolicy": environment.get(pods.IMAGE_PULL_POLICY) or "IfNotPresent",
         # Each of these would need rights to objects that nothing here uses.
