@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
+import type_values as tv
 from engine_support import Windows, compiled
 
 from millrace.state.embedded import EmbeddedServer
@@ -22,6 +24,16 @@ def state_server(tmp_path_factory):
 @pytest.fixture
 def uid():
     return f"engine-{next(_uids)}"
+
+
+@pytest.fixture(params=tv.ZONES)
+def zone(request, monkeypatch):
+    """This process is in each of some time zones, one test after the other."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield request.param
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import decimal
 import io
 import json
 import os
-import time
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -98,15 +97,6 @@ class TypeWindows(Windows):
                 sink = open_sink(self.program.components[one.sink].connector)
                 staged.setdefault(one.sink, []).append(sink._staged_path(one.name).read_bytes())
         return staged
-
-
-@pytest.fixture(params=tv.ZONES)
-def zone(request, monkeypatch):
-    monkeypatch.setenv("TZ", request.param)
-    time.tzset()
-    yield request.param
-    monkeypatch.undo()
-    time.tzset()
 
 
 def feed(folder):

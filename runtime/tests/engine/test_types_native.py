@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 import type_values as tv
 from engine_support import Windows, compiled
 
@@ -99,15 +98,6 @@ class NativeWindows(Windows):
         sink.staging = TaskStaging(lambda: StateServers(self.services.access))
         sink.publish(Sealed(1, "", tuple(staged)), staged, 1)
         return out.getvalue()
-
-
-@pytest.fixture(params=tv.ZONES)
-def zone(request, monkeypatch):
-    monkeypatch.setenv("TZ", request.param)
-    time.tzset()
-    yield request.param
-    monkeypatch.undo()
-    time.tzset()
 
 
 def test_every_value_comes_out_of_native_steps_and_of_every_sink(tmp_path, state_server, uid, zone):

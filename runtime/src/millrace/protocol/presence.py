@@ -11,7 +11,7 @@ it. Room for a little may come and go with every attempt, so it is over when a w
 from __future__ import annotations
 
 from millrace.protocol import events as e
-from millrace.protocol.server import Reason
+from millrace.protocol.server import STARTED_ANEW
 from millrace.protocol.types import Member, View
 
 _ANSWERS = (e.Stamped, e.RecordAck, e.Refused, e.Unreachable)
@@ -54,7 +54,7 @@ class Presence:
                 return self._gone(event.member, kind, event.reason)
             case e.Refused():
                 reason = f"state server {event.member.name} was started anew"
-                anew = event.reason in (Reason.RUN_ID, Reason.UNSTAMPED)
+                anew = event.reason in STARTED_ANEW
                 return self._gone(event.member, "StateServerAway", reason) if anew else []
             case e.Stamped() if self._missing.get(event.member.name) == "StateServerFull":
                 return []

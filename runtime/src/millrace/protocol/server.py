@@ -37,7 +37,11 @@ class Reason(str, Enum):
     @property
     def anew(self) -> bool:
         """Whether the server was started anew: its stamp says nothing about the message's."""
-        return self in (Reason.RUN_ID, Reason.UNSTAMPED)
+        return self in STARTED_ANEW
+
+
+STARTED_ANEW = frozenset((Reason.RUN_ID, Reason.UNSTAMPED))
+"""Reasons of servers that have another life, or none of a stamp in it."""
 
 
 @dataclass(frozen=True, slots=True)
