@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,9 @@ MOST_AT_ONCE = 5
 DOWN_STEPS = 12
 """Things that happen while no driver looks."""
 
+LONGEST_FLIGHT_S = 0.08
+"""From what was written to a kill: a window of these histories takes about as long."""
+
 
 def live(run: Run, folder: Folder, sink: Sink, steps: int, seed: int) -> None:
     """Let things happen, a few between two looks; what was written is waited for, a little late."""
@@ -28,6 +33,16 @@ def live(run: Run, folder: Folder, sink: Sink, steps: int, seed: int) -> None:
             folder.step()
             steps -= 1
         run.until(lambda: sink.read(folder) >= wanted, f"{wanted} lines", START_S)  # noqa: B023
+
+
+def amid(folder: Folder, sink: Sink, chance: random.Random, kill: Callable[[], None]) -> None:
+    """Kill while lines that were just written are on their way to the sink."""
+    while True:
+        for _ in range(chance.randint(1, MOST_AT_ONCE)):
+            folder.step()
+        time.sleep(chance.uniform(0, LONGEST_FLIGHT_S))
+        if sink.read(folder) < folder.due:
+            return kill()
 
 
 def kill_driver(run: Run) -> None:
@@ -44,13 +59,14 @@ def test_every_line_of_a_living_folder_comes_once_and_in_order(seed: int, place:
     place.write(topology(random.Random(seed).choice((7, 40, 200)), order, quick))
     folder = Folder(place.texts, place.base / "away", seed)
     sink = Sink(place.sink("numbers"))
+    chance = random.Random(-seed)
     with running(place) as run:
         live(run, folder, sink, STEPS // 3, seed)
-        kill_driver(run)
+        amid(folder, sink, chance, lambda: kill_driver(run))
         for _ in range(DOWN_STEPS):
             folder.step()
         live(run, folder, sink, STEPS // 3, seed + 100)
-        run.kill()
+        amid(folder, sink, chance, run.kill)
     await_nothing_left(place.work)
     for _ in range(DOWN_STEPS):
         folder.step()
