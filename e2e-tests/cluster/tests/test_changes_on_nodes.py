@@ -150,6 +150,37 @@ def test_while_it_is_paused_the_operator_leaves_all_as_it_is(campaign: Campaign)
     campaign.await_words()
 
 
+def test_executors_that_a_quota_refuses_are_told_in_its_words(campaign: Campaign) -> None:
+    """With one of two windows go on, with none they wait until there is room."""
+    space, name = campaign.space, "no-more-pods"
+    about = {"name": name, "namespace": space.name}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": about}
+    space.apply({**quota, "spec": {"hard": {"pods": "0"}}})
+    of_quota = partial(space.get, "resourcequota", name)
+    until(lambda: of_quota().get("status", {}).get("used"), "the quota counts", WAIT_S, 0.5)
+    one, another = (pod["metadata"]["name"] for pod in space.pods(Role.EXECUTOR))
+
+    def await_condition(kind: str, status: str, reason: str) -> None:
+        says = f"{kind} is {status} for {reason}"
+        until(lambda: space.condition(kind) == (status, reason), says, WAIT_S, 0.5)
+
+    with campaign.words.coming():
+        space.kubectl("delete", "pod", one, "--wait=false")
+        await_condition("SparkRunning", "True", "ExecutorsMissing")
+        await_event(space, "ExecutorsRefused", name)
+        assert space.condition("Ready")[0] == "True"
+        campaign.await_windows()
+        space.kubectl("delete", "pod", another, "--wait=false")
+        await_condition("SparkRunning", "False", "PodRefused")
+        await_condition("Ready", "False", "PodRefused")
+        await_event(space, "PodRefused", name)
+        space.kubectl("delete", "resourcequota", name)
+        until(lambda: len(space.pods(Role.EXECUTOR)) == 2, "two executors", WAIT_S, 0.5)
+        space.await_ready()
+        campaign.await_windows()
+    campaign.await_words()
+
+
 def _summary(space: Space) -> str:
     """Ready executors, and how many there are to be, as ``kubectl get -o wide`` has it."""
     return str(space.topology()["status"]["executors"]["summary"])

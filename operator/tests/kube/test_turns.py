@@ -504,6 +504,34 @@ def test_a_deletion_is_of_the_very_pod_that_was_seen(world: World):
     assert "deletionTimestamp" in world.pod("words-acker-1")["metadata"]
 
 
+def test_a_driver_does_not_wait_for_pods_of_a_lost_node_that_change_meanwhile(world: World):
+    """The status speaks of it already: it would be taken for one that is gone again."""
+    operator, before = world.settle(), world.api.answer
+    for number in range(4):
+        world.node(f"other-{number}", "True")
+    for number in (1, 2):
+        world.node(f"node-{number}", "Unknown")
+    changed: list[str] = []
+
+    def marked(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        """The cluster notes in each pod that its node is lost, just before it is deleted."""
+        name = path.rpartition("/")[2]
+        if method == "DELETE" and name not in changed:
+            changed.append(name)
+            world.api.put(path, world.pod(name))
+        return before(method, path, body, **more)
+
+    world.api.answer = marked  # type: ignore[method-assign]
+    with pytest.raises(StaleError):
+        operator.turn(KEY)
+    assert "words-acker-0" in changed
+    assert "words-driver-2" in world.names("pods")
+    operator.turn(KEY)
+    assert world.resource["status"]["driver"]["number"] == 2
+    assert world.reasons().count("DriverStarted") == 2
+    assert "words-acker-0" not in world.names("pods")
+
+
 def test_another_pod_in_the_place_of_one_to_delete_is_left_alone(world: World):
     objects = Objects(world.api)  # type: ignore[arg-type]
     world.settle()

@@ -3,7 +3,9 @@
 Every write stands under a condition that fails if the plan was made of something that is not true
 any more: the status under the topology's version, so that a number of a driver is written by one
 operator alone; deletions under uid and version; creations under a name. ``StaleError`` then ends
-the plan, and the next one is made of what is there. A child that the API server does not take is
+the plan, and the next one is made of what is there; but where a pod that was to be deleted has
+changed meanwhile, as those of a lost node do all at once, it is raised behind the last action: a
+driver that the status speaks of shall not wait for it. A child that the API server does not take is
 noted: a pod does not hold up the others, and a disruption budget, or a change of what stands there
 already, is raised behind the last action; anything else ends the plan, since what follows needs it.
 """
@@ -64,6 +66,7 @@ class Acting:
     refusals: dict[str, str] = field(default_factory=dict)
     created: set[str] = field(default_factory=set)
     _late: RefusedError | None = field(default=None, init=False)
+    _changed: StaleError | None = field(default=None, init=False)
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """All of them, up to the first that fails. Raises as ``Objects``, what nothing else needs
@@ -72,8 +75,9 @@ class Acting:
             if not self.leading():
                 raise NotLeadingError("this operator leads no more")
             self._act(action)
-        if self._late is not None:
-            raise self._late
+        late = self._late or self._changed
+        if late is not None:
+            raise late
 
     def _act(self, action: Action) -> None:
         match action:
@@ -87,9 +91,8 @@ class Acting:
                 self._create(manifest)
             case FillSecret():
                 self._fill(action)
-            case DeletePod(name, uid, force):
-                version = self.seen.pod_versions.get(uid)
-                self._delete("Pod", name, uid, version, 0 if force else None)
+            case DeletePod():
+                self._delete_pod(action)
             case DeleteChild(kind, name, uid):
                 self._delete(kind, name, uid)
             case Propose(proposal):
@@ -165,6 +168,13 @@ class Acting:
         if owner_uid(there) != self.seen.observed.resource.uid:
             name = manifest["metadata"]["name"]
             raise RefusedError(f"{manifest['kind']} {name}", 409, _DRIVEN_OUT)
+
+    def _delete_pod(self, pod: DeletePod) -> None:
+        version = self.seen.pod_versions.get(pod.uid)
+        try:
+            self._delete("Pod", pod.name, pod.uid, version, 0 if pod.force else None)
+        except StaleError as error:
+            self._changed = self._changed or error
 
     def _delete(
         self, kind: str, name: str, uid: str, version: str | None = None, grace_s: int | None = None
