@@ -127,6 +127,28 @@ def test_why_a_pod_waits_or_ended(status: dict[str, Any], reason: str, code: int
     assert (read.reason, read.exit_code) == (reason, code)
 
 
+CUT = f"lang.Thread.run(Thread.java:840)\n{'a line of a log' * 150}\nE: no table of rates"
+
+
+@pytest.mark.parametrize(
+    ("ended", "says"),
+    [
+        ({"exitCode": 1, "message": "a\nb"}, "a\nb"),
+        ({"exitCode": 1, "message": CUT}, CUT.partition("\n")[2]),
+        ({"exitCode": 1, "message": CUT.replace("\n", " ")}, CUT.replace("\n", " ")),
+        ({"exitCode": 137, "message": CUT}, "killed by SIGKILL"),
+        ({"exitCode": 143, "message": CUT}, "ended by SIGTERM"),
+        ({"exitCode": 137, "reason": "OOMKilled", "message": CUT}, ""),
+        ({"exitCode": 139, "message": "Fatal Python error"}, "Fatal Python error"),
+    ],
+)
+def test_what_a_container_says_of_its_end(ended: dict[str, Any], says: str):
+    """What it logged before it was killed is no reason; half a line is none either."""
+    read = reading.pod_of(pod(**container(terminated={"reason": "Error", **ended})), NOW)
+    assert read is not None
+    assert read.message == says
+
+
 @pytest.mark.parametrize(
     ("deleted", "holds", "read_as"),
     [

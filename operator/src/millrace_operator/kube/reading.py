@@ -212,12 +212,12 @@ def _why(status: Object) -> tuple[str, str, int | None]:
         if ended is not None:
             exit_code = ended.get("exitCode")
             if status.get("reason") is None:
-                return ended.get("reason", ""), ended.get("message", ""), exit_code
+                return ended.get("reason", ""), _last_words(ended), exit_code
         waiting = state.get("waiting", {})
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             last = container.get("lastState", {}).get("terminated", {})
             killed = last.get("reason") if last.get("reason") == "OOMKilled" else None
-            text = waiting.get("message", "") or last.get("message", "")
+            text = waiting.get("message", "") or _last_words(last)
             return killed or waiting["reason"], text, exit_code
     if status.get("reason") is not None:
         return status["reason"], status.get("message", ""), exit_code
@@ -247,8 +247,24 @@ def _ended_before(status: Object, now: datetime) -> tuple[str, str, int] | None:
         ended = container.get("lastState", {}).get("terminated") or {}
         runs = "running" in container.get("state", {})
         if runs and ended.get("exitCode") and _lived_s(status, now) < _JUST_BEGUN_S:
-            return ended.get("reason") or "Error", ended.get("message", ""), ended["exitCode"]
+            return ended.get("reason") or "Error", _last_words(ended), ended["exitCode"]
     return None
+
+
+_FROM_OUTSIDE = {137: "killed by SIGKILL", 143: "ended by SIGTERM"}
+_LOG_BYTES = 2048
+"""What of the end of its log Kubernetes takes for the message of a container without one."""
+
+
+def _last_words(ended: Object) -> str:
+    """What a container says of its end. The log of one that was killed says nothing of why, and
+    the first line of one that is cut is none."""
+    text = str(ended.get("message", ""))
+    if ended.get("exitCode") in _FROM_OUTSIDE:
+        return _FROM_OUTSIDE[ended["exitCode"]] if ended.get("reason") == "Error" else ""
+    if len(text.encode()) >= _LOG_BYTES and "\n" in text:
+        return text.partition("\n")[2]
+    return text
 
 
 def _said(reason: str, message: str, exit_code: int) -> str:
