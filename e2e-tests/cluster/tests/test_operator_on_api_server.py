@@ -311,7 +311,9 @@ class Operator:
         until(lambda: self._looked_ago_s() > 3, "its end", WAIT_S)
 
     def _looked_ago_s(self) -> int:
-        return int(re.findall(r"looked at (\d+) s ago", self.answers(pods.LIVE_PATH)[1])[0])
+        """0 before the first look, which one that has just become ready is about to take."""
+        told = re.findall(r"looked at (\d+) s ago", self.answers(pods.LIVE_PATH)[1])
+        return int(told[0]) if told else 0
 
     def kill(self) -> None:
         if self.process.poll() is None:

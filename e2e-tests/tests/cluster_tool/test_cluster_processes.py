@@ -16,6 +16,7 @@ from millrace_e2e.cluster import nodes
 from millrace_e2e.cluster.layout import Layout
 from millrace_e2e.cluster.locks import locked
 from millrace_e2e.cluster.processes import Process, Processes, end
+from millrace_e2e.waiting import until
 
 
 @pytest.fixture
@@ -45,6 +46,30 @@ def test_a_process_that_has_got_the_number_since_is_not_killed(
         assert not older.runs
         end([older])
     assert process.runs
+
+
+def test_a_process_runs_while_one_of_its_threads_does() -> None:
+    """As long as that has not ended, it holds the ports of all."""
+    ends = "import ctypes, sys, threading; threading.Thread(target=sys.stdin.read).start()"
+    ends += "; libc = ctypes.CDLL(None); print('ends', flush=True); libc.syscall(EXIT, 0)"
+    number = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
+    command = [sys.executable, "-c", ends.replace("EXIT", str(number))]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def state() -> str:
+        return Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ends\n"
+        until(lambda: state() == "Z", "the end of its first thread", 10)
+        process = Process.of(child.pid)
+        assert process is not None
+        end([process])
+        assert Process.of(child.pid) is None
+    finally:
+        child.kill()
+        child.communicate()
 
 
 def test_a_zombie_and_nobody_do_not_run(sleeper: subprocess.Popen[bytes]) -> None:

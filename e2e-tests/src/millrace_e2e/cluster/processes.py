@@ -33,13 +33,15 @@ class Process:
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """None where there is none, and for a zombie."""
+        """None where there is none, and for a zombie; but one that has threads left has its ports,
+        too."""
         try:
             fields = (_PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
             boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         except OSError:
             return None
-        return None if fields[0] in "ZX" else cls(pid, f"{boot} {fields[19]}")
+        state, threads, born = fields[0], int(fields[17]), fields[19]
+        return None if state in "ZX" and threads <= 1 else cls(pid, f"{boot} {born}")
 
     @property
     def runs(self) -> bool:
