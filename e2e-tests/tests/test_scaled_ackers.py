@@ -107,18 +107,20 @@ def test_the_load_alone_has_more_ackers_come_and_go_again(place: Place, tmp_path
         place.gate.touch()
         assert run.wait(SLOW_S) == 0, run.tail()
     assert judge(place, Promise.EXACTLY_ONCE) == []
-    # One core is too much for one acker, and neither too much nor too little for two or three.
-    assert [event["text"] for event in run.events("AckersScaled")] == [
-        "2 ackers instead of 1, as the load asks for",
+    # A core is too much for one acker, and neither too much nor too little for two or three; where
+    # its window's own work comes to it, that asks for three at once.
+    came, *went = [event["text"] for event in run.events("AckersScaled")]
+    assert came in {f"{count} ackers instead of 1, as the load asks for" for count in (2, 3)}
+    assert went == [
         "2 ackers instead of 3, as the load asks for",
         "1 acker instead of 2, as the load asks for",
     ]
 
 
 def await_shared(run: Run, watcher: Watcher, count: int) -> None:
-    """Wait until a window opened with so many ackers."""
+    """Wait until a window opened with so many ackers, or more."""
 
     def opened() -> bool:
-        return any(len(one.shares) == count for one in watcher.opened())
+        return any(len(one.shares) >= count for one in watcher.opened())
 
     run.until(opened, f"a window of {count} ackers", SLOW_S)

@@ -95,3 +95,35 @@ def test_without_the_word_nothing_changes_by_itself(load: float) -> None:
 def test_what_goes_and_what_comes_lie_apart() -> None:
     """With one fewer the rest is far from busy; with one more, one fewer is far from idle."""
     assert IDLE < AIM < BUSY
+
+
+def test_a_load_is_busy_or_idle_from_the_very_share_on() -> None:
+    """Five seconds of the one, a minute of the other."""
+    busy, most = 2 * BUSY, AckerBounds(1, 4, automatic=True)
+    trend, ackers = ackers_for(Trend(), 0.0, busy, 2, most)
+    assert (trend, ackers) == (Trend(busy_since_s=0.0), 2)
+    assert ackers_for(trend, 4.9, busy, 2, most) == (trend, 2)
+    assert ackers_for(trend, 5.0, busy, 2, most) == (Trend(), 3)
+    trend, ackers = ackers_for(Trend(), 0.0, IDLE, 2, most)
+    assert (trend, ackers) == (Trend(idle_since_s=0.0), 2)
+    assert ackers_for(trend, 59.9, IDLE, 2, most) == (trend, 2)
+    assert ackers_for(trend, 60.0, IDLE, 2, most) == (Trend(), 1)
+
+
+def test_as_many_come_at_once_as_then_work_for_half_of_their_time() -> None:
+    bounds = AckerBounds(1, 16, automatic=True)
+    found = follow(lambda *_: 4.0, ackers=4, bounds=bounds, seconds=20)
+    assert sorted(set(found)) == [4, 8]
+
+
+def test_time_at_the_upper_bound_does_not_count_once_it_is_raised() -> None:
+    trend, ackers = Trend(), 3
+    for now in range(60):
+        trend, ackers = ackers_for(trend, float(now), 3.0, ackers, AckerBounds(1, 3, True))
+        assert (trend, ackers) == (Trend(), 3)
+    assert ackers_for(trend, 60.0, 3.0, 3, ONE_TO_SIX) == (Trend(busy_since_s=60.0), 3)
+
+
+def test_where_there_is_no_acker_none_comes_by_itself() -> None:
+    """There is nobody whose load could ask for one."""
+    assert set(follow(lambda *_: 0.0, ackers=0, bounds=AckerBounds(0, 3, automatic=True))) == {0}

@@ -31,6 +31,7 @@ from millrace.protocol.acklog import (
 from millrace.protocol.types import (
     AttemptId,
     CloseMarker,
+    FailedRoot,
     Intent,
     Replay,
     RootRange,
@@ -441,6 +442,16 @@ def test_changes_and_crashes_give_the_same_verdict(
     by_slice: dict[tuple[int, ...], Verdict] = {}
     for answer in log.answers:
         assert by_slice.setdefault(answer.partitions, answer) == answer
+
+
+def test_roots_that_are_not_complete_are_named_in_order_whoever_answers_first() -> None:
+    def answer(slice_: int, *sequences: int) -> Verdict:
+        broken = tuple(FailedRoot(sequence, "split", "lost") for sequence in sequences)
+        return Verdict(AttemptId(2, 5, 1), (slice_,), 10, broken, True)
+
+    found = acker.merge_verdicts([answer(1, 256, 300), answer(0, 7, 520)], 2)
+    assert found is not None
+    assert [root.sequence for root in found.incomplete] == [7, 256, 300, 520]
 
 
 def test_an_acker_without_a_share_answers_nothing() -> None:

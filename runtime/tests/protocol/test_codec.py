@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from millrace.errors import NewerFormatError, ProtocolError
 from millrace.protocol import codec, types
+from millrace.protocol.acklog import Open
 from millrace.protocol.record import Outcome, first_record, seal
 from millrace.protocol.types import (
     FORMAT,
@@ -277,6 +278,15 @@ def test_a_document_that_was_touched_is_refused(old: bytes, new: bytes, why: str
         codec.decode_record(rewritten(SOME_RECORD, old, new))
 
 
+def test_a_document_ends_where_its_value_does() -> None:
+    """The checksum is over the value alone."""
+    data = codec.encode_record(SOME_RECORD)
+    assert codec.decode_record(data) == SOME_RECORD
+    for end in (b"]", b" "):
+        with pytest.raises(ProtocolError, match="its checksum differs from its content"):
+            codec.decode_record(data[:-1] + end)
+
+
 def without(value: Any, *names: str) -> bytes:
     document = json.loads(codec.encode(value))["value"]
     body = json.dumps({k: v for k, v in document.items() if k not in names}).encode()
@@ -292,6 +302,21 @@ def test_what_must_be_there_is_named_if_it_is_not() -> None:
     with pytest.raises(ProtocolError, match="a Record lacks tag"):
         codec.decode_record(without(SOME_RECORD, "tag"))
     assert codec.decode_record(without(SOME_RECORD, "finished")) == SOME_RECORD
+
+
+def test_what_a_part_lacks_is_named_with_the_part_and_nothing_else_is() -> None:
+    whole = json.loads(codec.encode(SOME_RECORD))["value"]
+    tag = {"timeline": 1, "seq": "x"}
+    with pytest.raises(ProtocolError, match="cannot be read: tag lacks epoch, execution;"):
+        codec.decode_record(garbled(SOME_RECORD, tag=tag, intents=[{"ranges": []}]))
+    body = {name: part for name, part in whole.items() if name != "uid"} | {"tag": tag}
+    with pytest.raises(ProtocolError, match="cannot be read: a Record lacks uid;"):
+        codec.decode_record(written("Record", FORMAT, body))
+
+
+def test_a_mask_that_is_a_number_is_named() -> None:
+    with pytest.raises(ProtocolError, match=r"groups: .*Input should be a bit mask in hex, not 5"):
+        codec.decode(Segment, garbled(SOME_SEGMENT, groups=5))
 
 
 def test_a_part_of_another_type_is_never_written() -> None:
@@ -463,3 +488,27 @@ def test_every_document_of_the_first_format_that_holds_replays_is_read() -> None
 def test_a_moment_in_a_document_of_today_is_a_field_that_nobody_knows() -> None:
     with pytest.raises(NewerFormatError, match="the field 'due_s'"):
         codec.decode(Replay, garbled(Replay("s", 0, 1, 1, 2.5), due_s=5.0))
+
+
+def test_what_a_document_of_the_first_format_leaves_out_has_its_default() -> None:
+    intent = {"window": 4, "ranges": []}
+    sealed = {"window": 4, "digest": "ab", "staged": []}
+    for value, expected in (
+        (intent, Intent(4, ())),
+        (sealed, Sealed(4, "ab", ())),
+        ({**sealed, "roots": None}, Sealed(4, "ab", ())),
+    ):
+        kind = type(expected)
+        assert codec.decode(kind, written(kind.__name__, 1, value)) == expected
+
+
+def test_a_replay_of_the_first_format_that_never_said_until_when_is_refused() -> None:
+    waits = {"source": "s", "partition": 1, "offset": 2, "number": 1}
+    with pytest.raises(ProtocolError, match="a Replay lacks delay_s"):
+        codec.decode(Replay, written("Replay", 1, waits))
+
+
+def test_an_attempt_that_does_not_say_how_many_slices_it_has_has_sixteen() -> None:
+    """Releases that did not say it had no other number."""
+    opened = {"id": {"execution": 1, "window": 2, "attempt": 3}, "roots": 4, "edges": []}
+    assert codec.decode(Open, written("Open", 1, opened)) == Open(AttemptId(1, 2, 3), 4, (), 16)

@@ -9,7 +9,7 @@ import pytest
 from millrace.protocol.events import Forget
 from millrace.protocol.record import first_record
 from millrace.protocol.types import AttemptId, DeadSegment, Sealed, Segment, Staged, Stamp, Tag
-from millrace.protocol.windows.forgetting import Held
+from millrace.protocol.windows.forgetting import Forgetting, Held
 
 SWEEP = Forget(
     Stamp(3, 5),
@@ -67,3 +67,20 @@ def test_what_a_snapshot_copies_stays_until_it_is_copied() -> None:
     held.release()
     assert held.spared(Forget(Stamp(1, 1), 5, ("last",), ())).names == ("chain", "last", "letters")
     assert held.spared(Forget(Stamp(1, 1), 6, (), ())).names == ()
+
+
+def test_what_losers_left_is_looked_for_once_every_so_many_windows() -> None:
+    """Not with every record that is written while no further window is sealed."""
+    found, last = Forgetting(), first_record("u", Tag(1, 1, 1, 1))
+
+    def sweeps(sealed: int) -> bool:
+        nonlocal last
+        before, last = last, replace(last, sealed=sealed)
+        return any(one.keep is not None for one in found.next(Stamp(1, 1), before, last))
+
+    assert sweeps(1), "what the driver before has left"
+    assert not sweeps(255)
+    assert sweeps(256)
+    assert not sweeps(256)
+    assert not sweeps(257)
+    assert sweeps(512)

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 
 from millrace.protocol import cohorts, holes
 from millrace.protocol.record import NextWindow, Outcome, first_record, open_next, seal
-from millrace.protocol.types import Intent, Replay, RootRange, Tag, TaskId, TaskReport
+from millrace.protocol.types import (
+    FailedRoot,
+    Intent,
+    Replay,
+    RootRange,
+    Tag,
+    TaskId,
+    TaskReport,
+)
 from millrace.protocol.windows.decide import Progress, halves
+from millrace.protocol.windows.doing import SealDraft
 from millrace.protocol.winners import Inconsistent, Winners, find_winners
 
 INTENT = Intent(
@@ -63,6 +72,50 @@ def test_a_loser_that_read_a_record_contradicts_the_winner() -> None:
     loser = report(0, (0, 6), (1, 1), attempt=1)
     assert "two tasks do not agree on holes: offset 102" in doubt(*BOTH, losers=[loser])
     assert doubt(*BOTH, losers=[report(0, (0, 6), (2, 1), (1, 1), attempt=1)]) == ""
+
+
+def test_a_loser_that_read_a_hole_where_the_winners_read_records_is_doubted() -> None:
+    """Also where neither they nor the attempt before claim any."""
+    winners = (report(0, (0, 6)), report(1, (6, 5)))
+    loser = report(0, (0, 6), (1, 1), attempt=1)
+    for before in (None, ()):
+        said = doubt(*winners, before=before, losers=[loser])
+        assert "two tasks do not agree on holes: offset 101" in said
+
+
+def test_a_winner_that_read_nothing_cannot_claim_a_hole_for_others() -> None:
+    idle = TaskReport(TaskId(0, 2, 0), holes=((1, 1),))
+    winners = (report(0, (0, 6)), report(1, (6, 5)), idle)
+    found = find_winners((3,), winners, INTENT.roots)
+    assert isinstance(found, Winners)
+    assert "two tasks do not agree on holes" in holes.doubt(found, winners, INTENT, None)
+
+
+def test_tasks_have_to_agree_on_every_run_that_they_read() -> None:
+    runs = ((0, 3), (6, 2))
+    loser = TaskReport(TaskId(0, 0, 1), roots_read=runs, holes=((1, 1),))
+    assert "two tasks do not agree on holes: offset 102" in doubt(*BOTH, losers=[loser])
+    assert doubt(*BOTH, losers=[replace(loser, holes=((1, 2),))]) == ""
+
+
+def test_a_hole_at_the_beginning_of_a_range_is_named_by_that_range() -> None:
+    said = doubt(report(0, (0, 6)), report(1, (6, 5), (6, 1)), before=())
+    assert said.startswith("offset 0 of source 's' (partition 0000000000000002)")
+
+
+def test_no_run_is_empty() -> None:
+    assert holes.joined([(5, 0), (0, 2), (2, 0), (2, 1)]) == ((0, 3),)
+    assert holes.without((0, 4), ((0, 2),)) == ((2, 2),)
+    assert holes.without((0, 4), ((2, 2),)) == ((0, 2),)
+    assert holes.without((0, 4), ((0, 4),)) == ()
+
+
+def test_a_hole_that_was_set_aside_in_an_earlier_attempt_counts_once() -> None:
+    winners = Winners((report(0, (0, 6), (1, 2)), report(1, (6, 5), (9, 1))))
+    failed = {2: FailedRoot(2, "p", "no")}
+    assert SealDraft(winners, Progress(INTENT), 0).holes == 3
+    assert SealDraft(winners, Progress(INTENT, failed=failed), 0).holes == 2
+    assert SealDraft(None, Progress(INTENT, failed=failed), 0).holes == 0
 
 
 def test_a_replay_is_never_a_hole() -> None:

@@ -8,6 +8,7 @@ from machine_script import Script, describe, member, stamp
 
 from millrace.protocol import events as e
 from millrace.protocol.driver import Driver
+from millrace.protocol.membership import Standing
 from millrace.protocol.suspicion import PATIENCE, PROOF, TRIES
 
 OPENED = """
@@ -94,6 +95,64 @@ def test_windows_go_on_while_a_server_learns() -> None:
     assert run.plan.learning
     found.play("copied")
     assert found.machine.membership.standing.value == "recovered", "not within a window"
+
+
+def test_what_is_learned_is_not_asked_for_again_while_a_window_runs() -> None:
+    found = script()
+    found.tell("propose a1 b1 c1", "stamped c1 none")
+    found.play(WINDOW)
+    found.tell("ack a1", "ack b1", "copied")
+    begin = len(found.actions)
+    found.tell("wait 1", "tick", "stamped a1 R", "stamped b1 R", "wait 1", "tick")
+    after = found.actions[begin:]
+    assert not any(isinstance(action, e.CopyObjects) for action in after)
+    asked = {str(describe(action)) for action in after if isinstance(action, e.SendStamp)}
+    assert asked == {"SendStamp a1 e1x2", "SendStamp b1 e1x2"}
+    assert found.machine.membership.prepared()
+
+
+def test_a_stamp_of_another_view_makes_no_learner_ready() -> None:
+    script().play(
+        """
+        propose a1 b1 c1
+        -> SendStamp c1 e1x2
+        stamped c1 none e1x1
+        stamped c1 none e2x2
+        stamped c1 none
+        -> CopyObjects 1.2.1.1 from a1 b1
+        """
+    )
+
+
+def test_a_lesson_that_was_broken_off_is_not_learned_with_its_late_end() -> None:
+    """Meanwhile windows write without regard to it."""
+    script().play(
+        """
+        propose a1 b1 c1
+        -> SendStamp c1 e1x2
+        stamped c1 none
+        -> CopyObjects 1.2.1.1 from a1 b1
+        propose a1 b1
+        wait 1
+        tick
+        -> SendStamp c1 e1x2
+        copied
+        propose a1 b1 c1
+        -> CopyObjects 1.2.1.1 from a1 b1
+        """
+    )
+
+
+def test_servers_that_have_room_again_are_told_in_order() -> None:
+    found = script()
+    names = "cdefgh"
+    found.tell(" ".join(["propose a1 b1", *(f"{name}1" for name in names)]))
+    found.tell(*(f"stamped {name}1 none" for name in names))
+    found.tell(*(f"nospace {name} is full" for name in reversed(names)))
+    begin = len(found.actions)
+    found.tell("copied")
+    back = [action.server for action in found.actions[begin:] if isinstance(action, e.Notify)]
+    assert back == list(names)
 
 
 def test_what_was_learned_is_copied_again_where_it_lacks() -> None:
@@ -374,6 +433,10 @@ def test_one_whose_copy_would_be_missing_does_not_leave() -> None:
     assert len(left_out(found)) == 1
     assert [m.name for m in found.machine.membership.wanted()] == ["a", "b"]
     assert not any(str(describe(a)).startswith("CasView 5") for a in found.actions)
+    # Nobody is to come or to leave now, so that nobody learns.
+    begin = len(found.actions)
+    found.tell("wait 1", "tick")
+    assert not any(isinstance(action, e.CopyObjects) for action in found.actions[begin:])
 
 
 def test_one_leaves_where_enough_others_stay() -> None:
@@ -426,3 +489,231 @@ def test_windows_write_bases_again_while_a_learner_has_no_room() -> None:
     found.tell("wait 1", "tick", "stamped c1 none", "copied")
     assert found.machine.membership.prepared()
     assert found.machine.membership.learning
+
+
+def test_nobody_leaves_as_long_as_there_is_none_to_leave_anything_to() -> None:
+    found = script()
+    found.tell("propose c1 leaving a1 b1")
+    for _ in range(2 * PATIENCE):
+        found.tell("wait 1", "tick")
+    assert [m.name for m in found.machine.membership.wanted()] == ["a", "b"]
+    assert not any(str(describe(a)).startswith("CasView 5") for a in found.actions)
+
+
+def test_windows_write_bases_again_once_nobody_is_to_join_any_more() -> None:
+    found = script()
+    found.tell("propose a1 b1 c1", "stamped c1 none", "propose a1 b1")
+    found.play(WINDOW)
+    found.tell("ack a1", "ack b1")
+    [run] = [action for action in found.actions if isinstance(action, e.Run)]
+    assert not run.plan.learning
+
+
+def test_one_that_is_proposed_stays_whatever_else_is_said_of_it() -> None:
+    found = script()
+    found.tell("propose a1 b1 c1 leaving b1", "stamped c1 none")
+    copy = found.actions[-1]
+    assert isinstance(copy, e.CopyObjects)
+    assert [m.name for m in copy.view.target] == ["a", "b", "c"]
+
+
+def single() -> Script:
+    """As ``script``, with one copy of everything."""
+    found = Script(copies=1)
+    settings = replace(found.machine.settings, learners=True)
+    found.machine = Driver(settings, found.machine.membership.owners, lambda piece, index: index)
+    return found.play(OPENED)
+
+
+def silent_b(found: Script) -> None:
+    """One of two members does not answer to a record for too long; with one copy it is kept."""
+    found.play(WINDOW)
+    found.tell("ack a1", *["wait 1", "tick"] * (PATIENCE + 1))
+    assert found.machine.membership.suspicion.silent(member("b1"))
+    assert found.machine.membership.standing is Standing.RECOVERED
+
+
+def test_the_only_copy_that_falls_silent_on_its_leave_is_asked_for_by_the_view_that_moves() -> None:
+    found = single()
+    silent_b(found)
+    found.tell("propose a1 leaving b1")
+    assert describe(found.actions[-1]) == "CasView 5 e2 moving x2 a1 b1 to a1"
+
+
+def test_who_is_silent_teaches_nobody() -> None:
+    found = single()
+    silent_b(found)
+    found.play(
+        """
+        propose a1 b1 c1
+        -> SendStamp c1 e1x2
+        stamped c1 none
+        -> CopyObjects 1.2.1.1 from a1
+        """
+    )
+
+
+def test_what_was_answered_before_the_view_opened_is_not_at_hand() -> None:
+    """With one copy: c is silent, and was to join. That b answered once does not make c needless
+    now that b is gone; only the view that moves finds out."""
+    found = single()
+    found.tell("propose a1 b1 c1", *["wait 1", "tick"] * (PATIENCE + 1))
+    assert found.machine.membership.suspicion.silent(member("c1"))
+    found.tell("propose a1 c1")
+    assert describe(found.actions[-1]) == "CasView 5 e2 moving x2 a1 b1 to a1 c1"
+
+
+def test_an_open_view_is_opened_before_others_learn_to_join_it() -> None:
+    found = unopened()
+    found.tell("record R 1.1.1.5 sealed 3", "start", "view 4 e1 open x1 a1 b1", "cas done")
+    found.play(
+        """
+        propose a1 b1 c1
+        stamped a1 R
+        stamped b1 R
+        -> CopyObjects 1.1.1.5 from a1 b1
+        """
+    )
+    found.tell("copied", "ack a1", "ack b1")
+    assert found.machine.membership.standing is Standing.RECOVERED
+    assert "-> SendStamp c1 e1x2" in found.transcript
+
+
+def test_a_moving_view_is_gone_on_with_before_anybody_is_proposed() -> None:
+    unopened().play(
+        """
+        start
+        -> ReadView
+        view 4 e2 moving x1 a1 to a1 b1
+        -> CasView 4 e2 moving x2 a1 to a1 b1
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        wait 1
+        tick
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        """
+    )
+
+
+def test_where_nobody_is_to_hold_more_all_are_prepared() -> None:
+    assert script().machine.membership.prepared()
+
+
+def test_others_that_come_when_one_has_learned_learn_too() -> None:
+    """A window runs, so that the view has not moved yet."""
+    found = script()
+    found.tell("propose a1 b1 c1", "stamped c1 none")
+    found.play(WINDOW)
+    found.tell("ack a1", "ack b1", "copied")
+    assert found.machine.membership.prepared()
+    found.play(
+        """
+        propose a1 b1 c1 d1
+        -> SendStamp c1 e1x2
+        -> SendStamp d1 e1x2
+        """
+    )
+    assert not found.machine.membership.prepared()
+
+
+def test_nobody_leaves_in_haste_where_another_one_dies() -> None:
+    found = script()
+    found.play(JOINED)
+    found.tell("copied", "ack a1", "ack b1", "ack c1", "cas done", "fenced")
+    found.play("propose a1 b1 leaving c1\n-> CopyObjects 1.2.2.2 from a1 b1 c1")
+    found.play("propose a1 leaving c1\n-> CasView 7 e3 moving x2 a1 b1 c1 to a1 c1")
+
+
+def test_a_lesson_ends_with_the_view_that_it_was_for() -> None:
+    found = script()
+    found.tell("propose a1 b1 c1", "propose a1 c1", "cas done", "stamped a1 R", "stamped c1 none")
+    found.tell("unreachable b1", "copied", "ack a1", "ack c1", "cas done", "fenced")
+    assert found.machine.membership.standing is Standing.RECOVERED
+    begin = len(found.actions)
+    found.tell("wait 1", "tick", "wait 1", "tick")
+    assert not any(isinstance(action, e.SendStamp) for action in found.actions[begin:])
+
+
+def test_one_that_is_full_is_not_given_up() -> None:
+    """Its user is told that it has no room, and it joins once it has."""
+    found = script()
+    found.tell("propose a1 b1 c1", "stamped c1 none")
+    for _ in range(2 * TRIES):
+        found.tell("wait 1", "tick", "stamped c1 none", "full c1")
+    assert left_out(found) == []
+
+
+def test_one_to_which_nothing_is_copied_yet_is_not_given_up() -> None:
+    """Another one has not been stamped."""
+    found = script()
+    found.tell("propose a1 b1 c1 d1", "stamped c1 none")
+    broken_off(found, "c1", TRIES + 1)
+    assert not any(a.learning for a in found.actions if isinstance(a, e.CopyObjects))
+    assert left_out(found) == []
+
+
+def test_a_member_that_others_learn_from_is_not_given_up() -> None:
+    found = script()
+    found.tell("propose a1 b1 c1", "stamped c1 none")
+    for _ in range(TRIES + 2):
+        found.tell("wait 1", "tick", "stamped c1 none", "stamped a1 R", "unreachable a1")
+    assert left_out(found) == []
+
+
+COPYING = ("propose a1 c1", "cas done", "stamped a1 R", "stamped c1 none", "unreachable b1")
+"""A member has died, and what it held is copied to one that joins."""
+
+
+def test_one_that_takes_no_record_is_waited_for_as_long_as_it_answers() -> None:
+    found = script()
+    found.tell(*COPYING, "copied")
+    assert found.machine.membership.standing is Standing.WRITING
+    broken_off(found, "c1", TRIES + 2)
+    assert left_out(found) == []
+
+
+def test_one_that_is_on_trial_is_not_given_up_for_what_is_copied_to_others() -> None:
+    found = script()
+    found.machine.membership.suspicion.settle([member("d1")], [])
+    found.tell("propose a1 c1 d1", *COPYING[1:])
+    assert found.machine.membership.standing is Standing.COPYING
+    assert [m.name for m in found.machine.membership.view.target] == ["a", "c"]
+    broken_off(found, "d1", TRIES + 1)
+    assert left_out(found) == []
+
+
+def test_copies_that_end_between_others_that_break_off_count() -> None:
+    found = script()
+    found.tell(*COPYING)
+    broken_off(found, "c1", TRIES - 1)
+    found.tell("copied", "propose a1 c1 d1", "cas done")
+    found.tell("stamped a1 R", "stamped c1 none", "stamped d1 none", "unreachable b1")
+    assert found.machine.membership.standing is Standing.COPYING
+    broken_off(found, "c1", TRIES - 1)
+    found.tell("wait 1", "tick")
+    assert left_out(found) == []
+
+
+def test_lessons_that_end_between_others_that_break_off_count() -> None:
+    found = script()
+    found.tell("propose a1 b1 c1", "stamped c1 none")
+    found.play(WINDOW)
+    found.tell("ack a1", "ack b1")
+    for proposed in ("propose a1 b1 c1 d1", "propose a1 b1 c1"):
+        for _ in range(TRIES - 1):
+            found.tell("wait 1", "tick", "stamped a1 R", "stamped b1 R")
+            found.tell("stamped c1 none", "unreachable c1")
+        found.tell("copied", proposed, "stamped c1 none", "stamped d1 none")
+    assert left_out(found) == []
+
+
+def test_a_copy_for_which_another_one_has_no_room_is_no_end() -> None:
+    found = script()
+    found.tell("propose a1 b1 c1 d1", "stamped c1 none", "stamped d1 none")
+    broken_off(found, "c1", TRIES - 1)
+    found.tell("nospace d is full", "stamped d1 none")
+    broken_off(found, "c1", 1)
+    found.tell("wait 1", "tick")
+    assert len(left_out(found)) == 1

@@ -94,6 +94,11 @@ def test_a_view_names_the_nodes_of_its_members() -> None:
     assert nodes_of(moving.view.target) == {"a": "n-a1", "c": "n-c1"}
 
 
+def test_a_member_whose_node_nobody_knows_is_on_none() -> None:
+    there = (replace(member("a1"), node="n"), member("b1"))
+    assert nodes_of(there) == {"a": "n"}
+
+
 def test_a_lost_move_is_still_wanted() -> None:
     found = script(CLAIM, STAMPING, SERVERS_CHANGED)
     moving = claimed(found).view
@@ -107,6 +112,13 @@ def test_before_there_is_a_view_nobody_can_refuse() -> None:
     stamp = Stamp(1, 1)
     assert told(found, e.Refused(member("a1"), stamp, "fenced")) == []
     assert told(found, e.Unreachable(member("a1"), stamp)) == []
+    assert told(found, e.Stamped(member("a1"), stamp, None)) == []
+
+
+def test_before_there_is_a_view_it_should_have_all_that_are_proposed() -> None:
+    found = script("propose a1 b1\nstart\n-> ReadView")
+    assert found.machine.membership.wanted() == (member("a1"), member("b1"))
+    assert not found.machine.membership.members_changed()
 
 
 @pytest.mark.parametrize(
@@ -311,8 +323,22 @@ def test_without_any_former_owner_it_waits() -> None:
     assert found.machine.membership.standing.value == "stamping"
 
 
+def test_that_nobody_holds_anything_is_told_once() -> None:
+    found = script(CLAIM, STAMPING)
+    found.tell("propose c1", "cas done", "stamped c1 none", "unreachable a1", "unreachable b1")
+    for _ in range(3):
+        found.tell("wait 1", "tick", "unreachable a1", "unreachable b1")
+    kinds = [action.kind for action in found.actions if isinstance(action, e.Notify)]
+    assert kinds.count("StateMissing") == 1
+
+
 def test_one_member_without_a_record_is_enough_to_stop() -> None:
-    script(CLAIM, STAMPING).play("stamped a1 R\nstamped b1 none\n-> Stop failed")
+    """With a single copy nobody else has what it held."""
+    for copies, kind in ((2, "failed"), (1, "lost")):
+        found = Script(copies=copies).play(RECORD)
+        for step in (CLAIM, STAMPING):
+            found.play(step)
+        found.play(f"stamped a1 R\nstamped b1 none\n-> Stop {kind}")
 
 
 def test_a_claim_and_a_move_that_are_not_answered_are_looked_up() -> None:
@@ -443,6 +469,15 @@ def test_a_record_that_is_acknowledged_when_members_have_changed_opens_nothing()
 def test_a_view_is_opened_once_however_often_its_record_is_acknowledged() -> None:
     found = script(CLAIM, STAMPING, "unreachable b1\n-> Notify StateServerAway", TO_A_ALONE)
     assert told(found, e.RecordAck(member("a1"), Stamp(2, 2), 1)) == []
+
+
+def test_before_a_proposal_none_is_followed() -> None:
+    """Proposals are numbered from one."""
+    claim = CLAIM.replace("propose a1 b1\n", "\n")
+    found = script(claim, STAMPING, COPYING, WRITING)
+    found.tell("ack a1", "ack b1")
+    assert found.machine.membership.standing is Standing.RECOVERED
+    assert found.machine.membership.followed() == 0
 
 
 def test_a_proposal_is_followed_once_no_change_can_come_of_an_earlier_one() -> None:

@@ -479,6 +479,83 @@ def test_a_copy_that_lacks_nothing_does_not_begin_anew_for_a_late_answer() -> No
     )
 
 
+def test_who_fails_once_more_to_answer_is_not_asked_for_a_copy_that_lacks_nothing() -> None:
+    Script(copies=1).play(LEAVES_UNHEARD).play(
+        """
+        unreachable b1
+        wait 1
+        tick
+        -> CopyObjects 1.1.1.4 from a1
+        -> SendStamp a1 e2x2
+        stamped b1 newer
+        copied
+        -> SendRecord a1 1.2.2.1 sealed 2 published 2
+        """
+    )
+
+
+def test_a_copy_that_is_complete_after_all_is_not_made_again_for_a_late_answer() -> None:
+    Script(copies=1).play(LEAVES_UNHEARD).play(
+        """
+        uncopied 1.1.1/state/p is nowhere
+        -> Notify StateMissing
+        wait 1
+        tick
+        -> CopyObjects 1.1.1.4 from a1
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        copied
+        -> SendRecord a1 1.2.2.1 sealed 2 published 2
+        stamped b1 newer
+        ack a1
+        -> CasView 5 e2 open x2 a1
+        """
+    )
+
+
+def test_one_that_is_to_hold_what_is_copied_is_asked_for_signs_of_life_too() -> None:
+    Script().play(
+        """
+        record R 1.1.1.4 sealed 2
+        propose a1 c1
+        start
+        -> ReadView
+        view 4 e2 moving x1 a1 b1 to a1 c1
+        -> CasView 4 e2 moving x2 a1 b1 to a1 c1
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp c1 e2x2
+        stamped a1 R
+        stamped c1 none
+        unreachable b1
+        -> CopyObjects 1.1.1.4 from a1
+        wait 1
+        tick
+        -> CopyObjects 1.1.1.4 from a1
+        -> SendStamp a1 e2x2
+        -> SendStamp c1 e2x2
+        """
+    )
+
+
+def test_who_comes_while_the_view_is_stamped_is_taken_in_at_once() -> None:
+    """Where servers do not learn before they join."""
+    Script().play(
+        """
+        start
+        -> ReadView
+        view 4 e1 open x1 a1 b1
+        -> CasView 4 e1 open x2 a1 b1
+        cas done
+        -> SendStamp a1 e1x2
+        -> SendStamp b1 e1x2
+        propose a1 b1 c1
+        -> CasView 5 e2 moving x2 a1 b1 to a1 b1 c1
+        """
+    )
+
+
 def test_one_of_several_that_came_back_empty_does_not_stop_those_that_hold_the_state() -> None:
     """Copies 1: it is no source (rule 14); what was on it alone the copy misses and names."""
     Script(copies=1).play(

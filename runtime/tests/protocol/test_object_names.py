@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from millrace.ids import Epoch, Execution, Seq, Timeline, WindowAttempt, WindowNumber
 from millrace.protocol import events as e
-from millrace.protocol.names import LettersObject, TaskObject, read_attempt, read_name, spoken
+from millrace.protocol.names import (
+    LettersObject,
+    TaskObject,
+    read_attempt,
+    read_name,
+    spoken,
+    tells_death,
+)
 from millrace.protocol.types import AttemptId, Stamp, Tag, TaskId
 
 NUMBERS = st.integers(0, 10**12)
@@ -85,6 +92,23 @@ def test_any_other_name_is_nobodys_and_never_deleted(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "1.2", "1.2.3.4", "01.2.3", "1.2.x", "1..3"])
 def test_any_other_attempt_is_none(text: str) -> None:
     assert read_attempt(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "tells"),
+    [
+        ("1.5.2.0.3.7/death/4711", True),
+        ("1.5.2.0.3.7/state/counts", False),
+        ("1.5.2.4/dead", False),
+        ("1.5.2.0.3/death/4711", False),
+        ("1.5.2.0.3.07/death/4711", False),
+        ("1.5.3.0.3.7/death/4711", False),
+        ("1.5.20.0.3.7/death/4711", False),
+        ("2.5.2.0.3.7/death/4711", False),
+    ],
+)
+def test_the_end_of_a_worker_is_told_of_by_its_own_attempt_alone(text: str, tells: bool) -> None:
+    assert tells_death(text, ATTEMPT) is tells
 
 
 CONFUSED = """

@@ -6,7 +6,8 @@ import pytest
 from machine_script import Script, member
 
 from millrace.protocol import events as e
-from millrace.protocol.types import Stamp
+from millrace.protocol.presence import Presence
+from millrace.protocol.types import AttemptId, Phase, Stamp, View
 
 BEGUN = """
 record R 1.1.1.5 sealed 3
@@ -270,7 +271,37 @@ def test_a_server_without_room_for_a_window_is_told_once_until_one_is_sealed() -
     # The next time is another one, with its pauses from the shortest on.
     script.tell("planned 4", "ack a1", "died full a")
     assert notices(script, "StateServer")[2:] == ["StateServerFull"]
-    assert e.Wake(script.now_s + 1.0) in script.actions
+    runs = [a for a in script.actions if isinstance(a, e.Run)]
+    script.tell("wait 1", "tick")
+    assert len([a for a in script.actions if isinstance(a, e.Run)]) == len(runs) + 1
+
+
+def test_who_has_no_room_for_a_window_is_waited_for_itself() -> None:
+    script = Script().play(plain(START, FULL))
+    [notice] = [a for a in script.actions if getattr(a, "kind", "") == "StateServerFull"]
+    assert isinstance(notice, e.Notify)
+    assert notice.text == "its memory is full; windows wait until then"
+
+
+def test_servers_that_have_room_again_are_told_in_order() -> None:
+    presence = Presence()
+    names = [f"state-{n}" for n in range(6)]
+    view = View("u", 1, 1, Phase.OPEN, 1, (), (), 1, ())
+    for name in reversed(names):
+        full = e.RunDied(AttemptId(1, 1, 1), "full", True, full=name)
+        assert len(presence.observe(full, view)) == 1
+    assert [one.server for one in presence.sealed() if isinstance(one, e.Notify)] == names
+    assert presence.sealed() == []
+
+
+def test_all_whose_part_a_full_server_would_take_over_are_named_in_order() -> None:
+    there = tuple(member(f"{name}1") for name in "abcdef")
+    view = View("u", 1, 2, Phase.MOVING, 1, there, there[:1], 1, ())
+    full = e.CopyFailed(view.stamp(), "a is full", full="a")
+    [notice] = Presence().observe(full, view)
+    assert isinstance(notice, e.Notify)
+    until = "until then, or until b or c or d or e or f is a member again"
+    assert notice.text == f"a is full; windows wait {until}"
 
 
 def test_what_sinks_have_shown_is_noted_while_a_window_waits_for_room() -> None:
@@ -282,6 +313,27 @@ def test_what_sinks_have_shown_is_noted_while_a_window_waits_for_room() -> None:
     runs = [action for action in script.actions if isinstance(action, e.Run)]
     script.tell("wait 1", "tick")
     assert len([action for action in script.actions if isinstance(action, e.Run)]) == len(runs) + 1
+    # That a record had room makes none for the window: the next pause is the longer one.
+    script.tell("died full a", "wait 1", "tick")
+    assert len([action for action in script.actions if isinstance(action, e.Run)]) == len(runs) + 1
+    script.tell("wait 1", "tick")
+    assert len([action for action in script.actions if isinstance(action, e.Run)]) == len(runs) + 2
+
+
+def test_a_window_that_met_a_lost_server_runs_again_after_a_second_each_time() -> None:
+    """And nothing is written meanwhile: the server that is away would hold that up."""
+    script = Script().play(plain(START, OPENED))
+    script.tell("planned 4", "done", "ack a1")
+    for _ in range(4):
+        begin = len(script.actions)
+        script.tell("died member", "published 4")
+        assert not any(isinstance(a, e.SendRecord | e.Run) for a in script.actions[begin:])
+        script.tell("wait 1", "tick")
+        assert len([a for a in script.actions[begin:] if isinstance(a, e.Run)]) == 1
+    # One without room that comes behind it begins with the shortest pause.
+    begin = len(script.actions)
+    script.tell("died full a", "ack a1", "wait 1", "tick")
+    assert len([a for a in script.actions[begin:] if isinstance(a, e.Run)]) == 1
 
 
 def test_a_server_that_left_the_view_is_not_told_to_have_room_again() -> None:
@@ -291,6 +343,18 @@ def test_a_server_that_left_the_view_is_not_told_to_have_room_again() -> None:
     script.tell("planned 4", "ack b1", "done", "ack b1")
     assert script.machine.windows.record.sealed == 4, script.transcript[-30:]
     assert notices(script, "StateServer") == ["StateServerFull"]
+
+
+def test_where_nobody_has_another_copy_members_are_not_asked_beside_an_attempt() -> None:
+    """None of them could be left out."""
+    for copies, asked in ((1, False), (2, True)):
+        script = Script(copies=copies).play("record R 1.1.1.5 sealed 3")
+        script.tell("start", "view 4 e1 open x1 a1 b1", "cas done", "stamped a1 R", "stamped b1 R")
+        script.tell("copied", "ack a1", "ack b1", "fenced", "planned 4", "ack a1", "ack b1")
+        assert script.machine.windows.attempt is not None
+        begin = len(script.actions)
+        script.tell("wait 1", "tick")
+        assert any(isinstance(a, e.SendStamp) for a in script.actions[begin:]) is asked
 
 
 def test_a_stop_does_not_wait_for_a_server_that_is_away() -> None:

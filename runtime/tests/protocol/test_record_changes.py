@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,18 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.protocol import record as r
+from millrace.protocol.codec import decode_view, encode_view
 from millrace.protocol.types import (
     Components,
     DeadSegment,
     FailedRoot,
     Intent,
     Mark,
+    Member,
     Phase,
     Record,
     Replay,
     RootRange,
     Segment,
     Staged,
+    Stamp,
     Tag,
     Totals,
     View,
@@ -327,3 +331,20 @@ def test_a_restore_begins_above_all_that_there_was() -> None:
     assert r.next_timeline(Tag(2, 7, 5, 40), view) == Tag(4, 8, 10, 1)
     assert r.next_timeline(Tag(5, 2, 11, 1), view) == Tag(6, 5, 12, 1)
     assert r.next_timeline(Tag(1, 2, 3, 4), None) == Tag(2, 3, 4, 1)
+
+
+def test_a_restore_that_is_under_way_is_no_view_to_begin_with() -> None:
+    """A release that knows no restores refuses it, for it has a field that it does not know."""
+    owners = (("a",), ("a",))
+    view = r.restoring_view("u", Tag(2, 5, 7, 1), (Member("a", "1"),), owners)
+    assert view.restoring
+    assert (view.phase, view.timeline, view.stamp()) == (Phase.CREATING, 2, Stamp(7, 5))
+    assert json.loads(encode_view(view))["value"]["restoring"] is True
+    assert decode_view(encode_view(view)) == view
+
+
+def test_letters_that_were_taken_out_are_not_held() -> None:
+    record = r.first_record("u", TAG)
+    assert r.dead_letters(record) == 0
+    held = (DeadSegment("d", 1, 4, (0, 3)), DeadSegment("e", 2, 2))
+    assert r.dead_letters(replace(record, dead=held)) == 4

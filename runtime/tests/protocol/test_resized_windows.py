@@ -6,6 +6,7 @@ from machine_script import Script
 from test_windows_events import OPEN, RUN, script
 
 from millrace.protocol import events as e
+from millrace.protocol.membership import Standing
 from millrace.protocol.types import Guarantee, RootRange
 
 
@@ -53,6 +54,15 @@ def test_not_before_at_most_once_has_given_up_what_was_open() -> None:
     assert found.machine.resize(2) is None
     found.tell("fenced", "ack a1")
     assert found.machine.resize(2) == 4
+
+
+def test_not_while_members_change() -> None:
+    """What is open when the view is, a restart of this driver may decide."""
+    found = script(OPEN)
+    found.tell("propose a2")
+    assert found.machine.membership.standing is Standing.MOVING
+    assert found.machine.resize(2) is None
+    assert found.machine.windows.settings.max_records == 8
 
 
 def test_not_before_the_record_is_known() -> None:

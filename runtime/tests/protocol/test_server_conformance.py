@@ -108,16 +108,16 @@ def test_model_and_real_server_give_the_same_answers(seed: int, real: Real) -> N
     assert {type(OK), Stamped, TagTooLow, Listed, tuple} <= seen
 
 
-@pytest.mark.parametrize(
-    ("current", "sent", "reason", "why"),
-    [
-        (Stamp(1, 3), Stamp(1, 2), Reason.FENCED, "execution 3 of the topology has taken over"),
-        (Stamp(4, 3), Stamp(1, 2), Reason.FENCED, "execution 3 of the topology has taken over"),
-        (Stamp(4, 2), Stamp(1, 2), Reason.STALE_EPOCH, "the view has changed, to epoch 4"),
-        (Stamp(1, 2), Stamp(4, 2), Reason.BEHIND, "it still is under epoch 1, execution 2"),
-        (Stamp(1, 1), Stamp(1, 2), Reason.BEHIND, "it still is under epoch 1, execution 1"),
-    ],
-)
+REFUSALS = [
+    (Stamp(1, 3), Stamp(1, 2), Reason.FENCED, "execution 3 of the topology has taken over"),
+    (Stamp(4, 3), Stamp(1, 2), Reason.FENCED, "execution 3 of the topology has taken over"),
+    (Stamp(4, 2), Stamp(1, 2), Reason.STALE_EPOCH, "the view has changed, to epoch 4"),
+    (Stamp(1, 2), Stamp(4, 2), Reason.BEHIND, "it still is under epoch 1, execution 2"),
+    (Stamp(1, 1), Stamp(1, 2), Reason.BEHIND, "it still is under epoch 1, execution 1"),
+]
+
+
+@pytest.mark.parametrize(("current", "sent", "reason", "why"), REFUSALS)
 def test_a_refusal_says_whether_an_execution_or_a_view_is_over(
     real: Real, current: Stamp, sent: Stamp, reason: Reason, why: str
 ) -> None:
@@ -131,6 +131,30 @@ def test_a_refusal_says_whether_an_execution_or_a_view_is_over(
     if reason is not Reason.BEHIND:
         assert (client.stamp(sent), model.stamp(real.run_id, sent)) == (refusal, refusal)
     assert NotOwner(Reason.UNSTAMPED).why == NotOwner(Reason.RUN_ID).why == "it was started anew"
+
+
+@pytest.mark.parametrize(("current", "sent", "reason", "why"), REFUSALS)
+def test_a_server_refuses_what_is_not_under_its_stamp_and_says_whose_it_is(
+    current: Stamp, sent: Stamp, reason: Reason, why: str
+) -> None:
+    model = ServerModel("state-0", "r1")
+    model.stamp("r1", current)
+    refusal = model.put("r1", sent, [])
+    assert refusal == NotOwner(reason, current)
+    assert refusal.why == why
+    assert not refusal.reason.anew
+
+
+def test_a_server_of_another_life_says_nothing_of_executions_and_views() -> None:
+    model = ServerModel("state-0", "r1")
+    for run_id, reason in (("r0", Reason.RUN_ID), ("r1", Reason.UNSTAMPED)):
+        refusal = model.put(run_id, Stamp(1, 1), [])
+        assert refusal == NotOwner(reason)
+        assert refusal.reason.anew
+        assert refusal.why == "it was started anew"
+    # The stamp of the life before is none of this one, should one be named.
+    assert NotOwner(Reason.UNSTAMPED, Stamp(1, 2)).why == "it was started anew"
+    assert NotOwner(Reason.FENCED).why == "it was started anew"
 
 
 def test_topologies_on_one_server_do_not_meet(real: Real) -> None:

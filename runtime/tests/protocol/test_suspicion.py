@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from machine_script import Script, describe, member, stamp
 
 from millrace.protocol import events as e
-from millrace.protocol.suspicion import MOST_PROOF, PATIENCE, PROOF, Suspicion
+from millrace.protocol.membership import Standing
+from millrace.protocol.suspicion import MOST_PROOF, PATIENCE, PROOF, TRIES, Suspicion
 from millrace.protocol.types import Member
 
 THREE = """
@@ -302,3 +304,181 @@ def test_the_next_life_of_a_server_proves_itself_too() -> None:
     found = Suspicion()
     found.settle([member("a1")], [])
     assert found.on_trial([member("a2")]) == [member("a2")]
+
+
+def broken(found: Suspicion, *names: str) -> tuple[str, ...]:
+    """Ticks in which copies to these break off, until they are given up."""
+    for _ in range(TRIES):
+        assert found.give_up() == ()
+        for name in names:
+            found.broke_off(member(name))
+    return found.give_up()
+
+
+def test_those_that_take_nothing_are_given_up_in_order() -> None:
+    names = "fbdeac"
+    assert broken(Suspicion(), *(f"{name}1" for name in names)) == tuple(sorted(names))
+
+
+def test_the_proof_of_one_that_takes_nothing_is_doubled_up_to_a_limit_too() -> None:
+    found, one = Suspicion(), member("a1")
+    needed = []
+    for _ in range(6):
+        assert broken(found, "a1") == ("a",)
+        assert found.given_up(one)
+        ticks = 0
+        again: tuple[str, ...] = ()
+        while not again:
+            found.asked([question("a1")])
+            found.heard(answer("a1"))
+            again, ticks = found.tick([one], []), ticks + 1
+        needed.append(ticks)
+        assert not found.given_up(one), "it is tried again"
+    assert needed == [PROOF, 2 * PROOF, 4 * PROOF, 8 * PROOF, MOST_PROOF, MOST_PROOF]
+
+
+def test_it_is_told_once_that_one_is_trusted_again() -> None:
+    found, one = Suspicion(), member("a1")
+    found.settle([one], [])
+    told = []
+    for _ in range(3 * PROOF):
+        found.asked([question("a1")])
+        found.heard(answer("a1"))
+        told += found.tick([one], [])
+    assert told == ["a"]
+
+
+def test_an_answer_proves_something_for_its_own_tick_alone() -> None:
+    found, one = Suspicion(), member("a1")
+    found.settle([one], [])
+    found.asked([question("a1")])
+    found.heard(answer("a1"))
+    for _ in range(2 * PROOF):
+        assert found.tick([one], []) == ()
+    assert found.on_trial([one]) == [one]
+
+
+def test_the_next_life_of_one_that_was_left_out_is_not_called_back_before_it_answers() -> None:
+    """Nothing is owed by it yet, and nothing was heard of it either."""
+    found, (a, b, c) = Suspicion(), (member("a1"), member("b1"), member("c2"))
+    found.settle([a, b, member("c1")], [a, b])
+    silence(found, ["b1"], [a, b, c], PATIENCE)
+    assert not found.silent(c)
+    assert found.choose((a, b, c), (b, c), 2) == (a, b)
+
+
+def test_one_that_takes_nothing_and_answers_is_called_back_where_it_is_needed() -> None:
+    found, (a, b, c) = Suspicion(), (member("a1"), member("b1"), member("c1"))
+    assert broken(found, "c1") == ("c",)
+    assert found.choose((a, b, c), (), 2) == (a, b)
+    silence(found, ["b1"], [a, b, c], PATIENCE)
+    assert found.choose((a, b, c), (b, c), 2) == (a, c)
+
+
+def test_somebody_is_chosen_even_if_none_can_be_trusted() -> None:
+    found, (a, b) = Suspicion(), (member("a1"), member("b1"))
+    found.settle([a, b], [])
+    assert found.choose((a, b), (a, b), 1) == (a, b)
+
+
+MOVING = """
+    record R 1.1.1.5 sealed 3
+    record old 1.1.0.9 sealed 2
+    propose {to}
+    start
+    -> ReadView
+    view 4 e2 moving x1 {held} to {to}
+    -> CasView 4 e2 moving x2 {held} to {to}
+    cas done
+    """
+
+
+def moving(held: str, to: str, *answers: str, copies: int = 2) -> Script:
+    """A driver that finds a moving view, after the first answers to its stamps."""
+    script = Script(copies=copies)
+    for line in MOVING.format(held=held, to=to).strip().splitlines():
+        if not line.strip().startswith("->"):
+            script.tell(line.strip())
+    script.tell(*answers)
+    assert script.machine.membership.standing is Standing.STAMPING
+    return script
+
+
+@pytest.mark.parametrize(("held", "suffices"), [("R", True), ("none", False), ("old", False)])
+def test_one_that_came_back_on_its_file_is_not_lost(held: str, suffices: bool) -> None:
+    """So another one may be silent; not so if what it came back with is not what it held."""
+    script = moving(
+        "a1 b1 c1", "a1 b1 c2", "stamped a1 R", f"stamped c2 {held}", "refused c1 runId"
+    )
+    found = asked(script, PATIENCE)
+    left_out = ["Notify StateServerLeftOut", "CasView 5 e3 moving x2 a1 b1 c1 to a1 c2"]
+    assert found == (left_out if suffices else [])
+
+
+def test_that_one_came_back_says_nothing_of_another() -> None:
+    answers = ("stamped a1 R", "stamped d2 R", "refused d1 runId", "unreachable c1")
+    script = moving("a1 b1 c1 d1", "a1 b1 d2", *answers)
+    assert asked(script, 2 * PATIENCE) == [], "neither c nor b can be done without"
+
+
+def test_one_that_has_not_answered_yet_is_not_at_hand() -> None:
+    """It is asked for the first time when another one already is silent."""
+    script = Script().play(THREE).play(OPENED).play(SEALING).play("ack a1\nack c1")
+    asked(script, PATIENCE - 2, "a1", "c1")
+    script.tell("propose a1 b1", "cas done", "stamped a1 R", "unreachable c1")
+    begin = len(script.actions)
+    asked(script, 3, "a1")
+    assert not any(isinstance(action, e.CasView) for action in script.actions[begin:])
+    script.tell("stamped c1 R")
+    left_out = ["Notify StateServerLeftOut", "CasView 6 e3 moving x2 a1 b1 c1 to a1"]
+    assert asked(script, 1) == left_out
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_former_owner_is_waited_for_as_long_as_patience_lasts_or_for_ever(copies: int) -> None:
+    """For ever where nobody else has what it holds."""
+    script = moving("a1 b1", "a1", "stamped a1 R", copies=copies)
+    assert asked(script, PATIENCE - 1) == []
+    copied = asked(script, PATIENCE)[:1]
+    assert copied == (["CopyObjects 1.1.1.5 from a1"] if copies == 2 else [])
+    if copies == 1:
+        script.play("stamped b1 R\n-> CopyObjects 1.1.1.5 from a1 b1")
+
+
+def test_a_source_that_falls_silent_is_none_any_more() -> None:
+    script = moving("a1 b1", "a1", "stamped a1 R")
+    script.play("stamped b1 R\n-> CopyObjects 1.1.1.5 from a1 b1")
+    found = asked(script, PATIENCE + 2, "a1")
+    assert found[:2] == ["CopyObjects 1.1.1.5 from a1 b1"] * 2
+    assert found[-1] == "CopyObjects 1.1.1.5 from a1"
+
+
+def test_one_that_was_left_out_is_asked_on_the_whole_way_to_an_open_view() -> None:
+    """Else it could not prove itself while another one is waited for."""
+    script = Script().play(THREE).play(OPENED).play(SEALING).play("ack a1\nack b1")
+    asked(script, PATIENCE, "a1", "b1")
+    script.tell("cas done", "stamped a1 R", "stamped b1 R", "unreachable c1", "copied")
+    script.tell("ack a1", "ack b1", "cas done", "propose a1 c1", "cas done")
+    script.play(
+        """
+        wait 1
+        tick
+        -> SendStamp a1 e3x2
+        -> SendStamp b1 e3x2
+        -> SendStamp c1 e3x2
+        stamped a1 R
+        unreachable b1
+        -> CopyObjects 1.1.1.5 from a1
+        wait 1
+        tick
+        -> CopyObjects 1.1.1.5 from a1
+        -> SendStamp a1 e3x2
+        -> SendStamp c1 e3x2
+        copied
+        -> SendRecord a1 1.2.3.4 sealed 3 published 3
+        wait 1
+        tick
+        -> SendRecord a1 1.2.3.4 sealed 3 published 3
+        -> SendStamp c1 e3x2
+        """
+    )

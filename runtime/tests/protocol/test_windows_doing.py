@@ -101,12 +101,13 @@ def asked(found: Script, *events: e.Event) -> list[str]:
 
 MINE = AttemptId(2, 4, 1)
 NEXT = AttemptId(2, 4, 2)
+AHEAD = AttemptId(2, 5, 1)
 FOREIGN = AttemptId(3, 4, 1)
 OLDER = AttemptId(1, 9, 9)
 SEALED = AttemptId(2, 3, 7)
 
 
-@pytest.mark.parametrize("attempt", [NEXT, FOREIGN])
+@pytest.mark.parametrize("attempt", [NEXT, AHEAD, FOREIGN])
 @pytest.mark.parametrize("kind", [e.RunDied, e.RunFailed])
 def test_word_of_an_attempt_that_was_never_begun_is_a_bug(
     attempt: AttemptId, kind: type[e.RunDied] | type[e.RunFailed]

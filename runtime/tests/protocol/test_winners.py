@@ -81,6 +81,16 @@ def test_shares_may_be_in_any_order() -> None:
     assert found.roots_read() == ((0, 3), (3, 2))
 
 
+def test_holes_are_named_in_the_order_of_roots() -> None:
+    swapped = (
+        replace(source(0, runs=((3, 2),)), holes=((4, 1),)),
+        replace(source(1, runs=((0, 3),)), holes=((0, 1), (2, 1))),
+    )
+    found = find_winners((2,), swapped, 5)
+    assert isinstance(found, Winners)
+    assert found.holes() == ((0, 1), (2, 1), (4, 1))
+
+
 def test_passes_may_have_different_numbers_of_partitions() -> None:
     first = (source(0, runs=((0, 5),)),)
     middle = tuple(TaskReport(task(1, p), read=(task(0, 0),)) for p in range(3))

@@ -182,7 +182,8 @@ class FilesLive(RuleBasedStateMachine):
         One that has the name of a removed one, and begins with all that was read of that, is that
         one from now on. Others begin differently: such as have the name of one that is there or
         may come back, and such as came since the last look, when an equal one went; but for those
-        that have its inode where files have births.
+        that have its inode where files have births. Where they have none, one with the inode of a
+        file that went, which begins as that did, is that one, grown.
         """
         known = self.reader.state
         live = [f[-1] for n, f in self.reader.of_entry.items() if n not in known.gone]
@@ -191,6 +192,10 @@ class FilesLive(RuleBasedStateMachine):
             if file.rows and not self._progress(file):
                 equal = [f for f in went if f.rows == file.rows]
                 taken = any(not self.births or f.inode != file.inode for f in equal)
+                taken |= not self.births and any(
+                    f.inode == file.inode and file.rows.startswith(f.rows[: self._progress(f)])
+                    for f in went
+                )
                 heirs = self._come_back(name, file.rows)
                 removed = [self.reader.of_entry[e.id][-1] for e in heirs if e.id in known.gone]
                 there = (*self.files.values(), *self.away.values())
@@ -343,6 +348,8 @@ class FilesLive(RuleBasedStateMachine):
             return
         if not free or not self._progress(file) or self._equals_elsewhere(file):
             return
+        if self._come_back(name, file.rows):
+            return  # it is taken for one that had its name, and what was truncated is refused
         inode, self.next_inode = self.next_inode, self.next_inode + 1
         now = self.tick()
         copy = ModelFile(inode, now, file.rows, now, now)
