@@ -403,19 +403,23 @@ LEAVES_UNHEARD = """
     -> CopyObjects 1.1.1.4 from a1
     """
 
+IS_ASKED_AGAIN = """
+    uncopied 1.1.1/state/p is nowhere
+    -> Notify StateMissing
+    wait 1
+    tick
+    -> CopyObjects 1.1.1.4 from a1
+    -> SendStamp a1 e2x2
+    -> SendStamp b1 e2x2
+    """
+"""Behind that, since a1 alone does not have all of it."""
+
 
 def test_a_leaving_server_that_failed_to_answer_once_is_asked_again_for_what_is_missing() -> None:
     """Rules 13 and 15: with its answer record and sources are chosen anew, under a new stamp, so
     that the end of the copy before counts for nothing."""
-    Script(copies=1).play(LEAVES_UNHEARD).play(
+    Script(copies=1).play(LEAVES_UNHEARD).play(IS_ASKED_AGAIN).play(
         """
-        uncopied 1.1.1/state/p is nowhere
-        -> Notify StateMissing
-        wait 1
-        tick
-        -> CopyObjects 1.1.1.4 from a1
-        -> SendStamp a1 e2x2
-        -> SendStamp b1 e2x2
         stamped a1 R
         stamped b1 newer
         -> CasView 5 e3 moving x2 a1 b1 to a1
@@ -495,15 +499,8 @@ def test_who_fails_once_more_to_answer_is_not_asked_for_a_copy_that_lacks_nothin
 
 
 def test_a_copy_that_is_complete_after_all_is_not_made_again_for_a_late_answer() -> None:
-    Script(copies=1).play(LEAVES_UNHEARD).play(
+    Script(copies=1).play(LEAVES_UNHEARD).play(IS_ASKED_AGAIN).play(
         """
-        uncopied 1.1.1/state/p is nowhere
-        -> Notify StateMissing
-        wait 1
-        tick
-        -> CopyObjects 1.1.1.4 from a1
-        -> SendStamp a1 e2x2
-        -> SendStamp b1 e2x2
         copied
         -> SendRecord a1 1.2.2.1 sealed 2 published 2
         stamped b1 newer

@@ -275,19 +275,24 @@ def test_who_is_neither_proposed_nor_holds_anything_is_forgotten() -> None:
     assert not found.silent(one)
 
 
+def proven_in(found: Suspicion, one: Member) -> int:
+    """Ticks, in each of which it answers, until it is tried again."""
+    ticks = 0
+    again: tuple[str, ...] = ()
+    while not again:
+        found.asked([question("a1")])
+        found.heard(answer("a1"))
+        again, ticks = found.tick([one], []), ticks + 1
+    return ticks
+
+
 def test_proof_is_doubled_up_to_a_limit() -> None:
     found, one = Suspicion(), member("a1")
     needed = []
     for _ in range(6):
         assert found.settle([one], []) == [one]
         assert found.settle([one], []) == [], "it is out"
-        ticks = 0
-        again: tuple[str, ...] = ()
-        while not again:
-            found.asked([question("a1")])
-            found.heard(answer("a1"))
-            again, ticks = found.tick([one], []), ticks + 1
-        needed.append(ticks)
+        needed.append(proven_in(found, one))
         assert found.on_trial([one]) == []
     assert needed == [PROOF, 2 * PROOF, 4 * PROOF, 8 * PROOF, MOST_PROOF, MOST_PROOF]
 
@@ -326,13 +331,7 @@ def test_the_proof_of_one_that_takes_nothing_is_doubled_up_to_a_limit_too() -> N
     for _ in range(6):
         assert broken(found, "a1") == ("a",)
         assert found.given_up(one)
-        ticks = 0
-        again: tuple[str, ...] = ()
-        while not again:
-            found.asked([question("a1")])
-            found.heard(answer("a1"))
-            again, ticks = found.tick([one], []), ticks + 1
-        needed.append(ticks)
+        needed.append(proven_in(found, one))
         assert not found.given_up(one), "it is tried again"
     assert needed == [PROOF, 2 * PROOF, 4 * PROOF, 8 * PROOF, MOST_PROOF, MOST_PROOF]
 

@@ -171,16 +171,14 @@ class Acting:
 
     def _delete_pod(self, pod: DeletePod) -> None:
         version = self.seen.pod_versions.get(pod.uid)
+        place = kinds.one("Pod", self._space, pod.name)
         try:
-            self._delete("Pod", pod.name, pod.uid, version, 0 if pod.force else None)
+            self.objects.delete(place, pod.uid, version, 0 if pod.force else None)
         except StaleError as error:
             self._changed = self._changed or error
 
-    def _delete(
-        self, kind: str, name: str, uid: str, version: str | None = None, grace_s: int | None = None
-    ) -> None:
-        namespace = self.seen.observed.resource.namespace
-        self.objects.delete(kinds.one(kind, namespace, name), uid, version, grace_s)
+    def _delete(self, kind: str, name: str, uid: str) -> None:
+        self.objects.delete(kinds.one(kind, self._space, name), uid)
 
     @property
     def _space(self) -> str:
