@@ -152,12 +152,7 @@ def test_while_it_is_paused_the_operator_leaves_all_as_it_is(campaign: Campaign)
 
 def test_executors_that_a_quota_refuses_are_told_in_its_words(campaign: Campaign) -> None:
     """With one of two windows go on, with none they wait until there is room."""
-    space, name = campaign.space, "no-more-pods"
-    about = {"name": name, "namespace": space.name}
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": about}
-    space.apply({**quota, "spec": {"hard": {"pods": "0"}}})
-    of_quota = partial(space.get, "resourcequota", name)
-    until(lambda: of_quota().get("status", {}).get("used"), "the quota counts", WAIT_S, 0.5)
+    space = campaign.space
     one, another = (pod["metadata"]["name"] for pod in space.pods(Role.EXECUTOR))
 
     def await_condition(kind: str, status: str, reason: str) -> None:
@@ -165,16 +160,16 @@ def test_executors_that_a_quota_refuses_are_told_in_its_words(campaign: Campaign
         until(lambda: space.condition(kind) == (status, reason), says, WAIT_S, 0.5)
 
     with campaign.words.coming():
-        space.kubectl("delete", "pod", one, "--wait=false")
-        await_condition("SparkRunning", "True", "ExecutorsMissing")
-        await_event(space, "ExecutorsRefused", name)
-        assert space.condition("Ready")[0] == "True"
-        campaign.await_windows()
-        space.kubectl("delete", "pod", another, "--wait=false")
-        await_condition("SparkRunning", "False", "PodRefused")
-        await_condition("Ready", "False", "PodRefused")
-        await_event(space, "PodRefused", name)
-        space.kubectl("delete", "resourcequota", name)
+        with space.no_more_pods() as quota:
+            space.kubectl("delete", "pod", one, "--wait=false")
+            await_condition("SparkRunning", "True", "ExecutorsMissing")
+            await_event(space, "ExecutorsRefused", quota)
+            assert space.condition("Ready")[0] == "True"
+            campaign.await_windows()
+            space.kubectl("delete", "pod", another, "--wait=false")
+            await_condition("SparkRunning", "False", "PodRefused")
+            await_condition("Ready", "False", "PodRefused")
+            await_event(space, "PodRefused", quota)
         until(lambda: len(space.pods(Role.EXECUTOR)) == 2, "two executors", WAIT_S, 0.5)
         space.await_ready()
         campaign.await_windows()

@@ -223,15 +223,9 @@ def test_a_password_that_the_server_of_a_sink_refuses(troubled: Troubled) -> Non
 
 
 def test_a_pod_that_a_quota_refuses(troubled: Troubled) -> None:
-    space, name = troubled.space, "no-more-pods"
-    about = {"name": name, "namespace": space.name}
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": about}
-    space.apply({**quota, "spec": {"hard": {"pods": "0"}}})
-    counted = partial(space.get, "resourcequota", name)
-    until(lambda: counted().get("status", {}).get("used"), "the quota counts", WAIT_S, 0.3)
-    space.kubectl("delete", "pod", ACKER, "--wait=false")
-    troubled.await_trouble("AckersAvailable", "PodRefused", ACKER, "exceeded quota", name)
-    space.kubectl("delete", "resourcequota", name)
+    with troubled.space.no_more_pods() as quota:
+        troubled.space.kubectl("delete", "pod", ACKER, "--wait=false")
+        troubled.await_trouble("AckersAvailable", "PodRefused", ACKER, "exceeded quota", quota)
     troubled.await_mended()
 
 

@@ -175,6 +175,18 @@ class Space:
             if "deletionTimestamp" not in one["metadata"] and one["status"]["phase"] == "Running"
         ]
 
+    @contextmanager
+    def no_more_pods(self) -> Iterator[str]:
+        """Meanwhile the API server takes no other pod. Yields the name of the quota."""
+        name = "no-more-pods"
+        about = {"name": name, "namespace": self.name}
+        made = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": about}
+        self.apply({**made, "spec": {"hard": {"pods": "0"}}})
+        counted = partial(self.get, "resourcequota", name)
+        until(lambda: counted().get("status", {}).get("used"), "the quota counts", WAIT_S, 0.3)
+        yield name
+        self.kubectl("delete", "resourcequota", name)
+
     def finished(self) -> bool:
         return bool(self.topology().get("status", {}).get("phase") == "Finished")
 
