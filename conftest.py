@@ -12,6 +12,7 @@ from contextlib import suppress
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 # How fast an example is says something about the machine alone.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,9 +21,25 @@ settings.load_profile("here")
 # A shell has background jobs ignore this, and the processes that tests interrupt would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+ALONE = "e2e-tests/tests/test_"
+
 TESTED_BY = "MILLRACE_TESTED_BY"
 ENDING_S = 10.0
 """What ends by itself when its parent is gone has so long for it."""
+
+
+class Shares(LoadScopeScheduling):
+    """What a worker takes next, in the order of the tests: a file, whose tests may share what they
+    begin; of the end-to-end tests, which are long and share nothing, one. The long ones come first,
+    or some workers would have nothing to do at the end."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith(ALONE) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config) -> Shares | None:
+    """Where files are asked for."""
+    return Shares(config) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,12 +57,12 @@ def nothing_outlives_the_tests() -> Iterator[None]:
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    told = "\n".join(f"{process.pid}: {command}" for process, command in left.items())
+    told = "\n".join(left.values())
     assert not left, f"processes outlive the tests that began them:\n{told}"
 
 
 def _orphans(mark: str) -> dict[psutil.Process, str]:
-    """Their command lines."""
+    """What tells them, and the test that began them."""
     children = {process.pid for process in psutil.Process().children(recursive=True)}
     found = {}
     for process in psutil.process_iter():
@@ -53,5 +70,15 @@ def _orphans(mark: str) -> dict[psutil.Process, str]:
             continue
         with suppress(psutil.Error):
             if process.environ().get(TESTED_BY) == mark:
-                found[process] = " ".join(process.cmdline())
+                found[process] = _told(process)
     return found
+
+
+def _told(process: psutil.Process) -> str:
+    """Raises ``psutil.Error``."""
+    age = time.time() - process.create_time()
+    spent = sum(process.cpu_times()[:2])
+    return (
+        f"{process.pid}, {process.status()}, a child of {process.ppid()}, {age:.0f} s old with "
+        f"{spent:.1f} s of CPU, in {process.cwd()}: {' '.join(process.cmdline())}"
+    )

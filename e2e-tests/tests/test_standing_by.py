@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace import guard
 from millrace.crash import STANDBY_POINTS
 from millrace_e2e import feed, harness, processes, valkey
 from millrace_e2e.chaos import Nemesis
@@ -193,7 +195,7 @@ def test_a_driver_that_was_only_stopped_is_fenced_by_the_one_that_stood_by(place
     start(place, Shape(max_records=WINDOW, watch=True, servers=3, copies=2))
     with running(place, environment=SLOW) as run:
         run.await_sealed(1)
-        with standing_by(place) as (heir, ready):
+        with standing_by(place) as (heir, pid, ready):
             run.until(lambda: ready.exists() or heir.poll() is not None, "the one that stands by")
             sealed = run.status()["sealed"]
             feed_part(place)
@@ -203,7 +205,7 @@ def test_a_driver_that_was_only_stopped_is_fenced_by_the_one_that_stood_by(place
             assert heir.stdin is not None
             heir.stdin.write(b"take over\n")
             heir.stdin.flush()
-            run.until(lambda: run.status()["pid"] == heir.pid, "its figures")
+            run.until(lambda: run.status()["pid"] == pid, "its figures")
             run.await_sealed(before["sealed"] + 2)
             assert run.status()["execution"] == before["execution"] + 1
             assert processes.state_of(driver) == "T"
@@ -216,8 +218,9 @@ def test_a_driver_that_was_only_stopped_is_fenced_by_the_one_that_stood_by(place
 
 
 @contextmanager
-def standing_by(place: Place) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A driver that stands by, started by nobody but this test, and the file that it makes."""
+def standing_by(place: Place) -> Iterator[tuple[subprocess.Popen[bytes], int, Path]]:
+    """A driver that stands by, started by nobody but this test: what guards it, so that its JVM and
+    its workers end with it, its pid, and the file that it makes."""
     ready, folder = place.base / "ready", place.base / "by-hand"
     folder.mkdir()
     environment = {
@@ -229,18 +232,25 @@ def standing_by(place: Place) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     }
     settings = place.work / "driver.json"
     assert json.loads(settings.read_text())
-    command = [sys.executable, "-m", "millrace.engine.driver.main", "--settings", str(settings)]
-    with (folder / "log").open("wb") as log:
+    ours, its = socket.socketpair()
+    command = [
+        *(sys.executable, "-I", "-S", guard.__file__, "tree", str(os.getpid()), str(its.fileno())),
+        *("--", sys.executable, "-m", "millrace.engine.driver.main"),
+        *("--settings", str(settings), "--standby", str(ready)),
+    ]
+    with ours, its, (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--standby", str(ready)],
+            command,
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
             env=environment,
             cwd=folder,
+            pass_fds=[its.fileno()],
         )
-    try:
-        yield process, ready
-    finally:
-        process.kill()
-        process.wait()
+        its.close()
+        try:
+            yield process, int(ours.recv(32)), ready
+        finally:
+            ours.close()
+            process.wait()

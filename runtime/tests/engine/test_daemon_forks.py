@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import subprocess
 import sys
 
@@ -79,3 +82,31 @@ def test_a_worker_that_ends_within_a_fork_of_another_holds_up_nobody(at: str) ->
         check=True,
     )
     assert done.stdout.split() == ["1", "2", "3"], done.stderr
+
+
+KILLED = """
+import os, signal, time
+from millrace.engine.task import daemon
+daemon._watch_children()
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
+    while True:
+        time.sleep(60)
+signal.pause()
+"""
+
+
+def test_a_worker_ends_with_a_daemon_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        worker = os.pidfd_open(int(daemon.stdout.readline()))
+        try:
+            assert select.select([worker], [], [], 0)[0] == []
+            daemon.kill()
+            ended = select.select([worker], [], [], WAIT_S)[0]
+            if not ended:
+                signal.pidfd_send_signal(worker, signal.SIGKILL)
+            assert ended == [worker]
+        finally:
+            os.close(worker)

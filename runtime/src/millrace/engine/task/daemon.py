@@ -93,6 +93,8 @@ def _watch_children() -> None:
         try:
             pid = fork()
             if pid == 0:
+                # Spark has its workers end with SIGHUP from the daemon, which may be killed.
+                guard.die_with(daemon_pid)
                 os.fork = fork
                 for other in pages.values():
                     other.close()
