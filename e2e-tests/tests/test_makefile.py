@@ -30,7 +30,7 @@ def test_compiled_sources_are_kept_also_where_the_environment_forbids_it() -> No
 def files_of(target: str) -> set[Path]:
     """Files that a target gives to pytest."""
     done = subprocess.run(
-        ["make", "--dry-run", "--assume-old=.venv/.installed", target],
+        ["make", "--dry-run", "--assume-old=.venv/.installed", "ARGS=", target],
         cwd=ROOT,
         env={**os.environ, "MAKEFLAGS": ""},
         check=True,
