@@ -22,6 +22,8 @@ settings.load_profile("here")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ALONE = "e2e-tests/tests/test_"
+TOGETHER = ("e2e-tests/tests/test_crds_api_server.py", "e2e-tests/tests/test_edits.py")
+"""Whose tests share a server, or a topology whose driver has died."""
 
 TESTED_BY = "MILLRACE_TESTED_BY"
 ENDING_S = 10.0
@@ -30,11 +32,12 @@ ENDING_S = 10.0
 
 class Shares(LoadScopeScheduling):
     """What a worker takes next, in the order of the tests: a file, whose tests may share what they
-    begin; of the end-to-end tests, which are long and share nothing, one. The long ones come first,
-    or some workers would have nothing to do at the end."""
+    begin; of the end-to-end tests, which are long and mostly share nothing, one. The long ones come
+    first, or some workers would have nothing to do at the end."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid if nodeid.startswith(ALONE) else nodeid.partition("::")[0]
+        alone = nodeid.startswith(ALONE) and not nodeid.startswith(TOGETHER)
+        return nodeid if alone else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config) -> Shares | None:
