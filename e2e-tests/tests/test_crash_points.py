@@ -31,16 +31,17 @@ WINDOW = 8
 FIRE_S = 240.0
 SEED = 7
 
-# Points that a driver reaches before Spark has started cost two seconds each, the others eight;
-# few in one run, since lives without progress make the supervisor wait longer and longer.
+# Points that a driver reaches before Spark has started cost less than the others, so those that
+# come behind a seal follow it at once: the next driver shows the window before anything else. Few
+# in one run, since lives without progress make the supervisor wait longer and longer.
 ROUNDS = """
 driver.claimed driver.stamped driver.written-back driver.record-sent driver.edited driver.planned
 driver.moving driver.copied driver.opening driver.view-opened
 driver.opened driver.started driver.ran driver.closed driver.judged
 worker.read worker.state-written worker.staged worker.acked acker.opened acker.folded \
-    acker.answered driver.sealed publish.manifest publish.rename publish.renamed publish.done
-driver.dead-written driver.split driver.published driver.marked driver.forgotten \
+    acker.answered driver.sealed publish.manifest publish.rename publish.renamed publish.done \
     publish.transaction
+driver.published driver.marked driver.forgotten driver.dead-written driver.split
 """
 
 TRACKING = {point for point in POINTS if point.startswith("acker.")}

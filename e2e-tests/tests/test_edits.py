@@ -8,7 +8,8 @@ import re
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ EACH = 40
 """Lines of each source."""
 
 WINDOW = 10
+
+INPUT = ("a", "b")
 
 
 def document(
@@ -96,6 +99,44 @@ def die(place: Place, point: str) -> None:
     place.marks.mkdir()
 
 
+@pytest.fixture(scope="module")
+def died_at(tmp_path_factory: pytest.TempPathFactory, quick_jvm: None) -> Callable[[str], Place]:
+    """A topology whose driver has died at a point: everything lies there as it did then, however
+    often it is asked for, but its input, which no test changes."""
+    place = Place(tmp_path_factory.mktemp("edits") / "history").make()
+    fill(place)
+
+    def made(point: str) -> Place:
+        kept = place.base.parent / point
+        if not kept.exists():
+            empty(place.base)
+            place.make()
+            place.write(document())
+            die(place, point)
+            put(place.base, kept)
+        empty(place.base)
+        put(kept, place.base)
+        place.write(document())
+        return place
+
+    return made
+
+
+def empty(base: Path) -> None:
+    """All but the input goes, which is known by what it is and not by its bytes alone."""
+    for path in base.iterdir():
+        if path.is_dir() and path.name not in INPUT:
+            shutil.rmtree(path)
+
+
+def put(source: Path, target: Path) -> None:
+    target.mkdir(exist_ok=True)
+    sockets = shutil.ignore_patterns("*.sock")  # of workers that are gone
+    for path in source.iterdir():
+        if path.is_dir() and path.name not in INPUT:
+            shutil.copytree(path, target / path.name, symlinks=True, ignore=sockets)
+
+
 def status(place: Place) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((place.work / "status.json").read_text())
     return found
@@ -103,12 +144,10 @@ def status(place: Place) -> dict[str, Any]:
 
 @pytest.mark.parametrize("again", ["", "driver.record-sent:2", "driver.edited"])
 def test_what_is_removed_is_forgotten_once_and_comes_back_as_another(
-    place: Place, again: str
+    died_at: Callable[[str], Place], again: str
 ) -> None:
     """With an open window of both sources, and with deaths around the record's own change."""
-    fill(place)
-    place.write(document())
-    die(place, "driver.started:3")
+    place = died_at("driver.started:3")
     before = 2
 
     place.write(document("a", (), ("rows",)))
@@ -146,10 +185,8 @@ def test_what_is_removed_is_forgotten_once_and_comes_back_as_another(
     assert sum(seen.values()) == EACH
 
 
-def test_what_is_sealed_is_shown_on_a_removed_sink_first(place: Place) -> None:
-    fill(place)
-    place.write(document())
-    die(place, "driver.sealed:3")
+def test_what_is_sealed_is_shown_on_a_removed_sink_first(died_at: Callable[[str], Place]) -> None:
+    place = died_at("driver.sealed:3")
     sealed = 3
     assert sum(shown(place, "extra").values()) < sealed * WINDOW
 
@@ -177,10 +214,10 @@ def test_what_is_sealed_is_shown_on_a_removed_sink_first(place: Place) -> None:
     assert shown(place, "extra") == shown(place, "rows", range(sealed + 1))
 
 
-def test_rows_of_a_removed_sink_are_given_up_only_when_asked(place: Place) -> None:
-    fill(place)
-    place.write(document())
-    die(place, "driver.sealed:3")
+def test_rows_of_a_removed_sink_are_given_up_only_when_asked(
+    died_at: Callable[[str], Place],
+) -> None:
+    place = died_at("driver.sealed:3")
     shown_before = shown(place, "extra")
     shutil.rmtree(place.sink("extra"))
     place.write(document(sinks=("rows",)))
@@ -193,10 +230,8 @@ def test_rows_of_a_removed_sink_are_given_up_only_when_asked(place: Place) -> No
     assert not place.sink("extra").exists()
 
 
-def test_a_guarantee_that_drops_what_was_open_counts_it(place: Place) -> None:
-    fill(place)
-    place.write(document())
-    die(place, "driver.started:3")
+def test_a_guarantee_that_drops_what_was_open_counts_it(died_at: Callable[[str], Place]) -> None:
+    place = died_at("driver.started:3")
     place.write(document(guarantee="AtMostOnce"))
     run = harness.run_to_end(place)
     assert "AtMostOnce drops what was open and counts it" in run.output()

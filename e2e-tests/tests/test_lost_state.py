@@ -89,15 +89,20 @@ def test_whoever_dies_in_the_restore_is_followed_by_one_that_goes_on(place: Plac
 
 
 def test_a_topology_without_a_snapshot_ends_and_changes_nothing(place: Place) -> None:
-    set_up(place, servers=2, copies=2, seed=3)
+    """When all copies are gone, whatever it is to do then."""
+    set_up(place, servers=3, copies=2, seed=3)
     with running(place, environment=CALL_S) as run:
         run.await_sealed(2, SLOW_S)
         run.kill()
     before = sorted(path.name for path in place.sink("rows").iterdir())
-    for folder in place.work.glob("state-*"):
-        shutil.rmtree(folder)
-    with running(place) as run:
-        assert run.wait(SLOW_S) == 15
-        assert "holds no snapshot of it that can be restored" in run.output()
-        assert "nothing is lost" not in run.output()
-    assert sorted(path.name for path in place.sink("rows").iterdir()) == before
+    for policy, said in (
+        ("Stop", "all copies are gone"),
+        ("Restore", "holds no snapshot of it that can be restored"),
+    ):
+        for folder in place.work.glob("state-*"):
+            shutil.rmtree(folder)
+        with running(place, "--set", f"spec.onStateLoss={policy}") as run:
+            assert run.wait(SLOW_S) == 15
+            assert said in run.output()
+            assert "nothing is lost" not in run.output()
+        assert sorted(path.name for path in place.sink("rows").iterdir()) == before

@@ -14,7 +14,7 @@ from millrace_e2e.topologies import Shape, history
 
 SEED = 17
 WINDOW = 5
-WINDOWS = 600
+WINDOWS = 540
 """More than two sweeps, of which one comes every 256 windows."""
 
 

@@ -21,7 +21,7 @@ def await_rows(run: Run, count: int) -> None:
     run.until(lambda: shown(run.place) >= count, f"{count} rows", START_S)
 
 
-def test_a_growing_folder_through_ctrl_c_edits_and_a_second_run(place: Place) -> None:
+def test_a_growing_folder_through_ctrl_c_edits_a_second_run_and_a_start_over(place: Place) -> None:
     """One life of a topology whose input never stops growing."""
     place.write(history(Shape(max_records=50, watch=True)))
     place.gate.touch()
@@ -78,14 +78,12 @@ def test_a_growing_folder_through_ctrl_c_edits_and_a_second_run(place: Place) ->
             assert newer.wait(START_S) == 0
             assert "spec.sources[lines].files.watch: true → false: restart" in newer.output()
     assert judge(place, Promise.EXACTLY_ONCE) == []
+    it_is_drained_and_started_over(place)
 
 
-def test_a_drained_topology_is_started_over(place: Place) -> None:
+def it_is_drained_and_started_over(place: Place) -> None:
     """``--fresh`` forgets everything, but takes away what sinks show only when told to."""
     place.write(history(Shape(max_records=100)))
-    place.gate.touch()
-    feed.add_file(place.texts / "a.txt", feed.text(range(300), SEED))
-    harness.run_to_end(place)
     before = {path.name for path in ledger.visible_files(place.sink("rows"))}
 
     with running(place, "--fresh") as refused:
@@ -93,7 +91,7 @@ def test_a_drained_topology_is_started_over(place: Place) -> None:
     assert "--fresh --overwrite" in refused.output()
     assert {path.name for path in ledger.visible_files(place.sink("rows"))} == before
 
-    feed.add_file(place.texts / "b.txt", feed.text(range(300, 350), SEED))
+    feed.add_file(place.texts / "b.txt", feed.text(range(2000, 2050), SEED))
     run = harness.run_to_end(place, "--fresh", "--overwrite")
     assert run.status()["totals"]["roots"] == 350
     assert marked(place.work) == []

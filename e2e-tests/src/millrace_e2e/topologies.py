@@ -147,7 +147,7 @@ def measured(name: str, sinks: list[dict[str, Any]]) -> dict[str, Any]:
             "window": {"maxRecords": 10, "maxInterval": "50ms"},
             "code": {"path": str(APPS)},
             "parallelism": 1,
-            "spark": {"conf": quick, "driver": {"memory": "512m"}},
+            "spark": {"conf": quick, "driver": {"memory": "512m", "standby": 0}},
             "sources": [
                 {"name": "lines", "files": {"path": "texts", "format": "text", "watch": False}}
             ],

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from cli_support import command, topology
+from command_calls import called
 from rich.console import Console
 
 from millrace.cli.output import counted
@@ -72,28 +73,28 @@ def folder(file: Path) -> WorkFolder:
     ids=lambda words: words[-1],
 )
 def test_every_command_takes_the_file_in_front_or_by_an_option(file, folder, words) -> None:
-    done = [command(*words, *how, cwd=Path("/")) for how in ([str(file)], ["-t", str(file)])]
+    done = [called(*words, *how, cwd=Path("/")) for how in ([str(file)], ["-t", str(file)])]
     assert [one.returncode for one in done] == [0, 0], done[0].stderr + done[1].stderr
     assert done[0].stdout == done[1].stdout
-    twice = command(*words, str(file), "--topology", str(file))
+    twice = called(*words, str(file), "--topology", str(file))
     assert twice.returncode == ExitCode.USAGE
 
 
 def test_scale_takes_the_file_the_same_ways_and_needs_a_run(file, folder) -> None:
     for how in ([str(file)], ["-t", str(file)]):
-        done = command("scale", *how, "--state-servers", "2", cwd=Path("/"))
+        done = called("scale", *how, "--state-servers", "2", cwd=Path("/"))
         assert done.returncode == ExitCode.USAGE
         assert "first is not running" in done.stderr
     for nothing in ([], ["--ackers", "-1"], ["-t", str(file), "--ackers", "1"]):
-        assert command("scale", str(file), *nothing).returncode == ExitCode.USAGE
+        assert called("scale", str(file), *nothing).returncode == ExitCode.USAGE
 
 
 def test_run_takes_the_file_the_same_ways(file, tmp_path) -> None:
     home = str(tmp_path / "no-java")
     done = [command("run", *how, JAVA_HOME=home) for how in ([str(file)], ["-t", str(file)])]
     assert [one.returncode for one in done] == [ExitCode.JAVA, ExitCode.JAVA]
-    assert command("run", str(file), "-t", str(file)).returncode == ExitCode.USAGE
-    assert command("run").returncode == ExitCode.USAGE
+    assert called("run", str(file), "-t", str(file)).returncode == ExitCode.USAGE
+    assert called("run").returncode == ExitCode.USAGE
 
 
 def test_topologies_that_have_run_are_listed(file, folder, tmp_path) -> None:
@@ -103,31 +104,31 @@ def test_topologies_that_have_run_are_listed(file, folder, tmp_path) -> None:
     (broken / "identity.json").write_text("{")
     rows = {
         row["name"]: row
-        for row in map(json.loads, command("list", "--json", str(tmp_path)).stdout.splitlines())
+        for row in map(json.loads, called("list", "--json", str(tmp_path)).stdout.splitlines())
     }
     assert list(rows) == ["broken", "first", "other"]
     assert (rows["first"]["state"], rows["first"]["roots"]) == ("drained", 1)
     assert rows["first"]["topology"] == str(file)
     assert rows["other"]["state"] == "starting"
     assert rows["broken"]["state"].startswith("unreadable: ")
-    text = command("list", cwd=tmp_path).stdout
+    text = called("list", cwd=tmp_path).stdout
     assert re.search(r"first\s+drained\s+1\s+1\s+0", text)
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert command("list", cwd=empty).stdout == "no topology of this folder has run\n"
+    assert called("list", cwd=empty).stdout == "no topology of this folder has run\n"
 
 
 def test_stop_says_where_nothing_runs(file, folder) -> None:
-    assert command("stop", str(file)).stdout == "first is not running\n"
+    assert called("stop", str(file)).stdout == "first is not running\n"
 
 
 def test_logs_are_chosen_by_role_or_process(folder, tmp_path) -> None:
-    assert command("logs", "-n", "2", cwd=tmp_path).stdout == "two\nthree\n"
-    assert command("logs", "acker", cwd=tmp_path).stdout == "acked\n"
-    assert command("logs", "topology.yaml", "state-0", cwd=tmp_path).stdout == "served\n"
-    both = command("logs", "driver", "acker-0", "-n", "1", cwd=tmp_path).stdout
+    assert called("logs", "-n", "2", cwd=tmp_path).stdout == "two\nthree\n"
+    assert called("logs", "acker", cwd=tmp_path).stdout == "acked\n"
+    assert called("logs", "topology.yaml", "state-0", cwd=tmp_path).stdout == "served\n"
+    both = called("logs", "driver", "acker-0", "-n", "1", cwd=tmp_path).stdout
     assert both == "driver: three\nacker-0: acked\n"
-    done = command("logs", "nobody", cwd=tmp_path)
+    done = called("logs", "nobody", cwd=tmp_path)
     assert done.returncode == ExitCode.WORK_FOLDER
     assert "acker-0, driver, state-0" in done.stderr
 
@@ -182,7 +183,7 @@ def test_status_is_watched_until_it_is_interrupted(folder, tmp_path) -> None:
 
 
 def test_status_speaks_plainly_and_counts_one_as_one(folder, tmp_path) -> None:
-    text = command("status", cwd=tmp_path).stdout
+    text = called("status", cwd=tmp_path).stdout
     assert "first is drained: all input is processed and published (drained)" in text
     assert "1 root in 1 window\n" in re.sub(r" +\n", "\n", text)
     assert "1 record waits in the sources" in text

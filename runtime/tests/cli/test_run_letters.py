@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cli_support import command as started
+from command_calls import called
 
 from millrace.clock import SystemClock
 from millrace.engine.driver.home.inbox import Mailbox
@@ -100,16 +99,7 @@ def edited(folder: WorkFolder) -> WorkFolder:
 
 
 def command(folder: WorkFolder, *arguments: str, code: int = 0) -> str:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "millrace.cli.app", "dead-letters", *arguments),
-            *("--workdir", str(folder.path)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "NO_COLOR": "1"},
-    )
+    done = called("dead-letters", *arguments, "--workdir", str(folder.path))
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
@@ -137,6 +127,8 @@ def test_letters_are_listed_while_no_run_is_alive(folder: WorkFolder) -> None:
     shown = command(folder, "show", "1.9.1")
     assert "Traceback" in shown
     assert "kept" in shown
+    same = started("dead-letters", "list", "--workdir", str(folder.path))
+    assert (same.returncode, same.stdout, same.stderr) == (0, table, "")
 
 
 def test_what_is_asked_for_waits_for_the_next_run_and_is_asked_for_once(

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from cli_support import HEAD, command
+from command_calls import called
 
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, StateServerError
@@ -108,7 +109,7 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> WorkFolder:
 
 
 def state(folder: WorkFolder, *arguments: str, code: int = 0) -> tuple[str, str]:
-    done = command("state", *arguments, "--workdir", str(folder.path))
+    done = called("state", *arguments, "--workdir", str(folder.path))
     assert done.returncode == code, done.stderr
     return done.stdout, done.stderr
 
@@ -128,6 +129,9 @@ def test_all_state_of_a_processor_is_shown_by_key(folder: WorkFolder) -> None:
     assert first == {"window": 9, "key": {"value": "\x1b[31mred"}, "state": {"n": 1, "mean": None}}
     assert second["key"] == {"value": "a"}
     assert note == "2 of 3 keys, behind window 9\n"
+    place = ("--workdir", str(folder.path))
+    same = command("state", "scan", "count", "--limit", "2", "--json", *place)
+    assert (same.returncode, same.stdout, same.stderr) == (0, shown, note)
 
 
 @pytest.mark.parametrize("folder", [DictState, ColumnState], indirect=True)
@@ -145,20 +149,17 @@ def test_one_key_is_found_by_the_values_of_its_columns(folder: WorkFolder) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_what_is_not_there_is_said(folder: WorkFolder) -> None:
+    for arguments, said in (
         (["get", "count", "none"], "count has no state of key none behind window 9"),
         (["get", "visits", "ann"], "the key has 2 columns, 1 values were given"),
         (["get", "visits", "ann", "soon"], "'soon' is no value of type date32[day]"),
         (["scan", "plain"], "processors that have: count, visits"),
         (["scan", "nowhere"], "'nowhere' is no processor with a key"),
-    ],
-)
-def test_what_is_not_there_is_said(folder: WorkFolder, arguments: list[str], said: str) -> None:
-    shown, error = state(folder, *arguments, code=ExitCode.FAILED)
-    assert shown == ""
-    assert said in error
+    ):
+        shown, error = state(folder, *arguments, code=ExitCode.FAILED)
+        assert shown == ""
+        assert said in error
 
 
 def test_what_a_later_window_deletes_meanwhile_is_read_from_its_record(

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_calls import called
 
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode
@@ -99,11 +100,11 @@ def test_runs_from_two_folders_are_runs_of_one_topology(
 def test_every_command_finds_it_from_any_folder(file: Path, elsewhere: Path) -> None:
     made(beside(file), file)
     for cwd in (elsewhere, file.parent):
-        done = call(cwd, "status", file)
+        done = called("status", str(file), cwd=cwd)
         assert (done.returncode, done.stderr) == (0, "")
         assert str(beside(file)) in done.stdout.replace("\n", "")
-    assert call(file.parent, "status").returncode == 0
-    assert call(elsewhere, "status").returncode == ExitCode.WORK_FOLDER
+    assert called("status", cwd=file.parent).returncode == 0
+    assert called("status", cwd=elsewhere).returncode == ExitCode.WORK_FOLDER
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -121,7 +122,7 @@ def test_one_in_the_current_folder_is_not_passed_over(
     }
     former = made(elsewhere / ".millrace" / "counts", named[owner])
     uid = find_folder(former).uid
-    done = call(elsewhere, *command(name, file))
+    done = called(*command(name, file), cwd=elsewhere)
     assert done.returncode == ExitCode.WORK_FOLDER
     for part in (str(former), str(beside(file)), "--workdir", "move it"):
         assert part in done.stderr
@@ -143,7 +144,7 @@ def test_what_the_refusal_advises_helps(file: Path, elsewhere: Path) -> None:
 def test_two_are_told_apart_by_the_user(file: Path, elsewhere: Path) -> None:
     former = made(elsewhere / ".millrace" / "counts", file)
     made(beside(file), file)
-    done = call(elsewhere, "run", file)
+    done = called("run", str(file), cwd=elsewhere)
     assert done.returncode == ExitCode.WORK_FOLDER
     for part in (str(former), str(beside(file)), "--workdir", "delete"):
         assert part in done.stderr

@@ -58,43 +58,60 @@ def started(folder: Path, cache: Path) -> tuple[str, int]:
     return done.stdout + done.stderr, loaded.count("shared objects file (top)")
 
 
-@pytest.mark.parametrize(
-    ("damage", "told", "way"),
-    [
-        (False, "as it is", "at once"),
-        (True, "as it is", "at once"),
-        (False, None, "by scripts"),
-        (False, "{", "by scripts"),
-        (False, "others write", "by scripts"),
-    ],
-)
-def test_spark_starts_with_an_archive_and_despite_a_damaged_one(
-    made: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    damage: bool,
-    told: str | None,
-    way: str,
-) -> None:
-    cache = tmp_path / "a cache"
-    monkeypatch.setenv(classes.CACHE_VARIABLE, str(cache))
+@pytest.fixture
+def cached(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same in a cache of the user's, without what lies beside it."""
+    monkeypatch.setenv(classes.CACHE_VARIABLE, str(tmp_path / "a cache"))
     here = classes.archive()
     here.parent.mkdir(mode=0o700, parents=True)
-    content = bytearray(made.read_bytes())
-    if damage:
-        content[len(content) // 2 : len(content) // 2 + 4096] = bytes(4096)
-    here.write_bytes(content)
+    here.write_bytes(made.read_bytes())
     here.chmod(0o400)
+    return here
+
+
+def lay_beside(here: Path, content: bytes, mode: int = 0o600) -> None:
     beside = here.with_suffix(".json")
-    if told is not None:
-        content = made.with_suffix(".json").read_bytes()
-        beside.write_bytes(b"{" if told == "{" else content)
-        beside.chmod(0o666 if told == "others write" else 0o600)
-    said, shared = started(tmp_path / "work", cache)
+    beside.write_bytes(content)
+    beside.chmod(mode)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_spark_starts_with_an_archive_and_despite_a_damaged_one(
+    made: Path, cached: Path, tmp_path: Path, damaged: bool
+) -> None:
+    lay_beside(cached, made.with_suffix(".json").read_bytes())
+    if damaged:
+        content = bytearray(cached.read_bytes())
+        content[len(content) // 2 : len(content) // 2 + 4096] = bytes(4096)
+        cached.chmod(0o600)
+        cached.write_bytes(content)
+        cached.chmod(0o400)
+    said, shared = started(tmp_path / "work", tmp_path / "a cache")
     assert "7" in said.split()
-    assert way in said
+    assert "at once" in said
     assert "shared archive" not in said
-    assert shared == 0 if damage else shared > 1000
+    assert shared == 0 if damaged else shared > 1000
+
+
+def test_spark_starts_by_its_scripts_where_nothing_tells_how_they_do(
+    made: Path, cached: Path, tmp_path: Path
+) -> None:
+    home, memory = classes.spark_home(), {"spark.driver.memory": "1g"}
+    scripts = [str(home / "bin" / "spark-submit")]
+    told = made.with_suffix(".json").read_bytes()
+    assert jvm._program(home, memory, {}) == scripts
+    lay_beside(cached, told)
+    assert jvm._program(home, memory, {})[0] == classes.java_program()
+    lay_beside(cached, told, 0o666)
+    assert jvm._program(home, memory, {}) == scripts, "others could have written it"
+    assert str(cached) in classes.options()
+    lay_beside(cached, b"{")
+    assert jvm._program(home, memory, {}) == scripts
+    said, shared = started(tmp_path / "work", tmp_path / "a cache")
+    assert "7" in said.split()
+    assert "by scripts" in said
+    assert "shared archive" not in said
+    assert shared > 1000
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from command_calls import called
 
 from millrace_e2e import feed, harness, ledger
 from millrace_e2e.harness import Place
@@ -95,9 +95,9 @@ class Story:
 
     def command(self, *arguments: str) -> str:
         """``millrace dead-letters``."""
-        base = [sys.executable, "-m", "millrace.cli.app", "dead-letters", *arguments]
-        command = [*base, "--workdir", str(self.place.work)]
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        done = called("dead-letters", *arguments, "--workdir", str(self.place.work))
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     # -- what the user code wrote down
 

@@ -21,7 +21,7 @@ from millrace_e2e.judge import judge
 from millrace_e2e.topologies import Shape, history
 
 WINDOW = 100
-LINES = 30 * WINDOW
+LINES = 20 * WINDOW
 
 
 def write(place, watch=False, sink=None):
@@ -55,7 +55,7 @@ def test_a_file_that_changes_in_mid_run_stops_the_driver(live, place, damage):
     file, text = place.texts / "a.txt", feed.text(range(LINES), 1)
     feed.add_file(file, text[: len(text) // 2 + 7])  # in the middle of a line
     life = live()
-    life.until(lambda: life.sealed() >= 10, "windows")
+    life.until(lambda: life.sealed() >= 6, "windows")
     if damage == "shrinks":
         file.write_bytes(text[: len(text) // 4])
     elif damage == "is replaced":
@@ -65,6 +65,12 @@ def test_a_file_that_changes_in_mid_run_stops_the_driver(live, place, damage):
     assert life.wait() == ExitCode.SOURCE
     (stopped,) = life.events("DriverStopped")
     assert f"file {file}" in stopped["text"]
+    told = {"shrinks": "has shrunk", "is replaced": "was changed"}
+    if damage in told:
+        assert live(uid=life.uid).wait() == ExitCode.SOURCE, "it finds the same"
+        (_, stopped) = life.events("DriverStopped")
+        assert f"file {file}" in stopped["text"]
+        assert told[damage] in stopped["text"]
     feed.add_file(file, text)
     one_more_life(live, place, life.uid)
     assert judge(place, Promise.EXACTLY_ONCE) == []

@@ -12,30 +12,35 @@ from typing import Any
 
 import pytest
 
+from millrace_e2e import quickjvm
+
 CODE = Path(__file__).parents[1] / "engine" / "code"
 END_S = 500.0
 
-TOPOLOGY = """
+TOPOLOGY = f"""
 apiVersion: millrace.dev/v1alpha1
 kind: StreamTopology
-metadata: {name: holes}
+metadata: {{name: holes}}
 spec:
-  window: {maxRecords: 12}
-  ackers: {maxReplays: 0}
+  window: {{maxRecords: 12}}
+  ackers: {{maxReplays: 0}}
   parallelism: 2
-  sources: [{name: numbers, custom: {class: "holeysource:Holey", options: {count: 60}}}]
+  spark:
+    conf: {{spark.driver.extraJavaOptions: "{quickjvm.options()}"}}
+    driver: {{memory: 512m}}
+  sources: [{{name: numbers, custom: {{class: "holeysource:Holey", options: {{count: 60}}}}}}]
   processors:
-    - {name: step, function: "holeysource:deadly", inputs: [{from: numbers}]}
+    - {{name: step, function: "holeysource:deadly", inputs: [{{from: numbers}}]}}
     - name: checked
-      inputs: [{from: numbers}]
+      inputs: [{{from: numbers}}]
       sql:
         select: ["CASE WHEN n IS NULL THEN CAST(raise_error('nothing') AS long) ELSE n END AS n"]
     - name: picked
-      inputs: [{from: checked}]
+      inputs: [{{from: checked}}]
       function: "holeysource:picky"
   sinks:
-    - {name: out, inputs: [{from: step}], files: {path: out}}
-    - {name: sql, inputs: [{from: picked}], files: {path: sql}}
+    - {{name: out, inputs: [{{from: step}}], files: {{path: out}}}}
+    - {{name: sql, inputs: [{{from: picked}}], files: {{path: sql}}}}
 """
 
 

@@ -90,7 +90,7 @@ def _instances(kind: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # records are large
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])  # large
 @given(data=st.data())
 def test_what_is_written_is_read_back(kind: type, data: st.DataObject) -> None:
     value = data.draw(_instances(kind))

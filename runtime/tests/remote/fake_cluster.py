@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
+from command_calls import called
 
 from millrace.homes import codec, pods
 from millrace.homes.documents import Proposal, RunEvent, Status
@@ -154,6 +155,10 @@ class FakeCluster:
             cwd=self.folder,
             env={**os.environ, **environment},
         )
+
+    def called(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The same in this process."""
+        return called(*arguments, cwd=self.folder, KUBECONFIG=str(self.kubeconfig))
 
     # -- the answers
 

@@ -133,32 +133,32 @@ def test_servers_with_passwords_of_their_own_are_read_by_the_root(
 def test_state_is_shown_as_on_one_machine(words: FakeCluster) -> None:
     done = words.millrace("state", "get", "visits", "ann", "-t", "words", *PLACE, "--json")
     assert json.loads(done.stdout) == {"window": 9, "key": {"value": "ann"}, "state": {"n": 7}}
-    done = words.millrace("state", "scan", "visits", "-t", "words", *PLACE, "--limit", "1")
+    done = words.called("state", "scan", "visits", "-t", "words", *PLACE, "--limit", "1")
     assert done.stdout.split() == ["value", "n", "ann", "7"]
-    done = words.millrace("state", "get", "visits", "bob", "-t", "words", *PLACE)
+    done = words.called("state", "get", "visits", "bob", "-t", "words", *PLACE)
     assert done.returncode == ExitCode.FAILED
     assert "visits has no state of key bob behind window 9" in done.stderr
 
 
 def test_dead_letters_are_shown_and_asked_for(words: FakeCluster) -> None:
-    done = words.millrace("dead-letters", "list", "words", *PLACE, "--json")
+    done = words.called("dead-letters", "list", "words", *PLACE, "--json")
     [letter] = map(json.loads, done.stdout.splitlines())
     assert (letter["id"], letter["payload"], letter["asked"]) == ("1.2.0:0", "bad", None)
-    done = words.millrace("dead-letters", "show", "-t", "words", *PLACE, "2:0")
+    done = words.called("dead-letters", "show", "-t", "words", *PLACE, "2:0")
     assert "ValueError: line 5" in done.stdout
-    done = words.millrace("dead-letters", "replay", "-t", "words", *PLACE, "2:0")
+    done = words.called("dead-letters", "replay", "-t", "words", *PLACE, "2:0")
     assert done.stdout == "1 dead letter will be replayed with the next seal\n", done.stderr
     inbox = words.data("words-inbox")
     [key] = [key for key in inbox if key.startswith(pods.REQUEST_PREFIX)]
     assert codec.decode(Request, inbox[key]) == Request(Ask.REPLAY, "1.2.0/dead", (0,))
-    done = words.millrace("dead-letters", "drop", "-t", "words", *PLACE, "--all")
+    done = words.called("dead-letters", "drop", "-t", "words", *PLACE, "--all")
     assert "left alone, since asked for before: 1" in done.stdout
     assert words.data("words-inbox") == inbox
 
 
 def test_without_a_driver_the_next_one_does_it(words: FakeCluster) -> None:
     del words.objects[f"{CORE}/pods/words-driver-7"]
-    done = words.millrace("dead-letters", "drop", "-t", "words", *PLACE, "--all")
+    done = words.called("dead-letters", "drop", "-t", "words", *PLACE, "--all")
     expected = "1 dead letter will be dropped by the next driver, no driver is alive now\n"
     assert done.stdout == expected, done.stderr
 
@@ -231,14 +231,14 @@ def asked_pods(cluster: FakeCluster) -> list[str]:
 
 
 def test_a_server_of_ones_own_is_read_through_the_driver(own: FakeCluster) -> None:
-    done = own.millrace("state", "get", "visits", "ann", "-t", "words", *PLACE, "--json")
+    done = own.called("state", "get", "visits", "ann", "-t", "words", *PLACE, "--json")
     assert json.loads(done.stdout) == {"window": 9, "key": {"value": "ann"}, "state": {"n": 7}}
-    done = own.millrace("state", "scan", "visits", "-t", "words", *PLACE, "--limit", "1")
+    done = own.called("state", "scan", "visits", "-t", "words", *PLACE, "--limit", "1")
     assert done.stdout.split() == ["value", "n", "ann", "7"], done.stderr
-    done = own.millrace("dead-letters", "list", "words", *PLACE, "--json")
+    done = own.called("dead-letters", "list", "words", *PLACE, "--json")
     [letter] = map(json.loads, done.stdout.splitlines())
     assert (letter["id"], letter["payload"], letter["asked"]) == ("1.2.0:0", "bad", None)
-    done = own.millrace("dead-letters", "replay", "-t", "words", *PLACE, "2:0")
+    done = own.called("dead-letters", "replay", "-t", "words", *PLACE, "2:0")
     assert done.stdout == "1 dead letter will be replayed with the next seal\n", done.stderr
     assert set(asked_pods(own)) == {"words-driver-7"}
     secrets = {path for _, path, _ in own.asked if "/secrets/" in path}
@@ -300,7 +300,7 @@ def test_a_pod_that_knows_another_root_key_is_said(own: FakeCluster) -> None:
 def test_without_a_pod_nobody_reads_a_server_of_ones_own(own: FakeCluster) -> None:
     for pod in ("words-driver-7", "words-acker-0"):
         del own.objects[f"{CORE}/pods/{pod}"]
-    done = own.millrace("dead-letters", "list", "words", *PLACE)
+    done = own.called("dead-letters", "list", "words", *PLACE)
     assert done.returncode == ExitCode.FAILED
     assert "through the pods of the driver or of an acker, and none of them runs" in done.stderr
 

@@ -1,4 +1,4 @@
-"""A thousand simulated runs break no invariant, and one seed always gives the same run."""
+"""Hundreds of simulated runs break no invariant, and one seed always gives the same run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millrace.simulate.options import draw
 from millrace.simulate.parts.cluster import ViewStore
 from millrace.simulate.simulation import Simulation
 
-RUNS = 1000
+RUNS = 500
 
 
 def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:

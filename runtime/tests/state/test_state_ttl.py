@@ -148,7 +148,7 @@ WINDOWS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(WINDOWS, st.sampled_from([make_dicts, make_columns]))
 def test_dicts_expire_as_a_plain_dict_would(windows: list[Any], make: Any) -> None:
     world = World(make)
@@ -198,7 +198,7 @@ def spoil(world: World, worker: Worker, calls: list[Any], masks: Sequence[int]) 
                 leave(state, row, -1)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(WINDOWS)
 def test_totals_expire_as_a_plain_dict_would(windows: list[Any]) -> None:
     world = World(make_totals)
@@ -241,7 +241,7 @@ def test_what_expires_is_given_back_on_servers_and_in_workers(make: Any) -> None
     """Always new keys, of which 2,000 at a time are young."""
     world, worker = World(make), Worker(0)
     stored, held = [], []
-    for window in range(400):
+    for window in range(200):
         world.now_ms += 5
         keys = list(range(100 * window, 100 * window + 100))
         opened = world.open(worker, ALL, keys)
@@ -254,8 +254,8 @@ def test_what_expires_is_given_back_on_servers_and_in_workers(make: Any) -> None
         stored.append(sum(segment.rows for segment in world.chain))
         held.append(opened.state.size)
     assert len(world.stored()) == 100 * TTL // 5
-    assert max(stored[200:]) <= max(stored[100:200]) < 10_000
-    assert max(held[200:]) <= max(held[100:200]) < 10_000
+    assert max(stored[100:]) <= max(stored[50:100]) < 10_000
+    assert max(held[100:]) <= max(held[50:100]) < 10_000
 
 
 @pytest.mark.parametrize("make", [make_dicts, make_columns, make_totals])

@@ -17,6 +17,7 @@ def test_a_good_sink_passes() -> None:
     check_sink(ledger(kitsinks.Ledger), ledger_rows, occupy=occupy)
 
 
+@pytest.mark.usefixtures("quick_workers")
 @pytest.mark.parametrize(("bug", "rule"), table.BUGS.items())
 def test_a_bug_is_found_by_its_rule(bug: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if rule == "returns":

@@ -52,6 +52,7 @@ def test_a_good_source_with_holes_passes(tmp_path: Path) -> None:
     check_source(lambda: kitsources.Holey("numbers", {"count": 14}, tmp_path))
 
 
+@pytest.mark.usefixtures("quick_workers")
 @pytest.mark.parametrize(("bug", "rule"), BUGS.items())
 def test_a_bug_is_found_by_its_rule(
     bug: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
