@@ -69,10 +69,11 @@ def test_one_that_is_loaded_stays_as_it_is() -> None:
 
 DRIVER = """
 import sys
-from millrace.engine.driver import main
-main.load_later(main.COMPILED)
+from millrace.later import COMPILED, load_later
+load_later(COMPILED)
 from millrace.engine.driver import process, standby
 from millrace.engine.jobs import start
+from millrace.pods import driver
 print(sorted({"numba", "llvmlite", "pandas"} & set(sys.modules)))
 from millrace.state.keyed.keys import hash_keys
 import pyarrow as pa
@@ -85,3 +86,21 @@ def test_a_driver_has_no_compiler_until_it_computes_something() -> None:
         [sys.executable, "-c", DRIVER], check=True, capture_output=True, text=True
     )
     assert done.stdout.split("\n")[:2] == ["[]", "2"], done.stderr
+
+
+@pytest.mark.parametrize("program", ["millrace.engine.driver.main", "millrace.pods.__main__"])
+def test_drivers_begin_with_that(program: str, tmp_path: Path) -> None:
+    """Both that of one machine and that of a pod, here without their settings."""
+    words = ["driver"] if "pods" in program else ["--settings", str(tmp_path / "none")]
+    script = f"""
+import sys
+from contextlib import suppress
+from {program} import main
+with suppress(SystemExit):
+    main({words!r})
+print(type(sys.modules["millrace.tracking.kernels"]).__name__, "numba" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["Later", "False"], done.stderr

@@ -8,6 +8,16 @@ from threading import RLock
 from types import ModuleType
 from typing import Any
 
+COMPILED = (
+    "millrace.engine.task.kernels",
+    "millrace.engine.task.steps.whitespace",
+    "millrace.state.keyed.kernels",
+    "millrace.state.keyed.views",
+    "millrace.tracking.kernels",
+)
+"""What workers compute with. A driver, which starts while two other processes do, would spend a
+quarter of its own start on loading the compiler for it."""
+
 
 class Later(ModuleType):
     """Stands in for a module of this name in ``sys.modules``.

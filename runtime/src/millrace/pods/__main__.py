@@ -10,6 +10,7 @@ import sys
 from millrace import stacks
 from millrace.errors import ExitCode
 from millrace.homes.pods import Role
+from millrace.later import COMPILED, load_later
 from millrace.pods.kernels import bring_kernels
 
 _MODULES = {
@@ -28,8 +29,11 @@ def main(arguments: list[str]) -> int:
         return ExitCode.USAGE
     stacks.write_on_request()
     bring_kernels()
+    role = Role(arguments[0])
+    if role is Role.DRIVER:
+        load_later(COMPILED)
     # Each image carries what its own roles need.
-    module = importlib.import_module(_MODULES[Role(arguments[0])])
+    module = importlib.import_module(_MODULES[role])
     code: int = module.main(arguments[1:])
     return code
 

@@ -27,23 +27,13 @@ from millrace.errors import ExitCode, MillraceError
 from millrace.homes.passwords import PasswordOf, of_root_key, shared
 from millrace.homes.settings import ROOT_KEY_VARIABLE, DriverSettings
 from millrace.homes.told import read_settings, read_topology
-from millrace.later import load_later
+from millrace.later import COMPILED, load_later
 from millrace.repeats import quiet_repeats
 
 if TYPE_CHECKING:
     from millrace.engine.driver.process import DriverProcess
 
 log = logging.getLogger("millrace.driver")
-
-COMPILED = (
-    "millrace.engine.task.kernels",
-    "millrace.engine.task.steps.whitespace",
-    "millrace.state.keyed.kernels",
-    "millrace.state.keyed.views",
-    "millrace.tracking.kernels",
-)
-"""What workers compute with. A driver, which starts while two other processes do, would spend a
-quarter of its own start on loading the compiler for it."""
 
 
 def main(arguments: list[str] | None = None) -> int:
