@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import psutil
 import pytest
@@ -40,9 +41,9 @@ class Shares(LoadScopeScheduling):
         return nodeid if alone else nodeid.partition("::")[0]
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> Shares | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
     """Where files are asked for."""
-    return Shares(config) if config.getoption("dist") == "loadfile" else None
+    return Shares(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session", autouse=True)
