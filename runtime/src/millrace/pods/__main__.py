@@ -10,7 +10,6 @@ import sys
 from millrace import stacks
 from millrace.errors import ExitCode
 from millrace.homes.pods import Role
-from millrace.later import COMPILED, load_later
 from millrace.pods.kernels import bring_kernels
 
 _MODULES = {
@@ -31,6 +30,8 @@ def main(arguments: list[str]) -> int:
     bring_kernels()
     role = Role(arguments[0])
     if role is Role.DRIVER:
+        from millrace.engine.later import COMPILED, load_later
+
         load_later(COMPILED)
     # Each image carries what its own roles need.
     module = importlib.import_module(_MODULES[role])

@@ -22,12 +22,12 @@ from millrace import crash, stacks
 from millrace.clock import SystemClock
 from millrace.engine.jobs.ahead import SparkAhead
 from millrace.engine.jobs.starttimes import StartTimes
+from millrace.engine.later import COMPILED, load_later
 from millrace.engine.program import signing
 from millrace.errors import ExitCode, MillraceError
 from millrace.homes.passwords import PasswordOf, of_root_key, shared
 from millrace.homes.settings import ROOT_KEY_VARIABLE, DriverSettings
 from millrace.homes.told import read_settings, read_topology
-from millrace.later import COMPILED, load_later
 from millrace.repeats import quiet_repeats
 
 if TYPE_CHECKING:

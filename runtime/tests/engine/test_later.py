@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.later import load_later
+from millrace.engine.later import load_later
 
 NAME = "loaded_late"
 
@@ -69,7 +69,7 @@ def test_one_that_is_loaded_stays_as_it_is() -> None:
 
 DRIVER = """
 import sys
-from millrace.later import COMPILED, load_later
+from millrace.engine.later import COMPILED, load_later
 load_later(COMPILED)
 from millrace.engine.driver import process, standby
 from millrace.engine.jobs import start
