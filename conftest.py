@@ -66,7 +66,7 @@ def nothing_outlives_the_tests() -> Iterator[None]:
 
 
 def _orphans(mark: str) -> dict[psutil.Process, str]:
-    """What tells them, and the test that began them."""
+    """What tells each of them."""
     children = {process.pid for process in psutil.Process().children(recursive=True)}
     found = {}
     for process in psutil.process_iter():
@@ -79,7 +79,7 @@ def _orphans(mark: str) -> dict[psutil.Process, str]:
 
 
 def _told(process: psutil.Process) -> str:
-    """Raises ``psutil.Error``."""
+    """The folder is mostly that of the test. Raises ``psutil.Error``."""
     age = time.time() - process.create_time()
     spent = sum(process.cpu_times()[:2])
     return (

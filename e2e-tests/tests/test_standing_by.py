@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace import guard
 from millrace.crash import STANDBY_POINTS
+from millrace.local.children import Child, ProcessSpec
 from millrace_e2e import feed, harness, processes, valkey
 from millrace_e2e.chaos import Nemesis
 from millrace_e2e.checker import Promise
@@ -187,23 +184,21 @@ def test_a_driver_that_was_only_stopped_is_fenced_by_the_one_that_stood_by(place
     start(place, shape)
     with running(place, environment=SLOW) as run:
         run.await_sealed(1)
-        with standing_by(place) as (heir, pid, ready):
-            run.until(lambda: ready.exists() or heir.poll() is not None, "the one that stands by")
+        with standing_by(place) as (heir, ready):
+            run.until(lambda: ready.exists() or heir.ended() is not None, "the one that stands by")
             sealed = run.status()["sealed"]
             feed_part(place)
             run.await_sealed(sealed + 1)
             driver, before = only(place, "driver"), run.status()
             assert processes.signalled(driver, signal.SIGSTOP)
-            assert heir.stdin is not None
-            heir.stdin.write(b"take over\n")
-            heir.stdin.flush()
-            run.until(lambda: run.status()["pid"] == pid, "its figures")
+            heir.order(b"take over\n")
+            run.until(lambda: run.status()["pid"] == heir.pid, "its figures")
             run.await_sealed(before["sealed"] + 2)
             assert run.status()["execution"] == before["execution"] + 1
             assert processes.state_of(driver) == "T"
             assert processes.signalled(driver, signal.SIGCONT)
             assert run.wait(START_S) == FENCED
-            assert heir.poll() is None
+            assert heir.ended() is None
     place.gate.touch()
     # Where nothing is said none stands by for what is read to its end.
     place.write(history(replace(shape, standby=None)))
@@ -214,13 +209,11 @@ def test_a_driver_that_was_only_stopped_is_fenced_by_the_one_that_stood_by(place
 
 
 @contextmanager
-def standing_by(place: Place) -> Iterator[tuple[subprocess.Popen[bytes], int, Path]]:
-    """A driver that stands by, started by nobody but this test: what guards it, so that its JVM and
-    its workers end with it, its pid, and the file that it makes."""
+def standing_by(place: Place) -> Iterator[tuple[Child, Path]]:
+    """A driver that stands by, started by nobody but this test, and the file that it makes."""
     ready, folder = place.base / "ready", place.base / "by-hand"
     folder.mkdir()
     environment = {
-        **os.environ,
         **SLOW,
         "MILLRACE_E2E_GATE": str(place.gate),
         "MILLRACE_E2E_MARKS": str(place.flaky),
@@ -228,25 +221,17 @@ def standing_by(place: Place) -> Iterator[tuple[subprocess.Popen[bytes], int, Pa
     }
     settings = place.work / "driver.json"
     assert json.loads(settings.read_text())
-    ours, its = socket.socketpair()
-    command = [
-        *(sys.executable, "-I", "-S", guard.__file__, "tree", str(os.getpid()), str(its.fileno())),
-        *("--", sys.executable, "-m", "millrace.engine.driver.main"),
-        *("--settings", str(settings), "--standby", str(ready)),
-    ]
-    with ours, its, (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            cwd=folder,
-            pass_fds=[its.fileno()],
-        )
-        its.close()
+    program = (sys.executable, "-m", "millrace.engine.driver.main")
+    command = (*program, "--settings", str(settings), "--standby", str(ready))
+    spec = ProcessSpec(
+        "heir", "standby", command, environment, folder, tree=True, ready=ready, ordered=True
+    )
+    with (folder / "log").open("wb") as log:
+        child = Child(spec, log.fileno(), log.fileno())
         try:
-            yield process, int(ours.recv(32)), ready
+            yield child, ready
         finally:
-            ours.close()
-            process.wait()
+            child.kill()
+            ended = child.wait(harness.END_S)
+            child.close()
+            assert ended is not None

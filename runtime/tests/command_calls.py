@@ -1,4 +1,4 @@
-"""The command in this process: for tests that look often, where starting is not what they test."""
+"""The command as a user starts it, and in this process."""
 
 from __future__ import annotations
 
@@ -12,13 +12,29 @@ from unittest import mock
 
 from millrace.cli.app import main
 
+PLAIN = {"NO_COLOR": "1", "TERMINAL_WIDTH": "120"}
+
+
+def command(
+    *arguments: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """``millrace ARGUMENTS`` in a process of its own and not in a terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", "millrace.cli.app", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, **PLAIN, **environment},
+    )
+
 
 def called(
     *arguments: str, cwd: Path | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """``millrace ARGUMENTS``, not in a terminal."""
+    """The same in this process: for tests that look often, where starting is not what they test."""
     out, err = io.StringIO(), io.StringIO()
-    variables = {"NO_COLOR": "1", "TERMINAL_WIDTH": "120", "COLUMNS": "120", **environment}
+    variables = {**PLAIN, "COLUMNS": "120", **environment}
     with (
         mock.patch.dict(os.environ, variables),
         mock.patch.object(sys, "argv", ["millrace", *arguments]),

@@ -1,10 +1,7 @@
-"""The command as a user starts it, and what it leaves behind."""
+"""What commands are told of."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 HEAD = """
@@ -13,20 +10,6 @@ kind: StreamTopology
 metadata: {name: first}
 spec:
 """
-
-
-def command(
-    *arguments: str, cwd: Path | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """``millrace ARGUMENTS`` in a process of its own and not in a terminal."""
-    return subprocess.run(
-        [sys.executable, "-m", "millrace.cli.app", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env={**os.environ, "NO_COLOR": "1", "TERMINAL_WIDTH": "120", **environment},
-    )
 
 
 def topology(folder: Path, spec: str) -> Path:

@@ -13,8 +13,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from cli_support import command, topology
-from command_calls import called
+from cli_support import topology
+from command_calls import called, command
 from rich.console import Console
 
 from millrace.cli.output import counted

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from cli_support import command, java, topology
+from cli_support import java, topology
+from command_calls import command
 
 from millrace.errors import ExitCode
 from millrace.local.java import release_in

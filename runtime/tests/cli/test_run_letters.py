@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_support import command as started
 from command_calls import called
+from command_calls import command as started
 
 from millrace.clock import SystemClock
 from millrace.engine.driver.home.inbox import Mailbox

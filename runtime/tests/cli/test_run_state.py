@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from cli_support import HEAD, command
-from command_calls import called
+from cli_support import HEAD
+from command_calls import called, command
 
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, StateServerError

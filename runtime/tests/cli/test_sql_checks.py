@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_support import command, java, topology
-from command_calls import called
+from cli_support import java, topology
+from command_calls import called, command
 
 from millrace.errors import ExitCode
 from millrace_e2e import quickjvm

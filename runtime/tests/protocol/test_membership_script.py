@@ -349,6 +349,18 @@ def test_a_member_without_a_record_is_an_error() -> None:
     )
 
 
+IS_ASKED_AGAIN = """
+    uncopied 1.1.1/state/p is nowhere
+    -> Notify StateMissing
+    wait 1
+    tick
+    -> CopyObjects 1.1.1.4 from a1
+    -> SendStamp a1 e2x2
+    -> SendStamp b1 e2x2
+    """
+"""Where a1, which alone answered, does not have all that is to be copied."""
+
+
 def test_missing_state_is_waited_for() -> None:
     """The server that holds it may still be starting; its return makes a new view."""
     Script(copies=1).play(
@@ -369,13 +381,9 @@ def test_missing_state_is_waited_for() -> None:
         stamped a1 R
         unreachable b1
         -> CopyObjects 1.1.1.4 from a1
-        uncopied 1.1.1/state/p is nowhere
-        -> Notify StateMissing
-        wait 1
-        tick
-        -> CopyObjects 1.1.1.4 from a1
-        -> SendStamp a1 e2x2
-        -> SendStamp b1 e2x2
+        """
+    ).play(IS_ASKED_AGAIN).play(
+        """
         refused b1 runId
         uncopied 1.1.1/state/p is nowhere
         propose a1 b2
@@ -402,17 +410,6 @@ LEAVES_UNHEARD = """
     unreachable b1
     -> CopyObjects 1.1.1.4 from a1
     """
-
-IS_ASKED_AGAIN = """
-    uncopied 1.1.1/state/p is nowhere
-    -> Notify StateMissing
-    wait 1
-    tick
-    -> CopyObjects 1.1.1.4 from a1
-    -> SendStamp a1 e2x2
-    -> SendStamp b1 e2x2
-    """
-"""Behind that, since a1 alone does not have all of it."""
 
 
 def test_a_leaving_server_that_failed_to_answer_once_is_asked_again_for_what_is_missing() -> None:

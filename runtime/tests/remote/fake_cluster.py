@@ -9,11 +9,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import socket
 import struct
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +22,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
-from command_calls import called
+from command_calls import called, command
 
 from millrace.homes import codec, pods
 from millrace.homes.documents import Proposal, RunEvent, Status
@@ -146,15 +144,7 @@ class FakeCluster:
         return self.folder / "kubeconfig"
 
     def millrace(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environment = {"KUBECONFIG": str(self.kubeconfig), "NO_COLOR": "1", "TERMINAL_WIDTH": "120"}
-        return subprocess.run(
-            [sys.executable, "-m", "millrace.cli.app", *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=self.folder,
-            env={**os.environ, **environment},
-        )
+        return command(*arguments, cwd=self.folder, KUBECONFIG=str(self.kubeconfig))
 
     def called(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The same in this process."""

@@ -28,7 +28,7 @@ class Later(ModuleType):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.__dict__["_loading"] = RLock()
+        self._loading = RLock()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -41,9 +41,7 @@ class Later(ModuleType):
                 except BaseException:
                     sys.modules[self.__name__] = self
                     raise
-                self.__dict__.update(
-                    {key: value for key, value in vars(module).items() if key != "_loading"}
-                )
+                self.__dict__.update(vars(module))
         try:
             return self.__dict__[name]
         except KeyError:

@@ -28,7 +28,7 @@ from millrace.protocol.acklog import source_edge
 from millrace.protocol.types import RootRange, Staged
 from millrace.sinks.base import RowsRefusedError, Sink
 from millrace.sources.base import ReadBatch, Source
-from millrace.tracking import kernels as seeds
+from millrace.tracking import kernels
 
 ROWS_PER_BATCH = 8_192
 """Most roots that go through the steps of a pass at once."""
@@ -231,7 +231,7 @@ def seeds_at(source: str, piece: Piece, numbers: Array) -> Array:
     """Tracking ids, uint64, of the records at these rising places of a piece."""
     low, high = int(numbers[0]), int(numbers[-1]) + 1
     start = piece.range.start + low
-    ids = seeds.range_seeds(source, piece.range.partition, start, high - low, piece.replay)
+    ids = kernels.range_seeds(source, piece.range.partition, start, high - low, piece.replay)
     return ids if len(ids) == len(numbers) else ids[numbers - low]
 
 
