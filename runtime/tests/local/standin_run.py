@@ -10,6 +10,7 @@ import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from millrace.clock import SystemClock
 from millrace.errors import ExitCode, MillraceError
@@ -27,15 +28,21 @@ from millrace.protocol.ackerload import AckerBounds
 TREE = Path(__file__).with_name("standin_tree.py")
 
 
+def say(document: dict[str, Any]) -> None:
+    """A line in one piece: what processes print comes in threads of its own."""
+    sys.stdout.write(f"{json.dumps(document)}\n")
+    sys.stdout.flush()
+
+
 class Printer:
     def event(self, event: RunEvent) -> None:
-        print(json.dumps(asdict(event)), flush=True)
+        say(asdict(event))
 
     def progress(self) -> None:
         return
 
     def output(self, line: str) -> None:
-        print(json.dumps({"output": line}), flush=True)
+        say({"output": line})
 
 
 def specification(role: str, name: str, folder: Path) -> ProcessSpec:
@@ -66,7 +73,7 @@ def run(folder_path: Path, servers: int) -> RunResult:
     folder = open_folder(folder_path, "standin", Path("topology.yaml"), clock)
 
     def waiting(holder: Holder) -> None:
-        print(json.dumps({"waiting": holder.pid}), flush=True)
+        say({"waiting": holder.pid})
 
     answer_s = float(os.environ.get("ANSWER_S", "15"))
     lease = take_over(folder.path, waiting, answer_s)
@@ -105,7 +112,7 @@ def main() -> int:
         result = RunResult(error.exit_code, type(error).__name__, str(error))
     except KeyboardInterrupt:
         result = RunResult(ExitCode.INTERRUPTED, "interrupted")
-    print(json.dumps(asdict(result)), flush=True)
+    say(asdict(result))
     return result.code
 
 
