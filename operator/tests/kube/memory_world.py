@@ -124,14 +124,21 @@ class World:
         place = f"{CORE}/configmaps/words-view"
         found = self.api.objects[place]
         target = self.proposal().members
+        owners = (tuple(member.name for member in target),)
         if "data" in found:
             view = decode_view(found["data"]["view"].encode())
             if view.target == target:
                 self.tell(view)
                 return
-            view = replace(view, epoch=view.epoch + 1, last_open=target, target=target)  # type: ignore[arg-type]
+            view = replace(
+                view,
+                epoch=view.epoch + 1,  # type: ignore[arg-type]
+                last_open=target,
+                target=target,
+                owners=owners,
+            )
         else:
-            view = View("t1", 1, 1, Phase.OPEN, 1, target, target, 1, ())  # type: ignore[arg-type]
+            view = View("t1", 1, 1, Phase.OPEN, 1, target, target, 1, owners)  # type: ignore[arg-type]
         found["data"] = {"version": str(view.epoch), "view": encode_view(view).decode()}
         self.api.put(place, found)
         self.tell(view)

@@ -116,6 +116,8 @@ class Cluster:
     waits: ServerTrouble | None = None
     """Why the driver waits for the server of the user's own."""
     troubles: tuple[ServerTrouble, ...] | None = None
+    copies: int = 1
+    """What the newest driver has begun with."""
     secret_version: int = 1
     _ids: Any = field(default_factory=lambda: itertools.count(1))
 
@@ -364,22 +366,30 @@ class Cluster:
             self.heard = self.proposal
         named = "url" in self.spec.get("stateServers", {})
         target = (self.own,) if named else self.heard.members
+        if anew:
+            self.copies = int(self.spec.get("stateServers", {}).get("copies", 1))
+        owners = (tuple(m.name for m in target[: self.copies]),)
         if self.view is None:
-            one = View(self.uid, 1, 1, Phase.OPEN, execution, target, target, 1, ())  # type: ignore[arg-type]
+            one = View(self.uid, 1, 1, Phase.OPEN, execution, target, target, 1, owners)  # type: ignore[arg-type]
             self.view, self.window = one, 1
         self.view = replace(self.view, execution=execution)  # type: ignore[arg-type]
         self.window = (self.window or 0) + 1
         runs = {p.run_id for p in self.pods.values() if self.lives(p) and not self._cut_off(p)}
         runs.add(self.own.run_id)
         reached = [m for m in self.view.last_open if m.run_id in runs]
-        changed = target != self.view.target
+        changed = (target, owners) != (self.view.target, self.view.owners)
         moves = bool(reached) and all(m.run_id in runs for m in target) and changed
         if moves:
             lost = [m.name for m in target if m.run_id in self.released]
             assert not lost, f"{lost} become members, and the operator has deleted them"
             epoch = self.view.epoch + 1
             self.view = replace(
-                self.view, epoch=epoch, open_epoch=epoch, last_open=target, target=target
+                self.view,
+                epoch=epoch,
+                open_epoch=epoch,
+                last_open=target,
+                target=target,
+                owners=owners,
             )
         follows = self.heard.number if moves or not changed else None
         snapshots = self.told.snapshots if self.told is not None else None

@@ -557,6 +557,21 @@ def test_no_other_state_server_may_go_before_a_new_one_holds_its_copies():
     assert (least(), conditions(cluster)["StateAvailable"]) == (2, ("True", "AllReady"))
 
 
+def test_no_state_server_may_go_until_more_copies_that_an_edit_asks_for_are_made():
+    cluster = settled(stateServers={"replicas": 2, "copies": 1})
+
+    def least() -> int:
+        found: int = cluster.manifests["PodDisruptionBudget", "words-state"]["spec"]["minAvailable"]
+        return found
+
+    assert least() == 2
+    cluster.edit(stateServers={"replicas": 2, "copies": 2})
+    cluster.reconcile()
+    assert (least(), conditions(cluster)["StateAvailable"]) == (2, ("True", "Moving"))
+    cluster.settle()
+    assert (least(), conditions(cluster)["StateAvailable"]) == (1, ("True", "AllReady"))
+
+
 def test_the_only_copy_on_a_lost_node_is_waited_for():
     cluster = settled(stateServers={"replicas": 1})
     node_of("words-state-0")(cluster)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from millrace.protocol import events as e
 from millrace.protocol.cohorts import NO_LIMIT, DeadLimit
@@ -61,9 +62,9 @@ def tag(text: str) -> Tag:
 
 
 def place(
-    members: tuple[Member, ...], previous: tuple[tuple[str, ...], ...]
+    copies: int, members: tuple[Member, ...], previous: tuple[tuple[str, ...], ...]
 ) -> tuple[tuple[str, ...], ...]:
-    return owners(GROUPS, [m.name for m in members], 2, previous=previous)
+    return owners(GROUPS, [m.name for m in members], copies, previous=previous)
 
 
 class Script:
@@ -91,7 +92,8 @@ class Script:
             restores=restores,
             components=components,
         )
-        self.machine = Driver(settings, place, lambda piece, index: index)
+        self.copies = copies
+        self.machine = Driver(settings, partial(place, copies), lambda piece, index: index)
         self.now_s = 100.0
         self.actions: list[e.Action] = []
         self.records: dict[str, Record] = {}
@@ -178,7 +180,7 @@ class Script:
             source,
             target,
             opened,
-            place(target, ((),) * GROUPS),
+            place(self.copies, target, ((),) * GROUPS),
         )
         return e.ViewRead(int(version), view)
 

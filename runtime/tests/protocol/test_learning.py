@@ -717,3 +717,73 @@ def test_a_copy_for_which_another_one_has_no_room_is_no_end() -> None:
     broken_off(found, "c1", 1)
     found.tell("wait 1", "tick")
     assert len(left_out(found)) == 1
+
+
+def with_other_copies(there: int, asked: int) -> Script:
+    """A driver that an edit has started, under the view of the one before."""
+    found = Script(copies=asked)
+    settings = replace(found.machine.settings, learners=True)
+    found.machine = Driver(settings, found.machine.membership.owners, lambda piece, index: index)
+    found.copies = there
+    return found
+
+
+MORE = """
+    copied
+    -> CasView 5 e2 moving x2 a1 b1
+    cas done
+    -> SendStamp a1 e2x2
+    -> SendStamp b1 e2x2
+    stamped a1 R
+    stamped b1 R
+    -> CopyObjects 1.1.1.5 from a1 b1
+    """
+
+
+def test_more_copies_are_learned_beside_windows_and_count_once_a_view_has_them() -> None:
+    found = with_other_copies(1, 2)
+    learns = "-> FenceSinks x2\n    -> CopyObjects 1.2.1.1 from a1 b1"
+    found.play(OPENED.replace("-> FenceSinks x2", learns))
+    membership = found.machine.membership
+    [lesson] = [a for a in found.actions if isinstance(a, e.CopyObjects) and a.learning]
+    assert lesson.view.owners == (("a", "b"), ("a", "b"))
+    assert membership.held == 1, "there is one copy of each until the view has moved"
+    found.play(MORE)
+    moving = membership.view
+    assert moving is not None
+    assert (moving.owners, moving.copies) == (lesson.view.owners, 1)
+    assert membership.held == 1
+    found.tell("copied", "ack a1", "ack b1", "cas done")
+    assert membership.standing is Standing.RECOVERED
+    assert membership.view is not None
+    assert (membership.view.copies, membership.held) == (0, 2)
+    assert not membership.view_changed()
+
+
+def test_who_holds_the_only_copies_is_waited_for_though_an_edit_asks_for_more() -> None:
+    found = with_other_copies(1, 2)
+    learns = "-> FenceSinks x2\n    -> CopyObjects 1.2.1.1 from a1 b1"
+    found.play(OPENED.replace("-> FenceSinks x2", learns))
+    found.tell("planned 4")
+    for _ in range(2 * PATIENCE):
+        found.tell("wait 1", "tick", "stamped a1 R")
+    membership = found.machine.membership
+    assert membership.suspicion.silent(member("b1"))
+    assert not membership.member_gone()
+    assert membership.standing is Standing.RECOVERED
+
+
+def test_fewer_copies_need_no_lesson() -> None:
+    found = with_other_copies(2, 1)
+    found.tell(
+        *("record R 1.1.1.5 sealed 3", "propose a1 b1", "start", "view 4 e1 open x1 a1 b1"),
+        *("cas done", "stamped a1 R", "stamped b1 R", "copied", "ack a1", "ack b1"),
+    )
+    membership = found.machine.membership
+    assert membership.held == 2, "a server may be lost until the view has moved"
+    found.tell("fenced", "copied", "cas done", "stamped a1 R", "stamped b1 R", "copied")
+    assert membership.view is not None
+    assert membership.view.copies == 2
+    found.tell("ack a1", "ack b1", "cas done")
+    assert (membership.standing, membership.held) == (Standing.RECOVERED, 1)
+    assert all(len(owners) == 1 for owners in membership.view.owners)

@@ -118,7 +118,7 @@ def test_before_there_is_a_view_nobody_can_refuse() -> None:
 def test_before_there_is_a_view_it_should_have_all_that_are_proposed() -> None:
     found = script("propose a1 b1\nstart\n-> ReadView")
     assert found.machine.membership.wanted() == (member("a1"), member("b1"))
-    assert not found.machine.membership.members_changed()
+    assert not found.machine.membership.view_changed()
 
 
 @pytest.mark.parametrize(

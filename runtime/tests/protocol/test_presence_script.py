@@ -403,8 +403,9 @@ def test_servers_that_are_away_are_named_in_order() -> None:
 )
 def test_what_is_told_says_why_or_at_least_who(reason: str, said: str) -> None:
     gone = e.Unreachable(member("a1"), Stamp(1, 2), reason)
-    for copies, until in ((1, "it is back"), (2, "it is back or left out")):
-        script = Script(copies=copies).play(plain(START))
-        (notice,) = script.machine.handle(gone, script.now_s)
+    for names, until in (("a", "it is back"), ("ab", "it is back or left out")):
+        there = tuple(member(f"{name}1") for name in names)
+        view = View("u", 1, 1, Phase.OPEN, 2, there, there, 1, (tuple(names),) * 2)
+        (notice,) = Presence().observe(gone, view)
         assert isinstance(notice, e.Notify)
         assert notice.text == f"{said}; windows wait until {until}"

@@ -35,7 +35,8 @@ in a few seconds where there is room."""
 class Standing:
     """What a plan found out. ``stalled`` is what only a user can mend, ``outdated`` names pods with
     images of another release, None where that was not asked. ``standbys``: drivers that are to
-    stand by. ``spark_counts``: how many executors there are to be is for Spark to say."""
+    stand by. ``spark_counts``: how many executors there are to be is for Spark to say. ``copies``
+    of all state are asked for."""
 
     sizes: Sizes
     executors: int
@@ -47,6 +48,7 @@ class Standing:
     outdated: tuple[str, ...] | None = None
     standbys: int = 0
     spark_counts: bool = False
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +290,9 @@ def _state_available(observed: Observed, owner: Owner, standing: Standing) -> Fa
     view = observed.view
     if not fact.holds or wanted == 0 or view is None or standing.suspended:
         return fact
-    if not all_copied(observed, wanted):
-        return Fact(kind, True, "Moving", f"the view moves to its new members, epoch {view.epoch}")
+    if not all_copied(observed, wanted, standing.copies):
+        text = f"the view moves to its new members or copies, epoch {view.epoch}"
+        return Fact(kind, True, "Moving", text)
     return fact
 
 

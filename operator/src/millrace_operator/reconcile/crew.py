@@ -220,13 +220,17 @@ def proposal(
     return replace(made, number=1 + max(last, (told.follows or 0) if told is not None else 0))
 
 
-def all_copied(observed: Observed, servers: int) -> bool:
-    """Whether the lives of all state servers are those of an open view: each holds what it is to.
+def all_copied(observed: Observed, servers: int, copies: int) -> bool:
+    """Whether the lives of all state servers are those of an open view with so many copies: each
+    holds what it is to.
 
-    A pod is ready before that, and one that suspends has nobody who copies.
+    A pod is ready before that, and one that suspends has nobody who copies. Behind an edit that
+    asks for more copies there are no more until the driver has made them.
     """
     view = observed.view
     if view is None or view.phase is not Phase.OPEN:
+        return False
+    if min(map(len, view.owners)) < min(copies, len(view.target)):
         return False
     pods = [pod for pod in observed.of(Role.STATE_SERVER) if pod.index < servers]
     return {(m.name, m.run_id) for m in view.target} == {(p.name, p.run_id) for p in pods}

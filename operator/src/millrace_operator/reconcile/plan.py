@@ -133,6 +133,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         _outdated(observed, settings, edit.topology, edit.accepted),
         edit.topology.spec.standby_pods,
         spark_counts(edit.topology),
+        edit.topology.spec.state_servers.copies,
     )
     snapshots = plan_snapshots(observed, owner, edit.topology, moment.now)
     status = status_of(observed, owner, standing, moment.now)
@@ -243,6 +244,7 @@ def _children(
         if not pod.ended and (not pod.deleting or holds_state(observed, pod))
     ]
     highest = max([size.servers, *(pod.index + 1 for pod in servers)])
+    copied = all_copied(observed, highest, topology.spec.state_servers.copies)
     manifests = [
         *access(owner, topology),
         *services(owner, topology),
@@ -252,7 +254,7 @@ def _children(
             settings.metrics_from,
             state_servers=topology.spec.state_servers.url is None,
         ),
-        *budgets(owner, topology, size.ackers, all_copied(observed, highest), len(servers)),
+        *budgets(owner, topology, size.ackers, copied, len(servers)),
     ]
     made = {(m["kind"], m["metadata"]["name"]) for m in manifests}
     for manifest in manifests:

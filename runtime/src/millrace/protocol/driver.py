@@ -48,7 +48,7 @@ class Driver:
         self.settings = settings
         self.membership = self.make_membership(owners)
         self.windows = self.make_windows(locate)
-        self.presence = Presence(settings.copies)
+        self.presence = Presence()
         self.stopped: e.Stop | None = None
         self._fenced_sinks = False
         self._behind: str | None = None
@@ -163,7 +163,7 @@ class Driver:
         """Before members come or leave on purpose, those that are to hold something learn it,
         beside the windows."""
         record = self.windows.record
-        if record is None or not self.membership.members_changed() or self.membership.prepared():
+        if record is None or not self.membership.view_changed() or self.membership.prepared():
             return []
         return self.membership.teach(record)
 
@@ -172,7 +172,7 @@ class Driver:
         to leave is let go."""
         if self.membership.member_gone():
             return True
-        changed = self.membership.members_changed() and self.windows.between()
+        changed = self.membership.view_changed() and self.windows.between()
         return changed and self.membership.prepared()
 
     def _recovered(self) -> list[e.Action]:
@@ -261,7 +261,7 @@ class Driver:
         """
         view = self.membership.view
         assert view is not None
-        spare = self.settings.copies > 1 and len(view.target) > 1
+        spare = self.membership.held > 1 and len(view.target) > 1
         beside = spare and self.windows.attempt is not None
         waits = self.windows.waits() or bool(self.presence.away)
         return self.membership.watch(waits or beside)

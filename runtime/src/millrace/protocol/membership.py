@@ -108,9 +108,10 @@ class RecordWrite:
 class Membership:
     """The machine of this module; the driver machine feeds it and asks ``standing``.
 
-    ``copies`` is the number of copies of an object (R); ``owners`` places key groups; with
-    ``learners`` whoever is to hold objects learns them before the view moves, unless a member is
-    gone; with ``restores`` an object that is lost for good ends the driver, else it is waited for.
+    ``copies`` is the number of copies that an object is to have (R), which may be another one than
+    it has in the view that there is; ``owners`` places key groups; with ``learners`` whoever is to
+    hold objects learns them before the view moves, unless a member is gone; with ``restores`` an
+    object that is lost for good ends the driver, else it is waited for.
     """
 
     def __init__(
@@ -161,6 +162,17 @@ class Membership:
         self._seq = Seq(self._seq + 1)
         return Tag(self.view.timeline, self.execution, self.view.epoch, self._seq)
 
+    @property
+    def held(self) -> int:
+        """How many copies there are of each object of the last open view: as many servers less one
+        may be lost. Where an edit asks for more there are no more until the view has moved."""
+        view = self.view
+        if view is None:
+            return self.copies
+        if view.phase is Phase.OPEN:
+            return min(map(len, view.owners))
+        return view.copies or min(self.copies, len(view.last_open))
+
     def wanted(self) -> tuple[Member, ...]:
         """The members that the view should have: those proposed that can be relied on."""
         relied = self._relied()
@@ -182,7 +194,7 @@ class Membership:
             # Its view was never open: nothing can be lost.
             return self.suspicion.choose(self._proposed, (), 1)
         at_stake = [m for m in self.view.last_open if not self._copied_from(m)]
-        bearable = max(1, min(self.copies, len(self.view.last_open)))
+        bearable = max(1, self.held)
         return self.suspicion.choose((*self._proposed, *self._leavers()), at_stake, bearable)
 
     def _copied_from(self, member: Member) -> bool:
@@ -200,29 +212,32 @@ class Membership:
         will be made; None while an earlier one may still be carried out."""
         return self._number if self.standing is Standing.RECOVERED else None
 
-    def members_changed(self) -> bool:
-        """Whether the view should have other members than it has."""
-        return (
-            self.view is not None
-            and bool(self._proposed)
-            and set(self.wanted()) != set(self.view.target)
-        )
+    def view_changed(self) -> bool:
+        """Whether the view should have other members, or more or fewer owners, than it has."""
+        if self.view is None or not self._proposed:
+            return False
+        return set(self.wanted()) != set(self.view.target) or self._copies_changed()
+
+    def _copies_changed(self) -> bool:
+        assert self.view is not None
+        due = min(self.copies, len(self.view.target))
+        return any(len(owners) != due for owners in self.view.owners)
 
     def member_gone(self) -> bool:
         """Whether a member of the view is neither among those that it should have nor one that is
         to leave and still answers."""
         return (
-            self.members_changed()
+            self.view_changed()
             and self.view is not None
             and not set(self.view.target) <= set(self._relied())
         )
 
     @property
     def learning(self) -> bool:
-        """Whether members are about to change, and some learn before that; not while one of them
+        """Whether the view is about to change, and some learn before that; not while one of them
         has no room, which nobody knows the end of."""
         lesson = self._lesson
-        return lesson is not None and not lesson.full and self.members_changed()
+        return lesson is not None and not lesson.full and self.view_changed()
 
     def _leavers(self) -> list[Member]:
         """Members that are to leave, once others have learned what they hold."""
@@ -237,7 +252,7 @@ class Membership:
         they may hold what it lacks."""
         assert self.view is not None
         if not self._learners or self.view.phase is Phase.CREATING:
-            return self.members_changed()
+            return self.view_changed()
         if self.view.phase is Phase.OPEN:
             return self.member_gone()
         return bool(self._proposed) and set(self._relied()) != set(self.view.target)
@@ -246,7 +261,7 @@ class Membership:
         """Whether those that are to hold what others hold now have learned it, if they can."""
         assert self.view is not None
         joined = set(self.wanted()) <= set(self.view.target)
-        if not self._learners or (joined and not self._leavers()):
+        if not self._learners or (joined and not self._leavers() and not self._copies_changed()):
             return True
         return self._learned()
 
@@ -376,7 +391,11 @@ class Membership:
             return []
         self.standing = Standing.OPENING
         opened = replace(
-            self.view, phase=Phase.OPEN, last_open=self.view.target, open_epoch=self.view.epoch
+            self.view,
+            phase=Phase.OPEN,
+            last_open=self.view.target,
+            open_epoch=self.view.epoch,
+            copies=0,
         )
         return self._swap(opened)
 
@@ -461,7 +480,7 @@ class Membership:
         assert self.view is not None
         on_trial = self._ask(self.suspicion.on_trial(self._proposed))
         if self.standing is Standing.STAMPING:
-            if self.copies > 1:
+            if self.held > 1:
                 self._lost |= {m for m in self.view.last_open if self.suspicion.silent(m)}
             found = self._when_stamped()
             unasked = [m for m in self._to_stamp() if m not in self._answers]
@@ -524,6 +543,7 @@ class Membership:
             last_open=last_open,
             target=wanted,
             owners=owners,
+            copies=0 if phase is Phase.CREATING else self.held,
         )
         return [*self._leave_out(wanted), *self._swap(moving)]
 
@@ -583,14 +603,14 @@ class Membership:
         if self.view.phase is Phase.CREATING:
             return self._write_back()
         sources = self._sources()
-        if not sources and self.copies == 1 and self._returned():
+        if not sources and self.held == 1 and self._returned():
             return [e.Stop(e.StopKind.BEHIND, _STALE)]
         if not sources:
             return self._all_gone()
         held = [self._answers[m] for m in sources]
         if any(record is None for record in held):
             # With several copies another member's record counts, unless there is none.
-            gone = self.copies == 1 or all(record is None for record in held)
+            gone = self.held == 1 or all(record is None for record in held)
             return [e.Stop(e.StopKind.LOST if gone else e.StopKind.FAILED, _EMPTY)]
         self.record = self._choose([record for record in held if record is not None])
         self.standing = Standing.COPYING
@@ -607,10 +627,10 @@ class Membership:
         kept its file holds whatever was committed, since an acknowledgement follows the fsync."""
         assert self.view is not None
         answered = [m for m in self.view.last_open if m in self._answers]
-        if self.copies > 1 and answered:
+        if self.held > 1 and answered:
             return answered
         back = [m for m in self._returned() if self._recent(self._answers[m])]
-        if self.copies > 1 or answered:
+        if self.held > 1 or answered:
             # One that came back empty is no source; the copy says what is lost with its file.
             back = [m for m in back if self._answers[m] is not None]
         return answered + back

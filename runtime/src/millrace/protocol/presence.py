@@ -20,13 +20,12 @@ _ANSWERS = (e.Stamped, e.RecordAck, e.Refused, e.Unreachable)
 class Presence:
     """Told every event. Servers go by their names: the next incarnation of one brings it back.
 
-    With several ``copies`` windows do not wait for long: the server is left out.
+    Where others have copies windows do not wait for long: the server is left out.
     """
 
-    def __init__(self, copies: int = 1) -> None:
+    def __init__(self) -> None:
         self._missing: dict[str, str] = {}
         self._full: set[str] = set()
-        self._until = "until it is back" if copies == 1 else "until it is back or left out"
 
     @property
     def away(self) -> tuple[str, ...]:
@@ -51,11 +50,11 @@ class Presence:
         match event:
             case e.Unreachable():
                 kind = "StateServerFull" if event.full else "StateServerAway"
-                return self._gone(event.member, kind, event.reason)
+                return self._gone(event.member, kind, event.reason, view)
             case e.Refused():
                 reason = f"state server {event.member.name} was started anew"
                 anew = event.reason in STARTED_ANEW
-                return self._gone(event.member, "StateServerAway", reason) if anew else []
+                return self._gone(event.member, "StateServerAway", reason, view) if anew else []
             case e.Stamped() if self._missing.get(event.member.name) == "StateServerFull":
                 return []
         return self._back(event.member)
@@ -82,12 +81,14 @@ class Presence:
         text = f"{reason}; windows wait {until}"
         return [e.Notify("StateServerFull", text, warning=True, server=name)]
 
-    def _gone(self, member: Member, kind: str, reason: str) -> list[e.Action]:
+    def _gone(self, member: Member, kind: str, reason: str, view: View) -> list[e.Action]:
         if self._missing.get(member.name) == kind:
             return []
         self._missing[member.name] = kind
         what = reason or f"state server {member.name} does not answer"
-        text = f"{what}; windows wait {self._until}"
+        spare = min(map(len, view.owners)) > 1
+        until = "until it is back or left out" if spare else "until it is back"
+        text = f"{what}; windows wait {until}"
         return [e.Notify(kind, text, warning=True, server=member.name)]
 
     def _back(self, member: Member) -> list[e.Action]:

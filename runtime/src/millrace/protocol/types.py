@@ -112,6 +112,8 @@ class View:
     those the view moves to; in an open view both are equal. ``owners[g]`` names the owners of key
     group ``g``. ``restoring``: a restore has written this view, and is not done. A release that
     knows no restores does not know the field, and refuses such a view: it would begin with nothing.
+    ``copies`` is for a moving view how many copies of an object the last open one had, which may be
+    another number than it will have; 0 where an older release has not said it.
     """
 
     uid: str
@@ -124,6 +126,7 @@ class View:
     open_epoch: Epoch
     owners: tuple[tuple[str, ...], ...]
     restoring: bool = False
+    copies: int = 0
 
     def stamp(self) -> Stamp:
         return Stamp(self.epoch, self.execution)

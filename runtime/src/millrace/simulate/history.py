@@ -64,6 +64,13 @@ class ViewChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesAsked:
+    """An edit asks for so many copies of every object."""
+
+    copies: int
+
+
+@dataclass(frozen=True, slots=True)
 class DriverStarted:
     number: int
 

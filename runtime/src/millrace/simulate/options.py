@@ -38,7 +38,8 @@ class Chaos:
     ``burst_s`` about as many as may be lost that die at once, ``power_s`` about all servers at once
     that go down and come back on their files, ``stale_s`` about an old file that is put back,
     ``clock_s`` about a wall clock that is set, ``resize_s`` about windows that are to have another
-    size, ``standby_s`` about the driver that stands by. The ``*_s`` are mean times between faults
+    size, ``standby_s`` about the driver that stands by, ``copies_s`` about objects that are to have
+    more or fewer copies. The ``*_s`` are mean times between faults
     in seconds, 0 for never.
     """
 
@@ -75,6 +76,7 @@ class Chaos:
     half_seal: float = 0.0
     standby_s: float = 0.0
     resize_s: float = 0.0
+    copies_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,17 @@ def draw(seed: int) -> Options:
     options = replace(options, dead_percent=_dead_percent(options), holes=_holes(seed))
     options = _with_standby(_with_deaf(_with_leaves(_with_servers(options))))
     options = replace(options, chaos=replace(options.chaos, power_s=_power(options)))
-    return _with_resizes(_with_losses(options))
+    return _with_copies(_with_resizes(_with_losses(options)))
+
+
+def _with_copies(options: Options) -> Options:
+    """In some of the runs with several servers the user wants more or fewer copies."""
+    # Drawn apart, so that every seed means the run that it meant before there were any.
+    rng = Random(f"copies/{options.seed}")
+    others = options.older_s is not None or options.lost_s is not None or options.poison_only
+    if others or options.servers == 1 or rng.random() < 0.7:
+        return options
+    return replace(options, chaos=replace(options.chaos, copies_s=rng.uniform(1.5, 6.0)))
 
 
 def _with_resizes(options: Options) -> Options:

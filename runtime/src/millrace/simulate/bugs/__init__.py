@@ -72,6 +72,8 @@ BUGS: dict[str, Bug] = {
         Bug("goes_on_with_some", "rule 10", lambda: _driver(membership=m.GoesOnWithSome)),
         Bug("suspects_nobody", "rule 10", lambda: _driver(membership=m.SuspectsNobody)),
         Bug("leaves_out_too_many", "rule 10", lambda: _driver(membership=m.LeavesOutTooMany)),
+        Bug("keeps_its_copies", "copies", lambda: _driver(membership=m.KeepsItsCopies)),
+        Bug("counts_copies_to_come", "copies", lambda: _driver(membership=m.CountsCopiesToCome)),
         Bug("learner_is_source", "rule 11", lambda: _driver(membership=m.LearnerIsSource)),
         Bug("learner_is_complete", "rule 11", lambda: _driver(membership=m.LearnerIsComplete)),
         Bug("learner_takes_records", "rule 11", lambda: _driver(w.LearnerTakesRecords)),

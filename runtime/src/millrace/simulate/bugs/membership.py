@@ -227,6 +227,21 @@ class _Reckless(Suspicion):
         return super().choose(proposed, (), 1)
 
 
+class KeepsItsCopies(Membership):
+    """Leaves the view as it is when other numbers of copies are asked for."""
+
+    def _copies_changed(self) -> bool:
+        return False
+
+
+class CountsCopiesToCome(Membership):
+    """Takes the number of copies that is asked for, for the one that there is."""
+
+    @property
+    def held(self) -> int:
+        return self.copies
+
+
 class LearnerIsSource(Membership):
     """Reads from those that have learned as from members of the last open view."""
 

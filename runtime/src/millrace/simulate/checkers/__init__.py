@@ -22,6 +22,7 @@ from millrace.simulate.checkers.places import Places
 from millrace.simulate.checkers.promises import Promises
 from millrace.simulate.checkers.restores import Restores
 from millrace.simulate.checkers.shown import ShownWindows
+from millrace.simulate.checkers.spread import Spread
 from millrace.simulate.checkers.stamps import Stamps
 from millrace.simulate.checkers.standby import StandsByIdle
 from millrace.simulate.checkers.teaching import Teaching
@@ -65,6 +66,7 @@ class Checkers:
         self.standby = StandsByIdle(history)
         self.restores = Restores(history, options)
         self.teaching = Teaching(history)
+        self.spread = Spread(history, options.copies)
         if options.poison_only:
             self.bound = Bound(history, workload)
 

@@ -62,6 +62,9 @@ class Nemesis:
         self._empties = targets.options.seed % 2 == 1
         self._asked = 0
         self._gone: int | None = None
+        self._copies = targets.options.copies
+        """How many copies there are of what the last open view holds."""
+        history.listen(h.ViewChanged, self._viewed)
 
     def start(self) -> None:
         chaos = self._to.options.chaos
@@ -83,6 +86,7 @@ class Nemesis:
             (chaos.deaf_s, self._deafen),
             (chaos.standby_s, self._strike_standby),
             (chaos.resize_s, self._resize),
+            (chaos.copies_s, self._ask_for_copies),
             (1.0 if self._to.options.requests else 0.0, self._request),
         ):
             if mean_s:
@@ -106,19 +110,30 @@ class Nemesis:
         """Windows are to have another size from the next one on."""
         self._to.supervisor.resize(self._world.rng.randint(1, 2 * self._to.options.max_records))
 
+    def _viewed(self, entry: h.ViewChanged) -> None:
+        if entry.view.phase is Phase.OPEN:
+            self._copies = min(map(len, entry.view.owners))
+
+    def _ask_for_copies(self) -> None:
+        """The user wants another number of copies of every object."""
+        copies = self._world.rng.randint(1, min(3, len(self._to.cluster.names)))
+        self.crashes += 1
+        self._history.add(h.CopiesAsked(copies))
+        self._to.supervisor.ask_for_copies(copies)
+
     # -- state servers
 
     def _server(self) -> None:
-        options, cluster = self._to.options, self._to.cluster
+        cluster = self._to.cluster
         there = (*cluster.alive(), *cluster.leaving())
-        members = [m for m in there if options.copies == 1 or self._expendable(m)]
+        members = [m for m in there if self._copies == 1 or self._expendable(m)]
         if not members or self._stale_file:
             return
         name = self._world.rng.choice(members).name
         self.crashes += 1
         cluster.kill(name)
         self._to.supervisor.look()
-        keeps_file = options.copies == 1 or self._world.rng.random() < 0.5
+        keeps_file = self._copies == 1 or self._world.rng.random() < 0.5
         unsynced = cluster.unsynced(name)
         kept = self._world.rng.randint(0, unsynced) if unsynced else None
         delay_s = self._world.rng.expovariate(1 / RESTART_S)
@@ -171,7 +186,7 @@ class Nemesis:
         if view is None or self._lost or not self._to.shelf.of(view.timeline):
             self._world.after(0.3, self._lose)
             return
-        names, copies = cluster.names, self._to.options.copies
+        names, copies = cluster.names, self._copies
         if len(names) > copies and rng.random() < 0.5:
             names = sorted(rng.sample(names, rng.randint(copies, len(names) - 1)))
         self.crashes += 1
@@ -210,7 +225,7 @@ class Nemesis:
             holding = {life.name for life in lives if self._holds(life, view)}
         if member.name not in holding:
             return True
-        return len(last_open) - len(holding) + 1 <= min(self._to.options.copies, len(last_open)) - 1
+        return len(last_open) - len(holding) + 1 <= min(self._copies, len(last_open)) - 1
 
     def _lives(self, one: Member) -> set[Member]:
         """A member and who has come back with its name."""
@@ -227,13 +242,13 @@ class Nemesis:
 
     def _scale(self) -> None:
         """The user wants fewer or more state servers; those too much leave, and then end."""
-        cluster, options = self._to.cluster, self._to.options
-        if options.copies == 1 or len(cluster.names) == 1 or self._recovering():
+        cluster, copies = self._to.cluster, self._copies
+        if copies == 1 or len(cluster.names) == 1 or self._recovering():
             return
         name = self._world.rng.choice(cluster.names)
         if self._world.rng.random() < SEVERAL:
-            wanted = set(self._world.rng.sample(cluster.names, options.copies))
-        elif name in cluster.wanted and len(cluster.wanted) > options.copies:
+            wanted = set(self._world.rng.sample(cluster.names, copies))
+        elif name in cluster.wanted and len(cluster.wanted) > copies:
             wanted = cluster.wanted - {name}
         else:
             wanted = cluster.wanted | {name}
@@ -279,7 +294,7 @@ class Nemesis:
         """As many servers as may be lost go at once; each comes back on its file as it was, on one
         from when its life began, or on none."""
         cluster, rng, before = self._to.cluster, self._world.rng, self.crashes
-        while self._to.options.copies > 1:
+        while self._copies > 1:
             members = [m for m in cluster.alive() if self._expendable(m)]
             if not members:
                 break
@@ -311,7 +326,7 @@ class Nemesis:
         if record is None or view is None or entry.record.sealed <= record.sealed:
             return
         chance = self._world.chance(self._to.options.chaos.half_seal)
-        if not chance or self._to.options.copies == 1 or not self._expendable(entry.member):
+        if not chance or self._copies == 1 or not self._expendable(entry.member):
             return
         for other in view.target:
             if other != entry.member:
@@ -364,7 +379,7 @@ class Nemesis:
         lives = [m for m in (*self._to.cluster.alive(), *last_open) if m.name == name]
         # One that is down may have the only file that is left.
         up = name not in self._to.cluster.down()
-        bearable = up and self._to.options.copies > 1 and all(map(self._expendable, lives))
+        bearable = up and self._copies > 1 and all(map(self._expendable, lives))
         bearable = bearable and self._one_is_reached(self._to.cluster.wanted - {name})
         if lives and bearable and not self._lost and self._world.rng.random() < FOR_GOOD:
             return FOR_GOOD_S

@@ -66,6 +66,8 @@ class Supervisor:
         """Who starts drivers instead, for a while."""
         self.edits = 0
         """How often the topology was edited: what drivers are made for from then on."""
+        self.copies: int | None = None
+        """How many copies an edit asks for: what drivers are made for from then on."""
 
     def start(self) -> None:
         self.start_driver()
@@ -94,6 +96,14 @@ class Supervisor:
     def edit(self) -> None:
         """The user edits the file and runs it: a driver for it starts beside the old one."""
         self.edits += 1
+        self._start_for_edit()
+
+    def ask_for_copies(self, copies: int) -> None:
+        """The same with an edit of the number of copies."""
+        self.copies = copies
+        self._start_for_edit()
+
+    def _start_for_edit(self) -> None:
         if self.standby is not None:
             self.standby.kill()
         self.start_driver()
