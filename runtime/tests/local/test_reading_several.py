@@ -59,8 +59,8 @@ class World:
         view = View(self.folder.uid, 1, 1, Phase.OPEN, 1, members, members, 1, owners)
         assert store.cas(version, view) is not None
 
-    def write(self, server: int, sealed: int) -> None:
-        tag = Tag(1, 1, 1, sealed + 1)
+    def write(self, server: int, sealed: int, by: Tag | None = None) -> None:
+        tag = by or Tag(1, 1, 1, sealed + 1)
         record = replace(first_record(self.folder.uid, tag), sealed=sealed)
         self.clients[server].write_record(STAMP, tag, encode_record(record))
 
@@ -92,6 +92,15 @@ def test_the_record_that_every_member_has_counts(world: World) -> None:
     assert world.sealed() == 4
     world.write(1, 5)
     assert world.sealed() == 5
+
+
+def test_a_seal_that_died_with_its_driver_does_not_count_while_the_view_moves(
+    world: World,
+) -> None:
+    """The next driver goes on without the one that has it, from what the others had before."""
+    world.write(0, 20)
+    world.write(1, 19, by=Tag(1, 2, 2, 1))
+    assert world.sealed() == 19
 
 
 def test_without_one_of_the_members_nothing_is_said(

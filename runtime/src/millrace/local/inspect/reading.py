@@ -21,7 +21,7 @@ from millrace.local.takeover import held_briefly
 from millrace.local.workdir import WorkFolder
 from millrace.protocol.codec import decode_record
 from millrace.protocol.server import Found, Stamped
-from millrace.protocol.types import Member, Record
+from millrace.protocol.types import Member, Record, Tag
 from millrace.state.client import StateAddress, StateClient
 from millrace.state.embedded import password_in
 from millrace.state.errors import UnreachableError
@@ -107,8 +107,10 @@ def topology_of(folder: WorkFolder) -> StreamTopology:
 def committed_record(clients: Sequence[Readable]) -> Record | None:
     """The record that counts; None before the first window.
 
-    It is the one with the lowest tag among those of all members: a higher one is on its way to the
-    others, and may never count. A server that has lost its file says nothing.
+    It is the one that is least far among those of all members: one that is further is on its way to
+    the others, and may never count. How far it is the windows say before the tag: what a driver
+    that died told one member alone has a lower tag than what the next one writes to the others,
+    without it. A server that has lost its file says nothing.
     """
     records = []
     for client in clients:
@@ -117,7 +119,11 @@ def committed_record(clients: Sequence[Readable]) -> Record | None:
             raise _started_again(client)
         if reply.record is not None:
             records.append(decode_record(reply.record))
-    return min(records, key=lambda record: record.tag, default=None)
+    return min(records, key=_progress, default=None)
+
+
+def _progress(record: Record) -> tuple[int, int, int, Tag]:
+    return record.tag.timeline, record.sealed, record.published, record.tag
 
 
 def fetch(
