@@ -467,6 +467,11 @@ def test_those_that_a_restore_left_are_the_first_to_go(place: Place) -> None:
     assert out(3) == [first[1]]
     assert out(2) == [first[0], first[1]]
     assert out(1) == [second[0], first[0], first[1]]
+    # One of the first timeline that wakes up late deletes none of the second.
+    late = replace(record, tag=replace(record.tag, timeline=1, execution=3))
+    assert outdated(
+        found, late, Retention(1), 0.0, line_to([Fork(2, 1, 7, "s", None, True, 0.0)], 1)
+    ) == [first[0]]
     # Nothing is known of restores by a release that noted none.
     assert out(3, line_to((), 2)) == [first[0]]
 

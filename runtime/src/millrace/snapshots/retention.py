@@ -50,10 +50,13 @@ def outdated(
     found: Iterable[Entry], record: Record, retention: Retention, now_s: float, line: Line
 ) -> list[str]:
     """Names of those to be deleted: the topology's own, older than ``record``'s execution where
-    they were never finished. What a user asked for stays. ``line`` is what led to ``record``."""
+    they were never finished. What a user asked for stays. ``line`` is what led to ``record``. Those
+    of a later timeline are not its business: whoever finds one has been replaced, and would take
+    them for the first to go."""
     mine = [entry for entry in found if is_own(entry.name, record.uid)]
     dead = [e.name for e in mine if e.unfinished and _execution(e.name) < record.tag.execution]
     whole = [e for e in mine if e.manifest is not None and e.manifest.uid == record.uid]
+    whole = [entry for entry in whole if _age(entry)[0] <= record.tag.timeline]
     whole.sort(key=lambda entry: (not line.lacks(*_age(entry)), _age(entry)), reverse=True)
     late = []
     for place, entry in enumerate(whole[1:], 1):
