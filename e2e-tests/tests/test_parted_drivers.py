@@ -1,6 +1,6 @@
-"""State servers that the driver alone cannot reach: workers, ackers and the supervisor still do.
+"""State servers that the driver alone cannot reach, or tasks alone: all others still do.
 
-A proxy between driver and servers cuts, delays or swallows; everybody else goes around it.
+A proxy between these and the servers cuts, delays or swallows; everybody else goes around it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Parted:
         """Part the driver from a server; its port."""
         port = self.port(name)
         before = self.proxy.carried[port]
-        assert before > 0, "the driver does not come this way"
+        assert before > 0, "nobody comes this way"
         self.proxy.lead(port, way)
         return port
 
@@ -128,6 +128,29 @@ def test_a_server_that_only_the_driver_cannot_reach_is_left_out_and_let_in_again
             parted.go_on()
             assert run.status()["members"] == names
             assert len(run.events(LEFT_OUT)) == told
+            assert processes.listed(place.work, "state") == lives
+            place.gate.touch()
+            assert run.wait(WAIT_S) == 0, run.tail()
+    assert judge(place, Promise.EXACTLY_ONCE) == []
+
+
+def test_a_server_that_only_tasks_cannot_reach_is_left_out_and_let_in_again(place: Place) -> None:
+    feed.add_file(place.texts / "a.txt", feed.text(range(LINES), 14))
+    place.write(history(Shape(max_records=WINDOW, servers=3, copies=2)))
+    names = NAMES[:3]
+    with detour() as proxy:
+        environment = {"MILLRACE_E2E_CALL_S": "0.2", **proxy.for_tasks}
+        with running(place, environment=environment) as run:
+            parted = Parted(place, run, proxy, names)
+            run.await_sealed(2, WAIT_S)
+            parted.await_members(names)
+            lives = processes.listed(place.work, "state")
+            port = parted.part("state-1", Way.CUT)
+            parted.without("state-1")
+            (told,) = run.events(LEFT_OUT)
+            assert "answers the driver, and tasks have not reached it" in told["text"]
+            assert run.events(AWAY) == []
+            parted.heal(port)
             assert processes.listed(place.work, "state") == lives
             place.gate.touch()
             assert run.wait(WAIT_S) == 0, run.tail()

@@ -1,7 +1,7 @@
-"""A TCP proxy between a run's drivers and its state servers, and nobody else.
+"""A TCP proxy between a run's drivers, or its Python workers, and its state servers.
 
-Workers, ackers and the supervisor go to the servers directly, so that what the proxy does to a
-server parts it from the driver alone. The driver's side of it is ``startup/sitecustomize.py``.
+All others go to the servers directly, so that what the proxy does to a server parts it from those
+alone. Their side of it is ``startup/sitecustomize.py``.
 """
 
 from __future__ import annotations
@@ -70,8 +70,16 @@ class Detour:
     @property
     def environment(self) -> dict[str, str]:
         """What a run is started with, so that its drivers come this way."""
-        port = self._listener.getsockname()[1]
-        return {"MILLRACE_E2E_PROXY": str(port), "PYTHONPATH": str(STARTUP)}
+        return {"MILLRACE_E2E_PROXY": self._port, "PYTHONPATH": str(STARTUP)}
+
+    @property
+    def for_tasks(self) -> dict[str, str]:
+        """What a run is started with, so that its Python workers come this way."""
+        return {"MILLRACE_E2E_TASKS_PROXY": self._port, "PYTHONPATH": str(STARTUP)}
+
+    @property
+    def _port(self) -> str:
+        return str(self._listener.getsockname()[1])
 
     def lead(self, port: int, way: Way, delay_s: float = 0.0, loses: bytes = b"") -> None:
         """From now on this is what becomes of the connections to a server; ``delay_s`` is what

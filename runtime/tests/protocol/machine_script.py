@@ -281,13 +281,15 @@ class Script:
 
     def _on_died(self, words: list[str]) -> e.Event:
         """``died`` in user code, ``died member`` for a state server that is away, ``died full a``
-        for one that has no memory left."""
+        for one that has no memory left, ``died away a`` for one that a task did not reach."""
         action = self._last(e.Run)
         assert isinstance(action, e.Run)
         if words == ["member"]:
             return e.RunDied(action.plan.id, "a server is away", member_lost=True)
         if words[:1] == ["full"]:
             return e.RunDied(action.plan.id, "its memory is full", True, full=words[1])
+        if words[:1] == ["away"]:
+            return e.RunDied(action.plan.id, "it cannot be reached", True, away=words[1])
         return e.RunDied(action.plan.id, "the worker died", evidence=Evidence.USER_CODE)
 
     def _on_broke(self, words: list[str]) -> e.Event:

@@ -481,3 +481,88 @@ def test_one_that_was_left_out_is_asked_on_the_whole_way_to_an_open_view() -> No
         -> SendStamp c1 e3x2
         """
     )
+
+
+def unreached(script: Script, name: str, attempts: int) -> list[str]:
+    """So many attempts end since a task did not reach a server; all answer the driver."""
+    found: list[str] = []
+    for _ in range(attempts):
+        script.tell(f"died away {name}")
+        found += asked(script, 1, "a1", "b1", "c1")
+    return [text for text in found if "WindowHeldUp" not in text and "Plan" not in text]
+
+
+def running(copies: int = 2) -> Script:
+    script = Script(copies=copies).play(THREE).play(OPENED)
+    script.tell("planned 4", "ack a1", "ack b1", "ack c1")
+    return script
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_server_that_tasks_do_not_reach_is_left_out_and_let_in_again(copies: int) -> None:
+    """With one copy, too: the driver reaches it, so that what it holds is copied from it."""
+    script = running(copies)
+    runs = [f"Run {number} of 4: 0+4" for number in range(2, TRIES + 1)]
+    assert unreached(script, "b", TRIES - 1) == runs
+    assert unreached(script, "b", 1) == [
+        "Notify StateServerLeftOut",
+        "CasView 5 e2 moving x2 a1 b1 c1 to a1 c1",
+    ]
+    notice = next(a for a in script.actions if getattr(a, "kind", "") == "StateServerLeftOut")
+    assert isinstance(notice, e.Notify)
+    assert notice.server == "b"
+    assert f"tasks have not reached it in {TRIES} attempts" in notice.text
+    script.play(
+        """
+        cas done
+        -> SendStamp a1 e2x2
+        -> SendStamp b1 e2x2
+        -> SendStamp c1 e2x2
+        stamped a1 R
+        stamped b1 R
+        stamped c1 R
+        -> CopyObjects 1.1.1.5 from a1 b1 c1
+        """
+    )
+    script.tell("copied", "ack a1", "ack c1", "cas done")
+    assert "Notify StateServerBack" in asked(script, PROOF + 2, "a1", "b1", "c1")
+
+
+def test_a_window_that_is_sealed_shows_that_tasks_reach_all_servers() -> None:
+    found, one = Suspicion(), member("a1")
+    for attempt in range(1, 2 * TRIES - 1):
+        found.unreached(one)
+        if attempt == TRIES - 1:
+            found.reached()
+        assert found.part() == ()
+    found.unreached(one)
+    assert found.part() == ("a",)
+    assert found.part() == (), "it is told once"
+
+
+def test_what_a_silent_server_owes_is_not_told_in_other_words() -> None:
+    found, one = Suspicion(), member("a1")
+    found.asked([e.SendStamp(one, stamp("e1x1"))])
+    for _ in range(TRIES):
+        found.unreached(one)
+    assert found.part() == ()
+    found.tick((one,), ())
+    assert found.part() == (), "it has not answered yet"
+    found.heard(e.Stamped(one, stamp("e1x1"), None))
+    assert found.part() == ("a",)
+
+
+def test_a_single_server_is_waited_for_whoever_does_not_reach_it() -> None:
+    script = Script().play(
+        """
+        record R 1.1.1.5 sealed 3
+        propose a1
+        start
+        -> ReadView
+        view 4 e1 open x1 a1
+        -> CasView 4 e1 open x2 a1
+        """
+    )
+    script.tell("cas done", "stamped a1 R", "copied", "ack a1", "fenced", "planned 4", "ack a1")
+    told = unreached(script, "a", 2 * TRIES)
+    assert told == [f"Run {number} of 4: 0+4" for number in range(2, 2 * TRIES + 2)]

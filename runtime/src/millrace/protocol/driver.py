@@ -80,9 +80,12 @@ class Driver:
             return []
         before, sealed = self.membership.standing, self._sealed()
         self.membership.suspicion.heard(event)
+        if isinstance(event, e.RunDied) and event.away:
+            self.membership.unreached(event.away)
         actions = self.presence.observe(event, self.membership.view)
         actions += self._react(event, now_s)
         if self._sealed() > sealed:
+            self.membership.suspicion.reached()
             actions += self.presence.sealed()
         if not any(isinstance(action, e.Stop) for action in actions):
             actions += self._after(before, now_s)

@@ -418,8 +418,9 @@ class RunDone:
 class RunDied:
     """``member_lost``: a state server was away or a sink full; the window waits as long as that
     lasts. Any other failure without ``evidence`` is run again a few times and then ends the run.
-    ``full`` names a state server that had no memory left for what the attempt wrote. ``ended``: the
-    driver has ended it itself, for settings that it began without; another one follows at once.
+    ``full`` names a state server that had no memory left for what the attempt wrote, ``away`` one
+    that a task did not reach. ``ended``: the driver has ended it itself, for settings that it began
+    without; another one follows at once.
     """
 
     id: AttemptId
@@ -428,6 +429,7 @@ class RunDied:
     evidence: Evidence = Evidence.NONE
     full: str = ""
     ended: bool = False
+    away: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,9 +193,15 @@ class Membership:
         if self.view.phase is Phase.CREATING:
             # Its view was never open: nothing can be lost.
             return self.suspicion.choose(self._proposed, (), 1)
-        at_stake = [m for m in self.view.last_open if not self._copied_from(m)]
+        held = (m for m in self.view.last_open if not self._answers_the_driver(m))
+        at_stake = [m for m in held if not self._copied_from(m)]
         bearable = max(1, self.held)
         return self.suspicion.choose((*self._proposed, *self._leavers()), at_stake, bearable)
+
+    def _answers_the_driver(self, member: Member) -> bool:
+        """Whether it is left out for others' sake: the driver can copy what it holds."""
+        there = member in self._proposed and not self.suspicion.silent(member)
+        return there and self.suspicion.given_up(member)
 
     def _copied_from(self, member: Member) -> bool:
         """Whether what a last open member holds is at hand even if it is no member any more: it
@@ -371,6 +377,15 @@ class Membership:
             self.suspicion.broke_off(event.member)
         return self._lose(event.member)
 
+    def unreached(self, name: str) -> None:
+        """A task did not reach a server of the view. Where there are others windows do not wait for
+        it for ever."""
+        if self.view is None or len(self.view.target) == 1:
+            return
+        for member in self.view.target:
+            if member.name == name:
+                self.suspicion.unreached(member)
+
     def _is_taught(self, member: Member) -> bool:
         """Whether objects are being copied to a server that joins, and none from it."""
         assert self.view is not None
@@ -467,6 +482,17 @@ class Membership:
                 server=name,
             )
             for name in self.suspicion.give_up()
+        ]
+        given_up += [
+            e.Notify(
+                "StateServerLeftOut",
+                f"state server {name} answers the driver, and tasks have not reached it in {TRIES} "
+                "attempts: the others go on without it if they suffice, and it is tried again "
+                "after a while",
+                warning=True,
+                server=name,
+            )
+            for name in self.suspicion.part()
         ]
         back = self.suspicion.tick(self._proposed, holding)
         return given_up + [

@@ -12,7 +12,9 @@ Ticks are counted, not seconds: a driver that was stopped itself finds nothing b
 when it wakes up, and their answers behind them.
 
 One that is to join and answers, but takes none of the objects that it is to hold, is given up in
-the same way once ``TRIES`` copies to it in a row have broken off: others would wait for ever.
+the same way once ``TRIES`` copies to it in a row have broken off: others would wait for ever. So is
+one that answers the driver and that tasks do not reach, with which as many attempts have ended and
+none was sealed.
 
 A server is left out only as long as fewer members of the last open view are lost than every object
 has copies there; otherwise it is waited for, however long that takes (rules 10 and 13). Nothing of
@@ -31,7 +33,8 @@ PATIENCE = 10
 """At how many ticks (``driver.RESEND_S``) a server may owe an answer to what it was asked."""
 
 TRIES = 5
-"""With how many ticks a copy to one that answers may break off because of it, and none end."""
+"""With how many ticks a copy to one that answers may break off because of it, and none end; how
+many attempts may end since a task does not reach it, and none be sealed."""
 
 PROOF = 5
 """How many ticks in a row one that was left out has to answer before it is let in again."""
@@ -61,6 +64,7 @@ class Suspicion:
         self._left_out: dict[str, _LeftOut] = {}
         self._broke: set[Member] = set()
         self._tries: dict[Member, int] = {}
+        self._unreached: dict[Member, int] = {}
 
     def asked(self, actions: Iterable[e.Action]) -> None:
         """Note questions that a state server owes an answer to."""
@@ -93,6 +97,29 @@ class Suspicion:
         self._broke.clear()
         names = sorted(m.name for m, tries in self._tries.items() if tries >= TRIES)
         self._tries = {m: tries for m, tries in self._tries.items() if tries < TRIES}
+        return self._leave_out(names)
+
+    def unreached(self, member: Member) -> None:
+        """Note that an attempt has ended since a task did not reach it."""
+        self._unreached[member] = self._unreached.get(member, 0) + 1
+
+    def reached(self) -> None:
+        """Note that an attempt was sealed."""
+        self._unreached.clear()
+
+    def part(self) -> tuple[str, ...]:
+        """The names of those that are left out from now on since tasks do not reach them; to be
+        asked before each ``tick``. Of one that owes the driver an answer ``silent`` will tell."""
+        names = sorted(
+            member.name
+            for member, attempts in self._unreached.items()
+            if attempts >= TRIES and member not in self._asked and not self._owed.get(member)
+        )
+        self._unreached = {m: n for m, n in self._unreached.items() if m.name not in names}
+        return self._leave_out(names)
+
+    def _leave_out(self, names: list[str]) -> tuple[str, ...]:
+        """Those answer, and are of no use all the same."""
         for name in names:
             before = self._left_out.get(name)
             needed = PROOF if before is None else min(MOST_PROOF, 2 * before.needed)

@@ -197,7 +197,7 @@ class StateClient:
 
         Only without a living driver: no stamp is compared.
         """
-        with translated(self.address.shown):
+        with translated(self.address.shown, self.address.name):
             keys = list(self._redis.scan_iter(match=f"mr:{{{self.uid}}}:*", count=1000))
             for at in range(0, len(keys), 1000):
                 self._redis.unlink(*keys[at : at + 1000])
@@ -209,13 +209,13 @@ class StateClient:
         Raises ``StateServerError`` with the remedy for settings that could lose a window.
         """
         if self._durability is None:
-            with translated(self.address.shown):
+            with translated(self.address.shown, self.address.name):
                 self._durability = check_settings(self._redis, self.address.shown)
         return self._durability
 
     def memory(self) -> MemoryUse:
         """How full the server is."""
-        with translated(self.address.shown):
+        with translated(self.address.shown, self.address.name):
             return memory_of(self._redis)
 
     def close(self) -> None:
@@ -253,7 +253,7 @@ class StateClient:
         """
         script = scripts.load(name, when_full)
         try:
-            with translated(self.address.shown):
+            with translated(self.address.shown, self.address.name):
                 try:
                     replies = self._send(script, calls, wait_fsync)
                 except redis.AuthenticationError:
@@ -318,7 +318,7 @@ def discover(
     address = StateAddress(name, url, "", password)
     client = _open(address, timeout_s)
     try:
-        with translated(address.shown):
+        with translated(address.shown, name):
             info = cast("Mapping[str, Any]", client.info("server"))
             client.ping()
     finally:

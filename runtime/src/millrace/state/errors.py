@@ -7,7 +7,10 @@ from millrace.protocol.server import NotOwner, Reason
 
 
 class UnreachableError(StateServerError):
-    """A state server did not answer within its time-out, or is still loading its file."""
+    """The state server ``server`` did not answer within its time-out, or is still loading its
+    file."""
+
+    server = ""
 
 
 class OutOfMemoryError(StateServerError):

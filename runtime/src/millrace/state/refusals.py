@@ -10,18 +10,22 @@ from millrace.state.errors import OutOfMemoryError, UnreachableError
 
 
 class translated:  # noqa: N801
-    """Context that turns errors of the client library into this package's; ``shown`` names the
-    server in messages."""
+    """Context that turns errors of the client library into this package's; ``shown`` is what
+    messages call the server ``name``."""
 
-    def __init__(self, shown: str) -> None:
+    def __init__(self, shown: str, name: str) -> None:
         self._shown = shown
+        self._name = name
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, redis.RedisError):
-            raise _translate(self._shown, error) from error
+            told = _translate(self._shown, error)
+            if isinstance(told, UnreachableError):
+                told.server = self._name
+            raise told from error
 
 
 _CAUSES: tuple[tuple[type[redis.RedisError] | None, str, str], ...] = (

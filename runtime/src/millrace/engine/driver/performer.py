@@ -315,7 +315,8 @@ class RealPerformer:
             result = self._active.run(self._equipment.verdicts.planned(plan))
             self._verify(result)
         except AttemptDied as died:
-            self._post(e.RunDied(plan.id, died.reason, died.member_lost, died.evidence, died.full))
+            said = (died.reason, died.member_lost, died.evidence, died.full)
+            self._post(e.RunDied(plan.id, *said, away=died.away))
         except MillraceError as error:
             self._broke(plan.id, error)
         except SparkGone as error:

@@ -61,7 +61,7 @@ from millrace.protocol.types import (
     TaskReport,
 )
 from millrace.sources.base import Source
-from millrace.state.errors import OutOfMemoryError
+from millrace.state.errors import OutOfMemoryError, UnreachableError
 from millrace.tracking.log import AckLogFullError
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a faul
     """A window attempt ended without results.
 
     ``member_lost``: something outside the attempt was away or full (a state server, a sink's
-    disk); ``full`` names a state server that has no memory left. ``evidence`` is what the end says
-    about the window's roots.
+    disk); ``full`` names a state server that has no memory left, ``away`` one that a task did not
+    reach. ``evidence`` is what the end says about the window's roots.
     """
 
     def __init__(
@@ -92,12 +92,14 @@ class AttemptDied(Exception):  # noqa: N818 an outcome of an attempt, not a faul
         member_lost: bool = False,
         evidence: Evidence = Evidence.NONE,
         full: str = "",
+        away: str = "",
     ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.member_lost = member_lost
         self.evidence = evidence
         self.full = full
+        self.away = away
 
 
 class SparkGone(Exception):  # noqa: N818 the same
@@ -309,7 +311,8 @@ class AttemptRunner:
         text = str(failure)
         error = find_error(text, attempt)
         if error is not None and error.retryable:
-            return AttemptDied(str(error), member_lost=True, full=_full(error, services))
+            away = error.server if isinstance(error, UnreachableError) else ""
+            return AttemptDied(str(error), member_lost=True, full=_full(error, services), away=away)
         if isinstance(error, UserCodeError):
             return AttemptDied(str(error), evidence=Evidence.USER_CODE)
         if isinstance(error, EngineError):

@@ -72,6 +72,8 @@ _CLASSES: dict[str, type[MillraceError]] = {
         signing.UnsignedError,
     )
 }
+
+_NAMING = (state.OutOfMemoryError, state.UnreachableError)
 """What an error may be at the driver; another class comes as the nearest one that it extends."""
 
 
@@ -85,8 +87,8 @@ class TaskError(Exception):
 def find_error(text: str, attempt: AttemptId) -> MillraceError | None:
     """The deliberate error of this attempt in the text of its failed job, if there is one.
 
-    It has its class and its message, ``retryable`` where it had that, and of a full state server
-    the name; nothing else.
+    It has its class and its message, ``retryable`` where it had that, and the name of a state
+    server that is full or was not reached; nothing else.
     """
     for data in _genuine(text):
         document = json.loads(data)
@@ -96,7 +98,7 @@ def find_error(text: str, attempt: AttemptId) -> MillraceError | None:
             error.args = (document["message"],)
             if document["retryable"] != error.retryable:
                 error.retryable = document["retryable"]
-            if isinstance(error, state.OutOfMemoryError):
+            if isinstance(error, _NAMING):
                 error.server = document["server"]
             return error
     return None
@@ -109,7 +111,7 @@ def _marked(error: MillraceError, attempt: AttemptId) -> str:
         "class": known.__name__,
         "message": str(error),
         "retryable": error.retryable,
-        "server": error.server if isinstance(error, state.OutOfMemoryError) else "",
+        "server": error.server if isinstance(error, _NAMING) else "",
     }
     data = json.dumps(document).encode()
     tag = signing.tag_of(_PURPOSE, data).hex()

@@ -71,6 +71,11 @@ BUGS: dict[str, Bug] = {
         Bug("compares_windows", "rule 7", lambda: Machines(server=sv.ComparesWindows)),
         Bug("goes_on_with_some", "rule 10", lambda: _driver(membership=m.GoesOnWithSome)),
         Bug("suspects_nobody", "rule 10", lambda: _driver(membership=m.SuspectsNobody)),
+        Bug(
+            "waits_for_what_tasks_miss",
+            "rule 10",
+            lambda: _driver(membership=m.WaitsForWhatTasksMiss),
+        ),
         Bug("leaves_out_too_many", "rule 10", lambda: _driver(membership=m.LeavesOutTooMany)),
         Bug("keeps_its_copies", "copies", lambda: _driver(membership=m.KeepsItsCopies)),
         Bug("counts_copies_to_come", "copies", lambda: _driver(membership=m.CountsCopiesToCome)),

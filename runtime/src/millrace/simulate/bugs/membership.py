@@ -227,6 +227,13 @@ class _Reckless(Suspicion):
         return super().choose(proposed, (), 1)
 
 
+class WaitsForWhatTasksMiss(Membership):
+    """Keeps a server that answers the driver, though tasks never reach it."""
+
+    def unreached(self, name: str) -> None:
+        return
+
+
 class KeepsItsCopies(Membership):
     """Leaves the view as it is when other numbers of copies are asked for."""
 

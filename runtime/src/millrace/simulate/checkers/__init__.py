@@ -66,7 +66,7 @@ class Checkers:
         self.standby = StandsByIdle(history)
         self.restores = Restores(history, options)
         self.teaching = Teaching(history)
-        self.spread = Spread(history, options.copies)
+        self.spread = Spread(history, options.copies, now_s)
         if options.poison_only:
             self.bound = Bound(history, workload)
 

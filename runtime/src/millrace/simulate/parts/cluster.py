@@ -153,13 +153,13 @@ class Cluster:
         slot.slow_until_s, slot.slow_s = self._world.now_s + seconds, slow_s
 
     def lost(self, member: Member) -> bool:
-        """Whether this life of a server is over, or its driver will never reach it again."""
+        """Whether this life of a server is over, or is of no use any more."""
         return not self.is_alive(member) or self.away_for_good(member.name)
 
     def away_for_good(self, name: str) -> bool:
-        """Whether no life of this server is ever reached by a driver again."""
+        """Whether no life of this server is ever reached by a driver again, or by tasks."""
         slot = self._slots[name]
-        return max(slot.cut_until_s[Side.DRIVER], slot.stopped_until_s) == FOR_GOOD_S
+        return max(*slot.cut_until_s.values(), slot.stopped_until_s) == FOR_GOOD_S
 
     def kill(self, name: str) -> None:
         slot = self._slots[name]

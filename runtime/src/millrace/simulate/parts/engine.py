@@ -284,7 +284,8 @@ class Attempt:
                 return
             settled.append(True)
             if tries >= 2:
-                self._die(f"{owner.name} takes no state objects", member_lost=True)
+                text = f"{owner.name} takes no state objects"
+                self._die(text, member_lost=True, away=owner.name)
             else:
                 self._put_on(task, owner, names, tries + 1)
 
@@ -445,13 +446,17 @@ class Attempt:
         return tuple(sorted(found))
 
     def _die(
-        self, reason: str, member_lost: bool = False, evidence: Evidence = Evidence.NONE
+        self,
+        reason: str,
+        member_lost: bool = False,
+        evidence: Evidence = Evidence.NONE,
+        away: str = "",
     ) -> None:
         if not self._over:
             self._over = True
             if evidence is not Evidence.NONE:
                 self.plant.history.add(h.Telling(self.plan))
-            self._say(e.RunDied(self.plan.id, reason, member_lost, evidence))
+            self._say(e.RunDied(self.plan.id, reason, member_lost, evidence, away=away))
 
     def _say(self, event: e.Event) -> None:
         self.plant.world.soon(self._post, event)

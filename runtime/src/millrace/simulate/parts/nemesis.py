@@ -115,7 +115,10 @@ class Nemesis:
             self._copies = min(map(len, entry.view.owners))
 
     def _ask_for_copies(self) -> None:
-        """The user wants another number of copies of every object."""
+        """The user wants another number of copies of every object, once there are any."""
+        view = self._to.store.view
+        if view is None or view.phase is Phase.CREATING:
+            return
         copies = self._world.rng.randint(1, min(3, len(self._to.cluster.names)))
         self.crashes += 1
         self._history.add(h.CopiesAsked(copies))
@@ -347,7 +350,7 @@ class Nemesis:
         cluster, rng = self._to.cluster, self._world.rng
         sides = rng.choice(((Side.DRIVER,), (Side.DRIVER,), BOTH, (Side.TASKS,)))
         name = rng.choice(cluster.names)
-        seconds = self._how_long(name) if Side.DRIVER in sides else self._till_calm(8.0)
+        seconds = self._how_long(name)
         self._history.add(h.Note(f"{name} is parted from {sides} for {seconds:.1f} s"))
         cluster.cut(name, seconds, sides)
 
