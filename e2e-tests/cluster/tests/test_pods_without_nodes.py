@@ -7,6 +7,7 @@ its tasks in the driver's pod.
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,6 +129,43 @@ def test_words_are_counted_exactly_while_every_kind_of_pod_is_killed(
     for role in (Role.DRIVER, Role.ACKER):
         assert rights.used(role) == rights.granted(role)
         assert rights.refused(role) == set()
+
+
+def test_copies_that_an_edit_asks_for_are_made_and_each_server_may_be_lost(world: World) -> None:
+    """The servers are the same before and behind the edit, as those of a cluster are."""
+    world.feed(4_000, "first.txt")
+    world.config({"stateServers": {"replicas": 2, "copies": 1}}, watch=True)
+    servers, ackers = [world.state_server(0), world.state_server(1)], [world.acker(0)]
+    world.propose(servers, ackers)
+    driver = world.driver(1)
+    driver.until(pods.READY_PATH)
+    until(world.sealed, "a window", RUN_S)
+    assert owners(world) == {1}
+    driver.kill()
+    world.config({"stateServers": {"replicas": 2, "copies": 2}}, watch=True)
+    driver = world.driver(2)
+    until(lambda: owners(world) == {2}, "two owners of each key group", RUN_S)
+    for lost in servers:
+        lost.kill()
+        shutil.rmtree(world.folder / lost.name)
+        at = servers.index(lost)
+        servers[at] = world.state_server(at)
+        world.propose(servers, ackers)
+        before = world.sealed()
+        world.feed(2_000, f"behind-{at}.txt")
+        until(lambda: world.sealed() > before, "a window without what it held", RUN_S)  # noqa: B023
+        until(lambda: owners(world) == {2}, "both copies", RUN_S)
+    until(lambda: world.judge()["equal"], "all words are counted", RUN_S)
+    world.inbox.ask(Request(Ask.STOP))
+    assert driver.wait(WAIT_S) == ExitCode.INTERRUPTED
+    assert world.judge()["repeated"] == 0
+
+
+def owners(world: World) -> set[int]:
+    """How many owners key groups have in the open view; none while it moves."""
+    _, view = world.view.read()
+    assert view is not None
+    return {len(names) for names in view.owners} if view.phase is Phase.OPEN else set()
 
 
 def test_the_driver_that_stands_by_takes_over_without_an_operator(

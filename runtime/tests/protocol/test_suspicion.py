@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from machine_script import Script, describe, member, stamp
 
 from millrace.protocol import events as e
+from millrace.protocol.driver import RESEND_S
 from millrace.protocol.membership import Standing
 from millrace.protocol.suspicion import MOST_PROOF, PATIENCE, PROOF, TRIES, Suspicion
 from millrace.protocol.types import Member
@@ -538,6 +541,14 @@ def test_a_window_that_is_sealed_shows_that_tasks_reach_all_servers() -> None:
     found.unreached(one)
     assert found.part() == ("a",)
     assert found.part() == (), "it is told once"
+
+
+def test_the_guarantees_say_after_how_much_a_server_is_left_out() -> None:
+    said = (Path(__file__).parents[3] / "docs" / "guarantees.md").read_text()
+    words = {PATIENCE: "ten", TRIES: "five"}
+    assert f"out of the view after {words[PATIENCE]} tries, a second apart" in said
+    assert f"after {words[TRIES]} attempts of a window the driver leaves it out" in said
+    assert RESEND_S == 1.0
 
 
 def test_what_a_silent_server_owes_is_not_told_in_other_words() -> None:
