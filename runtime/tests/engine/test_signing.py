@@ -26,7 +26,7 @@ from millrace.engine.task.worker import FirstPass, decode_pieces, decode_reports
 from millrace.errors import EngineError, MillraceError, SinkError, SourceError
 from millrace.protocol.types import AttemptId, TaskId
 from millrace.sinks.base import SinkUnavailableError
-from millrace.state.errors import NotOwnerError
+from millrace.state.errors import NotOwnerError, OutOfMemoryError, UnreachableError
 
 ATTEMPT = AttemptId(1, 2, 3)
 TAG = "0" * 64
@@ -139,6 +139,14 @@ def test_an_error_comes_as_the_nearest_class_of_the_table(error, kind, retryable
     assert str(found) == str(error)
     assert bool(getattr(found, "retryable", False)) is retryable
     assert getattr(kind, "retryable", False) is getattr(type(found), "retryable", False)
+
+
+def test_the_state_server_that_an_error_is_about_arrives_with_it():
+    for kind in (OutOfMemoryError, UnreachableError):
+        error = kind("no")
+        error.server = "state-1"
+        found = find_error(str(TaskError(error, ATTEMPT)), ATTEMPT)
+        assert (type(found), found.server) == (kind, "state-1")
 
 
 def test_every_class_of_the_table_arrives_as_itself():

@@ -241,8 +241,9 @@ def test_a_password_in_the_url_is_not_shown() -> None:
 
 
 def test_a_server_that_is_away_is_unreachable() -> None:
-    with pytest.raises(UnreachableError, match=r"state-7 at 127.0.0.1:.*cannot be reached"):
+    with pytest.raises(UnreachableError, match=r"state-7 at 127.0.0.1:.*cannot be reached") as told:
         discover("state-7", f"redis://127.0.0.1:{free_port()}", timeout_s=1.0)
+    assert told.value.server == "state-7"
 
 
 def test_a_url_that_is_none_is_refused() -> None:

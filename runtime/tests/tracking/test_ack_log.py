@@ -15,6 +15,7 @@ from millrace.tracking.log import (
     LOAD_KEPT_S,
     AckerLoad,
     AckLog,
+    AckLogAwayError,
     AckLogLostError,
     decode_control,
 )
@@ -244,7 +245,7 @@ def test_a_log_that_was_lost_is_begun_again(
 
 def test_a_server_that_is_away_is_named(log: AckLog, server: object) -> None:
     away = AckLog(redis.Redis(port=1, retry=None), "wordcount-1")
-    with pytest.raises(StateServerError, match="ack log of topology wordcount-1: "):
+    with pytest.raises(AckLogAwayError, match="ack log of topology wordcount-1: "):
         away.append(attempt(1), [(1, b"x")])
     with pytest.raises(StateServerError, match="is the state server up"):
         away.read({"x": "0-0"})

@@ -122,6 +122,10 @@ class AckLogFullError(StateServerError):
     """The memory of the server that holds the ack log is full: tasks add nothing to it."""
 
 
+class AckLogAwayError(StateServerError):
+    """The server that holds the ack log does not answer."""
+
+
 class AckLog:
     """Access to the ack log of one topology; as thread-safe as the client it is given.
 
@@ -369,9 +373,11 @@ class AckLog:
         try:
             yield
         except redis.RedisError as error:
-            if trouble_of(error) is Trouble.FULL:
+            trouble = trouble_of(error)
+            if trouble is Trouble.FULL:
                 raise self._full() from error
-            raise StateServerError(
+            kind = AckLogAwayError if trouble is Trouble.AWAY else StateServerError
+            raise kind(
                 f"cannot {doing} the ack log of topology {self._uid}: {error}; is the state "
                 "server up, with the right password and memory left?"
             ) from error

@@ -62,7 +62,7 @@ from millrace.protocol.types import (
 )
 from millrace.sources.base import Source
 from millrace.state.errors import OutOfMemoryError, UnreachableError
-from millrace.tracking.log import AckLogFullError
+from millrace.tracking.log import AckLogAwayError, AckLogFullError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -311,8 +311,8 @@ class AttemptRunner:
         text = str(failure)
         error = find_error(text, attempt)
         if error is not None and error.retryable:
-            away = error.server if isinstance(error, UnreachableError) else ""
-            return AttemptDied(str(error), member_lost=True, full=_full(error, services), away=away)
+            full, away = _full(error, services), _away(error, services)
+            return AttemptDied(str(error), member_lost=True, full=full, away=away)
         if isinstance(error, UserCodeError):
             return AttemptDied(str(error), evidence=Evidence.USER_CODE)
         if isinstance(error, EngineError):
@@ -347,6 +347,13 @@ def _full(error: MillraceError, services: Services) -> str:
     if isinstance(error, AckLogFullError) and services.log is not None:
         return services.log.name
     return error.server if isinstance(error, OutOfMemoryError) else ""
+
+
+def _away(error: MillraceError, services: Services) -> str:
+    """Name of the state server that an error says was not reached, if it says that."""
+    if isinstance(error, AckLogAwayError) and services.log is not None:
+        return services.log.name
+    return error.server if isinstance(error, UnreachableError) else ""
 
 
 def share(intent: Intent, tasks: int, sources: Mapping[str, Source]) -> list[list[Piece]]:

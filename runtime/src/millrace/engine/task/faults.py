@@ -24,7 +24,7 @@ from millrace.sinks.base import RowsRefusedError, SinkFullError, SinkUnavailable
 from millrace.state import errors as state
 from millrace.state.keyed.aggregates import AggregateOverflowError
 from millrace.state.keyed.dictstate import StateValueError
-from millrace.tracking.log import AckLogFullError, AckLogLostError
+from millrace.tracking.log import AckLogAwayError, AckLogFullError, AckLogLostError
 
 _MARK = "MILLRACE-ERROR"
 _ERROR = re.compile(_MARK + r"\[([A-Za-z0-9+/=]+)\.([0-9a-f]{64})\]")
@@ -59,6 +59,7 @@ _CLASSES: dict[str, type[MillraceError]] = {
         state.StateSchemaError,
         state.StateMigrationError,
         AckLogLostError,
+        AckLogAwayError,
         AckLogFullError,
         errors.SourceAwayError,
         SinkFullError,
