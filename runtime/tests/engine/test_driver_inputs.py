@@ -14,7 +14,12 @@ import pytest
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver import planner as planning
 from millrace.engine.driver.home.inbox import Mailbox
-from millrace.engine.driver.home.journal import REPEAT_S, EventTeller, StatusBoard
+from millrace.engine.driver.home.journal import (
+    REPEAT_S,
+    WARNINGS_KEPT,
+    EventTeller,
+    StatusBoard,
+)
 from millrace.engine.driver.home.reader import InboxReader
 from millrace.engine.driver.letters import decode_letters, encode_letters
 from millrace.engine.driver.planner import Pace, Planner
@@ -378,16 +383,83 @@ class Standing(Clock):
         return self.at_s
 
 
-def test_an_event_that_repeats_itself_is_written_once_in_a_while(tmp_path):
-    clock = Standing()
-    journal = JournalFiles(tmp_path / "status.json", tmp_path / "events.jsonl")
-    events = EventTeller(journal, clock)
-    away, full = e.Notify("WindowHeldUp", "away", 3), e.Notify("WindowHeldUp", "full", 3)
-    assert [events.add(one) for one in (away, away, full, away, away)] == [1, 0, 1, 1, 0]
-    clock.at_s += REPEAT_S
-    assert events.add(away)
-    told = [json.loads(line)["text"] for line in (tmp_path / "events.jsonl").open()]
-    assert told == ["away", "full", "away", "away"]
+class Told:
+    """Notices that are heard each second, and when which of them are written."""
+
+    def __init__(self, folder):
+        self.clock, self.file = Standing(), folder / "events.jsonl"
+        self.events = EventTeller(JournalFiles(folder / "status.json", self.file), self.clock)
+
+    def hear(self, seconds, *notices):
+        """The (second, text) of what is written meanwhile, both ends with it."""
+        before = len(self.written())
+        for _ in range(seconds + 1):
+            for notice in notices:
+                self.events.add(notice)
+            self.clock.at_s += 1
+        return self.written()[before:]
+
+    def written(self):
+        lines = self.file.open() if self.file.exists() else ()
+        return [(one["time"], one["text"]) for one in map(json.loads, lines)]
+
+
+def held_up(text, **more):
+    return e.Notify("WindowHeldUp", text, 3, warning=True, **more)
+
+
+def test_a_warning_that_repeats_itself_is_written_after_longer_and_longer_pauses(tmp_path):
+    told = Told(tmp_path)
+    seconds = [second for second, _ in told.hear(3000, held_up("away"))]
+    assert seconds == [0, 30, 90, 210, 450, 930, 1530, 2130, 2730]
+
+
+def test_troubles_at_the_same_time_are_told_as_often_as_each_alone(tmp_path):
+    told = Told(tmp_path)
+    full = e.Notify("PublishFailed", "no room", 2, warning=True)
+    assert told.hear(60, held_up("away"), full, held_up("later")) == [
+        (second, text) for second in (0, 30) for text in ("away", "no room", "later")
+    ]
+
+
+def test_a_warning_that_was_silent_for_a_while_is_news(tmp_path):
+    told = Told(tmp_path)
+    told.hear(100, held_up("away"))
+    told.clock.at_s += REPEAT_S
+    assert len(told.hear(0, held_up("away"))) == 1
+
+
+def test_a_trouble_that_was_said_to_be_over_is_news(tmp_path):
+    told = Told(tmp_path)
+    first, second = (
+        e.Notify("StateServerAway", f"{name} is away", warning=True, server=name)
+        for name in ("state-0", "state-1")
+    )
+    source = e.Notify("SourceAway", "it is away", warning=True)
+    back = e.Notify("StateServerBack", "state-0 answers again", server="state-0")
+    assert len(told.hear(0, first, second, source)) == 3
+    assert [text for _, text in told.hear(0, back, first, second, source, back, first)] == [
+        back.text,
+        first.text,
+        back.text,
+        first.text,
+    ]
+
+
+def test_what_is_no_warning_happened_as_often_as_it_is_told(tmp_path):
+    told = Told(tmp_path)
+    scaled = e.Notify("AckersScaled", "3 ackers")
+    assert len(told.hear(2, scaled, scaled)) == 6
+
+
+def test_only_so_many_warnings_are_remembered(tmp_path):
+    told = Told(tmp_path)
+    many = [held_up(str(number)) for number in range(WARNINGS_KEPT)]
+    told.hear(0, *many)
+    assert told.hear(0, *many) == []
+    told.hear(0, held_up("one more"))
+    assert len(told.events._known) == WARNINGS_KEPT
+    assert len(told.hear(0, many[0])) == 1
 
 
 def test_a_status_that_cannot_be_written_stops_nothing(tmp_path):
