@@ -6,7 +6,6 @@ import logging
 import queue
 import threading
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +20,7 @@ from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.task.faults import TaskError, find_error
 from millrace.errors import (
     EngineError,
+    ExitCode,
     FencedError,
     NewerFormatError,
     SinkError,
@@ -69,7 +69,6 @@ def driver(tmp_path):
         runner=broken,
         committed=quiet,
         running=quiet,
-        failed=quiet,
         settle=quiet,
     )
     performer = RealPerformer(parts, events.put, events.put)
@@ -250,12 +249,10 @@ def test_an_attempt_that_cannot_be_announced_for_good_stops_the_driver(driver, m
     def refused(*_: Any) -> None:
         raise wrong
 
-    told: list[Exception] = []
     monkeypatch.setattr(performer._equipment.verdicts, "open", refused)
-    monkeypatch.setattr(performer, "_equipment", replace(performer._equipment, failed=told.append))
     performer.perform(e.OpenLog(ATTEMPT, 10))
-    assert events.get(timeout=WAIT_S) == e.RunFailed(ATTEMPT, str(wrong))
-    assert told == [wrong]
+    failed = e.RunFailed(ATTEMPT, str(wrong), ExitCode.INVALID_TOPOLOGY)
+    assert events.get(timeout=WAIT_S) == failed
 
 
 def test_leftovers_that_a_sink_keeps_hold_no_window_up():
@@ -298,7 +295,7 @@ def test_a_wait_for_a_verdict_that_breaks_stops_the_driver(monkeypatch):
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
     control = SimpleNamespace(close=quiet, slices=quiet)
     stores = SimpleNamespace()
-    asking = Verdicts(stores, lambda: (), events.put, quiet, 64, broken)  # type: ignore[arg-type]
+    asking = Verdicts(stores, lambda: (), events.put, quiet, 64)  # type: ignore[arg-type]
     monkeypatch.setattr(asking, "_begun", lambda: control)
     monkeypatch.setattr(asking, "_log", SimpleNamespace(wait_verdict=broken))
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
@@ -317,13 +314,12 @@ def test_a_verdict_that_is_wrong_for_good_stops_the_driver_with_its_own_error(mo
         events.put,
         quiet,
         64,
-        events.put,
     )
     monkeypatch.setattr(asking, "_begun", lambda: SimpleNamespace(close=quiet, slices=quiet))
     monkeypatch.setattr(asking, "_log", SimpleNamespace(wait_verdict=raising(wrong)))
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
-    assert events.get(timeout=WAIT_S) is wrong
-    assert events.get(timeout=WAIT_S) == e.RunFailed(ATTEMPT, str(wrong))
+    failed = e.RunFailed(ATTEMPT, str(wrong), ExitCode.NEWER_FORMAT)
+    assert events.get(timeout=WAIT_S) == failed
     asking.stop()
 
 

@@ -54,7 +54,6 @@ class Equipment:
     runner: Callable[[AttemptPlan], AttemptRunner]
     committed: Callable[[Record], None]
     running: Callable[[AttemptPlan], None]
-    failed: Callable[[MillraceError], None]
     settle: Callable[[], None]
     snapshots: SnapshotTaker | None = None
     room: Room | None = None
@@ -334,8 +333,7 @@ class RealPerformer:
         if error.retryable:
             self._post(e.RunDied(attempt, str(error), member_lost=True))
         else:
-            self._equipment.failed(error)
-            self._post(e.RunFailed(attempt, str(error)))
+            self._post(e.RunFailed(attempt, str(error), error.exit_code))
 
     def _verify(self, result: AttemptResult) -> None:
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from millrace import crash
 from millrace.clock import Clock
-from millrace.errors import MillraceError, error_text
+from millrace.errors import ExitCode, MillraceError, error_text
 from millrace.protocol import events as e
 from millrace.protocol.types import Json, RootRange
 from millrace.sources.base import Source
@@ -189,12 +189,12 @@ class Planner:
             try:
                 self._answer(plan)
             except MillraceError as error:
-                self._post(e.PlanFailed(plan.token, str(error)))
+                self._post(e.PlanFailed(plan.token, str(error), error.exit_code))
             except Exception as error:
                 # The boundary of a thread: a source may be anyone's code.
                 log.exception("planning")
-                text = f"a source cannot plan: {error_text(error)}"
-                self._post(e.PlanFailed(plan.token, f"{text}; driver.log has the traceback"))
+                text = f"a source cannot plan: {error_text(error)}; driver.log has the traceback"
+                self._post(e.PlanFailed(plan.token, text, ExitCode.SOURCE))
 
     def _answer(self, plan: e.Plan) -> None:
         since: float | None = None
