@@ -23,7 +23,14 @@ from millrace.engine.driver.stores import CopyProgress, GivenUpError, Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.runner import AttemptDied, AttemptResult, AttemptRunner, SparkGone
 from millrace.engine.program.cutting import cut_intent
-from millrace.errors import FencedError, MillraceError, SinkError, StateServerError, error_text
+from millrace.errors import (
+    FencedError,
+    MillraceError,
+    SinkError,
+    SourceAwayError,
+    StateServerError,
+    error_text,
+)
 from millrace.homes.stores import HomeAwayError, ViewStore
 from millrace.ids import WindowNumber
 from millrace.protocol import events as e
@@ -71,6 +78,7 @@ class RealPerformer:
         self._post = post
         self._fail = fail
         self._copies = Patience()
+        self._reading = Patience()
         self._view = Errands("view", post, fail)
         self._servers = Couriers(post, fail)
         self._asking = Errands("asking-sources", post, fail)
@@ -315,6 +323,8 @@ class RealPerformer:
             self._verify(result)
         except AttemptDied as died:
             self._post(e.RunDied(plan.id, died.reason, died.member_lost, died.evidence, died.full))
+        except SourceAwayError as error:
+            self._not_read(plan.id, error)
         except MillraceError as error:
             self._broke(plan.id, error)
         except SparkGone as error:
@@ -325,8 +335,17 @@ class RealPerformer:
             log.exception("window attempt %s", plan.id)
             self._post(e.RunDied(plan.id, error_text(error)))
         else:
+            self._reading.worked()
             crash.reached("driver.ran")
             self._post(e.RunDone(plan.id, result.shape, result.reports))
+
+    def _not_read(self, attempt: AttemptId, error: SourceAwayError) -> None:
+        """A source may be there again when the window runs again: a few times, as for any other
+        failure that no root is to blame for."""
+        if error.retryable or self._reading.failed("reading", error) is not None:
+            self._broke(attempt, error)
+        else:
+            self._post(e.RunDied(attempt, str(error)))
 
     def _broke(self, attempt: AttemptId, error: MillraceError) -> None:
         """An attempt ended with an error of ours: it runs again only where that may help."""

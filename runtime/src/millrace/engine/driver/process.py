@@ -265,6 +265,7 @@ class DriverProcess:
             Pace.of(spec.window),
             self._clock,
             post,
+            self._tell,
         )
         self._planner = planner
         planner.start()
