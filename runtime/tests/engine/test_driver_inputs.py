@@ -22,7 +22,7 @@ from millrace.engine.driver.home.journal import (
     StatusBoard,
 )
 from millrace.engine.driver.home.reader import InboxReader
-from millrace.engine.driver.letters import decode_letters, encode_letters
+from millrace.engine.driver.letters import decode_letters, encode_letters, replay_of
 from millrace.engine.driver.planner import Pace, Planner
 from millrace.engine.driver.process import DriverProcess
 from millrace.errors import (
@@ -36,8 +36,17 @@ from millrace.homes.documents import Ask, Proposal, Request
 from millrace.homes.memory import MemoryInbox
 from millrace.homes.stores import HomeAwayError
 from millrace.protocol import events as e
-from millrace.protocol.record import first_record
-from millrace.protocol.types import Components, DeadSegment, Member, Replay, RootRange, Tag
+from millrace.protocol.record import Backoff, first_record, set_aside
+from millrace.protocol.types import (
+    Components,
+    DeadSegment,
+    FailedRoot,
+    Intent,
+    Member,
+    Replay,
+    RootRange,
+    Tag,
+)
 from millrace.sources.base import SourcePlan
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.journalfiles import JournalFiles
@@ -441,6 +450,30 @@ def test_a_letter_is_written_whatever_its_payload_does():
     (letter,) = decode_letters(encode_letters([ROOT], {"lines": Broken()}))
     assert letter["payload"] is None
     assert "a.txt" in letter["payloadError"]
+
+
+def test_a_letter_that_had_all_its_replays_gets_one_more_under_a_number_of_its_own():
+    """The ids of its tree are made of the number, so that none may come twice."""
+    backoff, root, numbers = Backoff(3, 1.0), ROOT, []
+    for _ in range(3):
+        (letter,) = decode_letters(encode_letters([root], {"lines": Broken()}))
+        again = replay_of(letter)
+        assert (again.delay_s, again.locator) == (0.0, ROOT.locator)
+        numbers.append(again.number)
+        window = Intent(9, (), (again,))
+        failed = [FailedRoot(0, "split", "ValueError: no")]
+        replays, (root,) = set_aside(window, failed, backoff, lambda *_: None)
+        assert replays == ()
+    assert numbers == [5, 6, 7]
+
+
+def test_a_letter_that_was_never_replayed_has_its_replays_before_it():
+    """A record that could not be decoded, say, and fails for another reason once it is mended."""
+    (letter,) = decode_letters(encode_letters([replace(ROOT, number=0)], {"lines": Broken()}))
+    window = Intent(9, (), (replay_of(letter),))
+    failed = [FailedRoot(0, "split", "ValueError: no")]
+    (again,), dead = set_aside(window, failed, Backoff(3, 1.0), lambda *_: None)
+    assert (again.number, dead) == (2, ())
 
 
 class Requests:
