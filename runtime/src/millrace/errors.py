@@ -101,7 +101,10 @@ class SourceError(MillraceError):
 
 
 class SourceAwayError(SourceError):
-    """A source that cannot be read now, whatever its records are; none of them is to blame."""
+    """A source that cannot be read now, whatever its records are; none of them is to blame.
+
+    It is tried again a few times: unlike of what is ``retryable`` nobody knows that it comes back.
+    """
 
     gone = False
 

@@ -106,7 +106,6 @@ class Bench:
             runner=quiet,  # type: ignore[arg-type]
             committed=quiet,
             running=quiet,
-            failed=quiet,
             settle=quiet,
         )
         self.parts = parts

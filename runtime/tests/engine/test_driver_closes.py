@@ -21,6 +21,7 @@ from millrace.homes.passwords import shared
 from millrace.homes.settings import DriverSettings, RetiredSink, in_folder
 from millrace.homes.told import read_topology
 from millrace.local.files import write_json
+from millrace.protocol import events as e
 from millrace.protocol.record import first_record
 from millrace.protocol.types import Components, Sealed, Staged, Tag
 from millrace.state.inboxfiles import InboxFiles
@@ -176,6 +177,16 @@ def test_why_it_stopped_is_told_before_anything_is_closed(
     driver = DriverProcess(told(spec()), shared(password), start=no_spark)
     assert ended(driver) == ExitCode.OK
     assert seen == ["asked"]
+
+
+def test_a_driver_ends_with_the_code_of_what_it_ends_for(told, password, ended):
+    """What the machine has ignored, since nobody waits for it any more, has no part in it."""
+    driver = DriverProcess(told(spec()), shared(password), start=no_spark)
+    driver._observe(e.PlanFailed(0, "a.txt has shrunk", ExitCode.SOURCE))
+    for code in (None, ExitCode.SOURCE):
+        stop = e.Stop(e.StopKind.FAILED, "the view document is gone", code)
+        assert driver._code(stop) == (code or ExitCode.FAILED)
+    assert ended(driver) == ExitCode.OK
 
 
 def test_one_that_cannot_be_closed_keeps_no_other_open(told, password, ended, tmp_path):

@@ -13,19 +13,40 @@ import pytest
 
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver import planner as planning
+from millrace.engine.driver.errands import MOST_IN_A_ROW
 from millrace.engine.driver.home.inbox import Mailbox
-from millrace.engine.driver.home.journal import REPEAT_S, EventTeller, StatusBoard
+from millrace.engine.driver.home.journal import (
+    REPEAT_S,
+    WARNINGS_KEPT,
+    EventTeller,
+    StatusBoard,
+)
 from millrace.engine.driver.home.reader import InboxReader
-from millrace.engine.driver.letters import decode_letters, encode_letters
+from millrace.engine.driver.letters import decode_letters, encode_letters, replay_of
 from millrace.engine.driver.planner import Pace, Planner
 from millrace.engine.driver.process import DriverProcess
-from millrace.errors import StateServerError
+from millrace.errors import (
+    ExitCode,
+    NewerFormatError,
+    SourceAwayError,
+    SourceError,
+    StateServerError,
+)
 from millrace.homes.documents import Ask, Proposal, Request
 from millrace.homes.memory import MemoryInbox
 from millrace.homes.stores import HomeAwayError
 from millrace.protocol import events as e
-from millrace.protocol.record import first_record
-from millrace.protocol.types import Components, DeadSegment, Member, Replay, RootRange, Tag
+from millrace.protocol.record import Backoff, first_record, set_aside
+from millrace.protocol.types import (
+    Components,
+    DeadSegment,
+    FailedRoot,
+    Intent,
+    Member,
+    Replay,
+    RootRange,
+    Tag,
+)
 from millrace.sources.base import SourcePlan
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.journalfiles import JournalFiles
@@ -49,17 +70,173 @@ class Broken:
         raise KeyError("a.txt")
 
 
-def test_a_source_that_cannot_plan_is_told_and_holds_nothing_up():
-    events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
-    planner = Planner([Broken()], 10, Pace(0.0, 0.1), SystemClock(), events.put)
-    planner.start()
-    for token in (1, 2):
-        planner.ask(e.Plan(token, {}))
-        failed = events.get(timeout=30)
-        assert isinstance(failed, e.PlanFailed)
-        assert failed.token == token
-        assert "ConnectionResetError: the feed went away" in failed.text
-    planner.stop()
+class Failing:
+    """A source whose plans raise in turn what is in ``errors``; ``None`` stands for a record."""
+
+    name = "lines"
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.looks = 0
+
+    def on_news(self, tell):
+        pass
+
+    def plan(self, offsets, max_records):
+        self.looks += 1
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
+        start = offsets or 0
+        return SourcePlan((RootRange(self.name, 1, start, 1),), start + 1, False, 0)
+
+
+class Asked:
+    """A planner of these sources, and what it posts and tells."""
+
+    def __init__(self, *sources):
+        self.posted, self.notices = queue.SimpleQueue(), queue.SimpleQueue()
+        pace = Pace(0.0, 60.0)
+        post, tell = self.posted.put, self.notices.put
+        self.planner = Planner(sources, 10, pace, SystemClock(), post, tell)
+        self.planner.start()
+        self.token = 0
+
+    def ask(self):
+        self.token += 1
+        self.planner.ask(e.Plan(self.token, {}))
+
+    def answer(self):
+        self.ask()
+        return self.posted.get(timeout=30)
+
+    def told(self):
+        """What was told; the planner is stopped."""
+        self.planner.stop()
+        return [self.notices.get_nowait() for _ in range(self.notices.qsize())]
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Pauses that no test has to wait for."""
+    monkeypatch.setattr(planning, "BREAKAGE_PAUSES_S", (0.0, 0.01, 0.02, 0.03))
+
+
+RESET = ConnectionResetError("the feed went away")
+AWAY = SourceAwayError("source 'lines': /texts does not exist; put it there")
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (RESET, "source 'lines': planning raised ConnectionResetError: the feed went away"),
+        (AWAY, str(AWAY)),
+    ],
+)
+def test_a_source_that_cannot_plan_for_now_is_asked_again_and_told_of_once(hasty, error, cause):
+    source = Failing(*[error] * (MOST_IN_A_ROW - 1))
+    asked = Asked(source)
+    assert asked.answer().offsets == {"lines": 1}
+    assert source.looks == MOST_IN_A_ROW
+    away, back = asked.told()
+    assert away.warning
+    assert (away.kind, back.kind) == ("SourceAway", "SourceBack")
+    assert away.text.startswith(f"{cause}; nothing new is planned")
+    assert back.text == "source 'lines' can be read again"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(RESET, "ConnectionResetError: the feed went away, 5 times in a row"), (AWAY, str(AWAY))],
+)
+def test_one_that_never_can_stops_the_driver_with_its_text(hasty, error, text):
+    source = Failing(*[error] * MOST_IN_A_ROW)
+    asked = Asked(source)
+    failed = asked.answer()
+    assert isinstance(failed, e.PlanFailed)
+    assert text in failed.text
+    assert failed.code is ExitCode.SOURCE
+    assert source.looks == MOST_IN_A_ROW
+    assert [notice.kind for notice in asked.told()] == ["SourceAway"]
+
+
+def test_only_failures_in_a_row_count(hasty):
+    few = [RESET] * (MOST_IN_A_ROW - 1)
+    asked = Asked(Failing(*few, None, *few, None, *few))
+    assert [type(asked.answer()) for _ in range(3)] == [e.Planned] * 3
+    assert [notice.kind for notice in asked.told()] == ["SourceAway", "SourceBack"] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SourceError("a.txt has shrunk"), ExitCode.SOURCE),
+        (NewerFormatError("offsets of a newer release"), ExitCode.NEWER_FORMAT),
+    ],
+)
+def test_input_that_is_wrong_is_not_tried_again(error, code):
+    source = Failing(error)
+    asked = Asked(source)
+    assert asked.answer() == e.PlanFailed(1, str(error), code)
+    assert source.looks == 1
+    assert asked.told() == []
+
+
+def test_a_source_that_says_it_will_be_back_is_waited_for_as_long_as_it_says_so(hasty):
+    coming = SourceError("its server starts")
+    coming.retryable = True
+    asked = Asked(Failing(*[coming] * (2 * MOST_IN_A_ROW), RESET, coming))
+    assert isinstance(asked.answer(), e.Planned)
+    away, back = asked.told()
+    assert away.text.startswith("source 'lines': its server starts; ")
+    assert back.kind == "SourceBack"
+
+
+def test_the_pauses_between_tries_grow():
+    """They are those of windows that run again, the last of which repeats."""
+    told = []
+    troubles = planning.SourceTroubles(told.append)
+    coming = SourceError("its server starts")
+    coming.retryable = True
+    raised = planning.PlanRaisedError("lines", coming)
+    assert [troubles.failed(raised) for _ in range(6)] == [0.0, 0.5, 2.0, 8.0, 8.0, 8.0]
+    troubles.worked(["lines"])
+    assert troubles.failed(raised) == 0.0
+
+
+def test_a_source_that_was_not_asked_is_not_said_to_be_back():
+    """Once the others have filled the window nobody knows of it."""
+    told = []
+    troubles = planning.SourceTroubles(told.append)
+    troubles.failed(planning.PlanRaisedError("b", RESET))
+    troubles.worked(["a"])
+    assert [notice.kind for notice in told] == ["SourceAway"]
+    troubles.worked(["a", "b"])
+    assert [notice.kind for notice in told] == ["SourceAway", "SourceBack"]
+
+
+def test_while_a_source_is_away_a_newer_question_takes_the_place_of_the_older(monkeypatch):
+    """It is no reason to hurry: the source is asked when its pause is over."""
+    monkeypatch.setattr(planning, "BREAKAGE_PAUSES_S", (0.5,))
+    source = Failing(RESET)
+    asked = Asked(source)
+    asked.ask()
+    until(lambda: source.looks == 1)
+    began_s = time.monotonic()
+    planned = asked.answer()
+    assert planned.token == 2
+    assert time.monotonic() - began_s >= 0.25
+    asked.planner.stop()
+
+
+def test_a_planner_whose_source_is_away_stops_at_once(monkeypatch):
+    monkeypatch.setattr(planning, "BREAKAGE_PAUSES_S", (600.0,))
+    source = Failing(RESET)
+    asked = Asked(source)
+    asked.ask()
+    until(lambda: source.looks == 1)
+    assert [notice.kind for notice in asked.told()] == ["SourceAway"]
+    assert asked.posted.empty()
 
 
 class Endless:
@@ -275,6 +452,30 @@ def test_a_letter_is_written_whatever_its_payload_does():
     assert "a.txt" in letter["payloadError"]
 
 
+def test_a_letter_that_had_all_its_replays_gets_one_more_under_a_number_of_its_own():
+    """The ids of its tree are made of the number, so that none may come twice."""
+    backoff, root, numbers = Backoff(3, 1.0), ROOT, []
+    for _ in range(3):
+        (letter,) = decode_letters(encode_letters([root], {"lines": Broken()}))
+        again = replay_of(letter)
+        assert (again.delay_s, again.locator) == (0.0, ROOT.locator)
+        numbers.append(again.number)
+        window = Intent(9, (), (again,))
+        failed = [FailedRoot(0, "split", "ValueError: no")]
+        replays, (root,) = set_aside(window, failed, backoff, lambda *_: None)
+        assert replays == ()
+    assert numbers == [5, 6, 7]
+
+
+def test_a_letter_that_was_never_replayed_has_its_replays_before_it():
+    """A record that could not be decoded, say, and fails for another reason once it is mended."""
+    (letter,) = decode_letters(encode_letters([replace(ROOT, number=0)], {"lines": Broken()}))
+    window = Intent(9, (), (replay_of(letter),))
+    failed = [FailedRoot(0, "split", "ValueError: no")]
+    (again,), dead = set_aside(window, failed, Backoff(3, 1.0), lambda *_: None)
+    assert (again.number, dead) == (2, ())
+
+
 class Requests:
     """A mailbox whose state server can be away."""
 
@@ -378,16 +579,83 @@ class Standing(Clock):
         return self.at_s
 
 
-def test_an_event_that_repeats_itself_is_written_once_in_a_while(tmp_path):
-    clock = Standing()
-    journal = JournalFiles(tmp_path / "status.json", tmp_path / "events.jsonl")
-    events = EventTeller(journal, clock)
-    away, full = e.Notify("WindowHeldUp", "away", 3), e.Notify("WindowHeldUp", "full", 3)
-    assert [events.add(one) for one in (away, away, full, away, away)] == [1, 0, 1, 1, 0]
-    clock.at_s += REPEAT_S
-    assert events.add(away)
-    told = [json.loads(line)["text"] for line in (tmp_path / "events.jsonl").open()]
-    assert told == ["away", "full", "away", "away"]
+class Told:
+    """Notices that are heard each second, and when which of them are written."""
+
+    def __init__(self, folder):
+        self.clock, self.file = Standing(), folder / "events.jsonl"
+        self.events = EventTeller(JournalFiles(folder / "status.json", self.file), self.clock)
+
+    def hear(self, seconds, *notices):
+        """The (second, text) of what is written meanwhile, both ends with it."""
+        before = len(self.written())
+        for _ in range(seconds + 1):
+            for notice in notices:
+                self.events.add(notice)
+            self.clock.at_s += 1
+        return self.written()[before:]
+
+    def written(self):
+        lines = self.file.open() if self.file.exists() else ()
+        return [(one["time"], one["text"]) for one in map(json.loads, lines)]
+
+
+def held_up(text, **more):
+    return e.Notify("WindowHeldUp", text, 3, warning=True, **more)
+
+
+def test_a_warning_that_repeats_itself_is_written_after_longer_and_longer_pauses(tmp_path):
+    told = Told(tmp_path)
+    seconds = [second for second, _ in told.hear(3000, held_up("away"))]
+    assert seconds == [0, 30, 90, 210, 450, 930, 1530, 2130, 2730]
+
+
+def test_troubles_at_the_same_time_are_told_as_often_as_each_alone(tmp_path):
+    told = Told(tmp_path)
+    full = e.Notify("PublishFailed", "no room", 2, warning=True)
+    assert told.hear(60, held_up("away"), full, held_up("later")) == [
+        (second, text) for second in (0, 30) for text in ("away", "no room", "later")
+    ]
+
+
+def test_a_warning_that_was_silent_for_a_while_is_news(tmp_path):
+    told = Told(tmp_path)
+    told.hear(100, held_up("away"))
+    told.clock.at_s += REPEAT_S
+    assert len(told.hear(0, held_up("away"))) == 1
+
+
+def test_a_trouble_that_was_said_to_be_over_is_news(tmp_path):
+    told = Told(tmp_path)
+    first, second = (
+        e.Notify("StateServerAway", f"{name} is away", warning=True, server=name)
+        for name in ("state-0", "state-1")
+    )
+    source = e.Notify("SourceAway", "it is away", warning=True)
+    back = e.Notify("StateServerBack", "state-0 answers again", server="state-0")
+    assert len(told.hear(0, first, second, source)) == 3
+    assert [text for _, text in told.hear(0, back, first, second, source, back, first)] == [
+        back.text,
+        first.text,
+        back.text,
+        first.text,
+    ]
+
+
+def test_what_is_no_warning_happened_as_often_as_it_is_told(tmp_path):
+    told = Told(tmp_path)
+    scaled = e.Notify("AckersScaled", "3 ackers")
+    assert len(told.hear(2, scaled, scaled)) == 6
+
+
+def test_only_so_many_warnings_are_remembered(tmp_path):
+    told = Told(tmp_path)
+    many = [held_up(str(number)) for number in range(WARNINGS_KEPT)]
+    told.hear(0, *many)
+    assert told.hear(0, *many) == []
+    told.hear(0, held_up("one more"))
+    assert len(told.events._known) == WARNINGS_KEPT
+    assert len(told.hear(0, many[0])) == 1
 
 
 def test_a_status_that_cannot_be_written_stops_nothing(tmp_path):
@@ -402,7 +670,7 @@ def test_a_status_that_cannot_be_written_stops_nothing(tmp_path):
     assert json.loads((gone / "status.json").read_text())["state"] == "running"
 
 
-class Failing(MemoryInbox):
+class Unanswered(MemoryInbox):
     """An inbox of which parts do not answer."""
 
     def __init__(self, *parts):
@@ -434,7 +702,7 @@ def looked_at(inbox):
 
 
 def test_a_proposal_is_heard_though_requests_cannot_be_read():
-    inbox = Failing("requests")
+    inbox = Unanswered("requests")
     stays, leaves = Member("state-0", "run-2"), Member("state-1", "run-1")
     inbox.propose(Proposal((stays,), (), 7, leaving=(leaves,)))
     reader, posted, away = looked_at(inbox)
@@ -448,7 +716,7 @@ def test_a_proposal_is_heard_though_requests_cannot_be_read():
 
 
 def test_a_stop_is_heard_though_no_request_can_be_put_away():
-    inbox = Failing("done")
+    inbox = Unanswered("done")
     inbox.ask(Request(Ask.DROP, "1.3.1.1/dead", (0,)))
     inbox.ask(Request(Ask.STOP))
     reader, posted, _ = looked_at(inbox)
@@ -473,7 +741,7 @@ def test_a_request_that_cannot_be_read_keeps_no_other_from_being_heard(requests,
 
 
 def test_owners_of_a_key_group_are_on_different_nodes_where_they_are_told():
-    inbox = Failing()
+    inbox = Unanswered()
     names = [f"state-{number}" for number in range(4)]
     members = tuple(Member(name, "run-1") for name in names)
     nodes = {name: f"node-{number % 2}" for number, name in enumerate(names)}

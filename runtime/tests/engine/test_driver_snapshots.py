@@ -129,7 +129,6 @@ class Bench:
             runner=quiet,  # type: ignore[arg-type]
             committed=quiet,
             running=quiet,
-            failed=quiet,
             settle=quiet,
             snapshots=self.snapshots,
         )

@@ -18,9 +18,11 @@ from millrace.engine.driver.home.journal import EventTeller
 from millrace.engine.driver.performer import Equipment, RealPerformer
 from millrace.engine.driver.publisher import Publisher
 from millrace.engine.driver.verdicts import Verdicts
+from millrace.engine.jobs.runner import AttemptResult
 from millrace.engine.task.faults import TaskError, find_error
 from millrace.errors import (
     EngineError,
+    ExitCode,
     FencedError,
     NewerFormatError,
     SinkError,
@@ -30,7 +32,7 @@ from millrace.errors import (
     TopologyError,
 )
 from millrace.protocol import events as e
-from millrace.protocol.types import AttemptId, CloseMarker, Intent, Sealed, Stamp
+from millrace.protocol.types import AttemptId, AttemptPlan, CloseMarker, Intent, Sealed, Stamp
 from millrace.sinks.base import SinkUnavailableError
 from millrace.state.errors import ObjectTooLargeError, UnreachableError
 from millrace.state.journalfiles import JournalFiles
@@ -69,7 +71,6 @@ def driver(tmp_path):
         runner=broken,
         committed=quiet,
         running=quiet,
-        failed=quiet,
         settle=quiet,
     )
     performer = RealPerformer(parts, events.put, events.put)
@@ -250,12 +251,66 @@ def test_an_attempt_that_cannot_be_announced_for_good_stops_the_driver(driver, m
     def refused(*_: Any) -> None:
         raise wrong
 
-    told: list[Exception] = []
     monkeypatch.setattr(performer._equipment.verdicts, "open", refused)
-    monkeypatch.setattr(performer, "_equipment", replace(performer._equipment, failed=told.append))
     performer.perform(e.OpenLog(ATTEMPT, 10))
-    assert events.get(timeout=WAIT_S) == e.RunFailed(ATTEMPT, str(wrong))
-    assert told == [wrong]
+    failed = e.RunFailed(ATTEMPT, str(wrong), ExitCode.INVALID_TOPOLOGY)
+    assert events.get(timeout=WAIT_S) == failed
+
+
+class Reading:
+    """Runs attempts that end with what is in ``ends`` in turn: an error, or ``None`` for well."""
+
+    def __init__(self, *ends: Exception | None) -> None:
+        self.ends = list(ends)
+
+    def run(self, plan: Any) -> AttemptResult:
+        end = self.ends.pop(0)
+        if end is not None:
+            raise end
+        return AttemptResult((1,), ())
+
+    def cancel_all(self) -> None:
+        pass
+
+
+def ended(driver: Any, monkeypatch: Any, *ends: Exception | None) -> list[e.Event]:
+    """What attempts with these ends are told as."""
+    performer, events, _ = driver
+    equipment, reading = performer._equipment, Reading(*ends)
+    plan = AttemptPlan(ATTEMPT, STAMP, Intent(1, (), ()), frozenset(), {}, ())
+    for part, answers in ((equipment.planner, "busy"), (equipment.publisher, "verify")):
+        monkeypatch.setattr(part, answers, quiet, raising=False)
+    monkeypatch.setattr(equipment.verdicts, "planned", lambda plan: plan, raising=False)
+    monkeypatch.setattr(performer, "_equipment", replace(equipment, runner=lambda _: reading))
+    told = []
+    for _ in ends:
+        performer.perform(e.Run(plan))
+        told.append(events.get(timeout=WAIT_S))
+    return told
+
+
+def test_a_window_whose_source_cannot_be_read_now_runs_again_a_few_times(driver, monkeypatch):
+    """No root is blamed for it, and the run ends with the source's own text and code."""
+    away = SourceAwayError("source 'lines': /texts cannot be read")
+    again = e.RunDied(ATTEMPT, str(away))
+    few = [away] * (MOST_IN_A_ROW - 1)
+    told = ended(driver, monkeypatch, *few, None, *few, away)
+    assert told == [
+        *[again] * len(few),
+        e.RunDone(ATTEMPT, (1,), ()),
+        *[again] * len(few),
+        e.RunFailed(ATTEMPT, str(away), ExitCode.SOURCE),
+    ]
+
+
+def test_a_window_whose_input_is_wrong_or_will_be_back_needs_no_such_tries(driver, monkeypatch):
+    coming = SourceAwayError("its server starts")
+    coming.retryable = True
+    told = ended(driver, monkeypatch, *[coming] * 9, SourceError("it shrank"))
+    assert told == [
+        *[e.RunDied(ATTEMPT, "its server starts", member_lost=True)] * 9,
+        e.RunFailed(ATTEMPT, "it shrank", ExitCode.SOURCE),
+    ]
 
 
 def test_leftovers_that_a_sink_keeps_hold_no_window_up():
@@ -298,7 +353,7 @@ def test_a_wait_for_a_verdict_that_breaks_stops_the_driver(monkeypatch):
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
     control = SimpleNamespace(close=quiet, slices=quiet)
     stores = SimpleNamespace()
-    asking = Verdicts(stores, lambda: (), events.put, quiet, 64, broken)  # type: ignore[arg-type]
+    asking = Verdicts(stores, lambda: (), events.put, quiet, 64)  # type: ignore[arg-type]
     monkeypatch.setattr(asking, "_begun", lambda: control)
     monkeypatch.setattr(asking, "_log", SimpleNamespace(wait_verdict=broken))
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
@@ -317,13 +372,12 @@ def test_a_verdict_that_is_wrong_for_good_stops_the_driver_with_its_own_error(mo
         events.put,
         quiet,
         64,
-        events.put,
     )
     monkeypatch.setattr(asking, "_begun", lambda: SimpleNamespace(close=quiet, slices=quiet))
     monkeypatch.setattr(asking, "_log", SimpleNamespace(wait_verdict=raising(wrong)))
     asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
-    assert events.get(timeout=WAIT_S) is wrong
-    assert events.get(timeout=WAIT_S) == e.RunFailed(ATTEMPT, str(wrong))
+    failed = e.RunFailed(ATTEMPT, str(wrong), ExitCode.NEWER_FORMAT)
+    assert events.get(timeout=WAIT_S) == failed
     asking.stop()
 
 

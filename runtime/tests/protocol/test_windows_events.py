@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from machine_script import Script, member
 
+from millrace.errors import ExitCode
 from millrace.protocol import events as e
 from millrace.protocol.types import (
     AttemptId,
@@ -81,13 +82,15 @@ def test_a_source_that_cannot_go_on_ends_the_driver_with_its_text() -> None:
     plan = last(found, e.Plan)
     assert isinstance(plan, e.Plan)
     assert told(found, e.PlanFailed(plan.token - 1, "shrunk")) == []
-    assert told(found, e.PlanFailed(plan.token, "shrunk")) == [e.Stop("failed", "shrunk")]
+    stop = e.Stop("failed", "shrunk", ExitCode.SOURCE)
+    assert told(found, e.PlanFailed(plan.token, "shrunk", ExitCode.SOURCE)) == [stop]
 
 
 def test_a_window_that_cannot_be_run_ends_the_driver_with_its_text() -> None:
     found = script(OPEN, RUN)
     assert told(found, e.RunFailed(AttemptId(2, 4, 9), "gone")) == []
-    assert told(found, e.RunFailed(AttemptId(2, 4, 1), "gone")) == [e.Stop("failed", "gone")]
+    stop = e.Stop("failed", "gone", ExitCode.SINK)
+    assert told(found, e.RunFailed(AttemptId(2, 4, 1), "gone", ExitCode.SINK)) == [stop]
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -256,10 +256,11 @@ ORDERLY = (StopKind.DRAINED, StopKind.ASKED, StopKind.FENCED)
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End this driver."""
+    """End this driver; ``code`` is that of the error, where ``STOP_CODES`` has none."""
 
     kind: StopKind
     text: str
+    code: ExitCode | None = None
 
 
 Action = (
@@ -399,10 +400,14 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class PlanFailed:
-    """A source cannot go on (a file shrank); nothing is lost, the user has to act."""
+    """A source cannot go on (a file shrank); nothing is lost, the user has to act.
+
+    ``code`` is what the driver is to end with; a driver that cannot say it ends as one that failed.
+    """
 
     token: int
     text: str
+    code: ExitCode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,10 +439,14 @@ class RunDied:
 
 @dataclass(frozen=True, slots=True)
 class RunFailed:
-    """The attempt cannot be run at all (a source lost its data); the user has to act."""
+    """The attempt cannot be run at all (a source lost its data); the user has to act.
+
+    ``code`` as ``PlanFailed`` has it.
+    """
 
     id: AttemptId
     text: str
+    code: ExitCode | None = None
 
 
 @dataclass(frozen=True, slots=True)

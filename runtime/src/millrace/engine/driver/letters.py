@@ -99,7 +99,11 @@ def _whole(letter: dict[str, Any]) -> dict[str, Any]:
 
 
 def replay_of(letter: Mapping[str, Any]) -> Replay:
-    """The root of a letter as a fresh replay: its count of replays starts again."""
+    """The root of a letter as one replay more, at once.
+
+    Its count goes on: the ids of its tree are made of its number, which must not come twice. So a
+    letter that had all its replays is a letter again as soon as this one fails.
+    """
     return Replay(
         letter["source"],
         letter["partition"],

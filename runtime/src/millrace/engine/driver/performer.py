@@ -23,7 +23,14 @@ from millrace.engine.driver.stores import CopyProgress, GivenUpError, Stores
 from millrace.engine.driver.verdicts import Verdicts
 from millrace.engine.jobs.runner import AttemptDied, AttemptResult, AttemptRunner, SparkGone
 from millrace.engine.program.cutting import cut_intent
-from millrace.errors import FencedError, MillraceError, SinkError, StateServerError, error_text
+from millrace.errors import (
+    FencedError,
+    MillraceError,
+    SinkError,
+    SourceAwayError,
+    StateServerError,
+    error_text,
+)
 from millrace.homes.stores import HomeAwayError, ViewStore
 from millrace.ids import WindowNumber
 from millrace.protocol import events as e
@@ -54,7 +61,6 @@ class Equipment:
     runner: Callable[[AttemptPlan], AttemptRunner]
     committed: Callable[[Record], None]
     running: Callable[[AttemptPlan], None]
-    failed: Callable[[MillraceError], None]
     settle: Callable[[], None]
     snapshots: SnapshotTaker | None = None
     room: Room | None = None
@@ -72,6 +78,7 @@ class RealPerformer:
         self._post = post
         self._fail = fail
         self._copies = Patience()
+        self._reading = Patience()
         self._view = Errands("view", post, fail)
         self._servers = Couriers(post, fail)
         self._asking = Errands("asking-sources", post, fail)
@@ -317,6 +324,8 @@ class RealPerformer:
         except AttemptDied as died:
             said = (died.reason, died.member_lost, died.evidence, died.full)
             self._post(e.RunDied(plan.id, *said, away=died.away))
+        except SourceAwayError as error:
+            self._not_read(plan.id, error)
         except MillraceError as error:
             self._broke(plan.id, error)
         except SparkGone as error:
@@ -327,16 +336,24 @@ class RealPerformer:
             log.exception("window attempt %s", plan.id)
             self._post(e.RunDied(plan.id, error_text(error)))
         else:
+            self._reading.worked()
             crash.reached("driver.ran")
             self._post(e.RunDone(plan.id, result.shape, result.reports))
+
+    def _not_read(self, attempt: AttemptId, error: SourceAwayError) -> None:
+        """A source may be there again when the window runs again: a few times, as for any other
+        failure that no root is to blame for."""
+        if error.retryable or self._reading.failed("reading", error) is not None:
+            self._broke(attempt, error)
+        else:
+            self._post(e.RunDied(attempt, str(error)))
 
     def _broke(self, attempt: AttemptId, error: MillraceError) -> None:
         """An attempt ended with an error of ours: it runs again only where that may help."""
         if error.retryable:
             self._post(e.RunDied(attempt, str(error), member_lost=True))
         else:
-            self._equipment.failed(error)
-            self._post(e.RunFailed(attempt, str(error)))
+            self._post(e.RunFailed(attempt, str(error), error.exit_code))
 
     def _verify(self, result: AttemptResult) -> None:
         try:

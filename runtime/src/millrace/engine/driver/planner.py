@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from millrace import crash
 from millrace.clock import Clock
-from millrace.errors import MillraceError, error_text
+from millrace.engine.driver.errands import MOST_IN_A_ROW, Patience
+from millrace.errors import ExitCode, MillraceError, SourceAwayError, error_text
 from millrace.protocol import events as e
 from millrace.protocol.types import Json, RootRange
+from millrace.protocol.windows.decide import BREAKAGE_PAUSES_S
 from millrace.sources.base import Source
 from millrace.topology.model import Window
 
@@ -27,6 +29,38 @@ so many times what a look takes."""
 
 LAG_S = 1.0
 """How often sources are asked what waits in them while nothing is to be planned."""
+
+
+class PlanRaisedError(Exception):
+    """The ``plan`` of the source ``name`` raised ``error``."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(name, error)
+        self.name = name
+        self.error = error
+
+    @property
+    def expected(self) -> bool:
+        """Whether the error says for itself what is wrong."""
+        return isinstance(self.error, MillraceError)
+
+    @property
+    def passes(self) -> bool:
+        """Whether the error says that waiting helps."""
+        return isinstance(self.error, MillraceError) and self.error.retryable
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the error says that the input itself is wrong, or something else that stays."""
+        away = isinstance(self.error, SourceAwayError)
+        return self.expected and not self.passes and not away
+
+    @property
+    def cause(self) -> str:
+        """The source and what is wrong with it."""
+        text = str(self.error) if self.expected else f"planning raised {error_text(self.error)}"
+        named = text.startswith(f"source {self.name!r}")
+        return text if named else f"source {self.name!r}: {text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +84,7 @@ def look(
 
     They are asked from number ``first`` on, and once the window is full the others are not asked,
     so that a share smaller than one record goes to another source each time. The ranges come in
-    the order of the sources. Raises ``SourceError`` where a source lost or changed data that was
-    already counted.
+    the order of the sources. Raises ``PlanRaisedError``.
     """
     found: dict[int, tuple[RootRange, ...]] = {}
     after = dict(offsets)
@@ -64,7 +97,11 @@ def look(
             break
         number = (first + asked) % len(sources)
         source = sources[number]
-        plan = source.plan(offsets.get(source.name), -(-left // (len(sources) - asked)))
+        try:
+            plan = source.plan(offsets.get(source.name), -(-left // (len(sources) - asked)))
+        except Exception as error:
+            # The boundary to anyone's code.
+            raise PlanRaisedError(source.name, error) from error
         found[number] = plan.ranges
         left -= sum(r.count for r in plan.ranges)
         after[source.name] = plan.offsets
@@ -92,12 +129,52 @@ class Pace:
         return cls(least.seconds if least else 0.0, window.max_interval.seconds)
 
 
+class SourceTroubles:
+    """Which sources cannot plan for now; for one thread.
+
+    ``tell`` is told when it begins and when it ends. What nobody thought of, and a source that
+    cannot be read now, are borne a few times in a row, as attempts of a window are; an error that
+    says that waiting helps, for as long as it comes.
+    """
+
+    def __init__(self, tell: Callable[[e.Notify], object]) -> None:
+        self._tell = tell
+        self._patience = Patience()
+        self._tries = 0
+        self._away: list[str] = []
+
+    def worked(self, asked: Collection[str]) -> None:
+        """These sources have planned."""
+        for name in [one for one in self._away if one in asked]:
+            self._away.remove(name)
+            self._tell(e.Notify("SourceBack", f"source {name!r} can be read again"))
+        if not self._away:
+            self._tries = 0
+            self._patience.worked()
+
+    def failed(self, raised: PlanRaisedError) -> float | None:
+        """Seconds until it is tried again; ``None`` where that is of no use any more."""
+        if raised.lasts:
+            return None
+        self._tries += 1
+        if raised.passes:
+            self._patience.worked()
+        elif self._patience.failed("planning", raised.error) is not None:
+            return None
+        if raised.name not in self._away:
+            self._away.append(raised.name)
+            often = "" if raised.passes else " a few times"
+            text = f"{raised.cause}; nothing new is planned, and it is tried again{often}"
+            self._tell(e.Notify("SourceAway", text, warning=True))
+        return BREAKAGE_PAUSES_S[min(self._tries, len(BREAKAGE_PAUSES_S)) - 1]
+
+
 class Planner:
     """One thread that answers ``Plan`` actions; a newer one replaces an unanswered older one.
 
     ``post`` takes the answer. A plan is posted when it is full, when its ``pace`` says so, or when
     the sources are drained. Where a source can tell that there may be more, it is asked at once,
-    and every ``POLL_S`` where none can.
+    and every ``POLL_S`` where none can. ``tell`` is told, on that thread, of ``SourceTroubles``.
     """
 
     def __init__(
@@ -107,6 +184,7 @@ class Planner:
         pace: Pace,
         clock: Clock,
         post: Callable[[e.Event], None],
+        tell: Callable[[e.Notify], object] = lambda _: None,
     ) -> None:
         self._lags: dict[str, int] = {}
         self._held = 0
@@ -118,6 +196,8 @@ class Planner:
         self.pace = pace
         self._clock = clock
         self._post = post
+        self._troubles = SourceTroubles(tell)
+        self._again_s = float("-inf")
         self._wanted: e.Plan | None = None
         self._changed = threading.Condition()
         self._stopped = False
@@ -188,20 +268,22 @@ class Planner:
                 continue
             try:
                 self._answer(plan)
-            except MillraceError as error:
-                self._post(e.PlanFailed(plan.token, str(error)))
+            except PlanRaisedError as raised:
+                self._post(_given_up(plan, raised))
             except Exception as error:
-                # The boundary of a thread: a source may be anyone's code.
+                # The boundary of a thread: a plan may be nothing that can be used.
                 log.exception("planning")
-                text = f"a source cannot plan: {error_text(error)}"
-                self._post(e.PlanFailed(plan.token, f"{text}; driver.log has the traceback"))
+                text = f"a source cannot plan: {error_text(error)}; driver.log has the traceback"
+                self._post(e.PlanFailed(plan.token, text, ExitCode.SOURCE))
 
     def _answer(self, plan: e.Plan) -> None:
         since: float | None = None
         offsets = plan.offsets
         while True:
             began_s = self._clock.monotonic_s()
-            found = look(self._sources, offsets, self._max_records, self._first)
+            found = self._look(offsets)
+            if found is None:
+                return
             if not found.roots:
                 # What a source noticed, a file that went say, counts from the next look on.
                 offsets = found.offsets
@@ -223,6 +305,32 @@ class Planner:
             rest_s = min(POLL_S, max(LEAST_PAUSE_S, PAUSE_FACTOR * (now - began_s)))
             if self._interrupted(min(POLL_S, max(0.001, due_s - now)), rest_s, since is None):
                 return
+
+    def _look(self, offsets: Mapping[str, Json]) -> NextInput | None:
+        """What the sources have, once all that are asked can say it.
+
+        ``None`` where nobody wants to know it any more. Raises ``PlanRaisedError``.
+        """
+        while not self._overtaken():
+            try:
+                found = look(self._sources, offsets, self._max_records, self._first)
+            except PlanRaisedError as raised:
+                if not raised.expected:
+                    log.error("source %s cannot plan", raised.name, exc_info=raised.error)
+                pause_s = self._troubles.failed(raised)
+                if pause_s is None:
+                    raise
+                self._again_s = self._clock.monotonic_s() + pause_s
+            else:
+                self._troubles.worked(found.lags)
+                return found
+        return None
+
+    def _overtaken(self) -> bool:
+        """Wait until a look that failed may be tried again; whether its plan is of no use then."""
+        with self._changed:
+            rest_s = self._again_s - self._clock.monotonic_s()
+            return rest_s > 0 and self._changed.wait_for(lambda: self._useless, rest_s)
 
     def _due_s(self, since: float | None) -> float:
         """When a plan whose first record was seen at ``since`` is to be posted."""
@@ -269,3 +377,10 @@ class Planner:
     @property
     def _useless(self) -> bool:
         return self._stopped or self._wanted is not None
+
+
+def _given_up(plan: e.Plan, raised: PlanRaisedError) -> e.PlanFailed:
+    if isinstance(raised.error, MillraceError):
+        return e.PlanFailed(plan.token, str(raised.error), raised.error.exit_code)
+    often = f"{MOST_IN_A_ROW} times in a row; driver.log has the traceback"
+    return e.PlanFailed(plan.token, f"{raised.cause}, {often}", ExitCode.SOURCE)

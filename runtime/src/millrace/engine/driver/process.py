@@ -258,7 +258,6 @@ class DriverProcess:
             post,
             self._tell,
             spec.ackers.virtual_nodes,
-            self._failed,
         )
         planner = Planner(
             self._sources,
@@ -266,6 +265,7 @@ class DriverProcess:
             Pace.of(spec.window),
             self._clock,
             post,
+            self._tell,
         )
         self._planner = planner
         planner.start()
@@ -305,7 +305,6 @@ class DriverProcess:
             runner=self._attempt_runner,
             committed=self._committed,
             running=self._runs,
-            failed=self._failed,
             settle=self._settle,
             room=room,
             snapshots=snapshots,
@@ -441,10 +440,8 @@ class DriverProcess:
         elif (view := self._machine.membership.view) is not None:
             # One whose answer was lost is found by reading it.
             self._stores.use(view)
-        if isinstance(event, e.SinkRefused):
-            self._exit_code = ExitCode.SINK
-        if isinstance(event, e.PlanFailed):
-            self._exit_code = ExitCode.SOURCE
+        if isinstance(event, e.SinkRefused) and not event.behind:
+            self._exit_code = ExitCode.SINK  # which always stops the machine
         if isinstance(event, e.MembersSeen):
             self._troubles.proposed({member.name for member in event.members})
         self._statistics.observe(event)
@@ -477,9 +474,6 @@ class DriverProcess:
         self._scale()
         self._statistics.settle()
 
-    def _failed(self, error: MillraceError) -> None:
-        self._exit_code = error.exit_code
-
     def _runs(self, plan: AttemptPlan) -> None:
         self._reached("attempt begun")
         self._statistics.running(plan)
@@ -500,5 +494,8 @@ class DriverProcess:
         return self._statistics.what_changed(record)
 
     def _code(self, stop: e.Stop) -> int:
-        code = e.STOP_CODES[stop.kind]
-        return self._exit_code if code is None else code
+        """The code of what it ends for; whatever else went wrong before has no part in it."""
+        for code in (e.STOP_CODES[stop.kind], stop.code):
+            if code is not None:
+                return code
+        return self._exit_code

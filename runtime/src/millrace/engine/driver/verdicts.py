@@ -40,12 +40,10 @@ class Verdicts:
         post: Callable[[e.Event], None],
         tell: Callable[[e.Notify], object],
         virtual_nodes: int,
-        failed: Callable[[MillraceError], None],
         silence_s: float = SILENCE_S,
     ) -> None:
         self._stores = stores
         self._tell = tell
-        self._failed = failed
         self._silence_s = silence_s
         self._virtual_nodes = virtual_nodes
         self._edges = edges
@@ -158,8 +156,7 @@ class Verdicts:
             event = e.VerdictLost(marker.id)
         except MillraceError as error:
             # A verdict in a newer format, say: no further attempt would be judged.
-            self._failed(error)
-            event = e.RunFailed(marker.id, str(error))
+            event = e.RunFailed(marker.id, str(error), error.exit_code)
         except Exception as error:
             # The boundary of a thread: a verdict that nobody waits for would hold windows up.
             log.exception("waiting for the verdict on %s", marker.id)

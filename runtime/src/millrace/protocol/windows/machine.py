@@ -251,7 +251,7 @@ class Windows:
             case e.RunDied():
                 return self._run_died(event)
             case e.RunFailed():
-                return [e.Stop(e.StopKind.FAILED, event.text)]
+                return [e.Stop(e.StopKind.FAILED, event.text, event.code)]
             case e.VerdictGiven():
                 return self._verdict_given(event)
             case e.VerdictLost():

@@ -56,7 +56,7 @@ class Planning:
         return []
 
     def plan_failed(self, event: e.PlanFailed) -> list[e.Action]:
-        return [e.Stop(e.StopKind.FAILED, event.text)]
+        return [e.Stop(e.StopKind.FAILED, event.text, event.code)]
 
     @property
     def nothing_left(self) -> bool:
