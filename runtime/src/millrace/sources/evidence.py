@@ -74,7 +74,7 @@ class FileEvidence:
                 return
             known.birth = birth_of(descriptor)
             if entries:
-                marks = [(e.mark, _whole(e, path, listed, known.birth)) for e in entries]
+                marks = [(e.mark, _whole(e, listed, known.birth)) for e in entries]
                 begins = self._format.begins(Opened(descriptor, listed.size), marks)
                 for entry, yes in zip(entries, begins, strict=True):
                     known.begins[entry.id, entry.mark.position] = yes
@@ -90,12 +90,11 @@ class _Known:
         self.begins: dict[tuple[int, int], bool] = {}
 
 
-def _whole(entry: FileEntry, path: str, stat: FileStat, birth: int) -> bool:
+def _whole(entry: FileEntry, stat: FileStat, birth: int) -> bool:
     """Whether the hints leave it open that the part that was read is another one."""
     if entry.inode != stat.inode or (birth and entry.birth and birth != entry.birth):
         return True
-    same_time = entry.signature == stat.signature
-    return path == entry.path and stat.size <= entry.size and not same_time
+    return stat.size <= entry.size and entry.signature != stat.signature
 
 
 def birth_of(descriptor: int) -> int:

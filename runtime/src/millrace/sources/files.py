@@ -198,6 +198,8 @@ class FileSource(Source):
             stat = FileStat.of(found)
             if stat.node != listed.node or stat.size < listed.size:
                 raise _StaleError
+            if entry.records and stat.size == entry.size and entry.signature != stat.signature:
+                raise _StaleError  # written over, perhaps
             after = self._scan(draft, entry, descriptor, stat)
             self._lookout.opened(sight, entry.path, stat)
             return after
