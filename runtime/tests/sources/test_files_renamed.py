@@ -355,6 +355,40 @@ def test_a_file_that_is_copied_and_truncated_goes_on_in_its_copy(
     assert reader.take() == ["b"]
 
 
+@pytest.mark.parametrize("other", ["rests", "goes"])
+@pytest.mark.parametrize("path", ["in/app.log", "in/*.log", "in/**/*.log"])
+def test_a_copy_that_is_not_read_goes_on_for_the_file_that_is_truncated(
+    inbox: Path, path: str, other: str, moment: Callable[[Reader], None]
+) -> None:
+    """Whatever becomes of other files; and both grow again later."""
+    folder = inbox / "deep" if "**" in path else inbox
+    folder.mkdir(exist_ok=True)
+    log = folder / "app.log"
+    write(log, lines("a", 2))
+    write(inbox / "other.log", ["other"])
+    reader = Reader(inbox.parent, path=path, order="name")
+    assert set(reader.take()) - {"other"} == {*lines("a", 2)}
+    append(log, ["late"])
+    if other == "goes":
+        (inbox / "other.log").unlink()
+    shutil.copy(log, folder / "app.log.1")
+    os.truncate(log, 0)
+    moment(reader)
+    assert reader.take() == ["late"]
+    append(log, ["b"])
+    moment(reader)
+    assert reader.take() == ["b"]
+    append(folder / "app.log.1", ["later"])
+    append(log, ["c"])
+    moment(reader)
+    assert sorted(reader.take()) == ["c", "later"]
+    shutil.copy(log, folder / "app.log.2")
+    os.truncate(log, 0)
+    append(log, lines("longer than before", 9))
+    moment(reader)
+    assert reader.take() == lines("longer than before", 9)
+
+
 @pytest.mark.parametrize("grown", [0, 500])
 def test_a_truncated_file_whose_copy_is_elsewhere_or_was_read_is_refused(
     inbox: Path, grown: int, moment: Callable[[Reader], None]

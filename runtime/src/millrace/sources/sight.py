@@ -192,15 +192,24 @@ class Lookout:
             if elsewhere and number not in state.gone:
                 lost.add(entry.path)
         try:
-            hidden = self._place.around(lost) if lost else {}
-            known = {**hidden, **files} if hidden else files
             if self._evidence is None:
                 self._evidence = FileEvidence(self._place.root, self._form())
-            evidence = self._evidence.about(known)
-            found = match(state.files, state.gone, files, evidence, hidden)
+            while True:
+                hidden = self._place.around(lost) if lost else {}
+                known = {**hidden, **files} if hidden else files
+                evidence = self._evidence.about(known)
+                found = match(state.files, state.gone, files, evidence, hidden)
+                replaced = {
+                    state.files[number].path
+                    for number, fate in found.fates.items()
+                    if fate.change is Change.REPLACED
+                }
+                if replaced <= lost:
+                    return found.fates, found.new, known
+                # Copied to a name that is not read, perhaps, and truncated.
+                lost |= replaced
         except OSError as error:
             raise self._complaints.unreadable(error) from error
-        return found.fates, found.new, known
 
     def _problem(
         self, state: ReadState, fates: Mapping[int, Fate], known: Listing
