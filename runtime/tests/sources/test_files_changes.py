@@ -14,6 +14,7 @@ from millrace.clock import Clock
 from millrace.errors import NewerFormatError, SourceError
 from millrace.protocol.types import Json, RootRange
 from millrace.sources.content import BLOCK_BYTES
+from millrace.sources.entries import OFFSETS_FORMAT
 from millrace.sources.files import FileSource
 from millrace.sources.listing import FileStat, Place
 
@@ -418,9 +419,9 @@ def test_offsets_of_a_newer_release_are_refused(inbox: Path) -> None:
     write(inbox / "a.txt", ["a"])
     reader = Reader(inbox.parent)
     reader.plan()
-    reader.offsets = {**reader.offsets, "format": 3}
+    reader.offsets = {**reader.offsets, "format": OFFSETS_FORMAT + 1}
     reader.restart()
-    with pytest.raises(NewerFormatError, match="format 3"):
+    with pytest.raises(NewerFormatError, match=f"format {OFFSETS_FORMAT + 1}"):
         reader.plan()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hypothesis import settings
@@ -18,10 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from millrace.sources import entries as entries_module
 from millrace.sources.content import CHAIN_START, mark_at
 from millrace.sources.entries import FileEntry, ReadState, decode_state
-from millrace.sources.identity import Change, Fate, match
+from millrace.sources.identity import Change, Fate, Seen, match
 from millrace.sources.listing import FileStat
 
 NAMES = [f"{letter}.log{end}" for letter in "ab" for end in ("", ".1", ".2", ".3")]
+HIDDEN = ["_a", "_b", "_c"]
+"""Names that are not read: what is known is found there, and nothing is new."""
 
 
 @dataclass(eq=False)
@@ -48,6 +50,9 @@ class ModelEvidence:
     def birth(self, path: str) -> int:
         return self.files[path].birth if self.births else 0
 
+    def born_ns(self, path: str) -> int:
+        return self.birth(path)
+
     def begins(self, path: str, entries: Sequence[FileEntry]) -> Collection[int]:
         self.asked += len(entries)
         return {e.id for e in entries if self.files[path].rows.startswith(self.consumed[e.id])}
@@ -62,16 +67,25 @@ class Reader:
     consumed: dict[int, bytes] = field(default_factory=dict)
     shown: list[tuple[int, bytes]] = field(default_factory=list)
     of_entry: dict[int, list[ModelFile]] = field(default_factory=dict)
+    waiting: dict[str, ModelFile] = field(default_factory=dict)
+    waited: dict[str, FileStat] = field(default_factory=dict)
 
-    def fates(self, files: dict[str, ModelFile]) -> tuple[dict[int, Fate], tuple[str, ...], int]:
+    def fates(
+        self, files: dict[str, ModelFile]
+    ) -> tuple[dict[int, Fate], tuple[str, ...], tuple[str, ...], int]:
         evidence = ModelEvidence(files, self.consumed, self.births)
-        listing = {path: stat_of(file) for path, file in sorted(files.items())}
-        found = match(self.state.files, self.state.gone, listing, evidence)
-        return dict(found.fates), found.new, evidence.asked
+        listing = {p: stat_of(f) for p, f in sorted(files.items()) if p in NAMES}
 
-    def look(self, files: dict[str, ModelFile], limit: int) -> None:
-        """One look and one plan of at most ``limit`` rows."""
-        fates, new, _ = self.fates(files)
+        def around(paths: Collection[str]) -> Mapping[str, FileStat]:
+            return {path: stat_of(file) for path, file in files.items()}
+
+        seen = Seen(self.state.files, self.state.gone, self.waited)
+        found = match(seen, listing, around, evidence)
+        return dict(found.fates), found.new, found.lost, evidence.asked
+
+    def look(self, files: dict[str, ModelFile], limit: int) -> tuple[str, ...]:
+        """One look and one plan of at most ``limit`` rows; files that waited and are lost."""
+        fates, new, lost, _ = self.fates(files)
         changed: dict[int, FileEntry] = {}
         gone = set(self.state.gone)
         for number, fate in fates.items():
@@ -88,8 +102,12 @@ class Reader:
             if limit and files[path].rows:
                 entry = FileEntry(number, path).seen(path, stat_of(files[path]), files[path].birth)
                 changed[number], limit = self._read(entry, files[path], limit)
+        begun = {e.path for e in changed.values()}
+        self.waiting = {p: files[p] for p in new if p not in begun and files[p].rows}
+        self.waited = {path: stat_of(file) for path, file in self.waiting.items()}
         kept = {n: e for n, e in changed.items() if e != self.state.files.get(n)}
         self.state = self.state.with_entries(kept, frozenset(gone))
+        return lost
 
     def _read(self, entry: FileEntry, file: ModelFile, limit: int) -> tuple[FileEntry, int]:
         start = entry.mark.position
@@ -232,7 +250,7 @@ class FilesLive(RuleBasedStateMachine):
         file = self.files[data.draw(st.sampled_from(sorted(self.files)))]
         file.modified = file.changed = self.tick()
 
-    @rule(new=st.sampled_from(NAMES), data=st.data())
+    @rule(new=st.sampled_from(NAMES + HIDDEN), data=st.data())
     @precondition(lambda self: self.files)
     def rename(self, new: str, data: st.DataObject) -> None:
         old = data.draw(st.sampled_from(sorted(self.files)))
@@ -269,7 +287,9 @@ class FilesLive(RuleBasedStateMachine):
         if any(self._replaces(new) and not self._progress(f) for new, f in moved.items()):
             return
         # Without births one that was truncated or came back is known by its name alone.
-        if not self.births and any(f in self.settling for f in moved.values()):
+        if not self.births and any(f in self.settling or self._waits(f) for f in moved.values()):
+            return
+        if not all(self._may_hide(f, new) for new, f in moved.items() if new in HIDDEN):
             return
         for old in names:
             del self.files[old]
@@ -286,6 +306,32 @@ class FilesLive(RuleBasedStateMachine):
         if done:
             self._remove(data.draw(st.sampled_from(done)))
 
+    def _waits(self, file: ModelFile) -> bool:
+        return file in self.reader.waiting.values()
+
+    def _may_hide(self, file: ModelFile, name: str) -> bool:
+        """What is known is found behind any name, but who went from there is not looked for."""
+        state = self.reader.state
+        if any(state.files[number].path == name for number in state.gone):
+            return False
+        return self._progress(file) > 0 or (self._waits(file) and file not in self.settling)
+
+    @rule(left=st.sampled_from([None, 0, 1]), data=st.data())
+    @precondition(lambda self: any(self._waits(file) for file in self.files.values()))
+    def spoil(self, left: int | None, data: st.DataObject) -> None:
+        """A file of which nothing was read is removed or cut off."""
+        waiting = sorted(name for name, file in self.files.items() if self._waits(file))
+        name = data.draw(st.sampled_from(waiting))
+        file = self.files[name]
+        if left is None:
+            del self.files[name]
+            self.free_inodes.append(file.inode)
+            self.every.remove(file)
+        elif len(file.rows) > left and name in NAMES:
+            file.rows = file.rows[:left]
+            file.modified = file.changed = self.tick()
+            self.settling.append(file)
+
     def _done(self) -> list[str]:
         """Files that were read to their end under the names that they have now.
 
@@ -295,6 +341,7 @@ class FilesLive(RuleBasedStateMachine):
             name
             for name, file in sorted(self.files.items())
             if file not in self.settling and self._finished(file) and self._entry(file).path == name
+            if name in NAMES
         ]
 
     def _finished(self, file: ModelFile) -> bool:
@@ -334,12 +381,14 @@ class FilesLive(RuleBasedStateMachine):
         self.files[new] = file
         self.settling.append(file)
 
-    @rule(name=st.sampled_from(NAMES), data=st.data())
+    @rule(name=st.sampled_from(NAMES + HIDDEN), data=st.data())
     @precondition(lambda self: self.files)
     def copy_and_truncate(self, name: str, data: st.DataObject) -> None:
         """The old content stands in another file, and the name begins anew, empty."""
         old = data.draw(st.sampled_from(sorted(self.files)))
         file = self.files[old]
+        if old in HIDDEN or (name in HIDDEN and not self._may_hide(file, name)):
+            return
         free = name not in self.files and name not in self.away and not self._replaces(name)
         came_back = self._progress(file) and self._entry(file).id in self.reader.state.gone
         if file in self.settling or came_back or self._replaces(old):
@@ -376,18 +425,24 @@ class FilesLive(RuleBasedStateMachine):
             stored = json.loads(json.dumps(self.reader.state.encode()))
             assert decode_state(stored) == self.reader.state
             self.reader.state = decode_state(stored)
+        self._look(limit)
+
+    def _look(self, limit: int) -> None:
         self._tell_apart()
-        self.reader.look(self.files, limit)
+        before, stats = self.reader.waiting, self.reader.waited
+        lost = set(self.reader.look(self.files, limit))
         self.removed_since_look = []
         self.settling = []
+        inodes = {f.inode for f in self.files.values()}
+        for path, file in before.items():
+            whole = file in self.files.values() and len(file.rows) >= stats[path].size
+            if self.births or whole or file.inode not in inodes:
+                assert (path in lost) is not whole
 
     @rule()
     def look_twice(self) -> None:
         """The same offsets give the same answer, and at rest nothing is opened a second time."""
-        self._tell_apart()
-        self.reader.look(self.files, 0)
-        self.removed_since_look = []
-        self.settling = []
+        self._look(0)
         first = self.reader.fates(self.files)
         assert first == self.reader.fates(self.files)
         live = [n for n in first[0] if n not in self.reader.state.gone]
@@ -407,8 +462,7 @@ class FilesLive(RuleBasedStateMachine):
             if name not in self.files:
                 file.changed = self.tick()
                 self.files[name] = file
-        self._tell_apart()
-        self.reader.look(self.files, 100_000)
+        self._look(100_000)
         due = Counter(file.rows for file in self.every if file.rows)
         found = Counter(read for read in self.reader.consumed.values() if read)
         assert found == due

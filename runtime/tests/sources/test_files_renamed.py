@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import json
 import logging
@@ -18,7 +19,8 @@ import pytest
 
 from millrace.errors import SourceAwayError, SourceError
 from millrace.protocol.types import Json, Replay, RootRange
-from millrace.sources import evidence, files
+from millrace.sources import content, evidence, files
+from millrace.sources.base import cut
 from millrace.sources.content import BLOCK_BYTES
 from millrace.sources.entries import GONE_FILES
 from millrace.sources.evidence import birth_of
@@ -353,6 +355,40 @@ def test_a_file_that_is_copied_and_truncated_goes_on_in_its_copy(
     assert reader.take() == ["b"]
 
 
+@pytest.mark.parametrize("other", ["rests", "goes"])
+@pytest.mark.parametrize("path", ["in/app.log", "in/*.log", "in/**/*.log"])
+def test_a_copy_that_is_not_read_goes_on_for_the_file_that_is_truncated(
+    inbox: Path, path: str, other: str, moment: Callable[[Reader], None]
+) -> None:
+    """Whatever becomes of other files; and both grow again later."""
+    folder = inbox / "deep" if "**" in path else inbox
+    folder.mkdir(exist_ok=True)
+    log = folder / "app.log"
+    write(log, lines("a", 2))
+    write(inbox / "other.log", ["other"])
+    reader = Reader(inbox.parent, path=path, order="name")
+    assert set(reader.take()) - {"other"} == {*lines("a", 2)}
+    append(log, ["late"])
+    if other == "goes":
+        (inbox / "other.log").unlink()
+    shutil.copy(log, folder / "app.log.1")
+    os.truncate(log, 0)
+    moment(reader)
+    assert reader.take() == ["late"]
+    append(log, ["b"])
+    moment(reader)
+    assert reader.take() == ["b"]
+    append(folder / "app.log.1", ["later"])
+    append(log, ["c"])
+    moment(reader)
+    assert sorted(reader.take()) == ["c", "later"]
+    shutil.copy(log, folder / "app.log.2")
+    os.truncate(log, 0)
+    append(log, lines("longer than before", 9))
+    moment(reader)
+    assert reader.take() == lines("longer than before", 9)
+
+
 @pytest.mark.parametrize("grown", [0, 500])
 def test_a_truncated_file_whose_copy_is_elsewhere_or_was_read_is_refused(
     inbox: Path, grown: int, moment: Callable[[Reader], None]
@@ -372,6 +408,148 @@ def test_a_truncated_file_whose_copy_is_elsewhere_or_was_read_is_refused(
         with pytest.raises(SourceError, match=rf"{copied}\.log (has shrunk|was changed)"):
             reader.take()
         log.unlink()
+
+
+# -- files that wait to be begun
+
+
+def spoil(file: Path, how: str) -> None:
+    """What may become of a file of the lines 1, 2 and 3."""
+    if how == "removed":
+        file.unlink()
+    elif how == "cut off":
+        os.truncate(file, 2)
+    elif how == "written anew":
+        write(file, ["1"])
+    else:
+        write(file.with_name("_new"), ["1", "2", "3", "4"])
+        file.with_name("_new").rename(file)
+
+
+SPOILT = {
+    "removed": "is gone before any",
+    "cut off": "has shrunk from 6 to 2 bytes before any",
+    "written anew": "has shrunk from 6 to 2 bytes before any",
+    "renamed over": "was replaced before any",
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+@pytest.mark.parametrize("path", ["in", "in/*.log"])
+def test_a_run_that_ends_reads_what_it_found_or_says_what_is_missing(
+    inbox: Path, path: str, how: str
+) -> None:
+    write(inbox / "a.log", lines("a", 3))
+    write(inbox / "b.log", ["1", "2", "3"])
+    reader = Reader(inbox.parent, path=path, order="name", watch=False)
+    assert reader.take(1) == lines("a", 3)[:1]
+    spoil(inbox / "b.log", how)
+    with pytest.raises(SourceError, match=rf"b\.log {SPOILT[how]} of it was read; put it back"):
+        reader.take()
+    (inbox / "b.log").unlink(missing_ok=True)
+    write(inbox / "b.log", ["1", "2", "3"])
+    reader.restart()
+    assert reader.take() == [*lines("a", 3)[1:], "1", "2", "3"]
+    assert reader.drained
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_file_that_is_lost_before_its_turn_is_named_once(
+    inbox: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(inbox / "a.log", lines("a", 3))
+    write(inbox / "b.log", ["1", "2", "3"])
+    reader = Reader(inbox.parent, order="name")
+    assert reader.take(1) == lines("a", 3)[:1]
+    spoil(inbox / "b.log", how)
+    left = (inbox / "b.log").read_text().split() if (inbox / "b.log").exists() else []
+    for rows in (lines("a", 3)[1:] + left, [], []):
+        assert reader.take() == rows
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert f"{inbox / 'b.log'} {SPOILT[how]} of it was read" in told
+    (inbox / "b.log").unlink(missing_ok=True)
+    write(inbox / "c.log", ["c"])
+    assert reader.take() == ["c"]
+
+
+@pytest.mark.parametrize("watch", [True, False])
+@pytest.mark.parametrize("name", ["b.log.1", "0.log"])
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_file_that_is_renamed_before_its_turn_is_read(
+    inbox: Path, name: str, watch: bool, grows: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where the new name is not one that is read."""
+    write(inbox / "a.log", lines("a", 3))
+    write(inbox / "b.log", lines("b", 3))
+    write(inbox / "b.log.0", ["nobody asked for it"])
+    reader = Reader(inbox.parent, path="in/*.log", order="name", watch=watch)
+    assert reader.take(1) == lines("a", 3)[:1]
+    (inbox / "b.log").rename(inbox / name)
+    assert reader.take(1) == lines("a", 3)[1:2]
+    if grows:
+        append(inbox / name, ["late"])
+    with open(inbox / name) as file:
+        if grows and not birth_of(file.fileno()):
+            pytest.skip("this file system does not say when files were made")
+    rows = [*lines("a", 3)[2:], *lines("b", 3), *["late"] * grows]
+    assert reader.take(2) == rows[:2]
+    reader.restart()
+    assert reader.take() == rows[2:]
+    assert reader.drained is not watch
+    assert not caplog.records
+
+
+def test_a_name_that_was_given_to_another_file_does_not_hide_that_one_is_lost(
+    inbox: Path,
+) -> None:
+    """Not even where it has the inode, as file systems like to give it away."""
+    write(inbox / "a.log", lines("a", 3))
+    write(inbox / "b.log", ["1"])
+    reader = Reader(inbox.parent, order="name", watch=False)
+    assert reader.take(1) == lines("a", 3)[:1]
+    inode = (inbox / "b.log").stat().st_ino
+    (inbox / "b.log").unlink()
+    write(inbox / "b.log", ["1", "2"])
+    with open(inbox / "b.log") as file:
+        if (inbox / "b.log").stat().st_ino == inode and not birth_of(file.fileno()):
+            pytest.skip("this file system does not say when files were made")
+    with pytest.raises(SourceError, match=r"b\.log was replaced before any of it was read"):
+        reader.take()
+
+
+def test_a_file_without_a_record_may_go_before_its_turn(inbox: Path) -> None:
+    write(inbox / "a.log", lines("a", 3))
+    (inbox / "empty.log").touch()
+    reader = Reader(inbox.parent, order="name", watch=False)
+    assert reader.take(1) == lines("a", 3)[:1]
+    (inbox / "empty.log").unlink()
+    assert reader.take() == lines("a", 3)[1:]
+    assert reader.drained
+
+
+def test_names_that_never_rest_hold_nothing_up_where_one_that_waits_is_missing(
+    inbox: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(inbox / "a.log", lines("a", 3))
+    write(inbox / "b.log", ["1"])
+    reader = Reader(inbox.parent, order="name")
+    restless = Restless(inbox, 0.2)
+    reader.source = FileSource("lines", reader.options, reader.folder, clock=restless)
+    assert reader.take(1) == lines("a", 3)[:1]
+    (inbox / "b.log").unlink()
+    real = Place.list
+
+    def listing(*args: Any) -> Any:
+        restless.look()
+        return real(*args)
+
+    monkeypatch.setattr(Place, "list", listing)
+    assert reader.take() == lines("a", 3)[1:]
+    while restless.passed_s < 2 * RESTLESS_S:
+        assert restless.passed_s > RESTLESS_S or not caplog.records
+        append(inbox / "a.log", ["more"])
+        assert reader.take() == ["more"]
+    assert len(caplog.records) == 1
 
 
 # -- between plan and read
@@ -792,9 +970,145 @@ def test_offsets_and_locators_of_format_1_are_read(inbox: Path) -> None:
     reader.offsets = document["offsets"]
     append(inbox / "big.log", ["more"])
     assert sorted(reader.take()) == sorted([*lines("cut", 9000, 60)[5000:], "more"])
-    assert reader.offsets["format"] == 2
+    assert reader.offsets["format"] == 3
     reader.restart()
     assert reader.take() == []
+
+
+def test_offsets_and_locators_of_format_2_know_parquet_files_by_their_footer(inbox: Path) -> None:
+    """What the release before wrote: three finished files in a pack, and one that is cut."""
+    document = json.loads((DOCUMENTS / "files-format-2.json").read_text())
+    for name, data in document["files"].items():
+        (inbox / name).write_bytes(base64.b85decode(data))
+    reader = Reader(inbox.parent, format="parquet")
+    assert reader.rows(RootRange(**document["range"])) == list(range(1000, 1015))
+    reader.offsets = document["offsets"]
+    assert reader.take(5) == list(range(1015, 1020))
+    assert reader.offsets["format"] == 3
+    reader.restart()
+    (inbox / "2.parquet").rename(inbox / "renamed.parquet")
+    assert reader.take() == list(range(1020, 1030))
+    for name, first in (("cut", 1000), ("new", 3)):
+        other = list(range(first, first + 30))
+        other[1], other[2] = other[2], other[1]
+        write_rows(inbox / f"{name}.parquet", other, row_group_size=10)
+    with pytest.raises(SourceError, match=r"cut\.parquet was changed in the 30 records"):
+        reader.take()
+
+
+# -- Parquet files that differ in nothing but their rows
+
+
+def write_rows(path: Path, rows: list[int], **more: Any) -> None:
+    """A file whose footer says nothing of the rows but their number and between which they lie."""
+    pq.write_table(pa.table({"n": rows}), path, use_dictionary=False, compression="none", **more)
+
+
+def twin(rows: list[int]) -> list[int]:
+    """Other rows, of which a footer says the same."""
+    return [rows[0], *reversed(rows[1:-1]), rows[-1]]
+
+
+@pytest.fixture
+def parquet_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks so small that files have many."""
+    monkeypatch.setattr(content, "BLOCK_BYTES", 256)
+
+
+ROWS = list(range(500))
+
+
+@pytest.mark.usefixtures("parquet_blocks")
+@pytest.mark.parametrize("taken", [120, 500])
+@pytest.mark.parametrize("how", ["renamed over", "written over", "renamed and written over"])
+def test_a_parquet_file_with_other_rows_is_not_the_one_that_was_read(
+    inbox: Path, how: str, taken: int, moment: Callable[[Reader], None]
+) -> None:
+    write_rows(inbox / "a", ROWS, row_group_size=100)
+    write_rows(inbox.parent / "twin", twin(ROWS[:100]) + ROWS[100:], row_group_size=100)
+    reader = Reader(inbox.parent, format="parquet")
+    (piece,) = reader.plan(taken)
+    before = (inbox / "a").stat()
+    if how == "renamed over":
+        (inbox.parent / "twin").rename(inbox / "a")
+    else:
+        (inbox / "a").write_bytes((inbox.parent / "twin").read_bytes())
+        os.utime(inbox / "a", ns=(1, 1))
+    if how == "renamed and written over":
+        (inbox / "a").rename(inbox / "b")
+        with pytest.raises(SourceError, match=r"a is gone, but|a was replaced after its rows"):
+            reader.rows(piece)
+        (inbox / "b").rename(inbox / "a")
+    moment(reader)
+    assert (inbox / "a").stat().st_size == before.st_size
+    with pytest.raises(SourceError, match=rf"a was changed in the {taken} records already read"):
+        reader.take()
+    with pytest.raises(SourceError, match="a was replaced after its rows were planned"):
+        reader.rows(piece)
+
+
+def test_a_parquet_file_with_other_rows_in_place_of_one_that_went_is_read(
+    inbox: Path, moment: Callable[[Reader], None]
+) -> None:
+    write_rows(inbox / "a", ROWS)
+    reader = Reader(inbox.parent, format="parquet")
+    assert reader.take() == ROWS
+    write_rows(inbox / "b", twin(ROWS))
+    (inbox / "a").unlink()
+    moment(reader)
+    assert reader.take() == twin(ROWS)
+
+
+@pytest.mark.usefixtures("parquet_blocks")
+def test_a_copy_of_a_parquet_file_is_the_file_also_for_a_range(
+    inbox: Path, moment: Callable[[Reader], None]
+) -> None:
+    write_rows(inbox / "a", ROWS, row_group_size=100)
+    reader = Reader(inbox.parent, format="parquet")
+    (piece,) = reader.plan(250)
+    shutil.copy(inbox / "a", inbox / "_copy")
+    (inbox / "_copy").rename(inbox / "a")
+    write_rows(inbox / "_other", twin(ROWS), row_group_size=100)
+    moment(reader)
+    assert [row for part in cut(reader.source, piece, 3) for row in reader.rows(part)] == ROWS[:250]
+    assert reader.take(200) == ROWS[250:450]
+    (inbox / "a").rename(inbox / "_a")
+    (inbox / "_other").rename(inbox / "a")
+    assert reader.rows(piece) == ROWS[:250]
+    assert reader.take() == [*ROWS[450:], *twin(ROWS)]
+
+
+@pytest.mark.usefixtures("parquet_blocks")
+def test_a_parquet_file_is_looked_at_byte_by_byte_once_and_then_only_in_doubt(
+    inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = list(range(20_000))
+    write_rows(inbox / "a", rows, row_group_size=1000)
+    reader = Reader(inbox.parent, format="parquet")
+    seen: list[int] = []
+    real = os.pread
+    size = (inbox / "a").stat().st_size
+
+    def counting(descriptor: int, count: int, at: int) -> bytes:
+        data = real(descriptor, count, at)
+        if at < size - 3_000:
+            seen.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "pread", counting)
+    assert [len(ranges) for ranges in [reader.plan(50) for _ in range(30)]] == [1] * 30
+    assert size / 20 < sum(seen) < size / 4  # two of the twenty row groups, and last blocks again
+    while reader.plan(3000):
+        pass
+    del seen[:]
+    (inbox / "a").rename(inbox / "b")
+    assert reader.plan() == ()
+    assert 0 < sum(seen) <= 256
+    del seen[:]
+    shutil.copy(inbox / "b", inbox / "_b")
+    (inbox / "_b").rename(inbox / "b")
+    assert reader.plan() == ()
+    assert sum(seen) > size / 2
 
 
 def test_the_documentation_says_how_many_files_are_remembered() -> None:

@@ -191,9 +191,11 @@ def test_with_everysec_a_record_is_on_disk_when_it_is_acknowledged(
     client.redis.config_set("appendfsync", "everysec")
     waiting = StateClient(server.address, "t")
     assert waiting.check_settings() is Durability.WAIT
-    waits = int(client.redis.info("commandstats").get("cmdstat_waitaof", {"calls": 0})["calls"])
+    # A script that the server does not know yet is sent twice, with all that comes behind it.
     assert waiting.write_record(STAMP, Tag(1, 1, 1, 1), b"r") == OK
-    assert waiting.write_record(STAMP, Tag(1, 1, 1, 1), b"r") == TagTooLow(Tag(1, 1, 1, 1))
+    waits = int(client.redis.info("commandstats")["cmdstat_waitaof"]["calls"])
+    assert waiting.write_record(STAMP, Tag(1, 1, 1, 2), b"r") == OK
+    assert waiting.write_record(STAMP, Tag(1, 1, 1, 2), b"r") == TagTooLow(Tag(1, 1, 1, 2))
     calls = int(client.redis.info("commandstats")["cmdstat_waitaof"]["calls"])
     assert calls - waits == 2
     waiting.close()

@@ -40,6 +40,16 @@ class Complaints:
             whole = self._place.root / shown_name(path)
             log.warning("source %r: %s %s; it is not read", self._name, whole, why)
 
+    def lost(self, path: str, why: str) -> None:
+        """Records of a file are lost, as far as can be told."""
+        file = self._place.root / shown_name(path)
+        log.warning(
+            "source %r: file %s %s; what it held is not read unless it comes back",
+            self._name,
+            file,
+            why,
+        )
+
     def matches_nothing(self) -> SourceError:
         return SourceError(
             f"source {self._name!r}: files.path {self._path!r} matches no file in "

@@ -27,6 +27,9 @@ class Mark:
 
     ``open``: the last line before ``position`` had no newline when it was read. ``head`` is the
     digest of the first block where that is whole and known; within it ``digest`` says the same.
+
+    ``rows``: of a Parquet file, whose ``position`` counts rows. Then ``digest`` is of size and
+    footer, ``head`` of the bytes of all row groups up to the one of the last row, ``chain`` theirs.
     """
 
     position: int = 0
@@ -34,6 +37,7 @@ class Mark:
     chain: bytes = CHAIN_START
     open: bool = False
     head: bytes = b""
+    rows: bool = False
 
     @property
     def beginning(self) -> tuple[int, bytes]:
@@ -71,15 +75,19 @@ def mark_at(position: int, chain: bytes, tail: bytes | memoryview, head: bytes =
     return Mark(position, _digest(chain, tail), chain, head=head)
 
 
-def read_mark(descriptor: int, position: int) -> Mark | None:
-    """The mark at ``position``, from all bytes before it; ``None`` where the file is shorter."""
-    chain, head = CHAIN_START, b""
+def read_mark(descriptor: int, position: int, start: Mark = START) -> Mark | None:
+    """The mark at ``position``, from all bytes before it; ``None`` where the file is shorter.
+
+    ``start`` is a mark before it, whose chain is carried on.
+    """
+    chain, head = start.chain, start.head
     base = base_of(position)
-    for at in range(0, base, BLOCK_BYTES):
+    for at in range(start.base, base, BLOCK_BYTES):
         block = os.pread(descriptor, BLOCK_BYTES, at)
         if len(block) < BLOCK_BYTES:
             return None
-        head = head or _digest(CHAIN_START, block)
+        if at == 0:
+            head = _digest(CHAIN_START, block)
         chain = advance(chain, block)
     tail = os.pread(descriptor, position - base, base)
     return mark_at(position, chain, tail, head) if len(tail) == position - base else None

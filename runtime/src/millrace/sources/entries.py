@@ -1,6 +1,6 @@
 """How far each file was read, and its compact form in the offsets of a topology's record.
 
-Offsets are ``{"format": 2, "next": n, "files": [row, ...], "read": [text, ...], "gone": [first,
+Offsets are ``{"format": 3, "next": n, "files": [row, ...], "read": [text, ...], "gone": [first,
 last, ...], "went": [[next, first, last, ...], ...]}``. An entry is a file that was begun; its
 number, counted up from 0, is its identity, the path only a hint where it was last. Entries that are
 being read have a row each; those read to their end move to ``read`` in packs: columns as JSON,
@@ -10,7 +10,9 @@ deflated, in base 85 (about 35 bytes a file). Only packs that a plan touches are
 until ``GONE_FILES`` newer files were begun. So it is the files that pass through a folder that are
 forgotten, never those of a folder that is away.
 
-Format 1 knew files by path and is still read: its entries are numbered in order of appearance.
+Format 2 knew Parquet files by their footer alone, and marks that it left are told by that; their
+entries get better ones when more is read. Format 1 knew files by path: its entries are numbered in
+order of appearance.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from millrace.protocol.types import Json
 from millrace.sources.content import BLOCK_BYTES, START, Mark
 from millrace.sources.listing import FileStat
 
-OFFSETS_FORMAT = 2
+OFFSETS_FORMAT = 3
 LOOSE_FILES = 128
 """Most finished files that keep a row of their own."""
 
@@ -84,8 +86,9 @@ class FileEntry:
     @property
     def known_size(self) -> int:
         """As many bytes as the file is known to have had."""
-        # Parquet, whose marks count rows and have no chain, never grows.
-        return max(self.size, self.mark.position + self.unread) if self.mark.chain else self.size
+        if self.mark.rows or not self.mark.chain:
+            return self.size  # Parquet never grows
+        return max(self.size, self.mark.position + self.unread)
 
     def seen(self, path: str, stat: FileStat, birth: int) -> FileEntry:
         """The entry with the hints of a look; its size stays, for what is behind it is unread."""
@@ -316,14 +319,18 @@ def _repacked(
 def _stripped(entry: FileEntry) -> FileEntry:
     """What of an entry is kept in a pack; the same as if it came from there."""
     mark = entry.mark
-    if mark.position <= BLOCK_BYTES:
+    if not _is_large(mark):
         mark = replace(mark, head=b"")
     return replace(entry, mark=mark)
 
 
+def _is_large(mark: Mark) -> bool:
+    """Whether a pack holds chain and head; those of a file of one block follow from the rest."""
+    return mark.rows or mark.position > BLOCK_BYTES
+
+
 def _packed(entries: list[FileEntry]) -> _Pack:
-    # The chain and the head of a file of one block follow from what is there anyway.
-    large = [e for e in entries if e.mark.position > BLOCK_BYTES]
+    large = [e for e in entries if _is_large(e.mark)]
     columns = [
         _steps([e.id for e in entries]),
         [stored_name(e.path) for e in entries],
@@ -334,7 +341,7 @@ def _packed(entries: list[FileEntry]) -> _Pack:
         [e.size - e.mark.position for e in entries],
         "".join(f"{e.signature:08x}{e.changed:04x}{e.birth:04x}" for e in entries),
         _steps([e.inode for e in entries]),
-        [int(e.mark.open) + 2 * (not e.mark.chain) for e in entries],
+        [int(e.mark.open) + 2 * (not e.mark.chain) + 4 * e.mark.rows for e in entries],
     ]
     plain = json.dumps(columns, separators=(",", ":")).encode()
     text = base64.b85encode(zlib.compress(plain, 6)).decode()
@@ -351,12 +358,12 @@ def _unpack(text: str) -> list[FileEntry]:
     inodes = _sums(inodes)
     for i, number in enumerate(_sums(ids)):
         position = positions[i]
-        chain, head = START.chain, b""
-        if position > BLOCK_BYTES:
+        chain, head, rows = START.chain, b"", bool(flags[i] & 4)
+        if rows or position > BLOCK_BYTES:
             chain, head = (bytes.fromhex(part) for part in next(more))
         elif flags[i] & 2:
             chain = b""
-        mark = Mark(position, digest[8 * i : 8 * i + 8], chain, bool(flags[i] & 1), head)
+        mark = Mark(position, digest[8 * i : 8 * i + 8], chain, bool(flags[i] & 1), head, rows)
         look = looks[16 * i : 16 * i + 16]
         entries.append(
             FileEntry(
@@ -406,7 +413,7 @@ def _row(entry: FileEntry) -> list[Json]:
         entry.inode,
         entry.birth,
         entry.unread,
-        int(mark.open) + 2 * entry.more,
+        int(mark.open) + 2 * entry.more + 4 * mark.rows,
     ]
 
 
@@ -414,7 +421,7 @@ def _entry(row: list[Json]) -> FileEntry:
     number, path, position, digest, chain, head, records, *looks, unread, flags = row
     size, signature, changed, inode, birth = looks
     digest, chain, head = (bytes.fromhex(part) for part in (digest, chain, head))
-    mark = Mark(position, digest, chain, bool(flags & 1), head)
+    mark = Mark(position, digest, chain, bool(flags & 1), head, bool(flags & 4))
     more = bool(flags & 2)
     return FileEntry(
         number,

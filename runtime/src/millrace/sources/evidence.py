@@ -41,11 +41,14 @@ class FileEvidence:
         return self
 
     def birth(self, path: str) -> int:
+        return _birth(self.born_ns(path))
+
+    def born_ns(self, path: str) -> int:
         known = self._of(path)
-        if known.birth is None:
-            known.birth = 0
+        if known.born_ns is None:
+            known.born_ns = 0
             self._open(path, (), known)
-        return known.birth
+        return known.born_ns
 
     def begins(self, path: str, entries: Sequence[FileEntry]) -> Collection[int]:
         known = self._of(path)
@@ -72,9 +75,10 @@ class FileEvidence:
             if FileStat.of(found).node != listed.node or found.st_size < listed.size:
                 self.stale = True
                 return
-            known.birth = birth_of(descriptor)
+            known.born_ns = born_ns_of(descriptor)
             if entries:
-                marks = [(e.mark, _whole(e, path, listed, known.birth)) for e in entries]
+                birth = _birth(known.born_ns)
+                marks = [(e.mark, _whole(e, listed, birth)) for e in entries]
                 begins = self._format.begins(Opened(descriptor, listed.size), marks)
                 for entry, yes in zip(entries, begins, strict=True):
                     known.begins[entry.id, entry.mark.position] = yes
@@ -83,23 +87,31 @@ class FileEvidence:
 
 
 class _Known:
-    __slots__ = ("begins", "birth")
+    __slots__ = ("begins", "born_ns")
 
     def __init__(self) -> None:
-        self.birth: int | None = None
+        self.born_ns: int | None = None
         self.begins: dict[tuple[int, int], bool] = {}
 
 
-def _whole(entry: FileEntry, path: str, stat: FileStat, birth: int) -> bool:
+def _whole(entry: FileEntry, stat: FileStat, birth: int) -> bool:
     """Whether the hints leave it open that the part that was read is another one."""
     if entry.inode != stat.inode or (birth and entry.birth and birth != entry.birth):
         return True
-    same_time = entry.signature == stat.signature
-    return path == entry.path and stat.size <= entry.size and not same_time
+    return stat.size <= entry.size and entry.signature != stat.signature
 
 
 def birth_of(descriptor: int) -> int:
     """16 bits of the time at which an open file was made; 0 where that is not known."""
+    return _birth(born_ns_of(descriptor))
+
+
+def _birth(born_ns: int) -> int:
+    return zlib.crc32(b"%d.%d" % divmod(born_ns, 10**9)) & 0xFFFF or 1 if born_ns else 0
+
+
+def born_ns_of(descriptor: int) -> int:
+    """When an open file was made, in nanoseconds; 0 where that is not known."""
     if _STATX is None:
         return 0
     found = ctypes.create_string_buffer(_STATX_BYTES)
@@ -108,7 +120,7 @@ def birth_of(descriptor: int) -> int:
     if not struct.unpack_from("I", found, _MASK_AT)[0] & _BIRTH:
         return 0
     seconds, nanoseconds = struct.unpack_from("qI", found, _BIRTH_AT)
-    return zlib.crc32(b"%d.%d" % (seconds, nanoseconds)) & 0xFFFF or 1
+    return int(seconds * 10**9 + nanoseconds)
 
 
 _STATX = None

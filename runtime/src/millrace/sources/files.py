@@ -40,9 +40,10 @@ from millrace.sources.entries import (
     shown_name,
     stored_name,
 )
-from millrace.sources.evidence import birth_of
+from millrace.sources.evidence import birth_of, born_ns_of
 from millrace.sources.finding import candidates
 from millrace.sources.formats import FileFormat, LineFormat, Opened, open_regular
+from millrace.sources.identity import is_still
 from millrace.sources.json_lines import JsonDecoder
 from millrace.sources.lines import BadFileError
 from millrace.sources.listing import FileStat, FolderNews, Place
@@ -196,8 +197,10 @@ class FileSource(Source):
             raise self._complaints.unreadable(error) from error
         try:
             stat = FileStat.of(found)
-            if stat.node != listed.node or stat.size < listed.size:
+            if not is_still(listed, stat, lambda: born_ns_of(descriptor)):
                 raise _StaleError
+            if entry.records and stat.size == entry.size and entry.signature != stat.signature:
+                raise _StaleError  # written over, perhaps
             after = self._scan(draft, entry, descriptor, stat)
             self._lookout.opened(sight, entry.path, stat)
             return after

@@ -19,11 +19,18 @@ An entry that was gone at an earlier look is found by rule 2 (with proof that th
 given away) and 3 alone: an equal file under another name is a new one. Several names of one file
 at one moment are one file. What no entry matches is new, unless it stands, with another content,
 where an entry's file was: then that one was replaced, and who asks must stop.
+
+Of a file that waits, since it was seen and nothing of it was read yet, no content is known. It is
+its inode, not smaller than it was, if nothing was written since or it was made before it was seen;
+where the file system does not say when, its name must be the same. Otherwise it is lost.
+
+Entries and files that wait are looked for under names that are not read, too, where they would be
+lost or replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import groupby
@@ -31,6 +38,8 @@ from typing import Protocol
 
 from millrace.sources.entries import FileEntry
 from millrace.sources.listing import FileStat, Listing
+
+_NEVER_NS = 1 << 63
 
 
 class Change(Enum):
@@ -61,10 +70,21 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """The fate of every entry by its number, and the paths of new files in order of name."""
+    """The fate of every entry by its number, and the paths of new files in order of name.
+
+    ``lost`` are those that waited and are nowhere; ``files`` all that were looked at.
+    """
 
     fates: Mapping[int, Fate]
     new: tuple[str, ...]
+    lost: tuple[str, ...]
+    files: Listing
+
+    @property
+    def missed(self) -> set[str]:
+        """Paths of entries that were replaced, and of files that are lost."""
+        replaced = {f.path for f in self.fates.values() if f.change is Change.REPLACED}
+        return replaced.union(self.lost)
 
 
 class Evidence(Protocol):
@@ -73,23 +93,69 @@ class Evidence(Protocol):
     def birth(self, path: str) -> int:
         """The time a file was made, as entries hold it; 0 where the file system does not say."""
 
+    def born_ns(self, path: str) -> int:
+        """The same in nanoseconds."""
+
     def begins(self, path: str, entries: Sequence[FileEntry]) -> Collection[int]:
         """Numbers of the entries whose read part the file begins with."""
 
 
-def match(
-    entries: Mapping[int, FileEntry],
-    gone: Collection[int],
-    listing: Listing,
-    evidence: Evidence,
-    hidden: Listing | None = None,
-) -> Matched:
-    """Match entries to the files of one consistent listing.
-
-    ``gone`` are numbers of entries that were not there at an earlier look. ``hidden`` are files
-    that are not read, but in which entries may be found; none of them is new.
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known from looks before: ``gone`` are numbers of entries that were not there,
+    ``waiting`` the files that were there and not begun, as they were.
     """
-    matching = _Matching(gone, {**hidden, **listing} if hidden else listing, evidence)
+
+    entries: Mapping[int, FileEntry]
+    gone: Collection[int] = ()
+    waiting: Listing = field(default_factory=dict)
+
+    def strays(self, listing: Listing) -> set[str]:
+        """Paths of files that, by their inodes, are not where they were."""
+        found = set()
+        for number, entry in self.entries.items():
+            stat = listing.get(entry.path)
+            elsewhere = stat is None or (entry.inode and entry.inode != stat.inode)
+            if elsewhere and number not in self.gone:
+                found.add(entry.path)
+        for path, before in self.waiting.items():
+            stat = listing.get(path)
+            if stat is None or stat.node != before.node:
+                found.add(path)
+        return found
+
+
+def is_still(before: FileStat, now: FileStat, born_ns: Callable[[], int]) -> bool:
+    """Whether a file of which nothing was read is the one that was seen before.
+
+    ``born_ns`` tells when the one that is there now was made, 0 for a time that is not known.
+    """
+    if now.node != before.node or now.size < before.size:
+        return False
+    return now.signature == before.signature or born_ns() <= before.changed_ns
+
+
+def match(
+    seen: Seen, listing: Listing, around: Callable[[Collection[str]], Listing], evidence: Evidence
+) -> Matched:
+    """Match what was seen to the files of one consistent listing.
+
+    ``around`` gives all files of the folders of some paths, whatever their names. What is known
+    may be found in them; none of them is new.
+    """
+    strays = seen.strays(listing)
+    while True:
+        hidden = around(strays) if strays else {}
+        found = _match_in(seen, listing, {**hidden, **listing} if hidden else listing, evidence)
+        if found.missed <= strays:
+            return found
+        # Copied to a name that is not read, perhaps, and truncated.
+        strays |= found.missed
+
+
+def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) -> Matched:
+    entries, gone = seen.entries, seen.gone
+    matching = _Matching(gone, files, evidence)
     matching.unchanged(entries.values())
     # Most content first: what begins with much of one entry may begin with little of another.
     left = sorted(
@@ -108,7 +174,13 @@ def match(
         node = listing[path].node
         if node not in matching.claimed and node not in replaced:
             new.setdefault(node, path)
-    return Matched(fates, tuple(new.values()))
+    lost = []
+    for before, path in matching.waiting(seen.waiting).items():
+        if not path:
+            lost.append(before)
+        elif matching.node(path) not in matching.claimed:
+            new.setdefault(matching.node(path), path)
+    return Matched(fates, tuple(sorted(new.values())), tuple(sorted(lost)), files)
 
 
 @dataclass(slots=True)
@@ -147,11 +219,7 @@ class _Matching:
 
     def by_inode(self, entries: Sequence[FileEntry]) -> None:
         """Rule 2."""
-        wanted = {e.inode for e in entries} - {0}
-        names: dict[int, list[str]] = {}
-        for path, stat in self.files.items():
-            if stat.inode in wanted:
-                names.setdefault(stat.inode, []).append(path)
+        names = self._names({e.inode for e in entries} - {0})
         for entry in entries:
             for path in _own_first(entry.path, names.get(entry.inode, ())):
                 own = path == entry.path
@@ -162,6 +230,30 @@ class _Matching:
                         break
                     if own or entry.birth:
                         self.emptied.add(entry.id)
+
+    def waiting(self, seen: Listing) -> dict[str, str]:
+        """Where each file is that waited; nothing for one that is lost."""
+        found = {p: p for p in seen if p in self.files and self._waits(p, seen[p], p)}
+        left = seen.keys() - found.keys()
+        names = self._names({seen[path].inode for path in left})
+        for path in left:
+            others = sorted(names.get(seen[path].inode, ()))
+            found[path] = next((p for p in others if self._waits(path, seen[path], p)), "")
+        return found
+
+    def _waits(self, path: str, before: FileStat, now: str) -> bool:
+        def born_ns() -> int:
+            # Where that is not known the name has to do.
+            return self.evidence.born_ns(now) or (0 if now == path else _NEVER_NS)
+
+        return is_still(before, self.files[now], born_ns)
+
+    def _names(self, inodes: Collection[int]) -> dict[int, list[str]]:
+        names: dict[int, list[str]] = {}
+        for path, stat in self.files.items():
+            if stat.inode in inodes:
+                names.setdefault(stat.inode, []).append(path)
+        return names
 
     def by_content(self, entries: Sequence[FileEntry]) -> None:
         """Rules 3 and 4."""

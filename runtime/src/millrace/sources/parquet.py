@@ -1,6 +1,12 @@
 """Parquet files: a record is a row, a file never grows.
 
-Of a locator these are ``{"row": first row, "size": bytes, "d": digest of the footer}``.
+A footer says where the columns lie and between which values, not what they hold. So what was read
+is known by the digest of its bytes, too: those of whole row groups, each of which a plan reads
+once. Where size, inode and time of change are those that were seen, footer and last block will do.
+
+Of a locator these are ``{"row": first row, "size": bytes, "d": digest of the footer, "s":
+signature when the rows were planned, "x": [rows, chain, digest]}``, where "x" is what is known of
+the bytes of the first so many rows. Older releases left out "s" and "x".
 """
 
 from __future__ import annotations
@@ -19,9 +25,10 @@ import xxhash
 from millrace.protocol.types import RootRange
 from millrace.sources.arrow_types import type_name
 from millrace.sources.base import ReadBatch
-from millrace.sources.content import Mark
+from millrace.sources.content import START, Mark, begins_with, read_mark
 from millrace.sources.formats import FileFormat, Opened, Scan
 from millrace.sources.lines import BadFileError
+from millrace.sources.listing import FileStat
 
 BATCH_ROWS = 1 << 16
 
@@ -40,37 +47,77 @@ class ParquetFormat(FileFormat):
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
+        self._proven: tuple[FileStat, list[Any]] | None = None
+        """A file all of whose bytes were found to be those of a locator, and its "x"."""
 
     def scan(self, file: Opened, mark: Mark, limit: int, final: bool) -> Scan:
         footer = _footer(file.descriptor, file.size)
-        if mark.position and footer != mark.digest:
+        if mark.position and not self.begins(file, [(mark, False)])[0]:
             raise BadFileError(f"was replaced after {mark.position} of its rows were read")
         with _opened(file.path) as parquet:
-            rows = parquet.metadata.num_rows
+            metadata = parquet.metadata
             _check_schema(parquet.schema_arrow, self.schema)
+        rows = metadata.num_rows
         count = min(limit, rows - mark.position)
-        locator = {"row": mark.position, "size": file.size, "d": footer.hex()}
+        locator = {
+            "row": mark.position,
+            "size": file.size,
+            "d": footer.hex(),
+            "s": FileStat.of(os.fstat(file.descriptor)).signature,
+        }
         end = mark.position + count
-        return Scan(Mark(end, footer, b""), count, locator, more=end < rows, unread=rows - end)
+        after = _mark_at(file, metadata, footer, end, mark) if count else mark
+        return Scan(after, count, locator, more=end < rows, unread=rows - end)
 
     def begins(self, file: Opened, marks: Sequence[tuple[Mark, bool]]) -> list[bool]:
         try:
             footer = _footer(file.descriptor, file.size)
+            same = [mark.digest == footer for mark, _ in marks]
+            if not any(same):
+                return same
+            with _opened(file.path) as parquet:
+                metadata = parquet.metadata
         except BadFileError:
             return [False] * len(marks)
-        return [mark.digest == footer for mark, _ in marks]
+        data = [
+            (_data_of(mark, metadata, file.size) if one else START, whole)
+            for one, (mark, whole) in zip(same, marks, strict=True)
+        ]
+        held = begins_with(file.descriptor, file.size, data)
+        return [one and other for one, other in zip(same, held, strict=True)]
 
     def learn(self, file: Opened, mark: Mark) -> Mark:
-        return mark
+        if mark.rows:
+            return mark
+        with _opened(file.path) as parquet:
+            return _mark_at(file, parquet.metadata, mark.digest, mark.position)
 
     def names(self, mark: Mark) -> dict[str, Any]:
-        return {}
+        return {"x": [mark.position, mark.chain.hex(), mark.head.hex()]}
 
     def fits(self, file: Opened, locator: Any) -> bool:
-        try:
-            return _is_meant(file, locator)
-        except BadFileError:
+        return self._holds(file, locator, whole=False)
+
+    def _holds(self, file: Opened, locator: Any, whole: bool) -> bool:
+        """Whether a file holds a locator's rows; ``whole``: look at every byte."""
+        position, chain, head = locator.get("x", (0, "", ""))
+        mark = Mark(
+            position,
+            bytes.fromhex(locator["d"]),
+            bytes.fromhex(chain),
+            head=bytes.fromhex(head),
+            rows="x" in locator,
+        )
+        return file.size == int(locator["size"]) and self.begins(file, [(mark, whole)])[0]
+
+    def _is_meant(self, file: Opened, locator: Any) -> bool:
+        stat = FileStat.of(os.fstat(file.descriptor))
+        proof = stat, locator.get("x", [])
+        same = stat.signature == locator.get("s") or proof == self._proven
+        if not self._holds(file, locator, whole=not same):
             return False
+        self._proven = proof
+        return True
 
     def trim(self, locator: Any, skip: int, count: int) -> dict[str, Any]:
         return {**locator, "row": int(locator["row"]) + skip}
@@ -78,7 +125,7 @@ class ParquetFormat(FileFormat):
     def read(self, file: Opened, piece: RootRange) -> Iterator[ReadBatch]:
         locator = piece.locator
         first, left = int(locator["row"]), piece.count
-        if not _is_meant(file, locator):
+        if not self._is_meant(file, locator):
             raise BadFileError("was replaced after its rows were planned")
         with _opened(file.path) as parquet:
             groups, before = _groups(parquet.metadata, first, left)
@@ -137,9 +184,43 @@ def _footer(descriptor: int, size: int) -> bytes:
     return xxhash.xxh3_64_digest(size.to_bytes(8, "little") + footer)
 
 
-def _is_meant(file: Opened, locator: Any) -> bool:
-    size = int(locator["size"])
-    return file.size == size and _footer(file.descriptor, size).hex() == locator["d"]
+def _mark_at(
+    file: Opened, metadata: pq.FileMetaData, footer: bytes, rows: int, before: Mark = START
+) -> Mark:
+    """The mark behind so many rows; what is known from the mark ``before`` is not read again."""
+    known, end = _data_of(before, metadata, file.size), _data_end(metadata, file.size, rows)
+    # Row groups may lie in any order.
+    found = read_mark(file.descriptor, end, known if known.position <= end else START)
+    if found is None:
+        raise BadFileError("is shorter than its footer says", WHOLE_FILE)
+    return Mark(rows, footer, found.chain, head=found.digest, rows=True)
+
+
+def _data_of(mark: Mark, metadata: pq.FileMetaData, size: int) -> Mark:
+    """The mark of the bytes that hold a mark's rows; of an older release's nothing is known."""
+    if not mark.rows:
+        return START
+    return Mark(_data_end(metadata, size, mark.position), mark.head, mark.chain)
+
+
+def _data_end(metadata: pq.FileMetaData, size: int, rows: int) -> int:
+    """Where the row group of the last of the first ``rows`` rows ends; the footer's start at most.
+
+    Behind the last group all that lies before the footer counts.
+    """
+    footer: int = size - _TAIL_BYTES - metadata.serialized_size
+    for number in range(metadata.num_row_groups - 1):
+        group = metadata.row_group(number)
+        rows -= group.num_rows
+        if rows <= 0:
+            chunks = (group.column(i) for i in range(group.num_columns))
+            ends = (
+                min(c.dictionary_page_offset or c.data_page_offset, c.data_page_offset)
+                + c.total_compressed_size
+                for c in chunks
+            )
+            return min(footer, max(ends, default=footer))
+    return footer
 
 
 def _groups(metadata: pq.FileMetaData, first: int, count: int) -> tuple[list[int], int]:

@@ -6,7 +6,7 @@ at rest are not opened, and a listing that is as it was leads to no matching.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from millrace.clock import Clock
@@ -15,7 +15,7 @@ from millrace.sources.complaints import Complaints
 from millrace.sources.entries import FileEntry, ReadState
 from millrace.sources.evidence import FileEvidence
 from millrace.sources.formats import FileFormat
-from millrace.sources.identity import Change, Fate, match
+from millrace.sources.identity import Change, Matched, Seen, match
 from millrace.sources.lines import BadFileError
 from millrace.sources.listing import Doubt, FileStat, Listing, Place, Stillness
 
@@ -24,6 +24,8 @@ MANY_FILES = 1000
 
 PAUSE_FACTOR = 10
 LONGEST_PAUSE_S = 1.0
+
+RUN_AGAIN = "put it back as it was and run again, or run again without it"
 
 LOOKS = 4
 """Most looks of one plan at a folder whose files change under its hands."""
@@ -58,7 +60,8 @@ class Lookout:
     """Finds the files of entries; used by one thread.
 
     ``form`` gives the format when it is first needed. Raises ``SourceError`` where entries that
-    are not read to their end are gone, or any was replaced.
+    are not read to their end are gone, or any was replaced; without ``watch`` also where a file is
+    gone that waited to be begun. With it there is a warning.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Lookout:
         self._evidence: FileEvidence | None = None
         self._last: Sight | None = None
         self._barren: dict[str, FileStat] = {}
+        self._waiting: dict[str, FileStat] = {}
         self._doubt = Doubt()
 
     def last(self, state: ReadState) -> Sight | None:
@@ -92,13 +96,15 @@ class Lookout:
         self._last = None if sight.stale else sight
 
     def opened(self, sight: Sight, path: str, stat: FileStat) -> None:
-        """A file was opened: an entry is never newer than the listing it is looked for in."""
+        """A file was looked into: an entry is never newer than the listing it is looked for in."""
+        self._waiting.pop(path, None)
         sight.files[path] = stat
         if self._listing is not None and path in self._listing:
             self._listing[path] = stat
 
     def empty(self, path: str, stat: FileStat) -> None:
         """A file has no record yet, and is left alone until it changes."""
+        self._waiting.pop(path, None)
         self._barren[path] = stat
 
     def listing(self) -> Listing:
@@ -115,22 +121,29 @@ class Lookout:
             if self._is_seen(state, files):
                 assert self._last is not None
                 return self._last, state
-            fates, new, known = self._match(state, files)
+            found = self._match(state, files)
             fresh = True
             if self._evidence is not None and self._evidence.stale:
                 continue
-            problem = self._problem(state, fates, known)
-            if problem is None:
-                self._doubt = Doubt()
-                sight, state = self._seen(state, known, fates, new)
+            problem = self._problem(state, found)
+            # A file may have been renamed behind the listing: what is wrong is so when names rest.
+            sure = still is not None and (
+                still.lasted() or self._doubt.is_over(self._clock.monotonic_s())
+            )
+            if problem is not None and sure:
+                raise problem
+            if problem is None and (still is not None or not found.lost):
+                doubted = {} if sure else {path: self._waiting[path] for path in found.lost}
+                if not doubted:
+                    self._doubt = Doubt()
+                    for path in found.lost:
+                        self._complaints.lost(path, self._lost(path, found))
+                sight, state = self._seen(state, found)
+                self._waiting.update(doubted)
                 sight.listing = files
                 return sight, state
-            # A file may have been renamed behind the listing: what is wrong is so when names rest.
-            if still is not None and (
-                still.lasted() or self._doubt.is_over(self._clock.monotonic_s())
-            ):
-                raise problem
-            still = Stillness(self._place, [*known, *(e.path for e in state.files.values())])
+            paths = [*found.files, *(e.path for e in state.files.values()), *found.lost]
+            still = Stillness(self._place, paths)
         return Sight(dict(files), {}, stale=True), state
 
     def _is_seen(self, state: ReadState, files: Listing) -> bool:
@@ -140,6 +153,8 @@ class Lookout:
         """
         sight = self._last
         if sight is None or sight.stale or sight.state is not state or sight.listing is not files:
+            return False
+        if self._doubt.since_s is not None:
             return False
         return sight.files.keys() == files.keys()
 
@@ -181,39 +196,43 @@ class Lookout:
         known = self._listing or {}
         return len(known) < MANY_FILES or self._clock.monotonic_s() >= self._look_again_s
 
-    def _match(
-        self, state: ReadState, files: Listing
-    ) -> tuple[Mapping[int, Fate], tuple[str, ...], Listing]:
-        """Fates, new files, and all files that entries were looked for in."""
-        lost = set()
-        for number, entry in state.files.items():
-            stat = files.get(entry.path)
-            elsewhere = stat is None or (entry.inode and entry.inode != stat.inode)
-            if elsewhere and number not in state.gone:
-                lost.add(entry.path)
+    def _match(self, state: ReadState, files: Listing) -> Matched:
+        if self._evidence is None:
+            self._evidence = FileEvidence(self._place.root, self._form())
+        evidence = self._evidence.about(files)
+
+        def around(paths: Collection[str]) -> Listing:
+            hidden = self._place.around(paths)
+            evidence.about({**hidden, **files})
+            return hidden
+
         try:
-            hidden = self._place.around(lost) if lost else {}
-            known = {**hidden, **files} if hidden else files
-            if self._evidence is None:
-                self._evidence = FileEvidence(self._place.root, self._form())
-            evidence = self._evidence.about(known)
-            found = match(state.files, state.gone, files, evidence, hidden)
+            return match(Seen(state.files, state.gone, self._waiting), files, around, evidence)
         except OSError as error:
             raise self._complaints.unreadable(error) from error
-        return found.fates, found.new, known
 
-    def _problem(
-        self, state: ReadState, fates: Mapping[int, Fate], known: Listing
-    ) -> SourceError | None:
+    def _problem(self, state: ReadState, found: Matched) -> SourceError | None:
         """What keeps the source from going on, if something does."""
-        for number, fate in fates.items():
+        for number, fate in found.fates.items():
             entry = state.files[number]
             if fate.change is Change.GONE and (entry.unread or entry.more):
                 gone = BadFileError(f"is gone after {entry.records} of its records were read")
                 return self._complaints.error(entry.path, gone)
             if fate.change is Change.REPLACED:
-                return self._complaints.error(entry.path, self._replaced(entry, known[fate.path]))
+                problem = self._replaced(entry, found.files[fate.path])
+                return self._complaints.error(entry.path, problem)
+        if found.lost and not self._wishes.watch:
+            path = found.lost[0]
+            return self._complaints.error(path, BadFileError(self._lost(path, found), RUN_AGAIN))
         return None
+
+    def _lost(self, path: str, found: Matched) -> str:
+        """What became of a file that waited."""
+        before, now = self._waiting[path], found.files.get(path)
+        what = "is gone" if now is None else "was replaced"
+        if now is not None and now.node == before.node and now.size < before.size:
+            what = f"has shrunk from {before.size} to {now.size} bytes"
+        return f"{what} before any of it was read"
 
     def _replaced(self, entry: FileEntry, stat: FileStat) -> BadFileError:
         if stat.size < entry.least_size:
@@ -222,14 +241,13 @@ class Lookout:
             return BadFileError(f"was changed in its first {entry.mark.position} bytes")
         return BadFileError(f"was changed in the {entry.records} records already read")
 
-    def _seen(
-        self, state: ReadState, files: Listing, fates: Mapping[int, Fate], new: tuple[str, ...]
-    ) -> tuple[Sight, ReadState]:
+    def _seen(self, state: ReadState, found: Matched) -> tuple[Sight, ReadState]:
         """Take down where the files are; those that have records to read make the queue."""
+        files = found.files
         changed: dict[int, FileEntry] = {}
         gone = set(state.gone)
         sight = Sight(dict(files), {})
-        for number, fate in fates.items():
+        for number, fate in found.fates.items():
             if fate.change is Change.GONE:
                 gone.add(number)
                 continue
@@ -246,9 +264,10 @@ class Lookout:
             if self.waits(entry, stat):
                 sight.queue.append((fate.path, number))
         self._barren = {p: s for p, s in self._barren.items() if files.get(p) == s}
-        for path in new:
+        for path in found.new:
             if (files[path].size or not self._wishes.grows) and path not in self._barren:
                 sight.queue.append((path, None))
+        self._waiting = {path: files[path] for path, number in sight.queue if number is None}
         after = state.with_entries(changed, frozenset(gone))
         sight.queue.sort(key=lambda item: self._turn(after, files, *item))
         return sight, after
