@@ -531,6 +531,18 @@ def test_a_server_that_tasks_do_not_reach_is_left_out_and_let_in_again(copies: i
     assert "Notify StateServerBack" in asked(script, PROOF + 2, "a1", "b1", "c1")
 
 
+def test_one_that_dies_while_others_learn_the_only_copy_from_it_is_needed_again() -> None:
+    script = running(1)
+    unreached(script, "b", TRIES)
+    script.tell("cas done")
+    script.play(
+        """
+        propose a1 b2 c1
+        -> CasView 6 e3 moving x2 a1 b1 c1 to a1 b2 c1
+        """
+    )
+
+
 def test_a_window_that_is_sealed_shows_that_tasks_reach_all_servers() -> None:
     found, one = Suspicion(), member("a1")
     for attempt in range(1, 2 * TRIES - 1):

@@ -167,8 +167,7 @@ class Membership:
         """How many copies there are of each object of the last open view: as many servers less one
         may be lost. Where an edit asks for more there are no more until the view has moved."""
         view = self.view
-        if view is None:
-            return self.copies
+        assert view is not None
         if view.phase is Phase.OPEN:
             return min(map(len, view.owners))
         return view.copies or min(self.copies, len(view.last_open))
@@ -195,13 +194,11 @@ class Membership:
             return self.suspicion.choose(self._proposed, (), 1)
         held = (m for m in self.view.last_open if not self._answers_the_driver(m))
         at_stake = [m for m in held if not self._copied_from(m)]
-        bearable = max(1, self.held)
-        return self.suspicion.choose((*self._proposed, *self._leavers()), at_stake, bearable)
+        return self.suspicion.choose((*self._proposed, *self._leavers()), at_stake, self.held)
 
     def _answers_the_driver(self, member: Member) -> bool:
         """Whether it is left out for others' sake: the driver can copy what it holds."""
-        there = member in self._proposed and not self.suspicion.silent(member)
-        return there and self.suspicion.given_up(member)
+        return member in self._proposed and self.suspicion.given_up(member)
 
     def _copied_from(self, member: Member) -> bool:
         """Whether what a last open member holds is at hand even if it is no member any more: it

@@ -202,7 +202,7 @@ class Supervisor:
         if how == "lost" and self._restorer is not None and driver is self.drivers[-1]:
             self._restore()
             return
-        if how == "drained":
+        if how == "drained" and driver is self.drivers[-1]:  # else another edit has begun one
             self.drained = True
             if self.standby is not None:
                 self.standby.kill()
