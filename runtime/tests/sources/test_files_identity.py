@@ -28,14 +28,14 @@ HIDDEN = ["_a", "_b", "_c"]
 
 @dataclass(eq=False)
 class ModelFile:
-    """A file as it is: ``rows`` are one byte each, ``read`` of them were read under any name."""
+    """A file as it is: ``rows`` are one byte each; one that is ``barred`` cannot be opened."""
 
     inode: int
     birth: int
     rows: bytes
     modified: int
     changed: int
-    read: int = 0
+    barred: bool = False
 
 
 @dataclass
@@ -48,14 +48,18 @@ class ModelEvidence:
     asked: int = 0
 
     def birth(self, path: str) -> int:
-        return self.files[path].birth if self.births else 0
+        return self.files[path].birth if self.births and not self.refused(path) else 0
 
     def born_ns(self, path: str) -> int:
         return self.birth(path)
 
     def begins(self, path: str, entries: Sequence[FileEntry]) -> Collection[int]:
         self.asked += len(entries)
-        return {e.id for e in entries if self.files[path].rows.startswith(self.consumed[e.id])}
+        rows = self.files[path].rows if not self.refused(path) else b""
+        return {e.id for e in entries if rows.startswith(self.consumed[e.id])}
+
+    def refused(self, path: str) -> bool:
+        return path in self.files and self.files[path].barred
 
 
 @dataclass
@@ -96,6 +100,10 @@ class Reader:
                 continue
             gone.discard(number)
             file = files[fate.path]
+            assert (fate.change is Change.BARRED) is (file.barred and not fate.at_rest)
+            if file.barred:
+                changed[number] = replace(self.state.files[number], path=fate.path)
+                continue
             entry = self.state.files[number].seen(fate.path, stat_of(file), file.birth)
             changed[number], limit = self._read(entry, file, limit)
         for number, path in enumerate(new, self.state.next):
@@ -306,6 +314,15 @@ class FilesLive(RuleBasedStateMachine):
         if done:
             self._remove(data.draw(st.sampled_from(done)))
 
+    @rule(data=st.data())
+    @precondition(lambda self: self.files)
+    def bar(self, data: st.DataObject) -> None:
+        """A file that was begun cannot be read for a while."""
+        file = self.files[data.draw(st.sampled_from(sorted(self.files)))]
+        if file.barred or (self._progress(file) and file not in self.settling):
+            file.barred = not file.barred
+            file.changed = self.tick()
+
     def _waits(self, file: ModelFile) -> bool:
         return file in self.reader.waiting.values()
 
@@ -360,7 +377,7 @@ class FilesLive(RuleBasedStateMachine):
     @precondition(lambda self: self.files)
     def take_away(self, data: st.DataObject) -> None:
         """A file leaves the folder; its inode stays its own."""
-        done = self._done()
+        done = [name for name in self._done() if not self.files[name].barred]
         if done:
             name = data.draw(st.sampled_from(done))
             self.away[name] = self.files.pop(name)
@@ -387,7 +404,7 @@ class FilesLive(RuleBasedStateMachine):
         """The old content stands in another file, and the name begins anew, empty."""
         old = data.draw(st.sampled_from(sorted(self.files)))
         file = self.files[old]
-        if old in HIDDEN or (name in HIDDEN and not self._may_hide(file, name)):
+        if file.barred or old in HIDDEN or (name in HIDDEN and not self._may_hide(file, name)):
             return
         free = name not in self.files and name not in self.away and not self._replaces(name)
         came_back = self._progress(file) and self._entry(file).id in self.reader.state.gone
@@ -446,7 +463,8 @@ class FilesLive(RuleBasedStateMachine):
         first = self.reader.fates(self.files)
         assert first == self.reader.fates(self.files)
         live = [n for n in first[0] if n not in self.reader.state.gone]
-        assert all(first[0][n].change in (Change.SAME, Change.GROWN) for n in live)
+        rest = (Change.SAME, Change.GROWN, Change.BARRED)
+        assert all(first[0][n].change in rest for n in live)
 
     @invariant()
     def every_entry_is_one_file(self) -> None:
@@ -462,6 +480,9 @@ class FilesLive(RuleBasedStateMachine):
             if name not in self.files:
                 file.changed = self.tick()
                 self.files[name] = file
+        for file in self.files.values():
+            file.changed = self.tick() if file.barred else file.changed
+            file.barred = False
         self._look(100_000)
         due = Counter(file.rows for file in self.every if file.rows)
         found = Counter(read for read in self.reader.consumed.values() if read)

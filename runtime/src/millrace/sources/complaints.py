@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from pathlib import Path
 
 from millrace.errors import SourceAwayError, SourceError
@@ -35,10 +37,20 @@ class Complaints:
                 f"source {self._name!r}: {self._place.root / shown_name(path)} {why}; make it "
                 "readable or take it away"
             )
-        if (path, why) not in self._warned:
-            self._warned.add((path, why))
-            whole = self._place.root / shown_name(path)
-            log.warning("source %r: %s %s; it is not read", self._name, whole, why)
+        self._tell_once(path, f"{why}; it is not read")
+
+    def barred(self, path: str, waits: bool) -> None:
+        """A file that was begun must not be read; ``waits``: it has records that are to be read."""
+        why = f"cannot be read ({os.strerror(errno.EACCES)})"
+        if waits and self._strict:
+            file = self._place.root / shown_name(path)
+            raise SourceAwayError(f"source {self._name!r}: {file} {why}; make it readable")
+        self._tell_once(path, f"{why}; what comes in it waits until it can be")
+
+    def _tell_once(self, path: str, what: str) -> None:
+        if (path, what) not in self._warned:
+            self._warned.add((path, what))
+            log.warning("source %r: %s %s", self._name, self._place.root / shown_name(path), what)
 
     def lost(self, path: str, why: str) -> None:
         """Records of a file are lost, as far as can be told."""

@@ -23,22 +23,33 @@ class FileEvidence:
     """Evidence on the files of one listing at a time.
 
     ``stale`` says that a file was not what the listing says when it was opened: then the listing
-    is out of date, and so are the answers. Raises ``OSError`` for files that cannot be read.
+    is out of date, and so are the answers. Raises ``OSError`` where a file system fails.
     """
 
     def __init__(self, root: Path, form: FileFormat) -> None:
         self._root = root
         self._format = form
         self._files: Listing = {}
+        self._unlisted: Collection[str] = ()
         self._known: dict[tuple[str, FileStat], _Known] = {}
         self.stale = False
 
-    def about(self, files: Listing) -> FileEvidence:
-        """From now on about these files."""
-        self._known = {key: k for key, k in self._known.items() if files.get(key[0]) == key[1]}
+    def about(self, files: Listing, unlisted: Collection[str]) -> FileEvidence:
+        """From now on about these files; ``unlisted`` are folders that cannot be listed."""
+        self._known = {
+            (path, stat): known
+            for (path, stat), known in self._known.items()
+            if stat in (files.get(path), self._files.get(path))
+        }
         self._files = files
+        self._unlisted = unlisted
         self.stale = False
         return self
+
+    def add(self, hidden: Listing) -> Listing:
+        """About these too."""
+        self._files = {**hidden, **self._files}
+        return hidden
 
     def birth(self, path: str) -> int:
         return _birth(self.born_ns(path))
@@ -57,6 +68,11 @@ class FileEvidence:
             self._open(path, new, known)
         return {e.id for e in entries if known.begins.get((e.id, e.mark.position))}
 
+    def refused(self, path: str) -> bool:
+        if path in self._files:
+            return self._of(path).refused
+        return any(path == barred or path.startswith(f"{barred}/") for barred in self._unlisted)
+
     def _of(self, path: str) -> _Known:
         return self._known.setdefault((path, self._files[path]), _Known())
 
@@ -68,9 +84,9 @@ class FileEvidence:
             self.stale = True
             return
         except PermissionError:
-            if any(entry.path == path for entry in entries):
-                raise
+            known.refused = True
             return
+        known.refused = False
         try:
             if FileStat.of(found).node != listed.node or found.st_size < listed.size:
                 self.stale = True
@@ -87,11 +103,12 @@ class FileEvidence:
 
 
 class _Known:
-    __slots__ = ("begins", "born_ns")
+    __slots__ = ("begins", "born_ns", "refused")
 
     def __init__(self) -> None:
         self.born_ns: int | None = None
         self.begins: dict[tuple[int, int], bool] = {}
+        self.refused = False
 
 
 def _whole(entry: FileEntry, stat: FileStat, birth: int) -> bool:

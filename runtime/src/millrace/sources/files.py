@@ -85,6 +85,10 @@ class _StaleError(Exception):
     """A file is not what the listing says; only another look can tell more."""
 
 
+class _BarredError(Exception):
+    """A file must not be read, which was told."""
+
+
 class FileSource(Source):
     """Options: ``path`` (file, folder or pattern), ``format``, ``watch``, ``order``, ``schema``.
 
@@ -170,6 +174,10 @@ class FileSource(Source):
             except _StaleError:
                 sight.stale = True
                 return
+            except _BarredError:
+                if entry.more:
+                    return  # it is finished before another one begins
+                after = None
             if after is None:
                 self._lookout.empty(path, sight.files[path])
             else:
@@ -191,14 +199,19 @@ class FileSource(Source):
         except FileNotFoundError:
             raise _StaleError from None
         except PermissionError as error:
-            self._complaints.skip(entry.path, f"cannot be read ({error.strerror})", True)
-            return None
+            if entry.records:
+                self._complaints.barred(entry.path, waits=True)
+            else:
+                self._complaints.skip(entry.path, f"cannot be read ({error.strerror})", True)
+            raise _BarredError from None
         except OSError as error:
             raise self._complaints.unreadable(error) from error
         try:
             stat = FileStat.of(found)
             if not is_still(listed, stat, lambda: born_ns_of(descriptor)):
                 raise _StaleError
+            if entry.id in sight.barred:
+                raise _StaleError  # it may be read again
             if entry.records and stat.size == entry.size and entry.signature != stat.signature:
                 raise _StaleError  # written over, perhaps
             after = self._scan(draft, entry, descriptor, stat)

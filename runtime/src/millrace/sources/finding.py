@@ -23,14 +23,18 @@ from millrace.sources.listing import Doubt, FileStat, Place, Stillness
 def candidates(place: Place, form: FileFormat, locator: Any) -> Iterator[Opened]:
     """Files that may hold the records of a locator, the likeliest first, open for reading.
 
-    Each is closed when the next is asked for. Raises ``OSError`` where a file cannot be read, or
-    the folder not be listed.
+    Each is closed when the next is asked for. Raises ``OSError`` where the file at the path, or the
+    one with the inode, cannot be read and no other one will do, or the folder cannot be listed.
     """
     path = plain_name(locator["f"])
     tried: set[tuple[int, int]] = set()
-    with suppress(FileNotFoundError, NotADirectoryError), _opened(place, path) as (file, stat):
-        tried.add(stat.node)
-        yield file
+    refused: PermissionError | None = None
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError), _opened(place, path) as (file, stat):
+            tried.add(stat.node)
+            yield file
+    except PermissionError as error:
+        refused = error
     doubt = Doubt(time.monotonic())
     still: Stillness | None = None
     while True:
@@ -48,11 +52,14 @@ def candidates(place: Place, form: FileFormat, locator: Any) -> Iterator[Opened]
                         yield file
             except FileNotFoundError:
                 stale = True
-            except PermissionError:
-                continue
+            except PermissionError as error:
+                if listed[other].inode == locator.get("i"):
+                    refused = error
         # It may have been renamed behind the listing: it is not there if names rested meanwhile.
         rested = not stale and still is not None and still.lasted()
         if rested or doubt.is_over(time.monotonic()):
+            if refused is not None:
+                raise refused
             return
         still = Stillness(place, [path, *listed])
 

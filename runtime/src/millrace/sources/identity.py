@@ -24,6 +24,8 @@ Of a file that waits, since it was seen and nothing of it was read yet, no conte
 its inode, not smaller than it was, if nothing was written since or it was made before it was seen;
 where the file system does not say when, its name must be the same. Otherwise it is lost.
 
+What must not be read is never another content: an entry is barred then, until it can be told.
+
 Entries and files that wait are looked for under names that are not read, too, where they would be
 lost or replaced.
 """
@@ -54,6 +56,11 @@ class Change(Enum):
     GONE = "gone"
     REPLACED = "replaced"
     """Another content stands at its path, and its own nowhere."""
+
+    BARRED = "barred"
+    """What has its inode, or else its path, or the folder of that, must not be read, so nobody
+    knows what it holds.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,9 @@ class Evidence(Protocol):
 
     def begins(self, path: str, entries: Sequence[FileEntry]) -> Collection[int]:
         """Numbers of the entries whose read part the file begins with."""
+
+    def refused(self, path: str) -> bool:
+        """Whether a file of which more was asked, or a folder in which it lay, must not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +197,8 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
 class _Matching:
     """Entries placed so far: number → path, and the files that are claimed.
 
-    ``emptied`` are entries whose very file is there with another content.
+    ``emptied`` are entries whose very file is there with another content, ``barred`` those whose
+    very file must not be read, with its path.
     """
 
     gone: Collection[int]
@@ -198,6 +209,7 @@ class _Matching:
     taken: set[str] = field(default_factory=set)
     claimed: set[tuple[int, int]] = field(default_factory=set)
     emptied: set[int] = field(default_factory=set)
+    barred: dict[int, str] = field(default_factory=dict)
 
     def node(self, path: str) -> tuple[int, int]:
         return self.files[path].node
@@ -228,7 +240,9 @@ class _Matching:
                     if self._holds(entry, path):
                         self._place(entry, path)
                         break
-                    if own or entry.birth:
+                    if self._is_barred(entry, path):
+                        self.barred.setdefault(entry.id, path)
+                    elif own or entry.birth:
                         self.emptied.add(entry.id)
 
     def waiting(self, seen: Listing) -> dict[str, str]:
@@ -295,6 +309,13 @@ class _Matching:
             return Fate(Change.GROWN if grown else Change.SAME, path)
         if path is not None:
             return Fate(Change.RENAMED if stat is None else Change.ROTATED, path)
+        if entry.id not in self.gone:
+            path = self.barred.get(entry.id, entry.path)
+            if path not in self.files and self.evidence.refused(path):
+                return Fate(Change.BARRED, path)
+            if path in self.files and self._free(path) and self._is_barred(entry, path):
+                self.claimed.add(self.node(path))
+                return Fate(Change.BARRED, path)
         if stat is None or entry.id in self.gone or stat.node in self.claimed:
             return Fate(Change.GONE)
         return Fate(Change.REPLACED, entry.path)
@@ -327,6 +348,8 @@ class _Matching:
     def _may_be(self, entry: FileEntry, path: str, moved_over: Collection[str]) -> bool:
         """Rule 4, but for the content."""
         stat = self.files[path]
+        if entry.id in self.barred:
+            return False
         if path == entry.path or stat.inode == entry.inode or not self._large_enough(entry, path):
             return False
         if entry.id in self.emptied:
@@ -338,6 +361,9 @@ class _Matching:
 
     def _large_enough(self, entry: FileEntry, path: str) -> bool:
         return self.files[path].size >= entry.least_size
+
+    def _is_barred(self, entry: FileEntry, path: str) -> bool:
+        return self._large_enough(entry, path) and self.evidence.refused(path)
 
     def _holds(self, entry: FileEntry, path: str) -> bool:
         return self._large_enough(entry, path) and bool(self.evidence.begins(path, [entry]))

@@ -36,12 +36,14 @@ class Sight:
     """What one look found: where each entry's file is, and which are new.
 
     ``queue`` holds the paths that have records to read, with their entries; the first is next.
+    ``barred`` are entries whose files must not be read: nobody knows whether they are theirs.
     ``listing`` is what was looked at, and ``state`` that of the plan which this sight is behind.
     """
 
     files: dict[str, FileStat]
     paths: dict[int, str]
     queue: list[tuple[str, int | None]] = field(default_factory=list)
+    barred: set[int] = field(default_factory=set)
     stale: bool = False
     state: ReadState | None = None
     listing: Listing | None = None
@@ -79,6 +81,7 @@ class Lookout:
         self._clock = clock
         self._look_again_s = 0.0
         self._listing: dict[str, FileStat] | None = None
+        self._unlisted: set[str] = set()
         self._first_nodes: frozenset[tuple[int, int]] | None = None
         self._evidence: FileEvidence | None = None
         self._last: Sight | None = None
@@ -162,8 +165,9 @@ class Lookout:
         """The files that are there now, or were at the start of a run that does not watch."""
         if self._listing is None or fresh or (self._wishes.watch and self._look_is_due()):
             began_s = self._clock.monotonic_s()
+            self._unlisted = set()
             try:
-                found = self._place.look(self._listing, self._complaints.skip)
+                found = self._place.look(self._listing, self._skip)
                 if self._listing is None or found is not self._listing:
                     self._listing = dict(found)
             except OSError as error:
@@ -177,6 +181,11 @@ class Lookout:
             if not self._wishes.watch:
                 self._listing = self._only_first(self._listing, state)
         return self._listing
+
+    def _skip(self, path: str, why: str, unreadable: bool) -> None:
+        if unreadable:
+            self._unlisted.add(path)
+        self._complaints.skip(path, why, unreadable)
 
     def _only_first(self, listing: Listing, state: ReadState) -> dict[str, FileStat]:
         """Without ``watch`` only files of the first look count, whatever they are called by now."""
@@ -199,12 +208,10 @@ class Lookout:
     def _match(self, state: ReadState, files: Listing) -> Matched:
         if self._evidence is None:
             self._evidence = FileEvidence(self._place.root, self._form())
-        evidence = self._evidence.about(files)
+        evidence = self._evidence.about(files, self._unlisted)
 
         def around(paths: Collection[str]) -> Listing:
-            hidden = self._place.around(paths)
-            evidence.about({**hidden, **files})
-            return hidden
+            return evidence.add(self._place.around(paths))
 
         try:
             return match(Seen(state.files, state.gone, self._waiting), files, around, evidence)
@@ -247,13 +254,27 @@ class Lookout:
         changed: dict[int, FileEntry] = {}
         gone = set(state.gone)
         sight = Sight(dict(files), {})
+        held = False
         for number, fate in found.fates.items():
             if fate.change is Change.GONE:
                 gone.add(number)
                 continue
-            entry, stat = state.files[number], files[fate.path]
+            entry = state.files[number]
+            if fate.path not in files:
+                # The folder that it is in was told already.
+                held = held or entry.more
+                continue
+            stat = files[fate.path]
             sight.paths[number] = fate.path
             gone.discard(number)
+            if fate.change is Change.BARRED:
+                self._complaints.barred(fate.path, self.waits(entry, stat))
+                sight.barred.add(number)
+                if fate.path != entry.path:
+                    changed[number] = replace(entry, path=fate.path)
+                if entry.more:
+                    sight.queue.append((fate.path, number))
+                continue
             if not fate.at_rest:
                 assert self._evidence is not None
                 entry = entry.seen(fate.path, stat, self._evidence.birth(fate.path))
@@ -268,6 +289,9 @@ class Lookout:
             if (files[path].size or not self._wishes.grows) and path not in self._barren:
                 sight.queue.append((path, None))
         self._waiting = {path: files[path] for path, number in sight.queue if number is None}
+        if held:
+            # A file that was begun is finished before another one begins.
+            sight.queue.clear()
         after = state.with_entries(changed, frozenset(gone))
         sight.queue.sort(key=lambda item: self._turn(after, files, *item))
         return sight, after
