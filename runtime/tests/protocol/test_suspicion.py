@@ -563,6 +563,13 @@ def test_the_guarantees_say_after_how_much_a_server_is_left_out() -> None:
     assert RESEND_S == 1.0
 
 
+def test_those_that_tasks_do_not_reach_are_left_out_in_order() -> None:
+    found, names = Suspicion(), "fcadbe"
+    for name in names * TRIES:
+        found.unreached(member(f"{name}1"))
+    assert found.part() == tuple(sorted(names))
+
+
 def test_what_a_silent_server_owes_is_not_told_in_other_words() -> None:
     found, one = Suspicion(), member("a1")
     found.asked([e.SendStamp(one, stamp("e1x1"))])

@@ -230,7 +230,7 @@ def all_copied(observed: Observed, servers: int, copies: int) -> bool:
     view = observed.view
     if view is None or view.phase is not Phase.OPEN:
         return False
-    if min(map(len, view.owners)) < min(copies, len(view.target)):
+    if view.owners_each < min(copies, len(view.target)):
         return False
     pods = [pod for pod in observed.of(Role.STATE_SERVER) if pod.index < servers]
     return {(m.name, m.run_id) for m in view.target} == {(p.name, p.run_id) for p in pods}

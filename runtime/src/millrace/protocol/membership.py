@@ -169,7 +169,7 @@ class Membership:
         view = self.view
         assert view is not None
         if view.phase is Phase.OPEN:
-            return min(map(len, view.owners))
+            return view.owners_each
         return view.copies or min(self.copies, len(view.last_open))
 
     def wanted(self) -> tuple[Member, ...]:
@@ -223,8 +223,7 @@ class Membership:
 
     def _copies_changed(self) -> bool:
         assert self.view is not None
-        due = min(self.copies, len(self.view.target))
-        return any(len(owners) != due for owners in self.view.owners)
+        return self.view.owners_each != min(self.copies, len(self.view.target))
 
     def member_gone(self) -> bool:
         """Whether a member of the view is neither among those that it should have nor one that is
@@ -377,7 +376,8 @@ class Membership:
     def unreached(self, name: str) -> None:
         """A task did not reach a server of the view. Where there are others windows do not wait for
         it for ever."""
-        if self.view is None or len(self.view.target) == 1:
+        assert self.view is not None
+        if len(self.view.target) == 1:
             return
         for member in self.view.target:
             if member.name == name:
@@ -566,7 +566,7 @@ class Membership:
             last_open=last_open,
             target=wanted,
             owners=owners,
-            copies=0 if phase is Phase.CREATING else self.held,
+            copies=self.held,
         )
         return [*self._leave_out(wanted), *self._swap(moving)]
 

@@ -86,8 +86,7 @@ class Presence:
             return []
         self._missing[member.name] = kind
         what = reason or f"state server {member.name} does not answer"
-        spare = min(map(len, view.owners)) > 1
-        until = "until it is back or left out" if spare else "until it is back"
+        until = "until it is back or left out" if view.owners_each > 1 else "until it is back"
         text = f"{what}; windows wait {until}"
         return [e.Notify(kind, text, warning=True, server=member.name)]
 

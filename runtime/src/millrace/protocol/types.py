@@ -132,6 +132,11 @@ class View:
         return Stamp(self.epoch, self.execution)
 
     @property
+    def owners_each(self) -> int:
+        """How many owners each key group has; all have as many."""
+        return min(map(len, self.owners))
+
+    @property
     def log_member(self) -> Member:
         """The server on which the ack log lies."""
         return self.target[0]

@@ -149,7 +149,9 @@ class Source(ABC):
 
         Returns at once with what is there, also with nothing. The answer may depend on nothing
         but ``offsets`` and the outside world: plans are asked for again, from old offsets too.
-        Raises ``SourceError`` where records that were counted before are gone or changed.
+        Raises ``SourceError`` where records that were counted before are gone or changed,
+        ``SourceAwayError`` where the source cannot be asked now: that, and whatever else it raises,
+        is tried again a few times.
         """
 
     @abstractmethod
