@@ -7,6 +7,7 @@ import errno
 import json
 import logging
 import os
+import random
 import shutil
 import socket
 from collections.abc import Callable
@@ -497,6 +498,15 @@ def test_a_file_that_is_renamed_before_its_turn_is_read(
     assert reader.take() == rows[2:]
     assert reader.drained is not watch
     assert not caplog.records
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_a_single_file_that_is_rotated_before_its_turn_is_read(inbox: Path, watch: bool) -> None:
+    write(inbox / "app.log", lines("a", 3))
+    reader = Reader(inbox.parent, path="in/app.log", watch=watch)
+    assert reader.take(0) == []
+    (inbox / "app.log").rename(inbox / "app.log.1")
+    assert reader.take() == lines("a", 3)
 
 
 def test_a_name_that_was_given_to_another_file_does_not_hide_that_one_is_lost(
@@ -1218,6 +1228,63 @@ def test_a_copy_of_a_parquet_file_is_the_file_also_for_a_range(
     (inbox / "_other").rename(inbox / "a")
     assert reader.rows(piece) == ROWS[:250]
     assert reader.take() == [*ROWS[450:], *twin(ROWS)]
+
+
+@pytest.mark.usefixtures("parquet_blocks")
+@pytest.mark.parametrize("seed", range(10))
+def test_the_life_of_parquet_files_that_differ_in_the_order_of_their_rows(
+    inbox: Path, seed: int
+) -> None:
+    """Written, renamed, replaced by copies, hidden and removed: each is read once, in order."""
+    chance = random.Random(seed)
+    reader = Reader(inbox.parent, path="in/*.parquet", format="parquet")
+    written: list[list[int]] = []
+    found: dict[int, list[int]] = {}
+    contents: dict[Path, list[int]] = {}
+
+    def write_one(number: int) -> None:
+        rows = twin(list(range(40)))
+        while rows in written:
+            rows = [0, *chance.sample(range(1, 39), 38), 39]
+        path = inbox / f"{number}.parquet"
+        write_rows(path, rows, row_group_size=chance.choice((10, 40)))
+        written.append(rows)
+        contents[path] = rows
+
+    def look(limit: int) -> None:
+        if not limit:
+            reader.restart()  # who has just begun looks at the folder whatever is asked for
+        for piece in reader.plan(limit):
+            found.setdefault(piece.partition, []).extend(reader.rows(piece))
+
+    write_one(0)
+    for step in range(1, 40):
+        path = chance.choice(sorted(contents))
+        begun = any(len(r) > 6 and r == contents[path][: len(r)] for r in found.values())
+        several = sum(other.suffix == ".parquet" for other in contents) > 1
+        event = chance.choice(("write", "look", "look", "restart", "rename", "copy", "remove"))
+        if event == "write":
+            write_one(step)
+        elif event == "look":
+            look(chance.choice((7, 25, 1000)))
+        elif event == "restart":
+            reader.restart()
+        elif event == "rename":
+            hidden = begun and several and chance.random() < 0.5
+            new = path.rename(inbox / (f"{step}.old" if hidden else f"{step}.parquet"))
+            contents[new] = contents.pop(path)
+        elif event == "copy":
+            # Of what is renamed and copied between two looks nothing may be left to know it by.
+            look(0)
+            shutil.copy(path, inbox / "_copy")
+            (inbox / "_copy").rename(path)
+            look(0)
+        elif several and contents[path] in found.values():
+            path.unlink()
+            del contents[path]
+    for _ in range(5):
+        look(1000)
+    assert sorted(found.values()) == sorted(written)
 
 
 @pytest.mark.usefixtures("parquet_blocks")

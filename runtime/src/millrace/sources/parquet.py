@@ -52,10 +52,10 @@ class ParquetFormat(FileFormat):
 
     def scan(self, file: Opened, mark: Mark, limit: int, final: bool) -> Scan:
         footer = _footer(file.descriptor, file.size)
-        if mark.position and not self.begins(file, [(mark, False)])[0]:
-            raise BadFileError(f"was replaced after {mark.position} of its rows were read")
         with _opened(file.path) as parquet:
             metadata = parquet.metadata
+            if mark.position and not _held(file, footer, metadata, [(mark, False)])[0]:
+                raise BadFileError(f"was replaced after {mark.position} of its rows were read")
             _check_schema(parquet.schema_arrow, self.schema)
         rows = metadata.num_rows
         count = min(limit, rows - mark.position)
@@ -72,19 +72,12 @@ class ParquetFormat(FileFormat):
     def begins(self, file: Opened, marks: Sequence[tuple[Mark, bool]]) -> list[bool]:
         try:
             footer = _footer(file.descriptor, file.size)
-            same = [mark.digest == footer for mark, _ in marks]
-            if not any(same):
-                return same
+            if all(mark.digest != footer for mark, _ in marks):
+                return [False] * len(marks)
             with _opened(file.path) as parquet:
-                metadata = parquet.metadata
+                return _held(file, footer, parquet.metadata, marks)
         except BadFileError:
             return [False] * len(marks)
-        data = [
-            (_data_of(mark, metadata, file.size) if one else START, whole)
-            for one, (mark, whole) in zip(same, marks, strict=True)
-        ]
-        held = begins_with(file.descriptor, file.size, data)
-        return [one and other for one, other in zip(same, held, strict=True)]
 
     def learn(self, file: Opened, mark: Mark) -> Mark:
         if mark.rows:
@@ -182,6 +175,19 @@ def _footer(descriptor: int, size: int) -> bytes:
         raise BadFileError("is no whole Parquet file: it is shorter than it says", WHOLE_FILE)
     footer = os.pread(descriptor, length, size - _TAIL_BYTES - length)
     return xxhash.xxh3_64_digest(size.to_bytes(8, "little") + footer)
+
+
+def _held(
+    file: Opened, footer: bytes, metadata: pq.FileMetaData, marks: Sequence[tuple[Mark, bool]]
+) -> list[bool]:
+    """Whether a file has the footer of each mark, and its rows; True: look at every byte."""
+    same = [mark.digest == footer for mark, _ in marks]
+    data = [
+        (_data_of(mark, metadata, file.size) if one else START, whole)
+        for one, (mark, whole) in zip(same, marks, strict=True)
+    ]
+    held = begins_with(file.descriptor, file.size, data)
+    return [one and other for one, other in zip(same, held, strict=True)]
 
 
 def _mark_at(

@@ -172,7 +172,7 @@ class Lookout:
                     self._listing = dict(found)
             except OSError as error:
                 missing = isinstance(error, FileNotFoundError)
-                if not (missing and self._place.file and state.files):
+                if not (missing and self._place.file and (state.files or self._waiting)):
                     raise self._complaints.unreadable(error) from error
                 # Between a rotation's rename and its new file.
                 self._listing = {}
