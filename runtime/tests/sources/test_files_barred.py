@@ -1,0 +1,213 @@
+"""Files and folders that must not be read, for a while."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from file_lives import Reader, append, lines, write
+
+from millrace.errors import SourceAwayError, SourceError
+
+
+def bar(barred: set[Path], *files: Path) -> None:
+    """Take away the right to read, or give it back to the others."""
+    for file in {*files, *barred}:
+        file.chmod(0o000 if file in files else 0o600)
+    barred.clear()
+    barred.update(files)
+
+
+def test_unreadable_files_are_skipped_where_somebody_comes_back_to_them(
+    inbox: Path, barred: set[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    write(inbox / "a.log", ["a"])
+    write(inbox / "b.log", ["b"])
+    barred.add(inbox / "a.log")
+    reader = Reader(inbox.parent)
+    for rows in (["b"], [], []):
+        assert reader.take() == rows
+    told = [record.getMessage() for record in caplog.records]
+    assert sum(f"{inbox / 'a.log'} cannot be read" in text for text in told) == len(told) == 1
+    barred.clear()
+    (inbox / "a.log").chmod(0o600)
+    assert reader.take() == ["a"]
+
+
+def test_a_folder_that_cannot_be_listed_is_skipped_where_somebody_comes_back_to_it(
+    inbox: Path, barred: set[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("locked", "open"):
+        (inbox / name).mkdir()
+        write(inbox / name / "a.log", [name])
+    barred.add(inbox / "locked")
+    reader = Reader(inbox.parent, path="in/**/*.log")
+    for rows in (["open"], [], []):
+        assert reader.take() == rows
+    told = [record.getMessage() for record in caplog.records]
+    assert sum(f"{inbox / 'locked'} cannot be listed" in text for text in told) == len(told) == 1
+    barred.clear()
+    assert reader.take() == ["locked"]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_folder_that_cannot_be_listed_any_more_is_no_reason_to_take_its_files_for_gone(
+    inbox: Path, begun: bool, barred: set[Path], moment: Callable[[Reader], None]
+) -> None:
+    (inbox / "locked").mkdir()
+    write(inbox / "locked" / "a.log", lines("a", 3))
+    reader = Reader(inbox.parent, path="in/**/*.log", order="name")
+    assert reader.take(1 if begun else 3) == lines("a", 3)[: 1 if begun else 3]
+    write(inbox / "z.log", ["z"])
+    barred.update({inbox / "locked", inbox / "locked" / "a.log"})
+    moment(reader)
+    assert reader.take() == ([] if begun else ["z"])
+    assert reader.take() == []
+    barred.clear()
+    assert reader.take() == ([*lines("a", 3)[1:], "z"] if begun else [])
+
+
+@pytest.mark.parametrize("what", ["locked", "open/a.log"])
+def test_a_run_that_ends_ends_for_what_it_cannot_read(
+    inbox: Path, barred: set[Path], what: str
+) -> None:
+    """It would say that all input is processed, and nobody would come back to the rest."""
+    for name in ("locked", "open"):
+        (inbox / name).mkdir()
+        write(inbox / name / "a.log", [name])
+    barred.add(inbox / what)
+    reader = Reader(inbox.parent, path="in/**/*.log", watch=False)
+    with pytest.raises(SourceError, match=rf"{what} cannot be .*make it readable or take it away"):
+        reader.take()
+    barred.clear()
+    assert sorted(reader.take()) == ["locked", "open"]
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_a_file_that_was_read_to_its_end_may_be_barred(
+    inbox: Path, watch: bool, barred: set[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named once, and nobody takes it for another one."""
+    write(inbox / "a.log", lines("a", 2))
+    reader = Reader(inbox.parent, watch=watch)
+    assert reader.take() == lines("a", 2)
+    bar(barred, inbox / "a.log")
+    write(inbox / "b.log", ["b"])
+    reader.restart()
+    for rows in (["b"], [], []):
+        assert reader.take() == rows
+    assert reader.drained is not watch
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert f"{inbox / 'a.log'} cannot be read (Permission denied)" in told
+    bar(barred)
+    append(inbox / "a.log", ["more"])
+    reader.restart()
+    assert reader.take() == ["more"]
+
+
+@pytest.mark.parametrize("path", ["in", "in/*.log"])
+def test_a_file_that_was_rotated_and_barred_is_not_taken_for_another_one(
+    inbox: Path,
+    path: str,
+    barred: set[Path],
+    moment: Callable[[Reader], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write(inbox / "app.log", lines("a", 2))
+    reader = Reader(inbox.parent, path=path)
+    assert reader.take() == lines("a", 2)
+    append(inbox / "app.log", ["late"])
+    (inbox / "app.log").rename(inbox / "app.log.1")
+    bar(barred, inbox / "app.log.1")
+    write(inbox / "app.log", lines("b", 2))
+    moment(reader)
+    assert reader.take() == lines("b", 2)
+    assert reader.take() == []
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert f"{inbox / 'app.log.1'} cannot be read" in told
+    moment(reader)
+    bar(barred)
+    assert reader.take() == ["late"]
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+def test_a_file_that_was_begun_and_barred_is_waited_for(
+    inbox: Path,
+    renamed: bool,
+    barred: set[Path],
+    moment: Callable[[Reader], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What was begun is finished before another one begins."""
+    write(inbox / "a.log", lines("a", 4))
+    write(inbox / "b.log", lines("b", 2))
+    file = inbox / "a.log"
+    reader = Reader(inbox.parent, order="name")
+    assert reader.take(1) == lines("a", 4)[:1]
+    if renamed:
+        file = file.rename(inbox / "c.log")
+    bar(barred, file)
+    for _ in range(2):
+        moment(reader)
+        assert reader.take() == []
+        assert reader.take() == []
+    assert {record.getMessage() for record in caplog.records} == {caplog.records[0].getMessage()}
+    assert f"{file} cannot be read (Permission denied)" in caplog.records[0].getMessage()
+    bar(barred)
+    assert reader.take() == [*lines("a", 4)[1:], *lines("b", 2)]
+
+
+def test_a_file_with_other_content_behind_a_bar_is_told_when_the_bar_is_gone(
+    inbox: Path, barred: set[Path], moment: Callable[[Reader], None]
+) -> None:
+    write(inbox / "a.log", lines("a", 4))
+    reader = Reader(inbox.parent)
+    assert reader.take(1) == lines("a", 4)[:1]
+    write(inbox / "a.log", lines("b", 4))
+    bar(barred, inbox / "a.log")
+    moment(reader)
+    assert reader.take() == []
+    bar(barred)
+    with pytest.raises(SourceError, match=r"a\.log was changed in"):
+        reader.take()
+
+
+def test_a_run_that_ends_ends_for_the_rest_of_a_file_that_it_cannot_read(
+    inbox: Path, barred: set[Path], moment: Callable[[Reader], None]
+) -> None:
+    write(inbox / "a.log", lines("a", 4))
+    reader = Reader(inbox.parent, watch=False)
+    assert reader.take(1) == lines("a", 4)[:1]
+    bar(barred, inbox / "a.log")
+    moment(reader)
+    with pytest.raises(SourceAwayError, match=r"a\.log cannot be read .*; make it readable$"):
+        reader.take()
+    bar(barred)
+    assert reader.take() == lines("a", 4)[1:]
+    assert reader.drained
+
+
+def test_a_range_is_read_past_files_that_are_barred(inbox: Path, barred: set[Path]) -> None:
+    write(inbox / "a.log", lines("a", 4))
+    reader = Reader(inbox.parent)
+    (piece,) = reader.plan()
+    (inbox / "a.log").rename(inbox / "b.log")
+    write(inbox / "a.log", ["new"])
+    bar(barred, inbox / "a.log")
+    assert reader.rows(piece) == lines("a", 4)
+    bar(barred, inbox / "b.log")
+    with pytest.raises(SourceAwayError, match=r"b\.log cannot be read \(Permission denied\)"):
+        reader.rows(piece)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
+def test_the_kernel_says_that_a_file_cannot_be_read(
+    inbox: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(inbox / "a.log", ["a"])
+    write(inbox / "b.log", ["b"])
+    (inbox / "a.log").chmod(0)
+    assert Reader(inbox.parent).take() == ["b"]
+    assert sum("cannot be read" in record.getMessage() for record in caplog.records) == 1
