@@ -69,6 +69,27 @@ def test_a_folder_that_cannot_be_listed_any_more_is_no_reason_to_take_its_files_
     assert reader.take() == ([*lines("a", 3)[1:], "z"] if begun else [])
 
 
+def test_a_file_that_waits_in_a_folder_that_cannot_be_listed_any_more_is_not_lost(
+    inbox: Path, barred: set[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    (inbox / "locked").mkdir()
+    write(inbox / "a.log", lines("a", 3))
+    write(inbox / "locked" / "b.log", ["b"])
+    reader = Reader(inbox.parent, path="in/**/*.log", order="name")
+    assert reader.take(1) == lines("a", 3)[:1]
+    barred.update({inbox / "locked"})
+    (inbox / "locked").rename(inbox.with_name("away"))
+    (inbox / "locked").mkdir()
+    for rows in (lines("a", 3)[1:], [], []):
+        assert reader.take() == rows
+    barred.clear()
+    (inbox / "locked").rmdir()
+    assert reader.take() == []
+    told = [record.getMessage() for record in caplog.records]
+    assert ["cannot be listed" in text for text in told] == [True, False]
+    assert f"{inbox / 'locked' / 'b.log'} is gone before any of it was read" in told[1]
+
+
 @pytest.mark.parametrize("what", ["locked", "open/a.log"])
 def test_a_run_that_ends_ends_for_what_it_cannot_read(
     inbox: Path, barred: set[Path], what: str

@@ -95,9 +95,12 @@ def test_a_file_that_is_renamed_before_its_turn_is_read(
             pytest.skip("this file system does not say when files were made")
     rows = [*lines("a", 3)[2:], *lines("b", 3), *["late"] * grows]
     assert reader.take(2) == rows[:2]
-    reader.restart()
+    if watch:
+        reader.restart()
     assert reader.take() == rows[2:]
     assert reader.drained is not watch
+    (inbox / name).unlink()
+    assert reader.take() == []
     assert not caplog.records
 
 

@@ -187,7 +187,8 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
     lost = []
     for before, path in matching.waiting(seen.waiting).items():
         if not path:
-            lost.append(before)
+            if before in files or not evidence.refused(before):
+                lost.append(before)
         elif matching.node(path) not in matching.claimed:
             new.setdefault(matching.node(path), path)
     return Matched(fates, tuple(sorted(new.values())), tuple(sorted(lost)), files)

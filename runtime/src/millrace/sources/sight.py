@@ -15,7 +15,7 @@ from millrace.sources.complaints import Complaints
 from millrace.sources.entries import FileEntry, ReadState
 from millrace.sources.evidence import FileEvidence
 from millrace.sources.formats import FileFormat
-from millrace.sources.identity import Change, Matched, Seen, match
+from millrace.sources.identity import Change, Fate, Matched, Seen, match
 from millrace.sources.lines import BadFileError
 from millrace.sources.listing import Doubt, FileStat, Listing, Place, Stillness
 
@@ -37,7 +37,8 @@ class Sight:
 
     ``queue`` holds the paths that have records to read, with their entries; the first is next.
     ``barred`` are entries whose files must not be read: nobody knows whether they are theirs.
-    ``listing`` is what was looked at, and ``state`` that of the plan which this sight is behind.
+    ``listing`` is what was looked at, without the folders ``unlisted``, and ``state`` that of the
+    plan which this sight is behind.
     """
 
     files: dict[str, FileStat]
@@ -47,6 +48,7 @@ class Sight:
     stale: bool = False
     state: ReadState | None = None
     listing: Listing | None = None
+    unlisted: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class Lookout:
                         self._complaints.lost(path, self._lost(path, found))
                 sight, state = self._seen(state, found)
                 self._waiting.update(doubted)
-                sight.listing = files
+                sight.listing, sight.unlisted = files, self._unlisted
                 return sight, state
             paths = [*found.files, *(e.path for e in state.files.values()), *found.lost]
             still = Stillness(self._place, paths)
@@ -157,7 +159,7 @@ class Lookout:
         sight = self._last
         if sight is None or sight.stale or sight.state is not state or sight.listing is not files:
             return False
-        if self._doubt.since_s is not None:
+        if self._doubt.since_s is not None or sight.unlisted != self._unlisted:
             return False
         return sight.files.keys() == files.keys()
 
@@ -264,37 +266,48 @@ class Lookout:
                 # The folder that it is in was told already.
                 held = held or entry.more
                 continue
-            stat = files[fate.path]
-            sight.paths[number] = fate.path
             gone.discard(number)
-            if fate.change is Change.BARRED:
-                self._complaints.barred(fate.path, self.waits(entry, stat))
-                sight.barred.add(number)
-                if fate.path != entry.path:
-                    changed[number] = replace(entry, path=fate.path)
-                if entry.more:
-                    sight.queue.append((fate.path, number))
-                continue
-            if not fate.at_rest:
-                assert self._evidence is not None
-                entry = entry.seen(fate.path, stat, self._evidence.birth(fate.path))
-                if self._wishes.grows and stat.size > entry.size:
-                    # Seen, so that it may not go unnoticed before its turn comes.
-                    entry = replace(entry, unread=stat.size - entry.mark.position)
-                changed[number] = entry
-            if self.waits(entry, stat):
-                sight.queue.append((fate.path, number))
+            sight.paths[number] = fate.path
+            barred = fate.change is Change.BARRED
+            now = (self._stay_away if barred else self._found)(sight, entry, fate)
+            if now is not entry:
+                changed[number] = now
         self._barren = {p: s for p, s in self._barren.items() if files.get(p) == s}
         for path in found.new:
             if (files[path].size or not self._wishes.grows) and path not in self._barren:
                 sight.queue.append((path, None))
-        self._waiting = {path: files[path] for path, number in sight.queue if number is None}
+        assert self._evidence is not None
+        away = [p for p in self._waiting if p not in files and self._evidence.refused(p)]
+        self._waiting = {path: self._waiting[path] for path in away} | {
+            path: files[path] for path, number in sight.queue if number is None
+        }
         if held:
             # A file that was begun is finished before another one begins.
             sight.queue.clear()
         after = state.with_entries(changed, frozenset(gone))
         sight.queue.sort(key=lambda item: self._turn(after, files, *item))
         return sight, after
+
+    def _found(self, sight: Sight, entry: FileEntry, fate: Fate) -> FileEntry:
+        """The entry as its file is now; one that has records to read has its turn."""
+        stat = sight.files[fate.path]
+        if not fate.at_rest:
+            assert self._evidence is not None
+            entry = entry.seen(fate.path, stat, self._evidence.birth(fate.path))
+            if self._wishes.grows and stat.size > entry.size:
+                # Seen, so that it may not go unnoticed before its turn comes.
+                entry = replace(entry, unread=stat.size - entry.mark.position)
+        if self.waits(entry, stat):
+            sight.queue.append((fate.path, entry.id))
+        return entry
+
+    def _stay_away(self, sight: Sight, entry: FileEntry, fate: Fate) -> FileEntry:
+        """The entry where nobody knows its file: one that was begun keeps its turn."""
+        self._complaints.barred(fate.path, self.waits(entry, sight.files[fate.path]))
+        sight.barred.add(entry.id)
+        if entry.more:
+            sight.queue.append((fate.path, entry.id))
+        return entry if fate.path == entry.path else replace(entry, path=fate.path)
 
     def _turn(
         self, state: ReadState, files: Listing, path: str, number: int | None
