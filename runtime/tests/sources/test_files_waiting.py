@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 from file_lives import Reader, Restless, append, lines, write
 
-from millrace.errors import SourceError
+from millrace.errors import SourceAwayError, SourceError
+from millrace.sources import files
 from millrace.sources.evidence import birth_of
 from millrace.sources.files import FileSource
 from millrace.sources.listing import RESTLESS_S, Place
@@ -129,6 +131,44 @@ def test_a_name_that_was_given_to_another_file_does_not_hide_that_one_is_lost(
             pytest.skip("this file system does not say when files were made")
     with pytest.raises(SourceError, match=r"b\.log was replaced before any of it was read"):
         reader.take()
+
+
+@pytest.mark.parametrize("limit", [2, 100])
+def test_a_plan_that_does_not_count_has_begun_no_file(inbox: Path, limit: int) -> None:
+    """A driver asks again from the same offsets, and of that plan alone something comes."""
+    write(inbox / "a.log", ["a"])
+    write(inbox / "b.log", ["b"])
+    reader = Reader(inbox.parent, order="name", watch=False)
+    assert len(reader.source.plan(None, limit).ranges) == 2
+    (inbox / "b.log").rename(inbox.with_name("away"))
+    with pytest.raises(SourceError, match=r"b\.log is gone before any of it was read"):
+        reader.source.plan(None, limit)
+    inbox.with_name("away").rename(inbox / "b.log")
+    assert reader.take() == ["a", "b"]
+    (inbox / "b.log").unlink()
+    assert reader.take() == []
+    assert reader.drained
+
+
+def test_a_plan_that_ends_with_an_error_has_begun_no_file(
+    inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        write(inbox / name, [name])
+    reader = Reader(inbox.parent, order="name", watch=False)
+    assert reader.take(1) == ["a"]
+    real = files.open_regular
+
+    def failing(path: Path) -> Any:
+        if path.name == "c":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), os.fspath(path))
+        return real(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "open_regular", failing)
+        with pytest.raises(SourceAwayError, match="c cannot be read"):
+            reader.take()
+    assert reader.take() == ["b", "c"]
 
 
 def test_a_file_without_a_record_may_go_before_its_turn(inbox: Path) -> None:

@@ -139,6 +139,13 @@ class FileSource(Source):
             self._news.close()
 
     def plan(self, offsets: Json, max_records: int) -> SourcePlan:
+        try:
+            return self._plan(offsets, max_records)
+        except Exception:
+            self._lookout.forget()
+            raise
+
+    def _plan(self, offsets: Json, max_records: int) -> SourcePlan:
         before = self._state(offsets)
         draft = _Draft(max_records, before)
         sight = self._lookout.last(before)
@@ -148,7 +155,7 @@ class FileSource(Source):
         for look in range(LOOKS):
             if sight is not None and draft.full:
                 break
-            sight, draft.state = self._lookout.look(draft.fold(), fresh=look > 0)
+            sight, draft.state = self._lookout.look(draft.fold(), before.next, fresh=look > 0)
             self._take(draft, sight)
             if not sight.stale:
                 break

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from millrace.clock import Clock
 from millrace.errors import SourceError
@@ -51,6 +52,13 @@ class Sight:
     unlisted: Collection[str] = ()
 
 
+class _Waiting(NamedTuple):
+    """A file that was seen and not begun; an entry of it has at least the number ``since``."""
+
+    stat: FileStat
+    since: int
+
+
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """The options that looks depend on; ``grows``: files of the format may have more later."""
@@ -88,7 +96,7 @@ class Lookout:
         self._evidence: FileEvidence | None = None
         self._last: Sight | None = None
         self._barren: dict[str, FileStat] = {}
-        self._waiting: dict[str, FileStat] = {}
+        self._waiting: dict[str, _Waiting] = {}
         self._doubt = Doubt()
 
     def last(self, state: ReadState) -> Sight | None:
@@ -100,9 +108,12 @@ class Lookout:
         sight.state = state
         self._last = None if sight.stale else sight
 
+    def forget(self) -> None:
+        """No plan came of the last sight, of which some may be used up."""
+        self._last = None
+
     def opened(self, sight: Sight, path: str, stat: FileStat) -> None:
         """A file was looked into: an entry is never newer than the listing it is looked for in."""
-        self._waiting.pop(path, None)
         sight.files[path] = stat
         if self._listing is not None and path in self._listing:
             self._listing[path] = stat
@@ -118,8 +129,11 @@ class Lookout:
         # Only a plan may take note of files that were renamed or are gone.
         return self._place.list() if len(known) < MANY_FILES else known
 
-    def look(self, state: ReadState, fresh: bool = False) -> tuple[Sight, ReadState]:
-        """Match the entries to the files that are there now; ``fresh``: whatever was listed."""
+    def look(self, state: ReadState, since: int, fresh: bool = False) -> tuple[Sight, ReadState]:
+        """Match the entries to the files that are there now; ``fresh``: whatever was listed.
+
+        Entries from the number ``since`` on are of a plan that may never count.
+        """
         still: Stillness | None = None
         for _ in range(LOOKS):
             files = self._list(state, fresh)
@@ -138,13 +152,8 @@ class Lookout:
             if problem is not None and sure:
                 raise problem
             if problem is None and (still is not None or not found.lost):
-                doubted = {} if sure else {path: self._waiting[path] for path in found.lost}
-                if not doubted:
-                    self._doubt = Doubt()
-                    for path in found.lost:
-                        self._complaints.lost(path, self._lost(path, found))
+                self._wait(state, found, since, sure)
                 sight, state = self._seen(state, found)
-                self._waiting.update(doubted)
                 sight.listing, sight.unlisted = files, self._unlisted
                 return sight, state
             paths = [*found.files, *(e.path for e in state.files.values()), *found.lost]
@@ -215,8 +224,10 @@ class Lookout:
         def around(paths: Collection[str]) -> Listing:
             return evidence.add(self._place.around(paths))
 
+        begun = self._begun(state)
+        waiting = {path: one.stat for path, one in self._waiting.items() if path not in begun}
         try:
-            return match(Seen(state.files, state.gone, self._waiting), files, around, evidence)
+            return match(Seen(state.files, state.gone, waiting), files, around, evidence)
         except OSError as error:
             raise self._complaints.unreadable(error) from error
 
@@ -237,7 +248,7 @@ class Lookout:
 
     def _lost(self, path: str, found: Matched) -> str:
         """What became of a file that waited."""
-        before, now = self._waiting[path], found.files.get(path)
+        before, now = self._waiting[path].stat, found.files.get(path)
         what = "is gone" if now is None else "was replaced"
         if now is not None and now.node == before.node and now.size < before.size:
             what = f"has shrunk from {before.size} to {now.size} bytes"
@@ -272,21 +283,45 @@ class Lookout:
             now = (self._stay_away if barred else self._found)(sight, entry, fate)
             if now is not entry:
                 changed[number] = now
-        self._barren = {p: s for p, s in self._barren.items() if files.get(p) == s}
-        for path in found.new:
-            if (files[path].size or not self._wishes.grows) and path not in self._barren:
-                sight.queue.append((path, None))
-        assert self._evidence is not None
-        away = [p for p in self._waiting if p not in files and self._evidence.refused(p)]
-        self._waiting = {path: self._waiting[path] for path in away} | {
-            path: files[path] for path, number in sight.queue if number is None
-        }
+        sight.queue += [(path, None) for path in found.new if self._has_records(path, files[path])]
         if held:
             # A file that was begun is finished before another one begins.
             sight.queue.clear()
         after = state.with_entries(changed, frozenset(gone))
         sight.queue.sort(key=lambda item: self._turn(after, files, *item))
         return sight, after
+
+    def _has_records(self, path: str, stat: FileStat) -> bool:
+        """Whether a new file may have some."""
+        return bool(stat.size or not self._wishes.grows) and self._barren.get(path) != stat
+
+    def _begun(self, state: ReadState) -> dict[str, int]:
+        """Files that waited and have entries by now, with the numbers of those."""
+        if not self._waiting:
+            return {}
+        newest: dict[int, int] = {}
+        for number, entry in state.files.items():
+            newest[entry.inode] = max(number, newest.get(entry.inode, -1))
+        begun = {path: newest.get(one.stat.inode, -1) for path, one in self._waiting.items()}
+        return {p: number for p, number in begun.items() if number >= self._waiting[p].since}
+
+    def _wait(self, state: ReadState, found: Matched, since: int, sure: bool) -> None:
+        """Take down which files wait from now on, and tell of those that are lost for sure."""
+        files, before = found.files, self._waiting
+        assert self._evidence is not None
+        refused = self._evidence.refused
+        kept = {path for path, number in self._begun(state).items() if number >= since}
+        kept.update(path for path in before if path not in files and refused(path))
+        if sure or not found.lost:
+            self._doubt = Doubt()
+            for path in found.lost:
+                self._complaints.lost(path, self._lost(path, found))
+        else:
+            kept.update(found.lost)
+        self._barren = {p: s for p, s in self._barren.items() if files.get(p) == s}
+        new = (path for path in found.new if self._has_records(path, files[path]))
+        self._waiting = {path: _Waiting(files[path], since) for path in new}
+        self._waiting.update((path, before[path]) for path in kept)
 
     def _found(self, sight: Sight, entry: FileEntry, fate: Fate) -> FileEntry:
         """The entry as its file is now; one that has records to read has its turn."""
