@@ -150,6 +150,22 @@ def test_a_plan_that_does_not_count_has_begun_no_file(inbox: Path, limit: int) -
     assert reader.drained
 
 
+def test_a_file_of_a_plan_that_does_not_count_is_named_if_it_goes(
+    inbox: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(inbox / "a.log", ["a"])
+    write(inbox / "b.log", ["b"])
+    reader = Reader(inbox.parent, order="name")
+    assert len(reader.source.plan(None, 100).ranges) == 2
+    (inbox / "b.log").unlink()
+    assert reader.take() == ["a"]
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert f"{inbox / 'b.log'} is gone before any of it was read" in told
+    (inbox / "a.log").unlink()
+    assert reader.take() == []
+    assert len(caplog.records) == 1
+
+
 def test_a_plan_that_ends_with_an_error_has_begun_no_file(
     inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
