@@ -26,8 +26,9 @@ class World:
     def move(self, *members: Member) -> None:
         self.epoch += 1
         epoch = Epoch(self.epoch)
+        owners = (tuple(member.name for member in members),)
         self.view = View(
-            "u", Timeline(1), epoch, Phase.OPEN, Execution(1), members, members, epoch, ()
+            "u", Timeline(1), epoch, Phase.OPEN, Execution(1), members, members, epoch, owners
         )
         self.troubles.look()
 
