@@ -27,6 +27,7 @@ from millrace.homes.passwords import ACKER_USER, digest, shared
 from millrace.homes.pods import Role
 from millrace.homes.settings import in_folder
 from millrace.ids import name_id
+from millrace.local.acker import _NOBODY_S
 from millrace.local.files import write_json
 from millrace.metrics import catalogue
 from millrace.metrics.catalogue import Metric
@@ -229,6 +230,9 @@ def test_the_process_of_an_acker_answers_before_it_knows_a_log(
     given = ("--secret", secret, "--scratch", tmp_path / "scratch")
     name = pods.pod_name(TOPOLOGY, Role.ACKER, 0)
     with Pod(tmp_path, Role.ACKER, name, *given, KUBECONFIG=dead_api) as pod:
+        pod.until(pods.METRICS_PATH)
+        # Looking for the log a few times is not reading it.
+        time.sleep(5 * _NOBODY_S)
         found = read(pod.until(pods.METRICS_PATH) + "\n", catalogue.ACKER)
         assert found["millrace_acker_reading",] == 0
         assert found["millrace_acker_roots_judged_total",] == 0

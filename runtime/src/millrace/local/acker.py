@@ -86,6 +86,7 @@ class MeasuredFold(ArrayFold):
 
 class LocalAcker(Acker):
     """An acker that reads the log on the server that ``where`` names, None while nobody knows.
+    ``knows`` says whether somebody did at the last step.
 
     It writes ``path`` after what it judged, twice a second at most.
     """
@@ -103,6 +104,7 @@ class LocalAcker(Acker):
         self._where = where
         self._open_log = open_log
         self._at = where()
+        self.knows = False
         super().__init__(name, open_log(self._url))
 
     def restart(self) -> None:
@@ -114,6 +116,7 @@ class LocalAcker(Acker):
 
     def step(self, block_s: float = _LOOK_S) -> bool:
         at = self._where()
+        self.knows = at is not None
         if at is None:
             time.sleep(_NOBODY_S)
             return False

@@ -128,7 +128,9 @@ class PodAcker(LocalAcker):
                 self._introduction.refused()
                 self.reopen()
             raise
-        self.reads = True
+        self.reads = self.knows
+        if not self.knows:
+            return found
         if (now_s := time.monotonic()) - self._told_s >= LOAD_S:
             self._told_s = now_s
             # A server that is full or away has more to worry about.
