@@ -192,8 +192,11 @@ class Membership:
         if self.view.phase is Phase.CREATING:
             # Its view was never open: nothing can be lost.
             return self.suspicion.choose(self._proposed, (), 1)
-        held = (m for m in self.view.last_open if not self._answers_the_driver(m))
-        at_stake = [m for m in held if not self._copied_from(m)]
+        at_stake = [
+            m
+            for m in self.view.last_open
+            if not (self._answers_the_driver(m) or self._copied_from(m))
+        ]
         return self.suspicion.choose((*self._proposed, *self._leavers()), at_stake, self.held)
 
     def _answers_the_driver(self, member: Member) -> bool:
