@@ -17,7 +17,6 @@ from millrace.engine.driver.errands import MOST_IN_A_ROW
 from millrace.engine.driver.home.inbox import Mailbox
 from millrace.engine.driver.home.journal import (
     REPEAT_S,
-    WARNINGS_KEPT,
     EventTeller,
     StatusBoard,
 )
@@ -47,6 +46,7 @@ from millrace.protocol.types import (
     RootRange,
     Tag,
 )
+from millrace.repeats import TEXTS_KEPT
 from millrace.sources.base import SourcePlan
 from millrace.state.inboxfiles import InboxFiles
 from millrace.state.journalfiles import JournalFiles
@@ -650,11 +650,11 @@ def test_what_is_no_warning_happened_as_often_as_it_is_told(tmp_path):
 
 def test_only_so_many_warnings_are_remembered(tmp_path):
     told = Told(tmp_path)
-    many = [held_up(str(number)) for number in range(WARNINGS_KEPT)]
+    many = [held_up(str(number)) for number in range(TEXTS_KEPT)]
     told.hear(0, *many)
     assert told.hear(0, *many) == []
     told.hear(0, held_up("one more"))
-    assert len(told.events._known) == WARNINGS_KEPT
+    assert len(told.events._repeats) == TEXTS_KEPT
     assert len(told.hear(0, many[0])) == 1
 
 

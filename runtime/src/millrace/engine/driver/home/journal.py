@@ -6,9 +6,8 @@ The driver decides nothing by either; the truth is the record.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -17,16 +16,14 @@ from millrace.errors import NewerFormatError
 from millrace.homes.documents import RunEvent, Status
 from millrace.homes.stores import HomeAwayError, Journal
 from millrace.protocol import events as e
+from millrace.repeats import Repeats
 
 log = logging.getLogger(__name__)
 
 STATUS_INTERVAL_S = 0.2
 
 REPEAT_S = 30.0
-LONGEST_REPEAT_S = 600.0
-"""How long a warning that repeats itself is left out: first, and at most."""
-
-WARNINGS_KEPT = 256
+"""How long a warning that repeats itself is left out at first."""
 
 _BACK = "Back"
 """Ends the kind of an event that says of troubles of that kind that they are over."""
@@ -77,22 +74,13 @@ def figures_before(journal: Journal, uid: str) -> Status:
     return Status(uid=uid, sealed=before.sealed, published=before.published)
 
 
-@dataclass(slots=True)
-class _Repeated:
-    """A warning that was added: when it was heard last, and when it is added again."""
-
-    heard_s: float
-    again_s: float
-    pause_s: float
-
-
 class EventTeller:
     """Adds each event that a user may want to know of, from any thread.
 
     A warning that is heard again and again, while a server is away, say, is added again after
     ``REPEAT_S`` and then after twice as long each time, whatever else is said meanwhile. It is new
-    when it was silent for ``REPEAT_S``, or when something said that it is over. Only of the last
-    ``WARNINGS_KEPT`` is that known. ``heard`` is told each.
+    when it was silent for ``REPEAT_S``, or when something said that it is over. ``heard`` is
+    told each.
     """
 
     def __init__(
@@ -104,14 +92,15 @@ class EventTeller:
         self._heard = heard
         self._journal = journal
         self._clock = clock
-        self._known: OrderedDict[e.Notify, _Repeated] = OrderedDict()
+        self._repeats = Repeats[e.Notify](REPEAT_S, lambda silent_s, _: silent_s >= REPEAT_S)
         self._lock = Lock()
 
     def add(self, notice: e.Notify) -> bool:
         """Add an event; False for a warning that was added a while ago."""
         self._heard(notice)
         with self._lock:
-            if notice.warning and not self._due(notice):
+            now_s = self._clock.monotonic_s()
+            if notice.warning and self._repeats.due(notice, now_s) is None:
                 return False
             if notice.kind.endswith(_BACK):
                 self._over(notice)
@@ -120,24 +109,9 @@ class EventTeller:
         )
         return True
 
-    def _due(self, notice: e.Notify) -> bool:
-        now = self._clock.monotonic_s()
-        known = self._known.pop(notice, None)
-        if known is None or now - known.heard_s >= REPEAT_S:
-            known = _Repeated(now, now, REPEAT_S / 2)
-        self._known[notice] = known
-        if len(self._known) > WARNINGS_KEPT:
-            self._known.popitem(last=False)
-        known.heard_s = now
-        if now < known.again_s:
-            return False
-        known.pause_s = min(2 * known.pause_s, LONGEST_REPEAT_S)
-        known.again_s = now + known.pause_s
-        return True
-
     def _over(self, notice: e.Notify) -> None:
         """What it says to be over is news if it comes back."""
         kinds = notice.kind.removesuffix(_BACK)
-        for one in [known for known in self._known if known.server == notice.server]:
-            if one.kind.startswith(kinds):
-                del self._known[one]
+        self._repeats.forget(
+            lambda known: known.server == notice.server and known.kind.startswith(kinds)
+        )
