@@ -21,12 +21,17 @@ import psutil
 
 from millrace.engine.jobs.session import SessionSettings, build_session
 
-folder = Path(sys.argv[1])
-log = f"-Xlog:class+load:file={folder}/loaded"
-conf = {"spark.driver.extraJavaOptions": f'-XX:TieredStopAtLevel=1 "{log}"'}
-session = build_session(SessionSettings("test", folder, conf=conf))
+folder, instances = Path(sys.argv[1]), int(sys.argv[2])
+quick = "-XX:TieredStopAtLevel=1"
+conf = {
+    f"spark.{side}.extraJavaOptions": f'{quick} "-Xlog:class+load:file={folder}/{side}"'
+    for side in ("driver", "executor")
+}
+settings = SessionSettings("test", folder, instances=instances, executor_memory="512m", conf=conf)
+session = build_session(settings)
 print(session.sparkContext.parallelize([3, 4], 2).sum())
-(java,) = [p for p in psutil.Process().children(recursive=True) if p.name() == "java"]
+java, *executors = [p for p in psutil.Process().children(recursive=True) if p.name() == "java"]
+assert len(executors) == instances
 assert java.environ()["SPARK_SCALA_VERSION"]
 print("by scripts" if "SPARK_ENV_LOADED" in java.environ() else "at once")
 assert "spark.properties" not in [file.name for file in folder.rglob("*")]
@@ -42,11 +47,11 @@ def made() -> Path:
     return path
 
 
-def started(folder: Path, cache: Path) -> tuple[str, int]:
-    """(what a session printed, classes that came from the archive)."""
+def started(folder: Path, cache: Path, instances: int = 0) -> tuple[str, int]:
+    """(what a session printed, classes that each of its JVMs had from the archive at least)."""
     folder.mkdir(mode=0o700)
     done = subprocess.run(
-        [sys.executable, "-c", SESSION, str(folder)],
+        [sys.executable, "-c", SESSION, str(folder), str(instances)],
         env={**os.environ, classes.CACHE_VARIABLE: str(cache)},
         capture_output=True,
         text=True,
@@ -54,8 +59,9 @@ def started(folder: Path, cache: Path) -> tuple[str, int]:
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    loaded = (folder / "loaded").read_text()
-    return done.stdout + done.stderr, loaded.count("shared objects file (top)")
+    loaded = [folder / "driver", *([folder / "executor"] if instances else [])]
+    shared = min(log.read_text().count("shared objects file (top)") for log in loaded)
+    return done.stdout + done.stderr, shared
 
 
 @pytest.fixture
@@ -114,6 +120,13 @@ def test_spark_starts_by_its_scripts_where_nothing_tells_how_they_do(
     assert shared > 1000
 
 
+def test_executors_of_this_machine_start_with_the_archive(made: Path, tmp_path: Path) -> None:
+    """Spark lies under a path of their own, by links; the JVM compares what these lead to."""
+    said, shared = started(tmp_path / "work", made.parents[1], instances=1)
+    assert "at once" in said
+    assert shared > 1000
+
+
 @pytest.fixture
 def installed(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same in a folder of the installation, as the runtime image has it."""
@@ -147,19 +160,17 @@ def test_an_archive_of_the_installation_is_for_all_users(
     assert classes.launch() is None
 
 
-def test_a_driver_whose_executors_are_pods_starts_with_the_archive(
+def test_whose_executors_are_pods_leaves_it_to_them_to_find_the_archive(
     installed: Path, tmp_path: Path
 ) -> None:
-    """It has no home of links, as one has beside executors of this machine."""
-    alone = SessionSettings("t", tmp_path)
-    pods = replace(alone, instances=2, cluster={"spark.master": "k8s://https://10.0.0.1:443"})
-    links = replace(alone, instances=2)
+    here = SessionSettings("t", tmp_path, instances=2)
+    pods = replace(here, cluster={"spark.master": "k8s://https://10.0.0.1:443"})
     used = [
         str(installed) in session_conf(settings)[f"spark.{side}.defaultJavaOptions"]
-        for settings in (alone, pods, links)
+        for settings in (here, pods)
         for side in ("driver", "executor")
     ]
-    assert used == [True, False, True, False, False, False]
+    assert used == [True, True, True, False]
 
 
 EXECUTOR = {
@@ -316,12 +327,15 @@ def test_what_only_scripts_of_spark_know_is_left_to_them(
     assert jvm._program(home, memory | conf, variables) == [str(home / "bin" / "spark-submit")]
 
 
-def test_a_home_that_is_another_or_was_configured_is_left_to_its_scripts(
+def test_a_home_of_other_jars_or_that_was_configured_is_left_to_its_scripts(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = {"spark.driver.memory": "1g"}
     scripts = [str(tmp_path / "bin" / "spark-submit")]
     assert jvm._program(tmp_path, memory, {}) == scripts
+    (tmp_path / "jars").symlink_to(classes.spark_home() / "jars")
+    assert jvm._program(tmp_path, memory, {})[0] == classes.java_program()
+    (tmp_path / "jars").unlink()
     launch = classes.launch()
     monkeypatch.setattr(classes, "spark_home", lambda: tmp_path)
     monkeypatch.setattr(classes, "launch", lambda: launch)

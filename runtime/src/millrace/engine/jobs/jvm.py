@@ -210,7 +210,7 @@ def _program(home: Path, conf: Mapping[str, str], environment: dict[str, str]) -
     launch = classes.launch()
     options = [word for key in _DRIVER_OPTIONS for word in shlex.split(conf.get(key, ""))]
     configured = (
-        home != classes.spark_home()
+        (home / "jars").resolve() != (classes.spark_home() / "jars").resolve()
         or (home / "conf").exists()
         or not _FOR_SCRIPTS.isdisjoint(environment)
         or not _FOR_SCRIPTS.isdisjoint(conf)

@@ -148,13 +148,14 @@ def session_conf(settings: SessionSettings) -> dict[str, str]:
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         **_elsewhere(settings),
     }
-    java = [conf["spark.driver.defaultJavaOptions"]]
+    shared = classes.options()
+    java = [shared]
     if settings.instances or not settings.rows_in_jvm:
         java.append(_QUICK)
-    if not settings.instances or settings.cluster is not None:
-        # Executors on this machine, and a driver beside them, find Spark under a path of their own.
-        java.append(classes.options())
-    conf["spark.driver.defaultJavaOptions"] = " ".join(filter(None, java))
+    _add_java(conf, "driver", *java)
+    if settings.cluster is None:
+        # Executors that a cluster manager starts take the archive that they find where they are.
+        _add_java(conf, "executor", shared)
     if settings.worker_memory is not None:
         conf["spark.executor.pyspark.memory"] = settings.worker_memory
     own_java = {key: conf[key] for key in jvm.JAVA_OPTIONS}
@@ -166,6 +167,11 @@ def session_conf(settings: SessionSettings) -> dict[str, str]:
     if conf["spark.ui.enabled"] == "true" and "spark.ui.filters" not in settings.conf:
         del conf["spark.ui.filters"]  # who switches the pages on wants to see them
     return conf
+
+
+def _add_java(conf: dict[str, str], side: str, *options: str) -> None:
+    key = f"spark.{side}.defaultJavaOptions"
+    conf[key] = " ".join(filter(None, [conf[key], *options]))
 
 
 def build_session(settings: SessionSettings) -> SparkSession:
