@@ -159,8 +159,6 @@ def lose(place: Place, nemesis: Nemesis) -> tuple[dict[str, Any], set[str]]:
 
 
 # Each half of the steps thrice, and with either number of servers: each death is one more start,
-# which takes a minute where many others start something, too.
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("servers", "copies"), [(3, 2), (5, 3)])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_whoever_is_killed_or_hangs_windows_go_on_exactly(
@@ -200,7 +198,6 @@ def test_whoever_is_killed_or_hangs_windows_go_on_exactly(
         drain(place, run)
 
 
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("copies", [1, 2])
 def test_servers_and_ackers_come_and_go_under_load(copies: int, place: Place) -> None:
     """With two copies the driver dies when others have learned what they are to hold, as servers

@@ -138,8 +138,6 @@ def await_fired(run: Run, point: str) -> None:
     run.until(lambda: point in run.place.fired(), point, START_S)
 
 
-# Each death is one more start, which takes a minute where many others start something, too.
-@pytest.mark.timeout(1200)
 def test_it_dies_while_it_gets_ready_or_takes_over_and_the_driver_too(
     place: Place, armed: dict[str, str]
 ) -> None:

@@ -135,21 +135,31 @@ class Run:
         """Events of a kind, of all runs in the work folder."""
         return [event for event in read_events(self.place.work) if event["kind"] == kind]
 
+    def moved(self) -> tuple[object, ...]:
+        """What changes while the run gets on: its windows, its drivers, its events."""
+        status = self.status()
+        told = self.place.work / "events.jsonl"
+        return status.get("sealed"), status.get("execution"), told.exists() and told.stat().st_size
+
     def wait(self, deadline_s: float) -> int:
-        """The exit code. Raises ``TooLateError`` with the end of the output."""
+        """The exit code. Raises ``TooLateError`` with the end of the output where it gets on by
+        nothing for so long."""
+
+        def ended() -> bool:
+            return self.process.poll() is not None
+
         try:
-            return self.process.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            raise TooLateError(
-                f"the run did not end within {deadline_s:g} s: {self.tail()}"
-            ) from None
+            until(ended, "the end of the run", deadline_s, moved=self.moved)
+        except TooLateError as late:
+            raise TooLateError(f"{late}; {self.tail()}") from None
+        return int(self.process.returncode)
 
     def await_sealed(self, window: int, deadline_s: float = START_S) -> None:
         """Wait until this run's driver has sealed a window."""
         self.until(lambda: self.status().get("sealed", 0) >= window, f"window {window}", deadline_s)
 
     def until(self, look: Any, what: str, deadline_s: float = START_S) -> Any:
-        """``waiting.until``, that ends at once where the run has ended."""
+        """``waiting.until``, while the run gets on; ends at once where the run has ended."""
 
         def or_ended() -> Any:
             found = look()
@@ -162,7 +172,7 @@ class Run:
             return found
 
         try:
-            return until(or_ended, what, deadline_s)
+            return until(or_ended, what, deadline_s, moved=self.moved)
         except TooLateError as late:
             raise TooLateError(f"{late}; {self.tail()}") from None
 
