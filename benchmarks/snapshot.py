@@ -3,7 +3,7 @@
 A count by key under ExactlyOnce is fed until its state has the size that is asked for. Then a line
 that touches ten keys arrives every 100 ms, and snapshots are taken. What is measured is the longest
 time between two windows that the sink shows, from before the command until it says that the
-snapshot is there; beside that the longest one of a time as long in which none is taken, before it,
+snapshot is there; beside that the longest one of a time as long in which none is taken, behind it,
 which is what lines, windows and the machine do. ``stall`` is how much longer it is with a snapshot.
 
 Then the run is ended and started again, in turns as it is and after the snapshot was restored into
