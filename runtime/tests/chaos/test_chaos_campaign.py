@@ -112,6 +112,34 @@ def test_a_window_that_was_sealed_before_the_kill_is_no_recovery() -> None:
         assert kill.recovery_s > 4.0 * (kill.sealed + 1) - kill.at_s
 
 
+def test_a_window_that_was_sealed_while_the_victim_died_is_no_recovery() -> None:
+    """A command for a node takes a while, and so does to see that a container has ended."""
+    dying_s, back_s = 3.0, 5.0
+
+    class Slow(Script):
+        dead: tuple[float, ...] = ()
+
+        def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
+            self.now += dying_s
+            self.dead += (self.now,)
+            return super().kill(kind, chance)
+
+        def look(self) -> Look:
+            """Half a second behind; a window each 0.9 s, but none for a while behind a death."""
+            lived_s = max(0.0, self.now - 0.5)
+            times = [0.9 * n for n in range(1, 1 + int(min(lived_s, 80.0) / 0.9))]
+            sealed = sum(not any(0.0 <= s - died < back_s for died in self.dead) for s in times)
+            steady = working(until_s=80.0)(self.now)
+            return replace(steady, sealed=sealed, published=sealed, told_s=lived_s)
+
+    course = Slow(working(until_s=80.0)).run([VictimKind.NODE], settle_s=120.0)
+    assert len(course.kills) >= 2
+    for kill in course.kills:
+        assert kill.dead_s == pytest.approx(kill.told_s + dying_s)
+        assert kill.recovery_s is not None
+        assert kill.recovery_s >= dying_s + back_s
+
+
 def test_kinds_that_die_together_recover_together() -> None:
     """The second is killed while the first is still seen to die."""
     both = (VictimKind.ACKER, VictimKind.DRIVER)
@@ -124,7 +152,7 @@ def test_kinds_that_die_together_recover_together() -> None:
 
     course = Meeting(working(until_s=60.0)).run([both], settle_s=60.0)
     assert [kill.strike.kind for kill in course.kills] == [*both] * 3
-    report = Report("t", EXACT, 1, course, {"rows": judge([], [])}, ())
+    report = Report("t", EXACT, 1, course, {"rows": judge([{"n": 1}], [{"n": 1}])}, ())
     document = report.document()
     assert document["kills"] == 6
     [(label, times)] = document["recovery_s"].items()
@@ -141,7 +169,7 @@ def test_a_kill_that_hits_nothing_proves_nothing() -> None:
     course = Script(working(until_s=0.0)).run([VictimKind.ACKER])
     assert [kill.in_flight for kill in course.kills] == [False] * 3
     assert [kill.recovery_s for kill in course.kills] == [None] * 3
-    fine = {"rows": judge([], [])}
+    fine = {"rows": judge([{"n": 1}], [{"n": 1}])}
     report = Report("t", EXACT, 1, course, fine, ())
     assert report.failure is not None
     assert "no kill hit work in flight" in report.failure
@@ -204,6 +232,18 @@ def test_a_report_says_what_is_wrong_in_numbers_and_in_words() -> None:
     assert failure(Guarantee.AT_LEAST_ONCE, missing) == "rows are lost in b"
     assert failure(Guarantee.AT_MOST_ONCE, missing) is None
     assert failure(Guarantee.AT_MOST_ONCE, twice) == "rows are doubled in b"
+    few, many, other = (
+        judge([{"w": "a", "n": 7}], [{"w": "a", "n": n}], ["w"]) for n in (5, 9, None)
+    )
+    assert failure(Guarantee.AT_LEAST_ONCE, few) == "rows are lost in b"
+    assert failure(Guarantee.AT_LEAST_ONCE, many) is None
+    assert failure(Guarantee.AT_MOST_ONCE, few) is None
+    assert failure(Guarantee.AT_MOST_ONCE, many) == "rows are doubled in b"
+    for guarantee in Guarantee:
+        assert failure(guarantee, other) is not None
+    nothing = failure(EXACT, judge([], []))
+    assert nothing is not None
+    assert nothing.startswith("nothing is proven: no row is expected")
     lines = report.lines()
     assert "sink b: 2 rows expected, 1 lost, 1 duplicated, 0 wrong" in lines
     assert "sink other: writes no files, so nobody judged it" in lines

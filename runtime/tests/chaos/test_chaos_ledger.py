@@ -34,16 +34,37 @@ def test_of_totals_the_last_row_of_each_key_counts(expected: list[Any], seen: li
     verdict = judge(expected, seen, ("word",))
     wanted, found = ({r["word"]: r["n"] for r in rows} for rows in (expected, seen))
     assert verdict.exact == (wanted == found)
-    assert verdict.lost == len(wanted.keys() - found.keys())
-    assert verdict.wrong == sum(wanted.get(word) != n for word, n in found.items())
-    assert verdict.duplicated == 0
+    both = [(wanted[word], n) for word, n in found.items() if word in wanted]
+    assert verdict.lost == len(wanted.keys() - found.keys()) + sum(n < due for due, n in both)
+    assert verdict.duplicated == sum(n > due for due, n in both)
+    assert verdict.wrong == len(found.keys() - wanted.keys())
+    assert verdict.totals
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        ({"n": "7", "sum": 2.5}, (0, 0, 0)),
+        ({"n": "5", "sum": 2.5}, (1, 0, 0)),
+        ({"n": "10", "sum": 2.75}, (0, 1, 0)),
+        ({"n": "5", "sum": 2.75}, (0, 0, 1)),
+        ({"n": "many", "sum": 2.5}, (0, 0, 1)),
+        ({"n": None, "sum": 2.5}, (0, 0, 1)),
+        ({"n": "7"}, (0, 0, 1)),
+    ],
+)
+def test_a_total_that_is_too_small_is_lost_and_one_that_is_too_large_counted_twice(
+    row: dict[str, Any], found: tuple[int, int, int]
+) -> None:
+    verdict = judge([{"w": "a", "n": "7", "sum": 2.5}], [{"w": "a", **row}], ["w"])
+    assert (verdict.lost, verdict.duplicated, verdict.wrong) == found
 
 
 def test_examples_name_the_rows() -> None:
     verdict = judge([{"id": 1}, {"id": 2}], [{"id": 2}, {"id": 2}, {"id": 3}])
     assert verdict.examples == ('lost: {"id": 1}', 'twice: {"id": 2}', 'wrong: {"id": 3}')
     totals = judge([{"w": "a", "n": 2}], [{"w": "a", "n": 3}], ["w"])
-    assert totals.examples == ('wrong: {"n": 3, "w": "a"}, expected {"n": 2, "w": "a"}',)
+    assert totals.examples == ('doubled: {"n": 3, "w": "a"}, expected {"n": 2, "w": "a"}',)
 
 
 def test_files_are_read_by_their_ending_in_the_order_of_their_names(tmp_path: Path) -> None:

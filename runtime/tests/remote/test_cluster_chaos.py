@@ -28,14 +28,15 @@ from millrace.clock import SystemClock
 from millrace.errors import ExitCode
 from millrace.homes.documents import RunningWindow
 from millrace.homes.stores import HomeAwayError
-from millrace.protocol.types import Member
+from millrace.protocol.types import Member, Totals
 from millrace.remote.cluster import ClusterError, connect
 from millrace.remote.topology import find
 from millrace.state.embedded import EmbeddedServer
 from millrace.topology.model import StreamTopology
 from millrace.topology.secretrefs import SecretRef
 
-AT_REST = {"sealed": 7, "published": 7, "lag_records": 0}
+OF_A_RECORD = {"epoch": 2, "phase": "open", "dead_letters": 0, "totals": Totals()}
+AT_REST = {**OF_A_RECORD, "sealed": 7, "published": 7, "lag_records": 0}
 CHANCE = random.Random(1)
 
 
@@ -179,6 +180,20 @@ def test_figures_are_as_old_as_the_last_look_that_did_not_find_them(
     assert told == [0.0, 0.0, 11.0, 11.0]
 
 
+def test_figures_that_a_new_driver_repeats_of_the_one_before_are_of_no_time(
+    cluster: FakeCluster, target: ClusterTarget
+) -> None:
+    """A window of theirs would be the first behind a kill, and one sealed before it the next."""
+    hand = target.hand  # type: ignore[attr-defined]
+    target.look()
+    told = []
+    for updated, totals in ((1.0, None), (2.0, None), (3.0, Totals())):
+        hand.now += 10.0
+        cluster.tell(**{**AT_REST, "updated": updated, "totals": totals})
+        told.append(target.look().told_s)
+    assert told == [0.0, 0.0, 20.0]
+
+
 def test_a_driver_that_is_gone_works_at_nothing(
     cluster: FakeCluster, target: ClusterTarget
 ) -> None:
@@ -246,6 +261,35 @@ def test_a_container_that_lives_on_was_not_killed(
     del cluster.commands["words-acker-0"]
     with pytest.raises(ChaosError, match=r"SIGKILL for words-acker-0: exec in pod.*pods/exec"):
         target.kill(VictimKind.ACKER, CHANCE)
+
+
+def test_a_process_that_ended_by_itself_or_with_its_node_is_a_missed_strike(
+    cluster: FakeCluster,
+) -> None:
+    def sigkill(**more: str) -> ClusterTarget:
+        return target_of(cluster, ways=("SIGKILL",), **more)
+
+    cluster.running()
+    cluster.tell(**AT_REST)
+    crashing = [{"name": "acker", "restartCount": 3, "state": {"waiting": {}}}]
+    cluster.pod("words-acker-0", "acker", status={"containerStatuses": crashing}, spec=CONTAINER)
+    assert sigkill().kill(VictimKind.ACKER, CHANCE) is None
+    pod = cluster.pod(
+        "words-acker-0", "acker", status={"containerStatuses": RUNNING}, spec=CONTAINER
+    )
+
+    def broken(command: list[str]) -> tuple[str, int | None]:
+        raise BrokenPipeError
+
+    cluster.commands["words-acker-0"] = broken
+    ends_nodes = sigkill(node_command="true {node}")
+    assert ends_nodes.kill(VictimKind.ACKER, CHANCE) is None, "its node may be gone"
+    with pytest.raises(ChaosError, match="SIGKILL for words-acker-0: exec in pod"):
+        sigkill().kill(VictimKind.ACKER, CHANCE)
+    del cluster.commands["words-acker-0"]
+    with pytest.raises(ChaosError, match="you need the right"):
+        ends_nodes.kill(VictimKind.ACKER, CHANCE)
+    assert pod["status"]["phase"] == "Running"
 
 
 def test_only_what_runs_is_killed_and_of_drivers_the_newest(
@@ -459,8 +503,16 @@ def test_sinks_are_read_where_they_are_seen_from_here(tmp_path: Path) -> None:
         readable_sinks(topology, (), {}, no_secret)
     with pytest.raises(ChaosError, match="nowhere: is no folder"):
         readable_sinks(topology, ("nowhere",), {}, no_secret)
-    with pytest.raises(ChaosError, match="fra=x: is no PLACE and no SINK=PLACE; sinks: near"):
-        readable_sinks(topology, ("fra=x",), {}, no_secret)
+    with pytest.raises(ChaosError, match="gone, where the files of sink moved would be, is no fol"):
+        readable_sinks(topology, (f"moved={tmp_path / 'gone'}",), {}, no_secret)
+    (tmp_path / "deep" / "out").rename(tmp_path / "elsewhere")
+    with pytest.raises(ChaosError, match="where the files of sink whole would be, is no folder"):
+        readable_sinks(topology, places, {}, no_secret)
+    (tmp_path / "elsewhere").rename(tmp_path / "deep" / "out")
+    with pytest.raises(ChaosError, match="is no PLACE and no SINK=PLACE; sinks: near") as refused:
+        readable_sinks(topology, ("fra=redis://:a-word@host",), {}, no_secret)
+    assert "--sinks-at fra=...: " in str(refused.value)
+    assert "a-word" not in str(refused.value)
     with pytest.raises(ChaosError, match=r"--last far: is no sink .* that can be read"):
         readable_sinks(topology, places, {"far": ("a",)}, no_secret)
 
@@ -490,7 +542,7 @@ def windows(cluster: FakeCluster, place: Path, rows: list[int], stop: threading.
     """Seals a window behind each kill, and rests behind the last."""
 
     def told(**figures: int) -> None:
-        cluster.tell(**figures, updated=time.time())
+        cluster.tell(**OF_A_RECORD, **figures, updated=time.time())
 
     for number, row in enumerate(rows, start=1):
         before = len(deletions(cluster))
@@ -566,7 +618,7 @@ def test_a_server_of_a_sink_must_answer_before_anything_is_killed(
         find(connect(None, None), "words").model, (f"out={url_of(server)}",), {}, no_secret
     )
     assert (found.read(), unread) == ([], ())
-    with pytest.raises(ChaosError, match="--sinks-at out: 'here' is no address of a server"):
+    with pytest.raises(ChaosError, match="--sinks-at out: is no address of a server"):
         readable_sinks(find(connect(None, None), "words").model, ("out=here",), {}, no_secret)
     assert deletions(cluster) == []
 

@@ -29,16 +29,18 @@ class Pace:
 class Kill:
     """A strike that was carried out, ``at_s`` seconds after the campaign's beginning.
 
+    ``told_s`` and ``dead_s`` are the wall clock's times of the strike and of the victim's end.
     ``in_flight``: a window was under way, or records waited for one. ``sealed`` is the last window
-    in the first figures that are younger than the kill, None before there are any, and
-    ``recovery_s`` the time to a later one; None where none followed, and for a kill that hit
-    nothing: what follows that says when somebody fed the topology.
+    in the first figures that are younger than that end, None before there are any, and
+    ``recovery_s`` the time from the strike to a later one; None where none followed, and for a kill
+    that hit nothing: what follows that says when somebody fed the topology.
     """
 
     strike: Strike
     victim: Victim
     at_s: float
     told_s: float
+    dead_s: float
     in_flight: bool
     sealed: int | None = None
     recovery_s: float | None = None
@@ -95,12 +97,14 @@ class Campaign:
 
     def _strike(self, due: Sequence[Strike], look: Look) -> None:
         at_s, told_s = self._now_s(), self._clock.now_s()
-        for strike, victim in zip(due, self._killed(due), strict=True):
+        victims = self._killed(due)
+        dead_s = self._clock.now_s()
+        for strike, victim in zip(due, victims, strict=True):
             if victim is None:
                 self._missed.append(strike)
                 self._tell(strike)
                 continue
-            kill = Kill(strike, victim, at_s, told_s, look.working)
+            kill = Kill(strike, victim, at_s, told_s, dead_s, look.working)
             self._kills.append(kill)
             self._tell(kill)
 
@@ -171,7 +175,7 @@ class Campaign:
 
 def _followed(kill: Kill, look: Look, now_s: float) -> Kill:
     """A kill behind which this was seen."""
-    if kill.recovery_s is not None or not kill.in_flight or look.told_s < kill.told_s:
+    if kill.recovery_s is not None or not kill.in_flight or look.told_s < kill.dead_s:
         return kill
     if kill.sealed is None:
         return replace(kill, sealed=look.sealed)

@@ -22,7 +22,7 @@ from millrace.clock import Clock
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
 from millrace.homes.stores import HomeAwayError
-from millrace.kube.streams import StreamRefusedError, executed
+from millrace.kube.streams import StreamForbiddenError, StreamRefusedError, executed
 from millrace.remote.cluster import ClusterError, NotThereError
 from millrace.remote.overview import driver_of, standby_of, state_of
 from millrace.remote.topology import PodRow, RemoteTopology, pod_row
@@ -135,8 +135,10 @@ class ClusterTarget:
         # A driver that is ready has claimed its execution; other figures are of one before it.
         speaks = state == "running" and view is not None and figures.execution == view.execution
         if figures.updated != self._updated:
-            # By the driver's clock, which is another machine's: written since the last look.
-            self._updated, self._told_s = figures.updated, self._asked_s
+            self._updated = figures.updated
+            if figures.totals is not None:  # else they are those of the driver before
+                # By the driver's clock, which is another machine's: written since the last look.
+                self._told_s = self._asked_s
         self._asked_s = asked_s
         look = look_of(figures, speaks, state if state in _ENDS else None)
         moving = self._moving(seen.window)
@@ -208,13 +210,20 @@ class ClusterTarget:
         self._topology.cluster.delete(row.path, body)
 
     def _kill_process(self, row: PodRow) -> None:
-        """Counts only where the container is seen to have ended."""
+        """Counts only where the container is seen to have ended. Raises ``NotThereError`` where it
+        did not run, or its node did not."""
         before = self._container(row)
+        if before is None:
+            raise NotThereError(f"{row.name} does not run")
         command = ["python3", "-c", KILL_BELOW, "1"]
         api = self._topology.cluster.api
         try:
             code, said = executed(api, row.namespace, row.name, row.container, command, _EXEC_S)
         except StreamRefusedError as error:
+            # A node that this campaign ended takes its pods along long before anybody notices.
+            lost = self._node_command and not isinstance(error, StreamForbiddenError)
+            if lost or self._container(row) != before:
+                raise NotThereError(f"{row.name} went by itself, or with its node") from error
             raise ChaosError(f"SIGKILL for {row.name}: {error}") from error
         end_s = self._clock.monotonic_s() + _SEEN_S
         while self._container(row) == before:

@@ -128,7 +128,8 @@ def readable_sinks(
 
     Files are read where ``sinks_at`` says it, Redis-protocol servers also where the topology says
     it; ``secret`` is asked for a password that the topology has by reference. Raises
-    ``ChaosError`` for a name that is no sink, and where nothing can be read, and as ``secret``.
+    ``ChaosError`` for a name that is no sink, for files where no folder is, and where nothing can
+    be read, and as ``secret``.
     """
     data, places = _places(sinks_at, [sink.name for sink in topology.spec.sinks])
     found, others = [], []
@@ -158,7 +159,8 @@ def _places(sinks_at: Sequence[str], names: Sequence[str]) -> tuple[str | None, 
             data = text
         elif name not in names or not place:
             raise ChaosError(
-                f"--sinks-at {text}: is no PLACE and no SINK=PLACE; sinks: {', '.join(names)}"
+                # What stands behind the sign may hold a password.
+                f"--sinks-at {name}=...: is no PLACE and no SINK=PLACE; sinks: {', '.join(names)}"
             )
         else:
             places[name] = place
@@ -178,11 +180,19 @@ def _reader(
                 return None
             place = str(Path(data) / inside.relative_to(DATA_FOLDER))
         folder = Path(place)
+        if not folder.is_dir():
+            raise ChaosError(
+                f"--sinks-at: {folder}, where the files of sink {sink.name} would be, is no "
+                "folder; its driver makes it when it starts"
+            )
         return lambda: ledger.read_rows(folder)
     if isinstance(settings, RedisSink):
         url = settings.url if place is None else place
         if not url.startswith(_SERVERS):
-            raise ChaosError(f"--sinks-at {sink.name}: {place!r} is no address of a server")
+            raise ChaosError(
+                f"--sinks-at {sink.name}: is no address of a server; one begins with "
+                f"{', '.join(_SERVERS)}"
+            )
         held = settings.password
         password = None if held is None else secret(held.secret_ref)
         if settings.mode is RedisMode.STREAM:

@@ -110,19 +110,14 @@ def asked(function: Callable[[Path], Expected], folder: Path, sinks: Iterable[st
     return told
 
 
-def twin_document(document: Mapping[str, Any], folder: Path, shown: Path) -> dict[str, Any]:
-    """The same topology, to be run once to its end: its files sinks write below ``shown``, other
-    sinks too, its sources are read from where they were and not watched, and it keeps its own
-    state."""
+def twin_document(document: Mapping[str, Any], shown: Path) -> dict[str, Any]:
+    """The same topology, to be run once to its end: all its sinks write files below ``shown``, its
+    sources are not watched, and it keeps its own state. Other paths of it start where they did."""
     twin = copy.deepcopy(dict(document))
     spec = twin["spec"]
-    code = spec.setdefault("code", {})
-    code["path"] = str((folder / (code.get("path") or ".")).resolve())
     for source in spec["sources"]:
         if source.get("files"):
-            files = source["files"]
-            files["path"] = str((folder / files["path"]).resolve())
-            files["watch"] = False
+            source["files"]["watch"] = False
     for sink in spec["sinks"]:
         kinds = [key for key in sink if key not in ("name", "inputs")]
         written = sink.get("files") or {}
@@ -147,15 +142,16 @@ def run_twin(
 
     Raises ``ChaosError`` where it does not end well in time.
     """
-    shown, file = place / "shown", place / "twin.yaml"
-    file.write_text(json.dumps(twin_document(document, folder, shown)))
-    command = [sys.executable, "-m", "millrace.cli.app", "run", str(file), "--quiet"]
-    log = place / "twin.log"
+    shown, log = place / "shown", place / "twin.log"
+    # What comes by a pipe lies nowhere: the current folder takes its place. No module of there may
+    # take that of one of Python's.
+    command = [sys.executable, "-P", "-m", "millrace.cli.app", "run", "/dev/stdin", "--quiet"]
     try:
         with log.open("wb") as said:
             done = subprocess.run(
                 [*command, "--workdir", str(place / "work")],
-                stdin=subprocess.DEVNULL,
+                input=json.dumps(twin_document(document, shown)).encode(),
+                cwd=folder,
                 stdout=said,
                 stderr=said,
                 check=False,

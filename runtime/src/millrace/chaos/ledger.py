@@ -28,7 +28,8 @@ class UnreadableError(Exception):
 class SinkVerdict:
     """How many rows of a sink are lost, doubled, or there though nobody expects them (``wrong``).
 
-    ``examples`` are lines for people, a few of each.
+    ``examples`` are lines for people, a few of each. Of ``totals`` only the last row of each key
+    was compared.
     """
 
     expected: int
@@ -37,6 +38,7 @@ class SinkVerdict:
     duplicated: int
     wrong: int
     examples: tuple[str, ...] = ()
+    totals: bool = False
 
     @property
     def exact(self) -> bool:
@@ -130,8 +132,9 @@ def judge(expected: Iterable[Row], seen: Iterable[Row], last: Sequence[str] = ()
     """Compare rows as a bag; with ``last`` only the last row of each key of these columns counts.
 
     A row that is there more often than expected is a duplicate; one that nobody expects is wrong.
-    With ``last`` a key without a row is lost, and a key with another row is wrong. Raises
-    ``UnreadableError`` for rows without these columns.
+    With ``last`` a key is lost that has no row, or one whose numbers are all smaller where they
+    differ, as when records were not counted; it is a duplicate where they are all greater, and
+    wrong with any other row. Raises ``UnreadableError`` for rows without these columns.
     """
     wanted, found = list(expected), list(seen)
     if last:
@@ -154,24 +157,54 @@ def _judge_bag(wanted: Counter[str], found: Counter[str]) -> SinkVerdict:
     )
 
 
-def _judge_last(wanted: Mapping[str, str], found: Mapping[str, str], seen: int) -> SinkVerdict:
-    lost = {row: 1 for key, row in wanted.items() if key not in found}
-    other = {
-        f"{row}, expected {wanted[key]}" if key in wanted else row: 1
-        for key, row in found.items()
-        if wanted.get(key) != row
-    }
-    examples = (*_examples("lost", lost), *_examples("wrong", other))
-    return SinkVerdict(len(wanted), seen, len(lost), 0, len(other), examples)
+def _judge_last(wanted: Mapping[str, Row], found: Mapping[str, Row], seen: int) -> SinkVerdict:
+    lost = {_text(row): 1 for key, row in wanted.items() if key not in found}
+    doubled: dict[str, int] = {}
+    wrong: dict[str, int] = {}
+    for key, row in found.items():
+        due = wanted.get(key)
+        if due is None:
+            wrong[_text(row)] = 1
+        elif _text(due) != _text(row):
+            less = _less(row, due)
+            among = wrong if less is None else lost if less else doubled
+            among[f"{_text(row)}, expected {_text(due)}"] = 1
+    examples = (
+        *_examples("lost", lost),
+        *_examples("doubled", doubled),
+        *_examples("wrong", wrong),
+    )
+    counts = len(lost), len(doubled), len(wrong)
+    return SinkVerdict(len(wanted), seen, *counts, examples, totals=True)
 
 
-def _latest(rows: Iterable[Row], columns: Sequence[str]) -> dict[str, str]:
+def _less(row: Row, due: Row) -> bool | None:
+    """Whether all numbers that differ are smaller in the first one, or all greater; None where it
+    is neither."""
+    if row.keys() != due.keys():
+        return None
+    differing = [(_number(row[name]), _number(due[name])) for name in row if row[name] != due[name]]
+    signs = {None if one is None or other is None else one < other for one, other in differing}
+    return signs.pop() if len(signs) == 1 else None
+
+
+def _number(value: object) -> float | None:
+    """Redis-protocol servers and CSV files hold numbers as texts."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _latest(rows: Iterable[Row], columns: Sequence[str]) -> dict[str, Row]:
     latest = {}
     for row in rows:
         missing = [name for name in columns if name not in row]
         if missing:
             raise UnreadableError(f"a row has no column {missing[0]!r}: {_text(row)[:200]}")
-        latest[_text({name: row[name] for name in columns})] = _text(row)
+        latest[_text({name: row[name] for name in columns})] = row
     return latest
 
 

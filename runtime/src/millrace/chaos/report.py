@@ -24,7 +24,9 @@ class Report:
     """A campaign and its verdict by sink; ``unread`` are sinks that nobody could judge, and why.
 
     Which of what is not right is a failure follows from ``guarantee``: under AtLeastOnce no row
-    may be lost, under AtMostOnce none may be doubled, under ExactlyOnce all has to be right.
+    may be lost, under AtMostOnce none may be doubled, under ExactlyOnce all has to be right. A
+    total that is wrong in another way than too small or too large may be either. Where nobody
+    expects a row and none is there nothing was compared.
     """
 
     topology: str
@@ -46,13 +48,19 @@ class Report:
                 "nothing is proven: no kill hit work in flight; feed the topology more, or kill "
                 "more often (--every)"
             )
+        if not any(verdict.expected or verdict.seen for verdict in self.sinks.values()):
+            return (
+                "nothing is proven: no row is expected in any sink, and none is there; see whether "
+                "what says so (--expect), and where the sinks are read (--sinks-at), is right"
+            )
         return None
 
     def _fails(self, verdict: SinkVerdict) -> bool:
         if self.guarantee is Guarantee.EXACTLY_ONCE:
             return not verdict.exact
         least = self.guarantee is Guarantee.AT_LEAST_ONCE
-        return bool(verdict.lost if least else verdict.duplicated)
+        broken = verdict.lost if least else verdict.duplicated
+        return bool(broken or (verdict.totals and verdict.wrong))
 
     def total(self, name: str) -> int:
         """``lost``, ``duplicated`` or ``wrong`` over all sinks."""

@@ -18,7 +18,8 @@ class Look:
     ``sealed`` and ``published`` are the last window that is, 0 before the first. ``working``: a
     driver that lives has a window under way, or knows of records that wait for one. ``idle``: one
     that lives has nothing to do, and nothing waits, neither records nor replays. Between the two
-    nobody can tell, as while a driver starts. ``told_s`` is the wall-clock time of these figures.
+    nobody can tell, as while a driver starts. ``told_s`` is the wall-clock time of these figures; 0
+    while a driver that has read no record yet repeats those of the one before.
     ``ended`` is how a run that is over ended: drained, failed and so on.
     """
 
@@ -50,7 +51,7 @@ def look_of(figures: Status, lives: bool, ended: str | None) -> Look:
         published=figures.published or 0,
         working=lives and (figures.window is not None or waiting),
         idle=speaks and known and figures.window is None and not waiting,
-        told_s=figures.updated or 0.0,
+        told_s=(figures.updated or 0.0) if figures.totals is not None else 0.0,
         roots=figures.totals.roots if figures.totals is not None else 0,
         dead_letters=figures.dead_letters or 0,
         ended=ended,

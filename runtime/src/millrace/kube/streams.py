@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import ws_client
-from websocket import WebSocket
+from websocket import WebSocket, WebSocketException
 
 from millrace.errors import MillraceError
 from millrace.kube.configmaps import Api
@@ -34,6 +34,10 @@ cast("Any", ws_client).WebSocket = _Bounded
 
 class StreamRefusedError(MillraceError):
     """A connection into a pod that is not to be had; it says why, as the API server does."""
+
+
+class StreamForbiddenError(StreamRefusedError):
+    """One that this user may not have."""
 
 
 def executed(
@@ -61,7 +65,7 @@ def executed(
         return _code(said), client.read_all()
     except ApiException as error:
         raise _refused(f"exec in pod {namespace}/{pod}", error) from error
-    except OSError as error:
+    except (OSError, WebSocketException) as error:
         raise StreamRefusedError(f"exec in pod {namespace}/{pod}: broken off ({error})") from error
     finally:
         client.close()
@@ -95,5 +99,8 @@ def _code(said: str) -> int:
 def _refused(what: str, error: ApiException) -> StreamRefusedError:
     # The package puts the whole answer of the handshake into one text.
     text = " ".join(str(error.reason).partition(" -+-+- ")[0].split())
-    remedy = "; you need the right to create pods/portforward or pods/exec" if "403" in text else ""
-    return StreamRefusedError(f"{what}: the API server does not give it ({text}){remedy}")
+    said = f"{what}: the API server does not give it ({text})"
+    if "403" not in text:
+        return StreamRefusedError(said)
+    remedy = "you need the right to create pods/portforward or pods/exec"
+    return StreamForbiddenError(f"{said}; {remedy}")
