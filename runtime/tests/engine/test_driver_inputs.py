@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -297,7 +298,7 @@ def test_the_lag_counts_what_no_window_has_taken_also_while_one_runs():
     events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
     source = Filling("lines")
     planner = Planner([source], 2, Pace(0.0, 0.1), SystemClock(), events.put)
-    assert planner.lag_records == 0
+    assert planner.lag_records is None
     planner.start()
     planner.ask(e.Plan(1, {}))
     events.get(timeout=30)
@@ -311,6 +312,37 @@ def test_the_lag_counts_what_no_window_has_taken_also_while_one_runs():
     assert planner.lag_records == 10
     planner.taken({"lines": 2})
     assert planner.lag_records == 8  # a window has the two
+
+
+def test_of_a_source_that_is_away_nobody_knows_the_lag(monkeypatch):
+    monkeypatch.setattr(planning, "BREAKAGE_PAUSES_S", (0.05,) * 100)
+    away = threading.Event()
+
+    class Leaving(Filling):
+        def plan(self, offsets, max_records):
+            if away.is_set():
+                raise RESET
+            return super().plan(offsets, max_records)
+
+        def lag(self, offsets):
+            if away.is_set():
+                raise RESET
+            return super().lag(offsets)
+
+    events: queue.SimpleQueue[e.Event] = queue.SimpleQueue()
+    sources = [Leaving("lines"), Endless("others")]
+    planner = Planner(sources, 4, Pace(0.0, 0.1), SystemClock(), events.put)
+    planner.start()
+    planner.ask(e.Plan(1, {}))
+    events.get(timeout=30)
+    assert planner.lag_records == 4
+    away.set()
+    planner.ask(e.Plan(2, {}))
+    until(lambda: planner.lag_records is None)
+    away.clear()
+    events.get(timeout=30)
+    assert planner.lag_records == 4
+    planner.stop()
 
 
 class Vanishing:

@@ -81,7 +81,10 @@ REPLAYS = _counter("millrace_replays_total", "Failed roots put into the queue of
 REPLAYS_WAITING = _gauge("millrace_replays_waiting", "Failed roots in that queue.")
 DEAD = _counter("millrace_dead_letters_total", "Roots that failed for good.")
 DEAD_HELD = _gauge("millrace_dead_letters_held", "Dead letters that nobody took out yet.")
-LAG = _gauge("millrace_lag_records", "Records that wait in the sources.")
+LAG = _gauge(
+    "millrace_lag_records",
+    "Records that wait in the sources. Left out while one cannot be asked.",
+)
 RECOVERY_S = _histogram(
     "millrace_recovery_seconds",
     "How long recoveries took.",

@@ -225,9 +225,13 @@ class Planner:
         self._thread.join()
 
     @property
-    def lag_records(self) -> int:
-        """Records that no window has taken: planned ones that wait for theirs, and those behind."""
-        return self._held + sum(self._lags.values())
+    def lag_records(self) -> int | None:
+        """Records that no window has taken: planned ones that wait for theirs, and those behind, of
+        sources that tell them. None while a source was not asked yet, or cannot answer."""
+        lags = dict(self._lags)
+        if any(source.name not in lags for source in self._sources):
+            return None
+        return self._held + sum(lags.values())
 
     def ask(self, plan: e.Plan) -> None:
         with self._changed:
@@ -317,6 +321,7 @@ class Planner:
             except PlanRaisedError as raised:
                 if not raised.expected:
                     log.error("source %s cannot plan", raised.name, exc_info=raised.error)
+                self._lags.pop(raised.name, None)
                 pause_s = self._troubles.failed(raised)
                 if pause_s is None:
                     raise
@@ -348,6 +353,7 @@ class Planner:
             except Exception as error:  # noqa: BLE001
                 # The boundary to anyone's code: the next plan says what is wrong with the source.
                 log.debug("the lag of %s is not known: %s", source.name, error)
+                self._lags.pop(source.name, None)
                 continue
             if lag is not None:
                 self._lags[source.name] = lag

@@ -399,7 +399,10 @@ class DriverProcess:
         if self._spark is None or not self._spark.done():
             return
         windows = self._machine.windows
-        waiting = planner.lag_records / windows.settings.max_records
+        lag = planner.lag_records
+        if lag is None:  # a source cannot say it
+            return
+        waiting = lag / windows.settings.max_records
         tasks = self._tuner.newest.parallelism
         scaling.look(waiting, windows.attempt is not None, tasks, performer.between)
 

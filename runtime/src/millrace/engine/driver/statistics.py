@@ -39,13 +39,13 @@ _BEHIND_S = 60.0
 class Statistics:
     """Numbers for people; everything exact in them is copied from the committed record.
 
-    ``lag`` tells how many records wait in the sources, ``taken`` is told the record's offsets,
-    ``spark_runs`` whether Spark has started, ``memory`` how full the state servers are,
-    ``snapshots`` what is known of snapshots.
+    ``lag`` tells how many records wait in the sources (None: unknown), ``taken`` is told the
+    record's offsets, ``spark_runs`` whether Spark has started, ``memory`` how full the state
+    servers are, ``snapshots`` what is known of snapshots.
     """
 
     def __init__(self, board: StatusBoard, clock: Clock) -> None:
-        self.lag: Callable[[], int] = lambda: 0
+        self.lag: Callable[[], int | None] = lambda: None
         self.taken: Callable[[Mapping[str, Json]], None] = lambda _: None
         self.spark_runs: Callable[[], bool] = lambda: False
         self.memory: Callable[[], tuple[ServerMemory, ...]] = tuple
