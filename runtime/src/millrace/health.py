@@ -43,21 +43,30 @@ Questions = Mapping[str, Callable[[], Answer]]
 
 
 class Beat:
-    """Whether something that should go on and on does; safe for several threads."""
+    """Whether something that should go on and on does; safe for several threads. What it begins
+    with may take ``first_s`` instead of ``within_s``."""
 
-    def __init__(self, within_s: float, clock: Clock | None = None) -> None:
+    def __init__(
+        self, within_s: float, clock: Clock | None = None, first_s: float | None = None
+    ) -> None:
         self._within_s = within_s
+        self._first_s = within_s if first_s is None else first_s
         self._clock = clock or SystemClock()
-        self._last_s = self._clock.monotonic_s()
+        self.begin()
+
+    def begin(self) -> None:
+        """What follows is a beginning."""
+        self._last = self._clock.monotonic_s(), self._first_s
 
     def __call__(self) -> None:
         """It goes on."""
-        self._last_s = self._clock.monotonic_s()
+        self._last = self._clock.monotonic_s(), self._within_s
 
     def answer(self) -> Answer:
         """Good if it went on lately."""
-        ago_s = self._clock.monotonic_s() - self._last_s
-        return Answer(ago_s <= self._within_s, f"went on {ago_s:.1f} s ago")
+        last_s, within_s = self._last
+        ago_s = self._clock.monotonic_s() - last_s
+        return Answer(ago_s <= within_s, f"went on {ago_s:.1f} s ago")
 
 
 class BoundedServer(ThreadingHTTPServer):

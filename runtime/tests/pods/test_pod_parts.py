@@ -112,6 +112,22 @@ class Hands:
         return self.at_s
 
 
+def test_what_begins_may_take_longer_than_what_goes_on():
+    hands = Hands()
+    beat = Beat(60.0, hands, first_s=300.0)
+    for _ in range(2):
+        hands.at_s += 299.0
+        assert beat.answer().good
+        hands.at_s += 2.0
+        assert not beat.answer().good
+        beat()
+        hands.at_s += 59.0
+        assert beat.answer().good
+        hands.at_s += 2.0
+        assert not beat.answer().good
+        beat.begin()
+
+
 def test_health_says_what_is_true_and_why():
     hands = Hands()
     beat = Beat(60.0, hands)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -186,7 +187,10 @@ def test_it_is_ready_until_it_is_its_turn_and_then_as_any_driver_is() -> None:
     asked = questions(lambda: None, Beat(60.0), lambda: waits[0])
     answer = asked[names.READY_PATH]()
     assert (answer.good, answer.text) == (True, "stands by")
-    assert not asked[names.METRICS_PATH]().good
+    figures = asked[names.METRICS_PATH]()
+    assert figures.good, "a target that is down is an alarm"
+    assert "process_resident_memory_bytes" in figures.text
+    assert "millrace_driver_execution" not in re.sub("^#.*$", "", figures.text, flags=re.M)
     waits[0] = False
     assert not asked[names.READY_PATH]().good
     assert not questions(lambda: None, Beat(60.0))[names.READY_PATH]().good

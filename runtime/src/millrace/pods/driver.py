@@ -70,6 +70,9 @@ log = logging.getLogger("millrace.driver")
 
 LIVE_S = 60.0
 
+BEGINNING_S = 300.0
+"""The user's code is imported, sources are opened and sinks prepared: theirs to say how long."""
+
 
 def readiness(status: Status) -> Answer:
     """Whether windows can be run, by the driver's own figures."""
@@ -142,7 +145,7 @@ def _run(options: argparse.Namespace) -> int:
             request_executors(started.spark, executors)
         return started
 
-    beat = Beat(LIVE_S)
+    beat = Beat(LIVE_S, first_s=BEGINNING_S)
 
     def read_by(where: Where) -> None:
         known = partial(own_passwords, options.secret, settings.uid, identity.pod)
@@ -196,6 +199,7 @@ class Life:
             self._reach_own_server()
             with self._restore() as restore:
                 restore.prepare()
+            self._beat.begin()
             process = DriverProcess(
                 self._settings,
                 self._password_of,
@@ -262,6 +266,7 @@ class Life:
 
         def sinks() -> list[Sink]:
             connectors.close()
+            self._beat.begin()
             return connectors.sinks(topology)
 
         journal = open_journal(settings.journal)
@@ -297,10 +302,8 @@ def questions(
 
     def metrics() -> Answer:
         driver = process()
-        if driver is None:
-            why = "no figures before a driver runs: it begins, stands by, or restores"
-            return Answer(False, why)
-        return told(catalogue.DRIVER, driver.samples)()
+        # Before a driver runs it begins, stands by, or restores: only the process has figures.
+        return told(catalogue.DRIVER, tuple if driver is None else driver.samples)()
 
     return {
         pods.LIVE_PATH: beat.answer,
