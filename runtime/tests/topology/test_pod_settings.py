@@ -9,7 +9,7 @@ import pytest
 from topology_texts import changed, model, problems_in
 
 from millrace.homes import pods as names
-from millrace.topology.checks.pods import on_cluster, plain_passwords
+from millrace.topology.checks.pods import lost_place, on_cluster, plain_passwords
 from millrace.topology.pods import (
     OWN_FOLDERS,
     Resources,
@@ -300,6 +300,19 @@ def test_passwords_in_addresses_are_found_and_not_repeated(url: str):
         "spec.sinks[1].custom.options.places[0].at",
     ]
     assert all("pA5s" not in str(p) and "secretRef" in str(p) for p in found)
+
+
+def test_so_are_those_in_places_of_snapshots():
+    place = "sftp://me:pA5s@h/snapshots"
+    found = plain_passwords(
+        model(changed(snapshots={"to": place}, restoreFrom={"place": place, "name": "first"}))
+    )
+    assert [p.path for p in found] == ["spec.snapshots.to", "spec.restoreFrom.place"]
+    assert all("pA5s" not in str(p) and "/etc/fsspec" in str(p) for p in found)
+    astray = lost_place(model(changed()), place, "/data")
+    assert astray is not None
+    assert "holds a password" in astray
+    assert lost_place(model(changed()), place.replace(":pA5s", ""), "/data") is None
 
 
 def test_addresses_without_a_password_are_no_secret():

@@ -268,6 +268,8 @@ _KEPT_PLACE = "a folder on a persistentVolumeClaim of spec.volumes, or a URL"
 def lost_place(topology: StreamTopology, to: str | None, folder: str) -> str | None:
     """Why snapshots cannot lie there, or in the topology's own place without a word, where relative
     paths start from ``folder``; None where they can."""
+    if to is not None and has_password(to):
+        return f"{_SEEN}; {_KEPT_APART}"
     to = to or topology.spec.snapshots.to
     if to is None:
         return "is missing: snapshots would lie in the driver's pod and go with it"
@@ -288,19 +290,32 @@ def sound_restore(facts: Facts) -> Iterator[Problem]:
         yield Problem(path, NOTHING, message, remedy)
 
 
+_SEEN = "holds a password, for all who may read topologies to see"
+
+_KEPT_APART = (
+    "take it out, and give the pods what fsspec is configured by from a Secret, as a volume at "
+    "/etc/fsspec"
+)
+
+
 def plain_passwords(topology: StreamTopology) -> list[Problem]:
-    """Passwords in addresses of sources, sinks and a state server. On a cluster whoever may read
-    topologies reads them, and that are more people than may read Secrets."""
-    message = "holds a password, for all who may read topologies to see"
+    """Passwords in addresses of sources, sinks, a state server and places of snapshots. On a
+    cluster whoever may read topologies reads them, and that are more people than may read
+    Secrets."""
+    spec = topology.spec
     remedy = "take it out, and name a key of a Secret instead: secretRef: {name: …, key: …}"
-    url = topology.spec.state_servers.url
-    server = (
-        [Problem("spec.stateServers.url", shown_address(url), message, remedy)]
-        if url is not None and has_password(url)
-        else []
-    )
-    return server + [
-        Problem(format_path(path), shown_address(text), message, remedy)
+    begins = spec.restore_from
+    addresses = [
+        ("spec.stateServers.url", spec.state_servers.url, remedy),
+        ("spec.snapshots.to", spec.snapshots.to, _KEPT_APART),
+        ("spec.restoreFrom.place", None if begins is None else begins.place, _KEPT_APART),
+    ]
+    return [
+        Problem(path, shown_address(text), _SEEN, apart)
+        for path, text, apart in addresses
+        if text is not None and has_password(text)
+    ] + [
+        Problem(format_path(path), shown_address(text), _SEEN, remedy)
         for section, parts in _declared(topology)
         for index, part in enumerate(parts)
         for path, text in _texts(
