@@ -572,6 +572,67 @@ def test_no_state_server_may_go_until_more_copies_that_an_edit_asks_for_are_made
     assert (least(), conditions(cluster)["StateAvailable"]) == (1, ("True", "AllReady"))
 
 
+DRIVERLESS: dict[str, tuple[Callable[[Cluster], Any], dict[str, Any], str]] = {
+    "suspended": (
+        lambda c: c.edit(suspend=True),
+        {"suspend": False},
+        "take spec.suspend back first",
+    ),
+    "drained": (
+        lambda c: c.change("words-driver-1", phase=PodPhase.SUCCEEDED, ready=False, exit_code=0),
+        {"restartNonce": 1},
+        "start a driver first, by another spec.restartNonce",
+    ),
+    "given up": (
+        lambda c: c.change(
+            "words-driver-1",
+            phase=PodPhase.FAILED,
+            ready=False,
+            exit_code=int(ExitCode.TOO_MANY_DEAD),
+        ),
+        {"restartNonce": 1},
+        "mend first what stalls",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", DRIVERLESS)
+def test_without_a_driver_no_second_state_server_is_said_to_be_free_to_go(why: str):
+    """Nobody gives a new one its copies, so that the other one holds the only ones."""
+    ends, edit, remedy = DRIVERLESS[why]
+    cluster = settled(stateServers={"replicas": 2, "copies": 2})
+    ends(cluster)
+    cluster.settle()
+    assert conditions(cluster)["StateAvailable"] == ("True", "AllReady")
+    ready = conditions(cluster)["Ready"]
+    cluster.events.clear()
+    vanish("words-state-0")(cluster)
+    cluster.settle()
+    assert cluster.pods["words-state-0"].ready
+    assert conditions(cluster)["StateAvailable"] == ("True", "CopiesMissing")
+    assert conditions(cluster)["Ready"] == ready
+    (told,) = (event for event in cluster.events if event.reason == "CopiesMissing")
+    assert told.warning
+    assert told.message.endswith(remedy)
+    budget = cluster.manifests["PodDisruptionBudget", "words-state"]
+    assert budget["spec"]["minAvailable"] == 2, "a drain waits"
+    cluster.edit(**edit)
+    cluster.reconcile()
+    cluster.progress()
+    cluster.reconcile()
+    assert conditions(cluster)["StateAvailable"] == ("True", "Moving")
+    cluster.settle()
+    assert conditions(cluster)["StateAvailable"] == ("True", "AllReady")
+
+
+def test_a_suspended_topology_that_never_ran_has_nothing_to_lose():
+    cluster = Cluster()
+    cluster.edit(suspend=True)
+    cluster.settle()
+    assert cluster.view is None
+    assert conditions(cluster)["StateAvailable"] == ("True", "AllReady")
+
+
 def test_the_only_copy_on_a_lost_node_is_waited_for():
     cluster = settled(stateServers={"replicas": 1})
     node_of("words-state-0")(cluster)

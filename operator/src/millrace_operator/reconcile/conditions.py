@@ -288,12 +288,30 @@ def _state_available(observed: Observed, owner: Owner, standing: Standing) -> Fa
         text = "; ".join(one.text for one in troubles)
         return Fact(kind, False, troubles[0].kind, text, True)
     view = observed.view
-    if not fact.holds or wanted == 0 or view is None or standing.suspended:
+    if not fact.holds or wanted == 0 or view is None:
+        # Without a view there is no state.
         return fact
-    if not all_copied(observed, wanted, standing.copies):
-        text = f"the view moves to its new members or copies, epoch {view.epoch}"
-        return Fact(kind, True, "Moving", text)
-    return fact
+    if all_copied(observed, wanted, standing.copies):
+        return fact
+    if remedy := _driverless(observed, standing):
+        text = (
+            "not every state server holds the copies that it is to, and no driver runs that makes "
+            f"them: delete no pod of a state server; {remedy}"
+        )
+        return Fact(kind, True, "CopiesMissing", text)
+    text = f"the view moves to its new members or copies, epoch {view.epoch}"
+    return Fact(kind, True, "Moving", text)
+
+
+def _driverless(observed: Observed, standing: Standing) -> str:
+    """What brings back a driver where none runs and none follows; empty where one does."""
+    if standing.suspended:
+        return "take spec.suspend back first"
+    if standing.finished:
+        return "start a driver first, by another spec.restartNonce"
+    if standing.stalled is not None and not any(map(observed.runs, observed.of(Role.DRIVER))):
+        return "mend first what stalls"
+    return ""
 
 
 def _available(
