@@ -236,8 +236,8 @@ def _running(
         # None before, or of an operator whose clock is ahead: it begins anew by this one.
         claim_by = _patience(observed, pod, now)
         status = status.model_copy(update={"claim_by": claim_by})
-    left_s = None if claim_by is None else until_s(claim_by, now)
-    if left_s is None or left_s > 0:
+    left_s = until_s(claim_by, now)
+    if left_s > 0:
         return DriverPlan(status, wait_s=left_s)
     text = f"driver pod {pod.name} stood by and does not take over; another one is started"
     silent = Announce("StandbySilent", text, warning=True)
@@ -402,17 +402,16 @@ def _driver(observed: Observed, wanted: Wanted, number: int, standby: str = "") 
 
 
 def _heir(observed: Observed, wanted: Wanted, status: DriverStatus) -> Pod | None:
-    """One that stands by and is the next driver: it finds out that it is by itself."""
+    """One that stands by and is the next driver: it finds out that it is by itself. Not so one that
+    does not run yet: what keeps it from that may last."""
     heir = next((p for p in observed.of(Role.DRIVER) if p.index == status.standby), None)
-    if heir is None or heir.ended or heir.deleting or observed.lost(heir):
+    if heir is None or not observed.alive(heir):
         return None
     return heir if heir.fingerprint in fingerprints(wanted.accepted) else None
 
 
-def _patience(observed: Observed, heir: Pod, now: datetime) -> str | None:
-    """Until when it may take to claim the view; that of one that does not run yet begins later."""
-    if heir.phase is not PodPhase.RUNNING:
-        return None
+def _patience(observed: Observed, heir: Pod, now: datetime) -> str:
+    """Until when it may take to claim the view."""
     seconds = PATIENCE_S if heir.ready else EARLY_PATIENCE_S
     if observed.restoring:
         seconds = RESTORE_PATIENCE_S
