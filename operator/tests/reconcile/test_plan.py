@@ -941,6 +941,63 @@ def test_an_edit_in_place_restarts_nobody():
     assert cluster.status.ackers.summary == "4/4"
 
 
+SEVERAL: dict[str, Any] = {
+    "sources": [{"name": name, "files": {"path": name, "watch": False}} for name in "ab"],
+    "processors": [
+        {"name": name, "function": "words:split", "inputs": [{"from": "a"}, {"from": "b"}]}
+        for name in ("split", "more")
+    ],
+    "sinks": [
+        {"name": f"out-{name}", "inputs": [{"from": name}], "files": {"path": f"out-{name}"}}
+        for name in ("split", "more")
+    ],
+}
+
+
+def turned(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same in another order, inputs too."""
+    turned = [
+        {**part, "inputs": part["inputs"][::-1]} if "inputs" in part else part for part in parts
+    ]
+    return turned[::-1]
+
+
+REORDERED = {section: turned(parts) for section, parts in SEVERAL.items()}
+
+
+@pytest.mark.parametrize("section", SEVERAL)
+def test_another_order_of_components_and_inputs_means_nothing(section: str):
+    cluster = settled(**SEVERAL)
+    cluster.edit(**{section: REORDERED[section]})
+    assert done(cluster) == []
+    assert cluster.events == []
+    # Nor does it beside an edit in place, or for a driver that is drained.
+    cluster.edit(ackers={"replicas": 3})
+    cluster.settle()
+    assert drivers(cluster) == ["words-driver-1"]
+    assert reasons(cluster)[0] == "EditedInPlace"
+    cluster.change("words-driver-1", phase=PodPhase.SUCCEEDED, ready=False, exit_code=0)
+    cluster.settle()
+    cluster.edit(**SEVERAL)
+    cluster.settle()
+    assert cluster.status.phase is Phase.FINISHED
+    assert "words-driver-2" not in cluster.created
+
+
+def test_a_component_that_is_added_in_front_is_an_edit_as_any():
+    cluster = settled(**SEVERAL)
+    sinks = REORDERED["sinks"]
+    third = {**sinks[0], "name": "third", "files": {"path": "third"}}
+    cluster.edit(sinks=[third, *sinks], processors=REORDERED["processors"])
+    cluster.settle()
+    assert drivers(cluster) == ["words-driver-2"]
+    (told,) = (event for event in cluster.events if event.reason == "EditedWithRestart")
+    assert told.message.endswith(": spec.sinks[third]")
+    assert cluster.accepted is not None
+    names = [sink["name"] for sink in cluster.accepted.topology["spec"]["sinks"]]
+    assert names == ["out-split", "out-more", "third"]
+
+
 def advised(cluster: Cluster, of: int, wanted: int) -> None:
     """What the driver tells of its ackers, and what becomes of it."""
     cluster.told = replace(cluster.told, ackers=AckerAdvice(of, wanted))
