@@ -176,6 +176,13 @@ def fingerprints(accepted: Accepted) -> tuple[str, str]:
     return _print(document, edit, in_place(topology)), _print(document, edit, IN_PLACE)
 
 
+def declared(accepted: Accepted) -> str:
+    """A print of all that is declared: any edit makes another one, also one in place."""
+    topology = StreamTopology.model_validate(accepted.topology)
+    document = topology.model_dump(by_alias=True, mode="json", exclude_defaults=True)
+    return _print(document, accepted.components.edit, frozenset())
+
+
 def _print(document: Mapping[str, Any], edit: int, followed: frozenset[str]) -> str:
     rest = _without(document, frozenset(path.partition(".")[2] for path in followed))
     text = json.dumps([rest, edit], sort_keys=True)
