@@ -1349,6 +1349,60 @@ def test_what_was_never_a_topology_begins_nothing():
     assert conditions(cluster)["Ready"][0] == "True"
 
 
+def without_secret(cluster: Cluster) -> None:
+    cluster.settle()
+    del cluster.children["Secret", "words-secret"]
+
+
+def accepted_by_a_newer_one(cluster: Cluster) -> None:
+    cluster.settle()
+    assert cluster.accepted is not None
+    spec = {**cluster.accepted.topology["spec"], "futures": {"some": 1}}
+    cluster.accepted = replace(cluster.accepted, topology={"spec": spec})
+
+
+STALLING: dict[str, tuple[Callable[[Cluster], Any], str, str]] = {
+    "never a topology": (lambda c: c.edit(sinks=[]), "InvalidTopology", "False"),
+    "no snapshot": (
+        lambda c: c.edit(restoreFrom={"snapshot": "early"}),
+        "SnapshotMissing",
+        "False",
+    ),
+    "names taken": (
+        lambda c: c.earlier.update({"Pod words-state-0": None}),
+        "NamesTaken",
+        "False",
+    ),
+    "nobody knows": (accepted_by_a_newer_one, "NewerFormat", "False"),
+    "all is there": (without_secret, "StoreLost", "True"),
+}
+
+
+@pytest.mark.parametrize("why", STALLING)
+def test_pods_of_a_topology_that_stalls_are_not_said_to_be_there_or_not_needed(why: str):
+    happens, reason, holds = STALLING[why]
+    cluster = Cluster()
+    happens(cluster)
+    cluster.events.clear()
+    cluster.settle()
+    assert conditions(cluster)["Stalled"] == ("True", reason)
+    wanted = (holds, reason if holds == "False" else "AllReady")
+    assert conditions(cluster)["AckersAvailable"] == wanted
+    assert conditions(cluster)["StateAvailable"] == wanted
+    assert reasons(cluster).count(reason) == 1
+
+
+def test_an_acker_that_is_gone_while_the_store_is_lost_waits_for_that():
+    cluster = Cluster()
+    without_secret(cluster)
+    vanish("words-acker-1")(cluster)
+    cluster.settle()
+    assert conditions(cluster)["AckersAvailable"] == ("False", "StoreLost")
+    assert conditions(cluster)["StateAvailable"] == ("True", "AllReady")
+    assert cluster.status.ackers is not None
+    assert cluster.status.ackers.summary == "1/2"
+
+
 def test_servers_that_the_first_view_may_name_are_kept():
     """A driver was started with them, and may write the first view at any moment."""
     cluster = Cluster()

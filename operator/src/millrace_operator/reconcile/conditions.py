@@ -36,7 +36,8 @@ class Standing:
     """What a plan found out. ``stalled`` is what only a user can mend, ``outdated`` names pods with
     images of another release, None where that was not asked. ``standbys``: drivers that are to
     stand by. ``spark_counts``: how many executors there are to be is for Spark to say. ``copies``
-    of all state are asked for."""
+    of all state are asked for. ``held``: no pod is made while it stalls; ``known``: somebody knows
+    what is asked for."""
 
     sizes: Sizes
     executors: int
@@ -49,6 +50,8 @@ class Standing:
     standbys: int = 0
     spark_counts: bool = False
     copies: int = 1
+    held: bool = False
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,9 @@ def transitions(before: TopologyStatus, after: TopologyStatus) -> list[Announce]
             if condition.status is ConditionStatus.TRUE:
                 events.append(Announce(condition.reason, condition.message or "all pods are ready"))
         elif condition.type != ConditionType.RECONCILING and condition.reason not in _UNTOLD:
-            events.append(Announce(condition.reason, condition.message, warning=True))
+            told = Announce(condition.reason, condition.message, warning=True)
+            # What stalls may hold up others, too.
+            events += [told] if told not in events else []
     return events
 
 
@@ -128,8 +133,8 @@ _UNTOLD = _ORDINARY | SERVER_TROUBLES
 
 def _facts(observed: Observed, owner: Owner, standing: Standing, now: datetime) -> list[Fact]:
     spark = _spark(observed, owner, standing)
-    ackers = _ackers_available(observed, owner, standing)
-    state = _state_available(observed, owner, standing)
+    ackers = _held(_ackers_available(observed, owner, standing), standing)
+    state = _held(_state_available(observed, owner, standing), standing)
     stalled = standing.stalled
     settled = standing.suspended or standing.finished
     needed = (state, ackers) if settled else (spark, state, ackers)
@@ -267,6 +272,14 @@ def _restored(observed: Observed) -> Iterator[Fact]:
     if last.last is not None:
         text += f"; windows {last.window + 1} to {last.last} were given up and processed again"
     yield Fact(kind, True, "StateLost" if last.lost else "BeganWithSnapshot", text)
+
+
+def _held(fact: Fact, standing: Standing) -> Fact:
+    """What is not there waits for what stalls, where nothing is made meanwhile."""
+    stalled, lacking = standing.stalled, not fact.holds and not fact.wrong
+    if stalled is None or not standing.held or (standing.known and not lacking):
+        return fact
+    return Fact(fact.type, False, stalled.reason, stalled.message, True)
 
 
 def _ackers_available(observed: Observed, owner: Owner, standing: Standing) -> Fact:

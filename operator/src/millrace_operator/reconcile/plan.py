@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from millrace.homes import pods as names
@@ -112,11 +112,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     if edit.accepted is None or edit.topology is None or lost is not None:
         unread = edit.kind is EditKind.UNREAD
         stalled = lost or Trouble("NewerFormat" if unread else "InvalidTopology", edit.text)
-        # What the load had come to stays: nobody says that it is not to decide any more.
-        was = resource.status.ackers or AckersStatus()
-        none = Sizes(0, 0, was.intended, was.asked)
-        standing = Standing(none, 0, resource.status.driver, stalled)
-        status = status_of(observed, owner, standing, moment.now)
+        status = status_of(observed, owner, _held(observed, edit.topology, stalled), moment.now)
         wait_s = STRANGERS_S if observed.strangers or unfit is not None else None
         return Plan(tuple(_told(observed, status, [])), wait_s)
     wanted = Wanted(owner, settings, edit.topology, edit.accepted, restore)
@@ -158,6 +154,26 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     ]
     waits = (driver.wait_s, snapshots.wait_s, again_s(status, moment.now))
     return Plan(tuple(actions), min((one for one in waits if one is not None), default=None))
+
+
+def _held(observed: Observed, topology: StreamTopology | None, stalled: Trouble) -> Standing:
+    """Of a topology for which nothing is done while it stalls; None: nobody knows what it says."""
+    before = observed.resource.status
+    # What the load had come to stays: nobody says that it is not to decide any more.
+    was = before.ackers or AckersStatus()
+    if topology is None:
+        none = Sizes(0, 0, was.intended, was.asked)
+        return Standing(none, 0, before.driver, stalled, held=True, known=False)
+    size = sizes(topology, before.ackers, observed.told)
+    return Standing(
+        replace(size, intended=was.intended, asked=was.asked),
+        executors(topology, observed.told),
+        before.driver,
+        stalled,
+        spark_counts=spark_counts(topology),
+        copies=topology.spec.state_servers.copies,
+        held=True,
+    )
 
 
 def _tuning(accepted: Accepted, topology: StreamTopology) -> Tuning | None:
