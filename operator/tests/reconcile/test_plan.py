@@ -932,6 +932,24 @@ def test_an_edit_with_restart_leads_to_a_driver_with_the_new_topology():
     assert restart.message == ("the driver starts again from sealed window 7: spec.parallelism")
 
 
+def test_an_edit_that_restarts_tells_what_is_in_place_beside_it_too():
+    cluster = settled()
+    cluster.edit(
+        pods={"ackers": {"nodeSelector": {"disk": "fast"}}},
+        stateServers={"replicas": 3, "copies": 2, "memory": "2g"},
+        restartNonce=1,
+    )
+    cluster.reconcile()
+    told = {event.reason: event for event in cluster.events}
+    assert {"StateServersKeepMemory", "PodsKeepSettings"} <= set(told)
+    assert "EditedInPlace" not in told
+    fields = "spec.restartNonce; spec.stateServers.memory; spec.pods.ackers.nodeSelector.disk"
+    assert told["EditedWithRestart"].message == (
+        f"the driver starts again from sealed window 7: {fields}"
+    )
+    assert "spec.pods.ackers" in told["PodsKeepSettings"].message
+
+
 def test_an_edit_in_place_restarts_nobody():
     cluster = settled()
     uids = {pod.uid for pod in cluster.pods.values()}

@@ -119,7 +119,13 @@ def edited(resource: Resource, before: Accepted | None, begun: bool = False) -> 
     followed = in_place(wanted)
     kinds = [kind_of(edit.path, edit.effect, followed) for edit in edits]
     kind = max(kinds, key=_ORDER.index, default=EditKind.NONE)
-    paths = [edit.path for edit, one in zip(edits, kinds, strict=True) if one is kind]
+    # What restarts comes first, since a message names but a few.
+    paths = [
+        edit.path
+        for level in (EditKind.RESTART, EditKind.IN_PLACE)
+        for edit, one in zip(edits, kinds, strict=True)
+        if one is level
+    ]
     # A driver that is started anew begins with them.
     tuned = kind is EditKind.IN_PLACE and Tuning.of(wanted, 0) != Tuning.of(was, 0)
     accepted = accept(before, document)

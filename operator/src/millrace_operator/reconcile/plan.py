@@ -303,14 +303,14 @@ def _edit_events(observed: Observed, edit: Edited) -> list[Announce]:
     match kind:
         case EditKind.IN_PLACE:
             since = f", behind sealed window {observed.window or 0}" if edit.tuned else ""
-            edited_in_place = Announce("EditedInPlace", f"without a restart{since}: {edit.text}")
-            return [edited_in_place, *_kept_memory(observed, edit), *_kept_pods(observed, edit)]
+            told = Announce("EditedInPlace", f"without a restart{since}: {edit.text}")
         case EditKind.RESTART:
             window = observed.window or 0
             text = f"the driver starts again from sealed window {window}: {edit.text}"
-            return [Announce("EditedWithRestart", text)]
+            told = Announce("EditedWithRestart", text)
         case EditKind.FIRST | EditKind.NONE | EditKind.REFUSED | EditKind.INVALID | EditKind.UNREAD:
             return []
+    return [told, *_kept_memory(observed, edit), *_kept_pods(observed, edit)]
 
 
 def _outruns_driver(observed: Observed, edit: Edited) -> bool:
