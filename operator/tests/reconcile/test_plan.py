@@ -950,6 +950,24 @@ def test_an_edit_that_restarts_tells_what_is_in_place_beside_it_too():
     assert "spec.pods.ackers" in told["PodsKeepSettings"].message
 
 
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [({"restartNonce": 1}, "EditedWithRestart"), ({"ackers": {"replicas": 3}}, "EditedInPlace")],
+)
+def test_an_edit_is_told_whenever_the_operator_dies(edit: dict[str, Any], told: str):
+    for crash_after in range(40):
+        cluster = settled()
+        cluster.edit(**edit)
+        try:
+            cluster.reconcile(crash_after=crash_after)
+        except CrashError:
+            cluster.settle()
+            assert told in reasons(cluster), crash_after
+            continue
+        return
+    raise AssertionError("no plan came to its end")
+
+
 def test_an_edit_in_place_restarts_nobody():
     cluster = settled()
     uids = {pod.uid for pod in cluster.pods.values()}

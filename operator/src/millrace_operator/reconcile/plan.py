@@ -3,8 +3,8 @@
 The order of what is done is that in which a crash between two steps does no harm:
 
 1. what must never be lost, before anything can need it: the passwords, the map of the view, the
-   topology as it was accepted;
-2. events, then the status, which holds intents (the number of the next driver);
+   topology as it was accepted, and before that what is told of the edit;
+2. other events, then the status, which holds intents (the number of the next driver);
 3. the other children, and pods;
 4. the proposal to the driver;
 5. snapshots, which nothing else waits for.
@@ -137,7 +137,6 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         status = status.model_copy(update={"last_snapshot": snapshots.newest})
     proposed = proposal(observed, edit.topology, size, _tuning(edit.accepted, edit.topology))
     events = [
-        *_edit_events(observed, edit),
         *driver.events,
         *lost_members(observed, edit.topology, proposed, size),
         *scaled_by_load(observed.resource.status.ackers, size),
@@ -216,7 +215,7 @@ def _taken_names(observed: Observed) -> Trouble | None:
 
 
 def _stores(observed: Observed, owner: Owner, edit: Edited, moment: Moment) -> Iterator[Action]:
-    """What is never overwritten, and the topology that is in force from now on."""
+    """What is never overwritten, and the topology that is in force from now on, once it is told."""
     if observed.child("Secret", names.secret(owner.name)) is None:
         yield Create(secrets(owner, moment.password, moment.run_key, moment.root_key))
     elif observed.secrets is not None:
@@ -225,6 +224,8 @@ def _stores(observed: Observed, owner: Owner, edit: Edited, moment: Moment) -> I
         if observed.child("ConfigMap", name) is None:
             yield Create(empty_map(owner, name))
     if edit.accepted is not None and edit.accepted != observed.accepted:
+        # Behind that nobody knows any more that there was an edit.
+        yield from _edit_events(observed, edit)
         yield Apply(accepted_map(owner, edit.accepted))
 
 
