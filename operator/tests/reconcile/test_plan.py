@@ -625,6 +625,35 @@ def test_without_a_driver_no_second_state_server_is_said_to_be_free_to_go(why: s
     assert conditions(cluster)["StateAvailable"] == ("True", "AllReady")
 
 
+def test_copies_are_on_their_way_while_a_driver_starts_whatever_else_stalls():
+    cluster = settled(stateServers={"replicas": 2, "copies": 2})
+    cluster.edit(keyGroups=64)
+    cluster.settle()
+    cluster.events.clear()
+    vanish("words-state-0")(cluster)
+    vanish("words-driver-1")(cluster)
+    cluster.reconcile()
+    cluster.run("words-state-0", "node-1")
+    cluster.reconcile()
+    assert cluster.pods["words-driver-2"].phase is PodPhase.PENDING
+    assert conditions(cluster)["Stalled"] == ("True", "EditRefused")
+    assert conditions(cluster)["StateAvailable"] == ("True", "Moving")
+
+
+def test_copies_that_nobody_makes_while_the_store_is_lost_are_missing():
+    cluster = settled(stateServers={"replicas": 2, "copies": 2})
+    vanish("words-state-0")(cluster)
+    cluster.reconcile()
+    cluster.progress()
+    del cluster.children["Secret", "words-secret"]
+    cluster.reconcile()
+    assert conditions(cluster)["Stalled"] == ("True", "StoreLost")
+    assert conditions(cluster)["StateAvailable"] == ("True", "Moving")
+    vanish("words-driver-1")(cluster)
+    cluster.reconcile()
+    assert conditions(cluster)["StateAvailable"] == ("True", "CopiesMissing")
+
+
 def test_a_suspended_topology_that_never_ran_has_nothing_to_lose():
     cluster = Cluster()
     cluster.edit(suspend=True)

@@ -322,7 +322,8 @@ def _driverless(observed: Observed, standing: Standing) -> str:
         return "take spec.suspend back first"
     if standing.finished:
         return "start a driver first, by another spec.restartNonce"
-    if standing.stalled is not None and not any(map(observed.runs, observed.of(Role.DRIVER))):
+    given_up = standing.driver is not None and standing.driver.gave_up is not None
+    if given_up or (standing.held and all(pod.ended for pod in observed.of(Role.DRIVER))):
         return "mend first what stalls"
     return ""
 

@@ -16,9 +16,8 @@ A driver's pod that is being deleted, ended or is on a lost node is replaced at 
 waiting until it is proven dead. Where another one stands by, that is the next driver (``standby``).
 Not so one that has drained its input, or on which was given up: the status says so of the
 fingerprint that it was started with, or of all that was declared then, since any edit mends the
-latter, and goes by that when the pod is collected. What happens if
-the operator dies between such an end and its status: if the pod goes too, another driver starts,
-and ends as that did.
+latter, and goes by that when the pod is collected. What happens if the operator dies between such
+an end and its status: if the pod goes too, another driver starts, and ends as that did.
 """
 
 from __future__ import annotations
