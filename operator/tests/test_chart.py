@@ -15,7 +15,7 @@ import yaml
 import millrace_operator
 from millrace.homes import pods
 from millrace_operator.builders.naming import MANAGED_BY, MANAGER
-from millrace_operator.main import main
+from millrace_operator.main import LEASE, main
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "millrace"
@@ -59,6 +59,13 @@ def test_the_right_that_only_some_clusters_ask_for_is_told():
     text = " ".join((ROOT / "docs" / "operator.md").read_text().split())
     assert "`update` of `streamtopologies/finalizers`" in text
     assert set(RIGHTS) == {"topologies", "cluster", "own", "ownerReferences"}
+
+
+def test_of_leases_it_has_its_own_alone():
+    rules = {tuple(rule["verbs"]): rule.get("resourceNames") for rule in RIGHTS["own"]}
+    assert rules == {("create",): None, ("get", "update"): [LEASE]}
+    text = (ROOT / "docs" / "operator.md").read_text()
+    assert f"of the Lease `{LEASE}` alone" in text
 
 
 def test_no_rule_gives_all():

@@ -521,7 +521,9 @@ def test_the_account_may_not_do_more(shell: Shell, unchanged: None):
     for words, wanted in [
         (("create", "pods", "-n", "jobs"), "yes"),
         (("get", "nodes"), "yes"),
-        (("update", "leases", "-n", SYSTEM), "yes"),
+        (("update", "leases/millrace-operator", "-n", SYSTEM), "yes"),
+        (("create", "leases", "-n", SYSTEM), "yes"),
+        (("update", "leases", "-n", SYSTEM), "no"),
         (("create", "pods", "-n", "more-jobs"), "no"),
         (("create", "pods", "-n", SYSTEM), "no"),
         (("list", "secrets", "-n", "jobs"), "no"),

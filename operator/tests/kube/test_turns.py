@@ -757,6 +757,29 @@ def test_of_a_driver_that_is_refused_the_refusal_is_told_until_one_is_created(wo
     assert "DriverGone" in world.reasons()
 
 
+def test_a_driver_whose_config_map_is_refused_is_one_that_is_refused(world: World):
+    operator = world.settle()
+    quota = (403, "exceeded quota: configmaps=5")
+    world.api.refused.update({f"configmaps/words-driver-{n}": quota for n in range(2, 99)})
+    del world.api.objects[f"{CORE}/pods/words-driver-1"]
+    del world.api.objects[f"{CORE}/pods/words-acker-1"]
+    for _ in range(12):
+        assert operator.turn(KEY) is not None
+    # It waits for its pause, and no other pod waits for it.
+    assert world.resource["status"]["driver"]["number"] < 5
+    assert world.condition("SparkRunning") == ("False", "PodRefused")
+    assert "its ConfigMap: exceeded quota" in world.resource["status"]["message"]
+    assert "words-acker-1" in world.names("pods")
+    assert not [name for name in world.names("pods") if "driver" in name]
+    events = [o for p, o in world.api.objects.items() if "/events/" in p]
+    told = [e for e in events if e["reason"] == "DriverStarted" and "driver-1 " not in e["message"]]
+    assert len(told) == 1
+    world.api.refused.clear()
+    world.clock.time_s += 60
+    world.settle(operator)
+    assert world.condition("Ready") == ("True", "AllReady")
+
+
 def test_only_pods_that_are_called_as_state_servers_are_asked_who_they_are(world: World):
     """Each that does not answer takes time, and whoever may make pods gives them any labels."""
     world.settle()

@@ -188,6 +188,7 @@ def rows(title: str) -> list[str]:
     return [" ".join(one.split()) for one in section(title, GAPS_TEXT).split("\n- ")[1:]]
 
 
+TWO_COPIES = {"replicas": 2, "copies": 2}
 GAPS = rows("What a cluster cannot do yet")
 
 
@@ -200,6 +201,7 @@ def test_each_gap_is_one_of_those_below():
     named = [re.findall(r"`([^`]+)`", one)[0] for one in GAPS]
     assert named == [
         "spec.stateServers.copies: 1",
+        "CopiesMissing",
         "millrace run",
     ]
 
@@ -214,6 +216,17 @@ def test_a_node_with_the_only_copy_is_not_drained(copies: int, may_go: bool):
     work = state_server_pod(OWNER, SETTINGS, topology, 0)["spec"]["volumes"]
     assert {"name": "work", "emptyDir": {}} in work
     assert "`kubectl drain`" in gap("spec.stateServers.copies: 1")
+
+
+def test_a_second_node_is_not_drained_while_nobody_makes_copies():
+    """As ``test_without_a_driver_no_second_state_server_is_said_to_be_free_to_go`` has it."""
+    topology = StreamTopology.model_validate(
+        {**documents("topology.yaml")[0], "spec": {**spec(), "stateServers": TWO_COPIES}}
+    )
+    made = budgets(OWNER, topology, 1, copied=False, servers=2)
+    (budget,) = (b for b in made if "state" in b["metadata"]["name"])
+    assert budget["spec"]["minAvailable"] == 2
+    assert "`kubectl drain` of a second node" in gap("CopiesMissing")
 
 
 def test_what_there_is_none_of():

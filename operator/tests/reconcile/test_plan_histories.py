@@ -211,7 +211,8 @@ def assert_as_asked(cluster: Cluster) -> None:
     beside = int(spec["spark"]["driver"].get("standby", 0))
     assert len(drivers) <= 1 + beside
     stalled = any(c.type == "Stalled" and c.status == "True" for c in cluster.status.conditions)
-    finished = any(p.phase is PodPhase.SUCCEEDED for p in drivers)
+    # Its pod may be collected.
+    finished = any(p.phase is PodPhase.SUCCEEDED for p in drivers) or bool(told and told.drained)
     if suspended:
         assert running == []
     elif not stalled and not finished:

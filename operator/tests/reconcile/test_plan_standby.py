@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from memory_cluster import SETTINGS, Cluster, CrashError, summary
+from memory_cluster import SETTINGS, Cluster, CrashError, moment, summary
 
 from millrace.errors import ExitCode
 from millrace.protocol.types import Phase
@@ -19,7 +19,9 @@ from millrace.topology.model import StreamTopology
 from millrace_operator.builders.access import access
 from millrace_operator.builders.naming import Owner
 from millrace_operator.builders.pods import driver_pod
+from millrace_operator.reconcile.actions import DeletePod
 from millrace_operator.reconcile.observe import PodPhase
+from millrace_operator.reconcile.plan import plan
 from millrace_operator.reconcile.standby import DELAYS_S
 
 DRIVER, STANDBY, NEXT = "words-driver-1", "words-driver-2", "words-driver-3"
@@ -275,6 +277,68 @@ def test_one_that_does_not_claim_the_view_in_time_is_ended(ready: bool, patience
     assert done(cluster) == [f"create Pod {NEXT}", f"delete {STANDBY}"]
     assert "StandbySilent" in [event.reason for event in cluster.events]
     assert standing(cluster) == (3, None)
+
+
+PENDING: dict[str, Any] = {"phase": PodPhase.PENDING, "ready": False, "node": None}
+
+
+@pytest.mark.parametrize("why", ["ImagePullBackOff", "FailedMount", "Unschedulable", ""])
+@pytest.mark.parametrize("gone", [False, True])
+def test_one_that_does_not_run_is_no_heir(gone: bool, why: str):
+    cluster = settled()
+    cluster.change(STANDBY, **PENDING, reason=why)
+    cluster.reconcile()
+    cluster.events.clear()
+    if gone:
+        del cluster.pods[DRIVER]
+    else:
+        cluster.change(DRIVER, **failed())
+    seen = [f"delete {DRIVER}"] if not gone else []
+    words = [word for word in done(cluster) if word != f"delete {STANDBY}"]
+    assert words == [f"create Pod {NEXT}", *seen]
+    assert standing(cluster) == (3, None)
+    assert STANDBY not in cluster.pods
+    told = [event.reason for event in cluster.events]
+    assert told[:2] == ["DriverGone", "DriverStarted"]
+    assert "StandbyTookOver" not in told
+    cluster.settle()
+    assert cluster.writer == NEXT
+    assert standing(cluster) == (3, 4)
+
+
+def test_one_that_runs_before_its_successor_is_there_is_fenced_by_it():
+    """It claims the view between two looks, and the plan that ends it is stale."""
+    cluster = settled()
+    cluster.change(STANDBY, **PENDING)
+    cluster.change(DRIVER, **failed())
+    made = cluster.observed()
+    cluster.run(STANDBY, "node-1")
+    take_over(cluster)
+    for action in plan(made, SETTINGS, moment(cluster.now)).actions:
+        if not (isinstance(action, DeletePod) and action.name == STANDBY):
+            cluster.act(action)
+    assert standing(cluster) == (3, None)
+    assert done(cluster) == [f"delete {STANDBY}"]
+    cluster.settle()
+    assert cluster.writer == NEXT
+    assert standing(cluster) == (3, 4)
+
+
+def test_an_heir_of_an_operator_that_waited_for_ever_has_its_minute():
+    cluster = settled()
+    cluster.change(DRIVER, **failed())
+    cluster.reconcile()
+    cluster.change(STANDBY, **PENDING, reason="ImagePullBackOff")
+    driver = cluster.status.driver
+    assert driver is not None
+    told = driver.model_copy(update={"claim_by": None})
+    cluster.status = cluster.status.model_copy(update={"driver": told})
+    assert done(cluster) == []
+    cluster.now += timedelta(seconds=59)
+    assert done(cluster) == []
+    cluster.now += timedelta(seconds=2)
+    assert done(cluster) == [f"create Pod {NEXT}", f"delete {STANDBY}"]
+    assert "StandbySilent" in [event.reason for event in cluster.events]
 
 
 def restores(cluster: Cluster) -> None:

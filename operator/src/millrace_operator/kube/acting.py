@@ -6,8 +6,9 @@ operator alone; deletions under uid and version; creations under a name. ``Stale
 the plan, and the next one is made of what is there; but where a pod that was to be deleted has
 changed meanwhile, as those of a lost node do all at once, it is raised behind the last action: a
 driver that the status speaks of shall not wait for it. A child that the API server does not take is
-noted: a pod does not hold up the others, and a disruption budget, or a change of what stands there
-already, is raised behind the last action; anything else ends the plan, since what follows needs it.
+noted: a pod, or the config map that it is told by, does not hold up the others, and a disruption
+budget, or a change of what stands there already, is raised behind the last action; anything else
+ends the plan, since what follows needs it.
 """
 
 from __future__ import annotations
@@ -65,12 +66,16 @@ class Acting:
     leading: Callable[[], bool] = lambda: True
     refusals: dict[str, str] = field(default_factory=dict)
     created: set[str] = field(default_factory=set)
+    _pods: set[str] = field(default_factory=set, init=False)
+    """Names of those that are to be created."""
     _late: RefusedError | None = field(default=None, init=False)
     _changed: StaleError | None = field(default=None, init=False)
 
     def carry_out(self, actions: Sequence[Action]) -> None:
         """All of them, up to the first that fails. Raises as ``Objects``, what nothing else needs
         at the end."""
+        made = [action.manifest for action in actions if isinstance(action, Create)]
+        self._pods = {one["metadata"]["name"] for one in made if one["kind"] == "Pod"}
         for action in actions:
             if not self.leading():
                 raise NotLeadingError("this operator leads no more")
@@ -144,20 +149,24 @@ class Acting:
             self._late = self._late or error
 
     def _create(self, manifest: Object) -> None:
-        metadata = manifest["metadata"]
+        kind, metadata = manifest["kind"], manifest["metadata"]
+        if kind == "Pod" and metadata["name"] in self.refusals:
+            return  # it is told nothing
         try:
             if self.objects.create(manifest):
                 self.created.add(metadata["name"])
                 return
-            path = kinds.one(manifest["kind"], metadata["namespace"], metadata["name"])
+            path = kinds.one(kind, metadata["namespace"], metadata["name"])
             there = self.objects.get(path)
             if there is None:
-                raise StaleError(f"{manifest['kind']} {metadata['name']}: was there, and is gone")
+                raise StaleError(f"{kind} {metadata['name']}: was there, and is gone")
             self._check_own(manifest, there)
         except RefusedError as error:
-            if manifest["kind"] != "Pod":
+            of_pod = kind == "ConfigMap" and metadata["name"] in self._pods
+            if kind != "Pod" and not of_pod:
                 raise
-            self.refusals[metadata["name"]] = error.message
+            said = f"its ConfigMap: {error.message}" if of_pod else error.message
+            self.refusals[metadata["name"]] = said
 
     def _fill(self, filled: FillSecret) -> None:
         held = {"resourceVersion": filled.version}

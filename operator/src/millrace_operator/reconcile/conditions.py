@@ -36,7 +36,8 @@ class Standing:
     """What a plan found out. ``stalled`` is what only a user can mend, ``outdated`` names pods with
     images of another release, None where that was not asked. ``standbys``: drivers that are to
     stand by. ``spark_counts``: how many executors there are to be is for Spark to say. ``copies``
-    of all state are asked for."""
+    of all state are asked for. ``held``: no pod is made while it stalls; ``known``: somebody knows
+    what is asked for."""
 
     sizes: Sizes
     executors: int
@@ -49,6 +50,8 @@ class Standing:
     standbys: int = 0
     spark_counts: bool = False
     copies: int = 1
+    held: bool = False
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,9 @@ def transitions(before: TopologyStatus, after: TopologyStatus) -> list[Announce]
             if condition.status is ConditionStatus.TRUE:
                 events.append(Announce(condition.reason, condition.message or "all pods are ready"))
         elif condition.type != ConditionType.RECONCILING and condition.reason not in _UNTOLD:
-            events.append(Announce(condition.reason, condition.message, warning=True))
+            told = Announce(condition.reason, condition.message, warning=True)
+            # What stalls may hold up others, too.
+            events += [told] if told not in events else []
     return events
 
 
@@ -128,8 +133,8 @@ _UNTOLD = _ORDINARY | SERVER_TROUBLES
 
 def _facts(observed: Observed, owner: Owner, standing: Standing, now: datetime) -> list[Fact]:
     spark = _spark(observed, owner, standing)
-    ackers = _ackers_available(observed, owner, standing)
-    state = _state_available(observed, owner, standing)
+    ackers = _held(_ackers_available(observed, owner, standing), standing)
+    state = _held(_state_available(observed, owner, standing), standing)
     stalled = standing.stalled
     settled = standing.suspended or standing.finished
     needed = (state, ackers) if settled else (spark, state, ackers)
@@ -269,6 +274,14 @@ def _restored(observed: Observed) -> Iterator[Fact]:
     yield Fact(kind, True, "StateLost" if last.lost else "BeganWithSnapshot", text)
 
 
+def _held(fact: Fact, standing: Standing) -> Fact:
+    """What is not there waits for what stalls, where nothing is made meanwhile."""
+    stalled, lacking = standing.stalled, not fact.holds and not fact.wrong
+    if stalled is None or not standing.held or (standing.known and not lacking):
+        return fact
+    return Fact(fact.type, False, stalled.reason, stalled.message, True)
+
+
 def _ackers_available(observed: Observed, owner: Owner, standing: Standing) -> Fact:
     kind, wanted = ConditionType.ACKERS_AVAILABLE, standing.sizes.ackers
     if wanted == 0:
@@ -288,12 +301,31 @@ def _state_available(observed: Observed, owner: Owner, standing: Standing) -> Fa
         text = "; ".join(one.text for one in troubles)
         return Fact(kind, False, troubles[0].kind, text, True)
     view = observed.view
-    if not fact.holds or wanted == 0 or view is None or standing.suspended:
+    if not fact.holds or wanted == 0 or view is None:
+        # Without a view there is no state.
         return fact
-    if not all_copied(observed, wanted, standing.copies):
-        text = f"the view moves to its new members or copies, epoch {view.epoch}"
-        return Fact(kind, True, "Moving", text)
-    return fact
+    if all_copied(observed, wanted, standing.copies):
+        return fact
+    if remedy := _driverless(observed, standing):
+        text = (
+            "not every state server holds the copies that it is to, and no driver runs that makes "
+            f"them: delete no pod of a state server; {remedy}"
+        )
+        return Fact(kind, True, "CopiesMissing", text)
+    text = f"the view moves to its new members or copies, epoch {view.epoch}"
+    return Fact(kind, True, "Moving", text)
+
+
+def _driverless(observed: Observed, standing: Standing) -> str:
+    """What brings back a driver where none runs and none follows; empty where one does."""
+    if standing.suspended:
+        return "take spec.suspend back first"
+    if standing.finished:
+        return "start a driver first, by another spec.restartNonce"
+    given_up = standing.driver is not None and standing.driver.gave_up is not None
+    if given_up or (standing.held and all(pod.ended for pod in observed.of(Role.DRIVER))):
+        return "mend first what stalls"
+    return ""
 
 
 def _available(

@@ -15,9 +15,9 @@ on without a pod: what no driver needs is deleted only behind that (``crew``).
 A driver's pod that is being deleted, ended or is on a lost node is replaced at once, without
 waiting until it is proven dead. Where another one stands by, that is the next driver (``standby``).
 Not so one that has drained its input, or on which was given up: the status says so of the
-fingerprint that it was started with, and goes by that when the pod is collected. What happens if
-the operator dies between such an end and its status: if the pod goes too, another driver starts,
-and ends as that did.
+fingerprint that it was started with, or of all that was declared then, since any edit mends the
+latter, and goes by that when the pod is collected. What happens if the operator dies between such
+an end and its status: if the pod goes too, another driver starts, and ends as that did.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from millrace_operator.builders.documents import driver_map
 from millrace_operator.builders.naming import Owner
 from millrace_operator.builders.pods import code_image, driver_pod
 from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
-from millrace_operator.reconcile.edits import fingerprint, fingerprints
+from millrace_operator.reconcile.edits import declared, fingerprint, fingerprints
 from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
 from millrace_operator.reconcile.standby import (
     EARLY_PATIENCE_S,
@@ -120,6 +120,9 @@ def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan
         if current is not None and not current.ended:
             status = _ending(status, current)
         status = status.model_copy(update=NO_STANDBY)
+        if status.gave_up is not None:
+            # So that the end of this is an edit of it.
+            status = status.model_copy(update={"gave_up": declared(wanted.accepted)})
         return DriverPlan(before if before is None else status, (), tuple(ended))
     made = _plan_current(observed, wanted, status, current, now)
     told = made.status or status
@@ -189,8 +192,9 @@ def _plan_current(
     drained = status.model_copy(update={**NO_STANDBY, "drained": prints[0]})
     if status.drained in prints:
         return DriverPlan(drained, finished=True)
-    if status.gave_up in [_declared(one, wanted.accepted) for one in prints]:
-        status = status.model_copy(update=NO_STANDBY)
+    if status.gave_up is not None and status.gave_up in _given_up_as(wanted.accepted):
+        given_up = declared(wanted.accepted)
+        status = status.model_copy(update={**NO_STANDBY, "gave_up": given_up})
         return DriverPlan(status, gave_up=_given_up(observed, wanted, status, pod))
     if pod is None:
         return _after_absence(observed, wanted, status, now)
@@ -236,8 +240,8 @@ def _running(
         # None before, or of an operator whose clock is ahead: it begins anew by this one.
         claim_by = _patience(observed, pod, now)
         status = status.model_copy(update={"claim_by": claim_by})
-    left_s = None if claim_by is None else until_s(claim_by, now)
-    if left_s is None or left_s > 0:
+    left_s = until_s(claim_by, now)
+    if left_s > 0:
         return DriverPlan(status, wait_s=left_s)
     text = f"driver pod {pod.name} stood by and does not take over; another one is started"
     silent = Announce("StandbySilent", text, warning=True)
@@ -246,9 +250,11 @@ def _running(
     return DriverPlan(following.status, (silent, *following.events), following.actions)
 
 
-def _declared(with_print: str, accepted: Accepted) -> str:
-    """What a driver was given up with: an edit that would have needed no restart mends it, too."""
-    return f"{with_print}-{accepted.tuned}" if accepted.tuned else with_print
+def _given_up_as(accepted: Accepted) -> list[str]:
+    """What is written of a driver that was given up with this, by this release and by older ones,
+    which went by fewer edits."""
+    older = [f"{one}-{accepted.tuned}" if accepted.tuned else one for one in fingerprints(accepted)]
+    return [declared(accepted), *older]
 
 
 def _ending(status: DriverStatus, pod: Pod) -> DriverStatus:
@@ -307,8 +313,8 @@ def _after_failure(
     if status.failed_pod != pod.uid:
         status = _judged(observed, status, pod, now)
     if status.retry_at is None:
-        declared = _declared(pod.fingerprint, wanted.accepted)
-        status = status.model_copy(update={**NO_STANDBY, "gave_up": declared})
+        given_up = declared(wanted.accepted)
+        status = status.model_copy(update={**NO_STANDBY, "gave_up": given_up})
         return DriverPlan(status, gave_up=_given_up(observed, wanted, status, pod))
     left_s = _left_s(status, now)
     if left_s > 0 and _heir(observed, wanted, status) is None:
@@ -402,17 +408,16 @@ def _driver(observed: Observed, wanted: Wanted, number: int, standby: str = "") 
 
 
 def _heir(observed: Observed, wanted: Wanted, status: DriverStatus) -> Pod | None:
-    """One that stands by and is the next driver: it finds out that it is by itself."""
+    """One that stands by and is the next driver: it finds out that it is by itself. Not so one that
+    does not run yet: what keeps it from that may last."""
     heir = next((p for p in observed.of(Role.DRIVER) if p.index == status.standby), None)
-    if heir is None or heir.ended or heir.deleting or observed.lost(heir):
+    if heir is None or not observed.alive(heir):
         return None
     return heir if heir.fingerprint in fingerprints(wanted.accepted) else None
 
 
-def _patience(observed: Observed, heir: Pod, now: datetime) -> str | None:
-    """Until when it may take to claim the view; that of one that does not run yet begins later."""
-    if heir.phase is not PodPhase.RUNNING:
-        return None
+def _patience(observed: Observed, heir: Pod, now: datetime) -> str:
+    """Until when it may take to claim the view."""
     seconds = PATIENCE_S if heir.ready else EARLY_PATIENCE_S
     if observed.restoring:
         seconds = RESTORE_PATIENCE_S

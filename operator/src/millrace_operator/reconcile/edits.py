@@ -8,7 +8,7 @@ changes nothing: what was accepted before stays in force until the edit is taken
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
@@ -106,9 +106,10 @@ def edited(resource: Resource, before: Accepted | None, begun: bool = False) -> 
     astray = [*on_cluster(wanted, DATA_FOLDER), *told]
     if astray:
         return _kept(EditKind.INVALID, before, was, _shown([str(problem) for problem in astray]))
-    document = wanted.document()
     if before is None or was is None:
-        return Edited(EditKind.FIRST, accept(None, document), wanted)
+        return Edited(EditKind.FIRST, accept(None, wanted.document()), wanted)
+    document = _arranged(wanted.document(), was.document())
+    wanted = StreamTopology.model_validate(document)
     edits = [*classify(was, wanted), *_moved(was, wanted)]
     if begun and wanted.spec.restore_from is not None:
         edits = [_too_late(edit) if _among(edit.path, _BEGINNING) else edit for edit in edits]
@@ -118,12 +119,42 @@ def edited(resource: Resource, before: Accepted | None, begun: bool = False) -> 
     followed = in_place(wanted)
     kinds = [kind_of(edit.path, edit.effect, followed) for edit in edits]
     kind = max(kinds, key=_ORDER.index, default=EditKind.NONE)
-    paths = [edit.path for edit, one in zip(edits, kinds, strict=True) if one is kind]
+    # What restarts comes first, since a message names but a few.
+    paths = [
+        edit.path
+        for level in (EditKind.RESTART, EditKind.IN_PLACE)
+        for edit, one in zip(edits, kinds, strict=True)
+        if one is level
+    ]
     # A driver that is started anew begins with them.
     tuned = kind is EditKind.IN_PLACE and Tuning.of(wanted, 0) != Tuning.of(was, 0)
     accepted = accept(before, document)
     accepted = replace(accepted, tuned=accepted.tuned + tuned)
     return Edited(kind, accepted, wanted, _shown(paths), tuned)
+
+
+def _arranged(document: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """With components and inputs in the order in which they were accepted: another one means
+    nothing, and a driver is compared by all that its topology says."""
+    spec = dict(document["spec"])
+    for section in ("sources", "processors", "sinks"):
+        known = {part["name"]: part for part in before["spec"][section]}
+        parts = []
+        for part in _as_before(spec[section], known):
+            if "inputs" in part and part["name"] in known:
+                edges = [edge["from"] for edge in known[part["name"]].get("inputs", ())]
+                part = {**part, "inputs": _as_before(part["inputs"], edges, "from")}
+            parts.append(part)
+        spec[section] = parts
+    return {**document, "spec": spec}
+
+
+def _as_before(
+    parts: list[dict[str, Any]], known: Iterable[str], field: str = "name"
+) -> list[dict[str, Any]]:
+    """What is not known comes last, as it is given."""
+    places = {name: place for place, name in enumerate(known)}
+    return sorted(parts, key=lambda part: places.get(part[field], len(places)))
 
 
 _ORDER = (EditKind.NONE, EditKind.IN_PLACE, EditKind.RESTART)
@@ -149,6 +180,13 @@ def fingerprints(accepted: Accepted) -> tuple[str, str]:
     document = topology.model_dump(by_alias=True, mode="json", exclude_defaults=True)
     edit = accepted.components.edit
     return _print(document, edit, in_place(topology)), _print(document, edit, IN_PLACE)
+
+
+def declared(accepted: Accepted) -> str:
+    """A print of all that is declared: any edit makes another one, also one in place."""
+    topology = StreamTopology.model_validate(accepted.topology)
+    document = topology.model_dump(by_alias=True, mode="json", exclude_defaults=True)
+    return _print(document, accepted.components.edit, frozenset())
 
 
 def _print(document: Mapping[str, Any], edit: int, followed: frozenset[str]) -> str:

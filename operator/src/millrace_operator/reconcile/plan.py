@@ -3,8 +3,8 @@
 The order of what is done is that in which a crash between two steps does no harm:
 
 1. what must never be lost, before anything can need it: the passwords, the map of the view, the
-   topology as it was accepted;
-2. events, then the status, which holds intents (the number of the next driver);
+   topology as it was accepted, and before that what is told of the edit;
+2. other events, then the status, which holds intents (the number of the next driver);
 3. the other children, and pods;
 4. the proposal to the driver;
 5. snapshots, which nothing else waits for.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from millrace.homes import pods as names
@@ -112,11 +112,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     if edit.accepted is None or edit.topology is None or lost is not None:
         unread = edit.kind is EditKind.UNREAD
         stalled = lost or Trouble("NewerFormat" if unread else "InvalidTopology", edit.text)
-        # What the load had come to stays: nobody says that it is not to decide any more.
-        was = resource.status.ackers or AckersStatus()
-        none = Sizes(0, 0, was.intended, was.asked)
-        standing = Standing(none, 0, resource.status.driver, stalled)
-        status = status_of(observed, owner, standing, moment.now)
+        status = status_of(observed, owner, _held(observed, edit.topology, stalled), moment.now)
         wait_s = STRANGERS_S if observed.strangers or unfit is not None else None
         return Plan(tuple(_told(observed, status, [])), wait_s)
     wanted = Wanted(owner, settings, edit.topology, edit.accepted, restore)
@@ -141,7 +137,6 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         status = status.model_copy(update={"last_snapshot": snapshots.newest})
     proposed = proposal(observed, edit.topology, size, _tuning(edit.accepted, edit.topology))
     events = [
-        *_edit_events(observed, edit),
         *driver.events,
         *lost_members(observed, edit.topology, proposed, size),
         *scaled_by_load(observed.resource.status.ackers, size),
@@ -158,6 +153,26 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     ]
     waits = (driver.wait_s, snapshots.wait_s, again_s(status, moment.now))
     return Plan(tuple(actions), min((one for one in waits if one is not None), default=None))
+
+
+def _held(observed: Observed, topology: StreamTopology | None, stalled: Trouble) -> Standing:
+    """Of a topology for which nothing is done while it stalls; None: nobody knows what it says."""
+    before = observed.resource.status
+    # What the load had come to stays: nobody says that it is not to decide any more.
+    was = before.ackers or AckersStatus()
+    if topology is None:
+        none = Sizes(0, 0, was.intended, was.asked)
+        return Standing(none, 0, before.driver, stalled, held=True, known=False)
+    size = sizes(topology, before.ackers, observed.told)
+    return Standing(
+        replace(size, intended=was.intended, asked=was.asked),
+        executors(topology, observed.told),
+        before.driver,
+        stalled,
+        spark_counts=spark_counts(topology),
+        copies=topology.spec.state_servers.copies,
+        held=True,
+    )
 
 
 def _tuning(accepted: Accepted, topology: StreamTopology) -> Tuning | None:
@@ -200,7 +215,7 @@ def _taken_names(observed: Observed) -> Trouble | None:
 
 
 def _stores(observed: Observed, owner: Owner, edit: Edited, moment: Moment) -> Iterator[Action]:
-    """What is never overwritten, and the topology that is in force from now on."""
+    """What is never overwritten, and the topology that is in force from now on, once it is told."""
     if observed.child("Secret", names.secret(owner.name)) is None:
         yield Create(secrets(owner, moment.password, moment.run_key, moment.root_key))
     elif observed.secrets is not None:
@@ -209,6 +224,8 @@ def _stores(observed: Observed, owner: Owner, edit: Edited, moment: Moment) -> I
         if observed.child("ConfigMap", name) is None:
             yield Create(empty_map(owner, name))
     if edit.accepted is not None and edit.accepted != observed.accepted:
+        # Behind that nobody knows any more that there was an edit.
+        yield from _edit_events(observed, edit)
         yield Apply(accepted_map(owner, edit.accepted))
 
 
@@ -287,14 +304,14 @@ def _edit_events(observed: Observed, edit: Edited) -> list[Announce]:
     match kind:
         case EditKind.IN_PLACE:
             since = f", behind sealed window {observed.window or 0}" if edit.tuned else ""
-            edited_in_place = Announce("EditedInPlace", f"without a restart{since}: {edit.text}")
-            return [edited_in_place, *_kept_memory(observed, edit), *_kept_pods(observed, edit)]
+            told = Announce("EditedInPlace", f"without a restart{since}: {edit.text}")
         case EditKind.RESTART:
             window = observed.window or 0
             text = f"the driver starts again from sealed window {window}: {edit.text}"
-            return [Announce("EditedWithRestart", text)]
+            told = Announce("EditedWithRestart", text)
         case EditKind.FIRST | EditKind.NONE | EditKind.REFUSED | EditKind.INVALID | EditKind.UNREAD:
             return []
+    return [told, *_kept_memory(observed, edit), *_kept_pods(observed, edit)]
 
 
 def _outruns_driver(observed: Observed, edit: Edited) -> bool:

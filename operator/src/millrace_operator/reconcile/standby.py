@@ -9,8 +9,10 @@ what is seen                     what follows
 the driver works: it has sealed  one is made, with the next number, which is written first; two that
 a window, or has nothing to do   start beside each other would both be late
 the driver is gone, is to go or  the one that stands by is the driver from then on, ready or not
-on a lost node, or a pod that    (``driver``); the next one is made when it works
+on a lost node, or a pod that    (``driver``), if its pod runs; the next one is made when it works
 stood by wrote the view
+the same, and the pod that is    it is ended, and a driver is started with a higher number
+to stand by does not run yet
 it does not claim, in time       its pod is ended, and a driver is started
 its pod is gone, ended, lost     another one is made, with another number, after longer and longer
                                  waits where none gets ready; the topology runs on without
