@@ -136,7 +136,7 @@ class ClusterTarget:
         speaks = state == "running" and view is not None and figures.execution == view.execution
         if figures.updated != self._updated:
             self._updated = figures.updated
-            if figures.totals is not None:  # else they are those of the driver before
+            if figures.own:
                 # By the driver's clock, which is another machine's: written since the last look.
                 self._told_s = self._asked_s
         self._asked_s = asked_s

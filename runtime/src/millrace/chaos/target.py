@@ -51,7 +51,7 @@ def look_of(figures: Status, lives: bool, ended: str | None) -> Look:
         published=figures.published or 0,
         working=lives and (figures.window is not None or waiting),
         idle=speaks and known and figures.window is None and not waiting,
-        told_s=(figures.updated or 0.0) if figures.totals is not None else 0.0,
+        told_s=figures.updated or 0.0 if figures.own else 0.0,
         roots=figures.totals.roots if figures.totals is not None else 0,
         dead_letters=figures.dead_letters or 0,
         ended=ended,

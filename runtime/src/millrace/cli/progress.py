@@ -48,12 +48,11 @@ class Figures:
         if (status.updated or 0.0) < since:
             return cls()
         totals = status.totals or Totals()
-        counts = status.totals is not None  # else they are those of the driver before
         return cls(
             status.state or "running",
             status.execution or 0,
-            status.sealed or 0 if counts else 0,
-            status.published or 0 if counts else 0,
+            status.sealed or 0 if status.own else 0,
+            status.published or 0 if status.own else 0,
             totals.roots,
             totals.replays,
             status.roots_per_s or 0.0,

@@ -313,13 +313,19 @@ class Status:
     refused: str | None = None
 
     @property
+    def own(self) -> bool:
+        """Whether this driver has read a record: before that it repeats what the one before had
+        sealed and published."""
+        return self.totals is not None
+
+    @property
     def whole(self) -> bool:
         """Whether what comes with a record is there all together, or not at all."""
         committed = (
             *(self.execution, self.epoch, self.phase, self.sealed, self.published),
             *(self.pending_replays, self.dead_letters),
         )
-        return self.totals is None or None not in committed
+        return not self.own or None not in committed
 
 
 @dataclass(frozen=True, slots=True)
