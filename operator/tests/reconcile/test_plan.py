@@ -766,6 +766,37 @@ def test_a_server_that_leaves_is_named_as_long_as_the_view_has_it():
     assert cluster.proposal == proposed, "nothing is said anew of one that has left"
 
 
+def test_nobody_leaves_while_one_that_stays_is_no_member():
+    """There are to be two copies: those beyond it have the part of one that is away."""
+    cluster = settled(stateServers={"replicas": 4, "copies": 2})
+    cluster.edit(stateServers={"replicas": 2, "copies": 2})
+    cluster.change("words-state-1", ready=False)
+    cluster.reconcile()
+    there = [f"words-state-{number}" for number in (0, 2, 3)]
+    assert [m.name for m in cluster.proposal.members] == there
+    assert cluster.proposal.leaving is None
+    cluster.drive()
+    done(cluster)
+    assert [m.name for m in cluster.view.target] == there
+    assert set(there) <= set(cluster.pods)
+    cluster.change("words-state-1", ready=True)
+    cluster.settle()
+    assert {m.name for m in cluster.view.target} == {"words-state-0", "words-state-1"}
+    assert [name for name in cluster.pods if "state" in name] == ["words-state-0", "words-state-1"]
+
+
+def test_those_that_leave_are_kept_once_one_that_stays_is_lost():
+    cluster = settled(stateServers={"replicas": 4, "copies": 2})
+    cluster.edit(stateServers={"replicas": 2, "copies": 2})
+    cluster.reconcile()
+    assert [m.name for m in cluster.proposal.leaving] == ["words-state-2", "words-state-3"]
+    cluster.change("words-state-1", ready=False)
+    cluster.reconcile()
+    there = [f"words-state-{number}" for number in (0, 2, 3)]
+    assert [m.name for m in cluster.proposal.members] == there
+    assert cluster.proposal.leaving is None
+
+
 def test_a_server_that_dies_as_it_leaves_is_not_named_any_more():
     cluster = settled(stateServers={"replicas": 3, "copies": 2})
     cluster.edit(stateServers={"replicas": 2, "copies": 2})
@@ -1092,6 +1123,23 @@ def test_ackers_follow_the_load_between_min_and_max():
     cluster.settle()
     assert ackers_of(cluster) == 2
     assert cluster.status.driver.number == 1
+
+
+def test_ackers_follow_a_load_that_falls_while_some_of_them_cannot_run():
+    """One waits for room on a node, say, and may for ever."""
+    cluster = settled(ackers={"replicas": 2, "min": 1, "max": 4})
+    advised(cluster, 2, 4)
+    cluster.change("words-acker-3", ready=False)
+    cluster.settle()
+    assert len(cluster.proposal.ackers) == 3
+    advised(cluster, 3, 4)
+    assert ackers_of(cluster) == 4
+    advised(cluster, 3, 1)
+    assert ackers_of(cluster) == 1
+    assert cluster.status.ackers.intended == 1
+    cluster.edit(ackers={"replicas": 4, "min": 1, "max": 4})
+    cluster.settle()
+    assert ackers_of(cluster) == 4, "what was said of three is old"
 
 
 @pytest.mark.parametrize(("asked", "there"), [(3, 3), (9, 4), (1, 2)])

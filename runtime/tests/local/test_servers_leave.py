@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,14 +18,14 @@ NAMES = ("state-0", "state-1")
 
 
 class World:
-    """Two servers, kept alive; ``told`` are the kinds of what is told."""
+    """Servers, kept alive; ``told`` are the kinds of what is told."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: Sequence[str] = NAMES, copies: int = 1) -> None:
         self.folder = folder
         self.told: list[str] = []
         self.texts: list[str] = []
         self.keeper = ServerKeeper(
-            [self.make(name) for name in NAMES], SystemClock(), self.tell, lambda: 0, copies=2
+            [self.make(name) for name in names], SystemClock(), self.tell, lambda: 0, copies
         )
 
     def make(self, name: str) -> Embedded:
@@ -124,9 +124,45 @@ def test_those_that_are_missing_are_started(world: World) -> None:
     assert "is there" in world.texts[0]
 
 
-def test_an_end_says_what_it_means_with_copies(world: World) -> None:
-    world.kill("state-0")
-    assert "others have copies of what it holds" in world.texts[0]
+@pytest.fixture
+def copied(tmp_path: Path) -> Iterator[World]:
+    """Three servers, two copies."""
+    made = World(tmp_path, (*NAMES, "state-2"), copies=2)
+    made.keeper.start_all()
+    yield made
+    made.keeper.stop_all()
+
+
+def test_an_end_says_what_it_means_with_copies(copied: World) -> None:
+    copied.kill("state-0")
+    assert "others have copies of what it holds" in copied.texts[0]
+
+
+def test_nobody_leaves_while_one_that_stays_is_no_member(copied: World) -> None:
+    """There are to be two copies: it takes the part of the one that is not there."""
+    first, second, third = (copied.member(name) for name in (*NAMES, "state-2"))
+    copied.keeper.want(set(NAMES), copied.make)
+    copied.keeper.settle(view(Phase.OPEN, first, second, third))
+    assert copied.names() == set(NAMES)
+    assert copied.keeper.released == (third,)
+    # A server that stays is left out, as one that hangs is.
+    for without in (Phase.MOVING, Phase.OPEN):
+        copied.keeper.settle(view(without, first, third))
+        assert copied.names() == {*NAMES, "state-2"}
+        assert copied.keeper.released == ()
+    # The same where it died, and comes back as another incarnation.
+    copied.keeper.settle(view(Phase.OPEN, first, second, third))
+    copied.kill("state-1")
+    copied.keeper.settle(view(Phase.OPEN, first, second, third))
+    assert copied.names() == {*NAMES, "state-2"}
+    # Nor does it end where a view is open without it, as long as it is needed.
+    copied.keeper.settle(view(Phase.OPEN, first))
+    assert len(copied.keeper.pids()) == 3
+    again = copied.member("state-1")
+    copied.keeper.settle(view(Phase.OPEN, first, again, third))
+    assert copied.keeper.released == (third,)
+    copied.keeper.settle(view(Phase.OPEN, first, again))
+    assert len(copied.keeper.pids()) == 2
 
 
 def test_one_that_was_left_out_and_hangs_leaves_at_once(world: World) -> None:

@@ -360,8 +360,8 @@ def test_a_driver_that_starts_meanwhile_opens_first_and_has_it_learned_again() -
     unopened().play(opened)
 
 
-def test_one_that_leaves_does_not_count_as_lost_beside_one_that_is_silent() -> None:
-    """Two of three are not to be members, and only the silent one is not at hand."""
+def test_one_that_is_to_leave_stays_while_one_that_stays_is_silent() -> None:
+    """There are to be two copies, and without it there would be one."""
     found = script()
     found.play(JOINED)
     found.tell("copied", "ack a1", "ack b1", "ack c1", "cas done", "fenced")
@@ -370,7 +370,23 @@ def test_one_that_leaves_does_not_count_as_lost_beside_one_that_is_silent() -> N
     for _ in range(PATIENCE):
         found.machine.membership.suspicion.asked([e.SendStamp(member("b1"), stamp("e2x2"))])
         found.tell("wait 1", "tick")
-    assert [m.name for m in found.machine.membership.wanted()] == ["a"]
+    assert [m.name for m in found.machine.membership.wanted()] == ["a", "c"]
+    moved = [str(describe(a)) for a in found.actions if isinstance(a, e.CasView)]
+    assert moved[-1] == "CasView 7 e3 moving x2 a1 b1 c1 to a1 c1"
+
+
+def test_a_view_that_goes_on_without_one_takes_it_back_where_another_falls_silent() -> None:
+    found = script()
+    found.play(JOINED)
+    found.tell("copied", "ack a1", "ack b1", "ack c1", "cas done", "fenced")
+    found.tell("propose a1 b1 leaving c1", "copied", "cas done", "stamped a1 R", "stamped c1 R")
+    moved = [str(describe(a)) for a in found.actions if isinstance(a, e.CasView)]
+    assert moved[-1] == "CasView 7 e3 moving x2 a1 b1 c1 to a1 b1"
+    for _ in range(PATIENCE):
+        found.machine.membership.suspicion.asked([e.SendStamp(member("b1"), stamp("e3x2"))])
+        found.tell("wait 1", "tick")
+    moved = [str(describe(a)) for a in found.actions if isinstance(a, e.CasView)]
+    assert moved[-1] == "CasView 8 e4 moving x2 a1 b1 c1 to a1 c1"
 
 
 def test_what_is_under_way_is_sent_again_and_silence_ends_it() -> None:

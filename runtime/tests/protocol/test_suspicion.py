@@ -543,16 +543,20 @@ def test_one_that_dies_while_others_learn_the_only_copy_from_it_is_needed_again(
     )
 
 
+def members(names: str) -> list[Member]:
+    return [member(f"{name}1") for name in names]
+
+
 def test_a_window_that_is_sealed_shows_that_tasks_reach_all_servers() -> None:
-    found, one = Suspicion(), member("a1")
+    found, one, all_of_them = Suspicion(), member("a1"), members("ab")
     for attempt in range(1, 2 * TRIES - 1):
         found.unreached(one)
         if attempt == TRIES - 1:
             found.reached()
-        assert found.part() == ()
+        assert found.part(all_of_them, 1) == ()
     found.unreached(one)
-    assert found.part() == ("a",)
-    assert found.part() == (), "it is told once"
+    assert found.part(all_of_them, 1) == ("a",)
+    assert found.part(all_of_them, 1) == (), "it is told once"
 
 
 def test_the_guarantees_say_after_how_much_a_server_is_left_out() -> None:
@@ -567,19 +571,70 @@ def test_those_that_tasks_do_not_reach_are_left_out_in_order() -> None:
     found, names = Suspicion(), "fcadbe"
     for name in names * TRIES:
         found.unreached(member(f"{name}1"))
-    assert found.part() == tuple(sorted(names))
+    assert found.part(members(f"{names}g"), 1) == tuple(sorted(names))
+
+
+@pytest.mark.parametrize(
+    ("copies", "servers", "out"),
+    [
+        (1, "a", ""),
+        (1, "abc", "ab"),
+        (2, "ab", "a"),
+        (2, "abc", "a"),
+        (2, "abcd", "ab"),
+        (3, "abc", "ab"),
+        (3, "abcde", "ab"),
+        (3, "abcdef", "abc"),
+    ],
+)
+def test_where_tasks_reach_nobody_as_many_stay_as_there_are_copies(
+    copies: int, servers: str, out: str
+) -> None:
+    """Or as can be lost: who answers the driver is not thrown out one after the other."""
+    found, left = Suspicion(), ""
+    for name in servers:
+        for _ in range(TRIES):
+            found.unreached(member(f"{name}1"))
+        there = members("".join(one for one in servers if one not in left))
+        left += "".join(found.part(there, copies))
+    assert left == out
+    stays = tuple(one for one in servers if one not in out)
+    assert found.kept() == stays
+    assert found.kept() == (), "each is told once"
+    found.reached()
+    for _ in range(TRIES):
+        found.unreached(member(f"{stays[0]}1"))
+    assert found.part(members("".join(stays)), copies) == ()
+    assert found.kept() == stays[:1], "and again once a window was sealed"
+
+
+def test_copies_stay_where_tasks_reach_nobody() -> None:
+    script = running()
+    assert "CasView 5 e2 moving x2 a1 b1 c1 to b1 c1" in unreached(script, "a", TRIES)
+    script.tell("cas done", "stamped a1 R", "stamped b1 R", "stamped c1 R")
+    script.tell("copied", "ack b1", "ack c1", "cas done", "fenced", "ack b1", "ack c1")
+    found: list[str] = []
+    for _ in range(TRIES):
+        script.tell("died away b")
+        found += asked(script, 1, "b1", "c1")
+    assert "Notify StateServersUnreached" in found
+    assert not any("CasView" in text for text in found)
+    notice = next(a for a in script.actions if getattr(a, "kind", "") == "StateServersUnreached")
+    assert isinstance(notice, e.Notify)
+    assert notice.server == "b"
+    assert "see what lies between executors and state servers" in notice.text
 
 
 def test_what_a_silent_server_owes_is_not_told_in_other_words() -> None:
-    found, one = Suspicion(), member("a1")
+    found, one, both = Suspicion(), member("a1"), members("ab")
     found.asked([e.SendStamp(one, stamp("e1x1"))])
     for _ in range(TRIES):
         found.unreached(one)
-    assert found.part() == ()
+    assert found.part(both, 1) == ()
     found.tick((one,), ())
-    assert found.part() == (), "it has not answered yet"
+    assert found.part(both, 1) == (), "it has not answered yet"
     found.heard(e.Stamped(one, stamp("e1x1"), None))
-    assert found.part() == ("a",)
+    assert found.part(both, 1) == ("a",)
 
 
 def test_a_single_server_is_waited_for_whoever_does_not_reach_it() -> None:
@@ -595,4 +650,6 @@ def test_a_single_server_is_waited_for_whoever_does_not_reach_it() -> None:
     )
     script.tell("cas done", "stamped a1 R", "copied", "ack a1", "fenced", "planned 4", "ack a1")
     told = unreached(script, "a", 2 * TRIES)
-    assert told == [f"Run {number} of 4: 0+4" for number in range(2, 2 * TRIES + 2)]
+    assert told.count("Notify StateServersUnreached") == 1
+    runs = [f"Run {number} of 4: 0+4" for number in range(2, 2 * TRIES + 2)]
+    assert [text for text in told if "Unreached" not in text] == runs

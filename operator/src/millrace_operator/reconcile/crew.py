@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from millrace.homes.documents import Proposal, Status
+from millrace.homes.documents import AckerAdvice, Proposal, Status
 from millrace.homes.pods import Role, pod_name, state_url
 from millrace.homes.tuning import Tuning
 from millrace.protocol.ackerload import AckerBounds
@@ -49,9 +49,13 @@ class Sizes:
 
 
 def sizes(
-    topology: StreamTopology, before: AckersStatus | None = None, told: Status | None = None
+    topology: StreamTopology,
+    before: AckersStatus | None = None,
+    told: Status | None = None,
+    there: int | None = None,
 ) -> Sizes:
     """What a topology asks for. A suspended one has no ackers; its servers hold its state.
+    ``there``: of how many ackers the driver has been told last.
 
     With a least and a most the number that ``before`` holds goes on, as the driver advises, until
     another one is asked for, by ``kubectl scale`` for example.
@@ -63,13 +67,23 @@ def sizes(
         if before is not None and before.intended is not None and before.asked == wanted:
             wanted = before.intended
             advice = told.ackers if told is not None else None
-            if advice is not None and advice.of == wanted:
+            if advice is not None and (advice.of == wanted or _is_fewer(advice, there)):
                 wanted = advice.wanted
         wanted = intended = AckerBounds(ackers.least, ackers.most).clamped(wanted)
     if not spec.tracked or spec.suspend:
         wanted = 0
     servers = 0 if spec.state_servers.url else spec.state_servers.replicas
     return Sizes(wanted, servers, intended, None if intended is None else ackers.replicas)
+
+
+def running(observed: Observed) -> int | None:
+    """Of how many ackers the driver has been told last."""
+    return len(observed.proposal.ackers) if observed.proposal is not None else None
+
+
+def _is_fewer(advice: AckerAdvice, there: int | None) -> bool:
+    """Whether fewer are enough than run: also where more are wanted, of which some cannot."""
+    return advice.of == there and advice.wanted < advice.of
 
 
 def executors(topology: StreamTopology, told: Status | None) -> int:
@@ -199,6 +213,11 @@ def proposal(
     told, before = observed.told, observed.proposal
     proposed = before.members if before is not None else ()
     members = _members(observed, staying, proposed) if count.servers else ()
+    copies = topology.spec.state_servers.copies
+    if observed.view is not None and not observed.view.can_spare_others(members, copies):
+        # Whoever is too much leaves once all the others are there to have its copies.
+        staying = [pod for pod in observed.of(Role.STATE_SERVER) if not pod.deleting]
+        members = _members(observed, staying, proposed) if count.servers else ()
     first = observed.view is None and observed.proposal is None
     if count.servers and (not members or (first and len(members) < count.servers)):
         return None

@@ -346,11 +346,13 @@ class ServerKeeper:
 
     A server that is to leave is proposed until it has been a member of an open view, so that what
     it holds can be copied from it, and ends when a view without it is open. Where no life of it is
-    in the open view, the others hold all that counts, and it is released at once::
+    in the open view, the others hold all that counts, and it is released at once. That is so only
+    as long as as many of those that stay are in the view as there are to be copies: else the view
+    would go on with fewer, although there are servers to hold them::
 
         proposed -- an open view has it, or none of its lives --> released
            ^                                                         |
-           +------------------ it died: comes back ------------------+
+           +-- it died: comes back; one that stays did, and is not --+
            |                                                         |
            |                                           an open view is without it
            |                                                         v
@@ -423,9 +425,16 @@ class ServerKeeper:
     def settle(self, view: View | None, again: Callable[[], View | None] | None = None) -> None:
         """Let go of servers that are to leave, as far as the view says that they may; ``again``
         reads the view anew."""
-        if view is None or view.phase is not Phase.OPEN:
+        if view is None:
             return
-        for kept in [one for one in self._kept if one.leaving]:
+        leaving = [one for one in self._kept if one.leaving]
+        if not view.can_spare_others(self._staying(), self._copies):
+            for kept in leaving:
+                kept.released = None
+            return
+        if view.phase is not Phase.OPEN:
+            return
+        for kept in leaving:
             address = kept.server.address
             member = address.member() if address is not None else None
             if member is not None and member in view.target:
@@ -435,6 +444,11 @@ class ServerKeeper:
                     self._part_with(kept, again or (lambda: view))
                 else:
                     kept.released = member
+
+    def _staying(self) -> list[Member]:
+        """Incarnations seen alive of those that are not to leave."""
+        found = (kept.server.address for kept in self._kept if not kept.leaving)
+        return [address.member() for address in found if address is not None]
 
     @property
     def proposed(self) -> tuple[Member, ...]:

@@ -224,6 +224,7 @@ class Supervisor:
             self._look_at_scale()
             self._ackers.look()
             self._servers.look()
+            self._let_servers_leave()
             self._follow_addresses()
             if self._ending is None:
                 self._standby.look(self._addresses, self._sealed_at_start.get(DRIVER, 0))
@@ -302,7 +303,10 @@ class Supervisor:
             self._scale = asked
             if new != Scale():
                 self._follow_scale(scaling, new)
-        if self._servers.leaving:
+
+    def _let_servers_leave(self) -> None:
+        scaling = self._plan.scaling
+        if scaling is not None and self._ending is None and self._servers.leaving:
             self._servers.settle(scaling.view(), scaling.view)
 
     def _follow_scale(self, scaling: Scaling, asked: Scale) -> None:

@@ -29,7 +29,7 @@ timeline such a view is a restore's, whose record nobody else knows: a driver th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -176,14 +176,11 @@ class Membership:
         """The members that the view should have: those proposed that can be relied on."""
         relied = self._relied()
         staying = tuple(m for m in relied if m in self._proposed)
-        if len(staying) < min(self.copies, len(self._proposed)) and self._given_up():
-            # Who is to leave holds a copy that the one which takes nothing should have had.
+        if self._too_few(staying):
+            # Who is to leave holds a copy that one which is left out should have had.
             return relied
         # Nobody leaves as long as there is none to leave anything to.
         return staying or relied
-
-    def _given_up(self) -> bool:
-        return any(self.suspicion.given_up(member) for member in self._proposed)
 
     def _relied(self) -> tuple[Member, ...]:
         """Those, and who is to leave and can be relied on until then."""
@@ -248,8 +245,16 @@ class Membership:
         """Members that are to leave, once others have learned what they hold."""
         if self.view is None or not self._learners:
             return []
-        there = [m for m in self.view.target if m in self._leaving and m not in self._proposed]
+        members = self.view.target
+        if self._too_few(self.suspicion.trusted(self._proposed)):
+            # A view that was to go on without them cannot.
+            members = tuple(dict.fromkeys((*members, *self.view.last_open)))
+        there = [m for m in members if m in self._leaving and m not in self._proposed]
         return [m for m in there if not self.suspicion.silent(m)]
+
+    def _too_few(self, staying: Sized) -> bool:
+        """Whether there would be fewer copies without those that are to leave."""
+        return len(staying) < min(self.copies, len(self._proposed))
 
     def _must_change(self) -> bool:
         """Whether a view that is not open yet is to be another one. Whoever only joins or leaves
@@ -380,8 +385,6 @@ class Membership:
         """A task did not reach a server of the view. Where there are others windows do not wait for
         it for ever."""
         assert self.view is not None
-        if len(self.view.target) == 1:
-            return
         for member in self.view.target:
             if member.name == name:
                 self.suspicion.unreached(member)
@@ -472,6 +475,7 @@ class Membership:
 
     def _suspect(self) -> list[e.Action]:
         holding = self._to_stamp() if self.view is not None else []
+        members = self.view.target if self.view is not None else ()
         given_up: list[e.Action] = [
             e.Notify(
                 "StateServerLeftOut",
@@ -492,7 +496,18 @@ class Membership:
                 warning=True,
                 server=name,
             )
-            for name in self.suspicion.part()
+            for name in self.suspicion.part(members, self.copies)
+        ]
+        given_up += [
+            e.Notify(
+                "StateServersUnreached",
+                f"tasks have not reached state server {name} in {TRIES} attempts, and it answers "
+                "the driver: it stays, since too few would be left without it and others that they "
+                "did not reach; windows wait, see what lies between executors and state servers",
+                warning=True,
+                server=name,
+            )
+            for name in self.suspicion.kept()
         ]
         back = self.suspicion.tick(self._proposed, holding)
         return given_up + [

@@ -14,7 +14,8 @@ when it wakes up, and their answers behind them.
 One that is to join and answers, but takes none of the objects that it is to hold, is given up in
 the same way once ``TRIES`` copies to it in a row have broken off: others would wait for ever. So is
 one that answers the driver and that tasks do not reach, with which as many attempts have ended and
-none was sealed.
+none was sealed; but not so many at once that fewer are left than there are copies, unless these may
+be lost. Tasks that reach one after the other of them not are cut off themselves.
 
 A server is left out only as long as fewer members of the last open view are lost than every object
 has copies there; otherwise it is waited for, however long that takes (rules 10 and 13). Nothing of
@@ -46,12 +47,13 @@ MOST_PROOF = 60
 @dataclass(slots=True)
 class _LeftOut:
     """``proofs`` of the ``needed`` ticks are answered in a row; ``back`` when that is enough. One
-    that ``answers`` is left out since it takes no objects."""
+    that ``answers`` is left out since it takes no objects, or is ``parted`` from the tasks."""
 
     needed: int
     proofs: int = 0
     back: bool = False
     answers: bool = False
+    parted: bool = False
 
 
 class Suspicion:
@@ -65,6 +67,8 @@ class Suspicion:
         self._broke: set[Member] = set()
         self._tries: dict[Member, int] = {}
         self._unreached: dict[Member, int] = {}
+        self._kept: dict[str, bool] = {}
+        """Those that stay although tasks do not reach them, and whether that was told."""
 
     def asked(self, actions: Iterable[e.Action]) -> None:
         """Note questions that a state server owes an answer to."""
@@ -106,24 +110,38 @@ class Suspicion:
     def reached(self) -> None:
         """Note that an attempt was sealed."""
         self._unreached.clear()
+        self._kept.clear()
 
-    def part(self) -> tuple[str, ...]:
-        """The names of those that are left out from now on since tasks do not reach them; to be
-        asked before each ``tick``. Of one that owes the driver an answer ``silent`` will tell."""
+    def part(self, members: Collection[Member], copies: int) -> tuple[str, ...]:
+        """The names of those ``members`` of the view that are left out from now on since tasks do
+        not reach them; to be asked before each ``tick``. Of one that owes the driver an answer
+        ``silent`` will tell."""
         names = sorted(
             member.name
             for member, attempts in self._unreached.items()
             if attempts >= TRIES and member not in self._asked and not self._owed.get(member)
         )
+        out = {n for n, one in self._left_out.items() if one.parted and not one.back}
+        known = len({m.name for m in members} | out)
+        room = min(known - 1, max(known - copies, copies - 1, 1)) - len(out)
+        parted, kept = names[: max(0, room)], names[max(0, room) :]
+        for name in kept:
+            self._kept.setdefault(name, False)
         self._unreached = {m: n for m, n in self._unreached.items() if m.name not in names}
-        return self._leave_out(names)
+        return self._leave_out(parted, parted=True)
 
-    def _leave_out(self, names: list[str]) -> tuple[str, ...]:
+    def kept(self) -> tuple[str, ...]:
+        """The names of those that ``part`` has kept, each once until an attempt is sealed."""
+        new = tuple(name for name, told in self._kept.items() if not told)
+        self._kept.update(dict.fromkeys(new, True))
+        return new
+
+    def _leave_out(self, names: list[str], parted: bool = False) -> tuple[str, ...]:
         """Those answer, and are of no use all the same."""
         for name in names:
             before = self._left_out.get(name)
             needed = PROOF if before is None else min(MOST_PROOF, 2 * before.needed)
-            self._left_out[name] = _LeftOut(needed, answers=True)
+            self._left_out[name] = _LeftOut(needed, answers=True, parted=parted)
         return tuple(names)
 
     def given_up(self, member: Member) -> bool:
@@ -164,6 +182,10 @@ class Suspicion:
         """Those that have to prove themselves: to be asked with each tick."""
         return [m for m in proposed if self._is_out(m)]
 
+    def trusted(self, proposed: Iterable[Member]) -> tuple[Member, ...]:
+        """Those that are neither silent nor left out."""
+        return tuple(m for m in proposed if not (self.silent(m) or self._is_out(m)))
+
     def choose(
         self, proposed: tuple[Member, ...], at_stake: Collection[Member], bearable: int
     ) -> tuple[Member, ...]:
@@ -172,7 +194,7 @@ class Suspicion:
         ``at_stake`` are the members of whom all that they hold is lost where they are not chosen:
         fewer than ``bearable`` may be.
         """
-        trusted = tuple(m for m in proposed if not (self.silent(m) or self._is_out(m)))
+        trusted = self.trusted(proposed)
         called_back = tuple(m for m in proposed if not (self.silent(m) or self._is_away(m)))
         for chosen in (trusted, called_back):
             if chosen and sum(m not in chosen for m in at_stake) < bearable:

@@ -136,6 +136,12 @@ class View:
         """How many owners each key group has; all have as many."""
         return min(map(len, self.owners))
 
+    def can_spare_others(self, staying: Iterable[Member], copies: int) -> bool:
+        """Whether whoever is to leave may: as many of those that stay are members of the last open
+        view as there are to be copies. Who leaves before takes one along that nobody has made
+        anew."""
+        return sum(member in self.last_open for member in staying) >= copies
+
     @property
     def log_member(self) -> Member:
         """The server on which the ack log lies."""

@@ -64,6 +64,13 @@ class ViewChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerLeft:
+    """A server that was to leave is ended, and what it held is deleted."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class CopiesAsked:
     """An edit asks for so many copies of every object."""
 

@@ -10,7 +10,7 @@ from millrace.protocol.driver import Driver
 from millrace.protocol.membership import Owners
 from millrace.protocol.record import Locate
 from millrace.protocol.settings import Settings
-from millrace.protocol.types import View
+from millrace.protocol.types import Member, View
 from millrace.simulate.parts.acklog import make_machine
 from millrace.simulate.parts.driver import DriverProcess
 from millrace.simulate.parts.engine import Attempt
@@ -19,7 +19,7 @@ from millrace.simulate.parts.plainfold import PlainMessage
 from millrace.simulate.parts.restoring import Restore
 from millrace.simulate.parts.server import ServerModel
 from millrace.simulate.parts.sinks import FilesSink, Sink, TransactionSink
-from millrace.simulate.parts.supervisor import is_without
+from millrace.simulate.parts.supervisor import is_without, may_release
 from millrace.simulate.world import Clock, World
 
 
@@ -36,4 +36,5 @@ class Machines:
     process: type[DriverProcess] = DriverProcess
     restore: type[Restore] = Restore
     parting: Callable[[View | None, str], bool] = is_without
+    releasing: Callable[[View | None, tuple[Member, ...], int], bool] = may_release
     sinks: tuple[type[Sink], ...] = (FilesSink, TransactionSink)

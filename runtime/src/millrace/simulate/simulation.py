@@ -107,6 +107,7 @@ class Simulation:
             self.options.standby,
             self._restorer() if self.options.lost_s is not None else None,
             lambda name: self.machines.parting(self.store.view, name),
+            self._may_release,
         )
         self.checkers = Checkers(
             self.history,
@@ -247,6 +248,11 @@ class Simulation:
     def _restorer(self) -> Restorer:
         ground = Ground(self.options, self.cluster, self.store, self.sinks, self.shelf)
         return restorer(self.world, self.history, ground, self.machines.restore)
+
+    def _may_release(self, staying: tuple[Member, ...], copies: int | None) -> bool:
+        # Fewer servers than copies are asked for here alone.
+        most = min(copies or self.options.copies, len(self.cluster.wanted))
+        return self.machines.releasing(self.store.view, staying, most)
 
     def _dead_limit(self) -> DeadLimit:
         """What the user allows: all, once the run has stopped for it often enough."""

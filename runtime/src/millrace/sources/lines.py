@@ -138,19 +138,30 @@ def scan(descriptor: int, size: int, start: Start, limit: int) -> Index:
         data = _block(descriptor, at, size)
         if at == start.mark.base and not start.mark.fits(data[: start.mark.position - at]):
             raise BadFileError(f"was changed in its first {start.mark.position} bytes")
-        body = data[max(0, start.first - at) :]
-        ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE) + 1
-        if start.final and at + len(data) == size and len(body) and body[-1] != _NEWLINE:
-            ends = np.append(ends, len(body))
-            unterminated = True
-        counted = ends if start.blanks else ends[_not_blank(body, ends, blocks.open_bytes, last)]
+        begin = min(max(0, start.first - at), len(data))
+        body = memoryview(data)[begin:]
+        newlines = np.frombuffer(body, np.uint8) == _NEWLINE
+        whole = data.rfind(b"\n", begin) + 1 - begin if newlines.any() else 0
+        unterminated = start.final and at + len(data) == size and whole < len(body)
+        if unterminated:
+            whole = len(body)
+        records = int(np.count_nonzero(newlines)) + unterminated
         room = limit - blocks.records
-        full = len(counted) >= room
-        if full:
-            unterminated = unterminated and counted[room - 1] == len(body)
-            counted = counted[:room]
-            ends = counted
-        blocks.add(body, int(ends[-1]) if len(ends) else 0, len(counted))
+        full = False
+        if records >= room or not start.blanks:
+            # Where each one ends matters, too, and not how many there are alone.
+            ends = np.flatnonzero(newlines) + 1
+            if unterminated:
+                ends = np.append(ends, len(body))
+            counted = ends
+            if not start.blanks:
+                counted = ends[_not_blank(body, ends, blocks.open_bytes, last)]
+            records = len(counted)
+            full = records >= room
+            if full:
+                records, whole = room, int(counted[room - 1])
+                unterminated = unterminated and whole == len(body)
+        blocks.add(body, whole, records)
         if blocks.open_bytes > MAX_RECORD_BYTES and not full:
             raise BadFileError(
                 f"has a line of more than {MAX_RECORD_BYTES >> 20} MiB at byte {blocks.end}",
@@ -173,12 +184,12 @@ def scan(descriptor: int, size: int, start: Start, limit: int) -> Index:
     )
 
 
-def _block(descriptor: int, at: int, size: int) -> memoryview:
+def _block(descriptor: int, at: int, size: int) -> bytes:
     wanted = min(BLOCK_BYTES, size - at)
     data = os.pread(descriptor, wanted, at)
     if len(data) < wanted:
         raise BadFileError(f"has shrunk to {at + len(data)} bytes while it was read")
-    return memoryview(data)
+    return data
 
 
 def read_groups(descriptor: int, locator: Any, count: int) -> Iterator[tuple[bytes, int, int, int]]:

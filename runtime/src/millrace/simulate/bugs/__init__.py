@@ -84,6 +84,8 @@ BUGS: dict[str, Bug] = {
         Bug("learner_takes_records", "rule 11", lambda: _driver(w.LearnerTakesRecords)),
         Bug("teaches_for_ever", "teaching", lambda: _driver(membership=m.TeachesForEver)),
         Bug("leaver_ends_early", "rule 11", lambda: Machines(parting=k.at_once)),
+        Bug("releases_too_many", "copies", lambda: Machines(releasing=k.whoever)),
+        Bug("parts_with_all", "rule 10", lambda: _driver(membership=m.PartsWithAll)),
         Bug("target_may_be_silent", "rule 13", lambda: _driver(membership=m.TargetMayBeSilent)),
         Bug("reads_before_stamping", "rule 15", lambda: _driver(membership=m.ReadsBeforeStamping)),
         Bug("copies_nothing", "rule 15", lambda: _driver(membership=m.CopiesNothing)),

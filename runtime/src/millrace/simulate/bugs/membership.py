@@ -234,6 +234,21 @@ class WaitsForWhatTasksMiss(Membership):
         return
 
 
+class PartsWithAll(Membership):
+    """Leaves out one server after the other, where tasks reach none."""
+
+    def __init__(
+        self, uid: str, copies: int, key_groups: int, owners: Owners, **options: bool
+    ) -> None:
+        super().__init__(uid, copies, key_groups, owners, **options)
+        self.suspicion = _Parting()
+
+
+class _Parting(Suspicion):
+    def part(self, members: Collection[Member], copies: int) -> tuple[str, ...]:
+        return super().part(members, 1)
+
+
 class KeepsItsCopies(Membership):
     """Leaves the view as it is when other numbers of copies are asked for."""
 

@@ -12,6 +12,7 @@ from millrace.protocol.acklog import Open
 from millrace.protocol.types import (
     AttemptId,
     CloseMarker,
+    Member,
     Sealed,
     View,
 )
@@ -148,6 +149,11 @@ class NeverTakesOver(DriverProcess):
 
 
 # --- the operator
+
+
+def whoever(_view: View | None, _staying: tuple[Member, ...], _copies: int) -> bool:
+    """Lets those go that are to leave, though one that stays is not there to take its part."""
+    return True
 
 
 def at_once(_view: View | None, _name: str) -> bool:

@@ -22,7 +22,7 @@ from millrace.simulate.checkers.places import Places
 from millrace.simulate.checkers.promises import Promises
 from millrace.simulate.checkers.restores import Restores
 from millrace.simulate.checkers.shown import ShownWindows
-from millrace.simulate.checkers.spread import Spread
+from millrace.simulate.checkers.spread import Spared, Spread
 from millrace.simulate.checkers.stamps import Stamps
 from millrace.simulate.checkers.standby import StandsByIdle
 from millrace.simulate.checkers.teaching import Teaching
@@ -67,6 +67,7 @@ class Checkers:
         self.restores = Restores(history, options)
         self.teaching = Teaching(history)
         self.spread = Spread(history, options.copies, now_s)
+        self.spared = Spared(history, options.copies, cluster)
         if options.poison_only:
             self.bound = Bound(history, workload)
 

@@ -6,7 +6,7 @@ An engine that fails is evidence of nothing, however often it does.
 
 from __future__ import annotations
 
-from millrace.protocol.types import AttemptPlan, Record
+from millrace.protocol.types import AttemptPlan, Phase, Record
 from millrace.simulate import history as h
 from millrace.simulate.parts.workload import Root, RootKind, Workload, root_of, roots_of
 
@@ -30,6 +30,7 @@ class Blame:
         history.listen(h.Commit, self._committed)
         history.listen(h.Broken, self._broken)
         history.listen(h.Telling, self._ended)
+        history.listen(h.ViewChanged, self._moved)
 
     def _was_hit(self, entry: h.Hit) -> None:
         self._hit.update(entry.roots)
@@ -70,6 +71,11 @@ class Blame:
         self._rows[row] = self._rows.get(row, 0) + 1
         if self._rows[row] > LONGEST_ROW:
             raise h.ViolationError("blame", f"the engine fails {entry.plan.id}, and no end of it")
+
+    def _moved(self, entry: h.ViewChanged) -> None:
+        # A driver whose members have changed begins its window anew.
+        if entry.view.phase is Phase.MOVING:
+            self._rows.clear()
 
     def _ended(self, entry: h.Telling) -> None:
         self._rows.pop(_row_of(entry.plan), None)

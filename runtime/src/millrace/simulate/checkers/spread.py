@@ -1,4 +1,5 @@
-"""Objects have as many owners as the user asks for, soon after an edit asks for another number.
+"""Objects have as many owners as the user asks for, soon after an edit asks for another number,
+and no fewer while there are servers to have them.
 
 That they truly are on these is for ``durability``.
 """
@@ -7,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millrace.protocol.types import Record, View
+from millrace.protocol.types import Member, Phase, Record, View
 from millrace.simulate import history as h
+from millrace.simulate.parts.cluster import Cluster, Side
 
 SEALS = 8
 """Windows go on while the others learn what they are to hold, and some are sealed in no time."""
@@ -41,3 +43,51 @@ class Spread:
             self._seals += 1
         if self._seals > SEALS and self._now_s() > self._since_s + SOON_S:
             raise h.ViolationError("copies", f"{due} copies are asked for, and made nowhere")
+
+
+WELL_S = 30.0
+"""Whoever was in trouble may be left out for a while after it."""
+
+
+class Spared:
+    """Asked whenever a server ends that was to leave, and a view is opened: is it missed?"""
+
+    def __init__(self, history: h.History, copies: int, cluster: Cluster) -> None:
+        self._wanted = copies
+        self._cluster = cluster
+        self._open: View | None = None
+        self._made = False
+        history.listen(h.CopiesAsked, self._asked)
+        history.listen(h.ViewChanged, lambda entry: self._changed(entry.view))
+        history.listen(h.ServerLeft, lambda _: self._left())
+
+    def _asked(self, entry: h.CopiesAsked) -> None:
+        self._wanted, self._made = entry.copies, False
+
+    def _due(self) -> int:
+        # Fewer servers than copies are asked for here alone.
+        return min(self._wanted, len(self._cluster.wanted))
+
+    def _left(self) -> None:
+        view = self._open
+        if view is not None and self._made and view.owners_each < self._due():
+            raise h.ViolationError("copies", "who could have had a copy has ended")
+
+    def _changed(self, view: View) -> None:
+        if view.phase is not Phase.OPEN:
+            return
+        before, self._open = self._open, view
+        self._made = self._made or view.owners_each >= self._due()
+        if before is None or before.timeline != view.timeline:
+            return
+        if view.owners_each >= min(self._due(), before.owners_each):
+            return
+        gone = [member for member in before.target if member not in view.target]
+        others = [member for member in self._cluster.alive() if member not in view.target]
+        missed = [member for member in others if self._only_tasks_miss(member)]
+        if any(map(self._only_tasks_miss, gone)) and len(missed) > max(1, self._due() - 1):
+            raise h.ViolationError("copies", "tasks reach nobody, and copies were given up for it")
+
+    def _only_tasks_miss(self, member: Member) -> bool:
+        reached = self._cluster.well(member, WELL_S, (Side.DRIVER,))
+        return reached and not self._cluster.well(member, 0.0, (Side.TASKS,))

@@ -125,6 +125,7 @@ class Cluster:
 
     def part_with(self, name: str) -> None:
         """A server that was to leave ends, and what it held is deleted. It may be wanted again."""
+        self._history.add(h.ServerLeft(name))
         self.kill(name)
         self.start(name, keeps_file=False, kept=None)
 
@@ -160,6 +161,14 @@ class Cluster:
         """Whether no life of this server is ever reached by a driver again, or by tasks."""
         slot = self._slots[name]
         return max(*slot.cut_until_s.values(), slot.stopped_until_s) == FOR_GOOD_S
+
+    def well(self, member: Member, since_s: float, sides: Iterable[Side] = BOTH) -> bool:
+        """Whether this life of a server is up, and whoever is on these sides has reached it, and
+        had answers without delay, for so long."""
+        slot, then_s = self._slots[member.name], self._world.now_s - since_s
+        troubled_s = (slot.stopped_until_s, slot.deaf_until_s, slot.slow_until_s)
+        until_s = max(*troubled_s, *(slot.cut_until_s[side] for side in sides))
+        return self.is_alive(member) and until_s <= then_s
 
     def kill(self, name: str) -> None:
         slot = self._slots[name]

@@ -30,6 +30,9 @@ SEVERAL = 0.3
 EMPTY_FILE = 0.3
 """How often a file that takes the place of the only server's own holds nothing."""
 
+ALL_FROM_TASKS = 0.3
+"""How often tasks that do not reach a server reach none at all."""
+
 FOR_GOOD = 0.3
 """How often a server that is parted from its driver, or hangs, stays so for good."""
 
@@ -346,9 +349,16 @@ class Nemesis:
         self._world.after(self._world.rng.expovariate(1.0), self._restart, member.name, True, None)
 
     def _part(self) -> None:
-        """The network parts a server from the driver, from the tasks or from both."""
+        """The network parts a server from the driver, from the tasks or from both, or all of them
+        from the tasks."""
         cluster, rng = self._to.cluster, self._world.rng
         sides = rng.choice(((Side.DRIVER,), (Side.DRIVER,), BOTH, (Side.TASKS,)))
+        if sides == (Side.TASKS,) and rng.random() < ALL_FROM_TASKS:
+            seconds = self._till_calm(20.0)
+            self._history.add(h.Note(f"tasks reach no state server for {seconds:.1f} s"))
+            for name in cluster.names:
+                cluster.cut(name, seconds, sides)
+            return
         name = rng.choice(cluster.names)
         seconds = self._how_long(name)
         self._history.add(h.Note(f"{name} is parted from {sides} for {seconds:.1f} s"))

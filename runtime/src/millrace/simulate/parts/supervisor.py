@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millrace.protocol import events as e
-from millrace.protocol.types import Phase, View
+from millrace.protocol.types import Member, Phase, View
 from millrace.simulate.parts.acklog import AckerProcess
 from millrace.simulate.parts.cluster import Cluster
 from millrace.simulate.parts.driver import DriverProcess
@@ -23,6 +23,10 @@ PATIENCE_S = 1.5
 Parting = Callable[[str], bool]
 """Whether a server that is to leave may be ended."""
 
+Releasing = Callable[[tuple[Member, ...], int | None], bool]
+"""Whether those that are to leave may, beside these that stay, with so many copies of everything,
+None as from the beginning."""
+
 MakeDriver = Callable[[int, Callable[[DriverProcess, str], None]], DriverProcess]
 
 
@@ -31,6 +35,11 @@ def is_without(view: View | None, name: str) -> bool:
     if view is None or view.phase is not Phase.OPEN:
         return False
     return name not in {member.name for member in (*view.target, *view.last_open)}
+
+
+def may_release(view: View | None, staying: tuple[Member, ...], copies: int) -> bool:
+    """Whether a view has as many members of those that stay as there are to be copies."""
+    return view is None or view.can_spare_others(staying, copies)
 
 
 class Supervisor:
@@ -45,6 +54,7 @@ class Supervisor:
         standby: bool = False,
         restorer: Restorer | None = None,
         parting: Parting | None = None,
+        releasing: Releasing | None = None,
     ) -> None:
         self._world = world
         self._cluster = cluster
@@ -61,6 +71,7 @@ class Supervisor:
         self._starting = False
         self._restorer = restorer
         self._parting = parting
+        self._releasing = releasing
         self.restoring: Restore | None = None
         self.watcher: Callable[[DriverProcess, str], None] | None = None
         """Who starts drivers instead, for a while."""
@@ -233,15 +244,20 @@ class Supervisor:
             self._propose(driver)
 
     def _propose(self, driver: DriverProcess) -> None:
-        members = self._cluster.alive()
+        members, leaving = self._cluster.alive(), self._cluster.leaving()
+        if not self._may_release():
+            members, leaving = (*members, *leaving), ()
         if members:
-            leaving = self._cluster.leaving()
             self._world.send(driver.post, e.MembersSeen(members, leaving=leaving))
+
+    def _may_release(self) -> bool:
+        """Whether servers that are to leave may."""
+        return self._releasing is None or self._releasing(self._cluster.alive(), self.copies)
 
     def _part(self) -> None:
         """End those that were to leave, once that may be. Whoever asks for one that comes instead
         finds it empty, as a user does who scales down and up again."""
-        if self._parting is None or self.restoring is not None:
+        if self._parting is None or self.restoring is not None or not self._may_release():
             return
         for member in self._cluster.leaving():
             if self._parting(member.name):
