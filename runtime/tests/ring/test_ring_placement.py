@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import product
+from itertools import chain, product
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.errors import ProtocolError
-from millrace.ring import Difference, assign, diff, largest_share, owners
+from millrace.ring import Difference, assign, diff, largest_share, owners, placement
 
 MEMBERS = st.frozensets(st.sampled_from([f"m{i}" for i in range(9)]), min_size=1)
 
@@ -205,3 +205,22 @@ def test_losing_one_owner_spreads_its_groups() -> None:
     after = owners(128, members[1:], 2, previous=before)
     gained = Counter(n for a, b in zip(before, after, strict=True) for n in set(b) - set(a))
     assert set(gained) == set(members[1:])
+
+
+def test_as_many_looks_as_there_are_groups_place_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver places them between two windows, and there may be thousands."""
+    looks = 0
+    allowed = placement._Owners._allowed
+
+    def counted(self: placement._Owners, group: set[str], name: str) -> bool:
+        nonlocal looks
+        looks += 1
+        return allowed(self, group, name)
+
+    monkeypatch.setattr(placement._Owners, "_allowed", counted)
+    groups, few, more = 2048, ["a", "b"], ["a", "b", "c", "d"]
+    before = owners(groups, few, 2)
+    looks = 0
+    after = owners(groups, more, 2, previous=before)
+    assert Counter(chain.from_iterable(after)) == dict.fromkeys(more, groups // 2)
+    assert looks < 5 * groups * len(more)

@@ -7,6 +7,7 @@ first and the load is bounded by the integer ceiling of the mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import chain
 
 from millrace.errors import ProtocolError
@@ -146,6 +147,8 @@ class _Owners:
             for number in range(len(previous))
         ]
         self.groups: list[set[str]] = [self._kept(group) for group in self.before]
+        self._moves: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
+        """For a giver and a taker the groups that may move, as far as looked at, cheapest first."""
         for group in self.groups:
             for name in group:
                 self.load[name] += 1
@@ -202,20 +205,39 @@ class _Owners:
                     break
                 found = self._best_move(giver, taker)
                 if found is not None:
-                    self.groups[found].remove(giver)
-                    self.groups[found].add(taker)
-                    self.load[giver] -= 1
-                    self.load[taker] += 1
+                    self._move(found, giver, taker)
                     return True
         return False
 
     def _best_move(self, giver: str, taker: str) -> int | None:
-        """The group whose move costs least: one that ``giver`` did not own before, if any."""
-        best: tuple[int, int, int] | None = None
-        for number, group in enumerate(self.groups):
+        """The group whose move costs least: one that ``giver`` did not own before, if any.
+
+        Whether a group may move depends on its owners alone. So one that may not is looked at again
+        only after it has got another one.
+        """
+        moves = self._moves.get((giver, taker))
+        if moves is None:
+            found = (n for n, group in enumerate(self.groups) if giver in group)
+            moves = [self._cost(number, giver, taker) for number in found]
+            heapify(moves)
+            self._moves[giver, taker] = moves
+        while moves:
+            group = self.groups[moves[0][2]]
             if giver in group and self._allowed(group - {giver}, taker):
-                before = self.before[number]
-                cost = (giver in before) - (taker in before)
-                candidate = (cost, self.rank[number][taker] - self.rank[number][giver], number)
-                best = candidate if best is None else min(best, candidate)
-        return best[2] if best is not None else None
+                return moves[0][2]
+            heappop(moves)
+        return None
+
+    def _cost(self, number: int, giver: str, taker: str) -> tuple[int, int, int]:
+        before, rank = self.before[number], self.rank[number]
+        return (giver in before) - (taker in before), rank[taker] - rank[giver], number
+
+    def _move(self, number: int, giver: str, taker: str) -> None:
+        group = self.groups[number]
+        group.remove(giver)
+        group.add(taker)
+        self.load[giver] -= 1
+        self.load[taker] += 1
+        for (one, other), moves in self._moves.items():
+            if one in group and other not in group:
+                heappush(moves, self._cost(number, one, other))
