@@ -12,9 +12,11 @@ from engine_support import Windows, write_lines
 
 from millrace.engine.program.kit import Kit, store
 from millrace.engine.task import worker
+from millrace.protocol.types import Segment
 from millrace.state.client import StateClient, connect
 from millrace.state.keyed import chunks, query
 from millrace.state.keyed.cache import SMALL_BYTES
+from millrace.state.keyed.loading import Extent
 
 K = 16
 WORDS = [hashlib.shake_128(b"%d" % n).hexdigest(60) for n in range(44_000)]
@@ -165,3 +167,20 @@ def test_totals_at_the_end_are_those_of_the_whole_state(windows, tmp_path, monke
     final = run.attempt(replace(run.plan(), final=True))
     totals = {row["word"]: row["n"] for row in final.rows["totals"]}
     assert totals == {**dict.fromkeys(WORDS, 1), WORDS[0]: 2}
+
+
+def test_parts_know_whether_they_are_intact() -> None:
+    segments = Extent(Segment("a", 1, 0b11, True, digest=chunks.digest_of(b"whole")))
+    assert segments.is_intact(b"whole")
+    assert not segments.is_intact(b"whale")
+    # Of these there is no digest.
+    assert Extent(Segment("a", 1, 0b11, True)).is_intact(b"anything")
+    assert replace(segments, size=3).is_intact(b"who")
+    run = tuple(
+        chunks.Chunk(start, 2, chunks.digest_of(data), ())
+        for start, data in ((4, b"ab"), (6, b"cd"))
+    )
+    part = replace(segments, start=4, size=4, chunks=run)
+    assert part.is_intact(b"abcd")
+    assert not part.is_intact(b"abcx")
+    assert not part.is_intact(b"abc")

@@ -20,6 +20,7 @@ from millrace.protocol.types import Member, Phase, Record, Sealed, Segment, Stag
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
 from millrace.state.errors import UnreachableError
+from millrace.state.keyed.chunks import digest_of
 
 UID = "copied"
 STAMP = Stamp(2, 1)
@@ -106,6 +107,29 @@ def test_only_what_an_owner_lacks_is_read_once_and_written(world: World) -> None
     world.reads.clear()
     assert world.copy(record("a", "b", "c")) == e.Copied(STAMP)
     assert world.reads == []
+
+
+def test_an_intact_copy_is_taken_where_there_is_one(world: World) -> None:
+    whole = record("c")
+    (segment,) = whole.chains["counts"]
+    segment = replace(segment, digest=digest_of(b"bytes of c"))
+    whole = replace(whole, chains={"counts": (segment,)})
+    world.clients[0].put(STAMP, [("c", b"damaged")])
+    world.put(3, "c")
+    assert world.copy(whole) == e.Copied(STAMP)
+    for member in (1, 2):
+        (held,) = world.clients[member].get(STAMP, ["c"])
+        assert held == Found(b"bytes of c")
+
+
+def test_a_damaged_copy_is_better_than_none(world: World) -> None:
+    """Whoever reads it says what is wrong with it."""
+    whole = record("c")
+    (segment,) = whole.chains["counts"]
+    whole = replace(whole, chains={"counts": (replace(segment, digest="another"),)})
+    world.put(0, "c")
+    assert world.copy(whole) == e.Copied(STAMP)
+    assert world.held(2) == {"c"}
 
 
 def test_a_driver_may_die_between_two_of_those_that_lack_the_same_object(

@@ -20,7 +20,13 @@ from millrace.ring import owners
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedServer
 from millrace.state.errors import NotOwnerError, ObjectMissingError, UnreachableError
-from millrace.state.servers import StateAccess, StateObject, StateServers, owners_of
+from millrace.state.servers import (
+    ObjectPart,
+    StateAccess,
+    StateObject,
+    StateServers,
+    owners_of,
+)
 
 STAMP = Stamp(1, 1)
 OWNERS = (("s0", "s1"), ("s1", "s2"), ("s2", "s0"), ("s0", "s1"))
@@ -77,6 +83,34 @@ def test_reads_fall_back_to_the_next_owner(cluster: Cluster) -> None:
     cluster.servers["s1"].kill()
     with pytest.raises(UnreachableError):
         cluster.stores.get([("a", 1)])
+
+
+@pytest.mark.parametrize("damaged", ["s0", "s1"])
+def test_a_damaged_copy_is_passed_over(cluster: Cluster, damaged: str) -> None:
+    part = ObjectPart("a", 1, is_intact=lambda data: data == b"A")
+    cluster.stores.put([StateObject("a", b"A", 1)])
+    hurt(cluster, damaged, "a")
+    for _ in range(2):
+        assert cluster.stores.get_parts([part]) == [b"A"]
+    # The other one may have it, and is not there to say so.
+    (other,) = {"s0", "s1"} - {damaged}
+    cluster.servers[other].kill()
+    with pytest.raises(UnreachableError):
+        cluster.stores.get_parts([part])
+
+
+def test_what_is_damaged_on_every_owner_is_for_its_reader_to_refuse(cluster: Cluster) -> None:
+    cluster.stores.put([StateObject("a", b"A", 1)])
+    for owner in ("s0", "s1"):
+        hurt(cluster, owner, "a")
+    part = ObjectPart("a", 1, is_intact=lambda data: data == b"A")
+    assert cluster.stores.get_parts([part]) == [b"?"]
+
+
+def hurt(cluster: Cluster, server: str, name: str) -> None:
+    client = cluster.stores.clients[server]
+    client.delete(STAMP, [name])
+    client.put(STAMP, [(name, b"?")])
 
 
 def test_of_several_owners_the_one_on_the_same_node_is_asked_first(cluster: Cluster) -> None:

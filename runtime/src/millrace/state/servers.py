@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from millrace.protocol.server import Found, NotOwner
 from millrace.protocol.types import Stamp, View, nodes_of
 from millrace.state.client import StateAddress, StateClient, connect
 from millrace.state.errors import NotOwnerError, ObjectMissingError, UnreachableError
+
+log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -64,12 +67,13 @@ WHOLE = 1 << 40
 @dataclass(frozen=True, slots=True)
 class ObjectPart:
     """``size`` bytes of an object from ``start`` on, or fewer where it ends; ``groups`` as it was
-    stored."""
+    stored. ``is_intact`` says whether they are as they were."""
 
     name: str
     groups: int = 0
     start: int = 0
     size: int = WHOLE
+    is_intact: Callable[[bytes], bool] = lambda _: True
 
 
 class StateServers:
@@ -88,6 +92,7 @@ class StateServers:
     ) -> None:
         self.access = access
         self._beside = {name for name, on in access.nodes if on == node}
+        self._copied = any(len(group) > 1 for group in access.owners)
         self.clients = {a.name: client(a, access.uid) for a in access.addresses}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -114,7 +119,9 @@ class StateServers:
         return self.get_parts([ObjectPart(name, groups) for name, groups in wanted])
 
     def get_parts(self, wanted: Sequence[ObjectPart]) -> list[bytes]:
-        """Parts of objects, each from the nearest owner that has it."""
+        """Parts of objects, each from the nearest owner that has it intact; where none has, as it
+        is there."""
+        damaged: dict[int, bytes] = {}
         found: dict[int, bytes] = {}
         pending = {at: self._nearest(self.owners(p.name, p.groups)) for at, p in enumerate(wanted)}
         last: StateServerError | None = None
@@ -126,6 +133,9 @@ class StateServers:
         while pending:
             shares: dict[str, list[int]] = {}
             for at, owners in pending.items():
+                if not owners and at in damaged and last is None:
+                    found[at] = damaged[at]
+                    continue
                 if not owners:
                     raise last or ObjectMissingError(
                         f"object {wanted[at].name} is on none of its owners; its state server's "
@@ -135,9 +145,14 @@ class StateServers:
             for places, data, error in self._each(read, list(shares.items())):
                 last = error or last
                 for at, content in zip(places, data, strict=False):
-                    if isinstance(content, Found):
-                        found[at] = content.data
-                        del pending[at]
+                    if not isinstance(content, Found):
+                        continue
+                    if self._copied and not wanted[at].is_intact(content.data):
+                        log.warning("a copy of object %s is damaged", wanted[at].name)
+                        damaged.setdefault(at, content.data)
+                        continue
+                    found[at] = content.data
+            pending = {at: owners for at, owners in pending.items() if at not in found}
         return [found[at] for at in range(len(wanted))]
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from millrace.protocol.types import Member, Record, Stamp, View
 from millrace.redisserver import MemoryUse
 from millrace.state.client import StateAddress, StateClient, connect
 from millrace.state.errors import OutOfMemoryError, UnreachableError
+from millrace.state.keyed.chunks import digest_of
 from millrace.state.servers import StateAccess, owners_of
 
 log = logging.getLogger(__name__)
@@ -149,7 +150,8 @@ class Stores:
         wanted: Callable[[], bool] = lambda: True,
         step: Step = lambda *_: None,
     ) -> e.Event:
-        """Bring every object that the record names to its owners, from any source that has it.
+        """Bring every object that the record names to its owners, from any source that has it,
+        intact if one has.
 
         Names are listed once for each member, those of a source that is no owner only where no
         owner gives something; only that is read and written. A source that does not answer is
@@ -162,17 +164,20 @@ class Stores:
             held = {m: self._names(m, action.stamp) for m in action.view.target}
             others = [m for m in action.sources if m not in held]
             elsewhere = _elsewhere(action.record)
+            digests = _digests(action.record)
             todo = list(missing(_named(action.record), action.view, held))
             size = 0
             for done, (name, lacking) in enumerate(todo, 1):
                 if not wanted():
                     raise GivenUpError(f"the copy for {action.stamp} is not wanted any more")
-                data = self._find([m for m in held if name in held[m]], action.stamp, name, silent)
-                while data is None and others:
+                having = [m for m in held if name in held[m]]
+                data, intact = self._find(having, action.stamp, name, silent, digests.get(name))
+                while not intact and others:
                     source = others.pop(0)
                     held[source] = self._names_of_source(source, action.stamp, silent)
                     having = [source] if name in held[source] else []
-                    data = self._find(having, action.stamp, name, silent)
+                    more, intact = self._find(having, action.stamp, name, silent, digests.get(name))
+                    data = data if more is None else more
                 if data is not None:
                     for member in lacking:
                         self._store(member, action.stamp, name, data)
@@ -215,10 +220,16 @@ class Stores:
             return frozenset()
 
     def _find(
-        self, places: Iterable[Member], stamp: Stamp, name: str, silent: dict[Member, str]
-    ) -> bytes | None:
-        """An object from the first of some members that has it; who does not answer is noted, and
-        not asked again."""
+        self,
+        places: Iterable[Member],
+        stamp: Stamp,
+        name: str,
+        silent: dict[Member, str],
+        digest: str | None,
+    ) -> tuple[bytes | None, bool]:
+        """An object from the first of some members that has it intact, and whether it is; who does
+        not answer is noted, and not asked again."""
+        damaged = None
         for member in places:
             if member in silent:
                 continue
@@ -227,9 +238,13 @@ class Stores:
             except SilentMemberError as error:
                 silent[member] = str(error)
                 continue
-            if data is not None:
-                return data
-        return None
+            if data is None:
+                continue
+            if not digest or digest_of(data) == digest:
+                return data, True
+            log.warning("the copy of object %s on %s is damaged", name, member.name)
+            damaged = data
+        return damaged, False
 
     def _read(self, member: Member, stamp: Stamp, name: str) -> bytes | None:
         with _naming(member):
@@ -361,6 +376,12 @@ def _named(record: Record) -> list[tuple[str, int]]:
     """Objects that a record needs, with the key groups that decide on their owners."""
     groups = object_groups(record)
     return [(name, groups.get(name, 0)) for name in sorted(needed_objects(record))]
+
+
+def _digests(record: Record) -> dict[str, str]:
+    """By the names of objects of state."""
+    chains = record.chains.values()
+    return {segment.name: segment.digest for chain in chains for segment in chain}
 
 
 def _elsewhere(record: Record) -> set[str]:

@@ -133,7 +133,8 @@ class TaskState:
         for part in parts:
             segment = part.segment
             size = part.size or segment.size_bytes or WHOLE
-            wanted.append(ObjectPart(segment.name, segment.groups, part.start, size))
+            asked = ObjectPart(segment.name, segment.groups, part.start, size, part.is_intact)
+            wanted.append(asked)
         return self.servers().get_parts(wanted)
 
 

@@ -44,9 +44,13 @@ class Chunk:
     digest: str
     spans: tuple[Span, ...]
 
+    def is_in(self, data: memoryview) -> bool:
+        """Whether these are its bytes."""
+        return len(data) == self.size and digest_of(data) == self.digest
+
     def check(self, data: memoryview) -> None:
         """Raises ``BlobError`` unless these are its bytes."""
-        if len(data) != self.size or digest_of(data) != self.digest:
+        if not self.is_in(data):
             raise BlobError(
                 f"{len(data)} bytes of a state object have digest {digest_of(data)}, its index "
                 f"says {self.size} bytes and {self.digest}: it was damaged or replaced; restore it "

@@ -16,7 +16,7 @@ from millrace.protocol.types import Segment
 from millrace.state.errors import BlobError
 from millrace.state.keyed import blobs, chunks
 from millrace.state.keyed.chain import Link
-from millrace.state.keyed.chunks import Chunk, ChunkIndex
+from millrace.state.keyed.chunks import Chunk, ChunkIndex, digest_of
 
 WHOLE_BYTES = 64 << 10
 """Objects up to this size are read as a whole."""
@@ -29,15 +29,27 @@ _HEAD_BYTES = 4 << 10
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """``size`` bytes of a segment's object from ``start`` on; None: all that follow."""
+    """``size`` bytes of a segment's object from ``start`` on; None: all that follow. ``chunks`` are
+    what they consist of, where that is known."""
 
     segment: Segment
     start: int = 0
     size: int | None = None
+    chunks: tuple[Chunk, ...] = ()
 
     def of(self, data: bytes) -> bytes:
         """The part, from the whole."""
         return data[self.start : None if self.size is None else self.start + self.size]
+
+    def is_intact(self, data: bytes) -> bool:
+        """Whether these are its bytes, as far as a digest of them is known."""
+        if self.chunks:
+            view = memoryview(data)
+            return all(
+                chunk.is_in(view[chunk.start - self.start :][: chunk.size]) for chunk in self.chunks
+            )
+        whole = self.start == 0 and self.size is None
+        return not (whole and self.segment.digest) or digest_of(data) == self.segment.digest
 
 
 Load = Callable[[Sequence[Extent]], Sequence[bytes]]
@@ -120,13 +132,16 @@ def _runs(link: Link, index: ChunkIndex | None) -> list[Extent]:
     """What is to be read of an object: neighbouring chunks as one."""
     if index is None:
         return [Extent(link.segment)]
-    runs: list[tuple[int, int]] = []
+    runs: list[list[Chunk]] = []
     for chunk in (index.schema, *index.having(link.groups)):
-        if runs and sum(runs[-1]) == chunk.start:
-            runs[-1] = (runs[-1][0], runs[-1][1] + chunk.size)
+        if runs and runs[-1][-1].start + runs[-1][-1].size == chunk.start:
+            runs[-1].append(chunk)
         else:
-            runs.append((chunk.start, chunk.size))
-    return [Extent(link.segment, start, size) for start, size in runs]
+            runs.append([chunk])
+    return [
+        Extent(link.segment, run[0].start, sum(chunk.size for chunk in run), tuple(run))
+        for run in runs
+    ]
 
 
 def _cut(parts: Sequence[Extent], held: Sequence[bytes]) -> Callable[[Chunk], memoryview]:
