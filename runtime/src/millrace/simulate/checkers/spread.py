@@ -45,7 +45,7 @@ class Spread:
             raise h.ViolationError("copies", f"{due} copies are asked for, and made nowhere")
 
 
-WELL_S = 30.0
+WELL_S = 15.0
 """Whoever was in trouble may be left out for a while after it."""
 
 

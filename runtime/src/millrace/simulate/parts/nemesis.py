@@ -30,8 +30,8 @@ SEVERAL = 0.3
 EMPTY_FILE = 0.3
 """How often a file that takes the place of the only server's own holds nothing."""
 
-ALL_FROM_TASKS = 0.3
-"""How often tasks that do not reach a server reach none at all."""
+ALL_FROM_TASKS_S = 60.0
+"""How long tasks that reach no server do not: longer than it takes to find that out of each."""
 
 FOR_GOOD = 0.3
 """How often a server that is parted from its driver, or hangs, stays so for good."""
@@ -63,6 +63,8 @@ class Nemesis:
         self._requested: set[tuple[str, int]] = set()
         self._stale_file = False
         self._empties = targets.options.seed % 2 == 1
+        self._all_from_tasks = targets.options.seed % 4 == 1
+        """Whether tasks that do not reach a server reach none at all."""
         self._asked = 0
         self._gone: int | None = None
         self._copies = targets.options.copies
@@ -353,8 +355,8 @@ class Nemesis:
         from the tasks."""
         cluster, rng = self._to.cluster, self._world.rng
         sides = rng.choice(((Side.DRIVER,), (Side.DRIVER,), BOTH, (Side.TASKS,)))
-        if sides == (Side.TASKS,) and rng.random() < ALL_FROM_TASKS:
-            seconds = self._till_calm(20.0)
+        if sides == (Side.TASKS,) and self._all_from_tasks:
+            seconds = ALL_FROM_TASKS_S
             self._history.add(h.Note(f"tasks reach no state server for {seconds:.1f} s"))
             for name in cluster.names:
                 cluster.cut(name, seconds, sides)
