@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +32,10 @@ class Place(Protocol):
 
     def files(self, folder: str) -> list[str]:
         """Names of the files of a folder, sorted."""
+        ...
+
+    def sizes(self, folder: str) -> dict[str, int | None]:
+        """Bytes of each file of a folder, None where the place does not say."""
         ...
 
     def read(self, folder: str, file: str) -> bytes | None:
@@ -93,6 +97,13 @@ class FolderPlace:
             except FileNotFoundError:
                 return []
 
+    def sizes(self, folder: str) -> dict[str, int | None]:
+        found: dict[str, int | None] = {}
+        for file in self.files(folder):
+            with _explained(self.shown, "listed"), suppress(FileNotFoundError):
+                found[file] = (self.root / folder / file).stat().st_size
+        return found
+
     def read(self, folder: str, file: str) -> bytes | None:
         with _explained(self.shown, "read"):
             try:
@@ -119,9 +130,11 @@ class FolderPlace:
     def remove_folder(self, folder: str) -> None:
         with _explained(self.shown, "cleared"):
             if (self.root / folder).is_dir():
-                for file in (self.root / folder).iterdir():
-                    file.unlink(missing_ok=True)
-                (self.root / folder).rmdir()
+                # Somebody else may delete the same.
+                with suppress(FileNotFoundError):
+                    for file in (self.root / folder).iterdir():
+                        file.unlink(missing_ok=True)
+                    (self.root / folder).rmdir()
                 durable.sync_folder(self.root)
 
     def _make(self, folder: str) -> None:
@@ -156,7 +169,11 @@ class StorePlace:
         return sorted(_last(one["name"]) for one in self._list("") if one["type"] == "directory")
 
     def files(self, folder: str) -> list[str]:
-        return sorted(_last(one["name"]) for one in self._list(folder) if one["type"] == "file")
+        return sorted(self.sizes(folder))
+
+    def sizes(self, folder: str) -> dict[str, int | None]:
+        found = self._list(folder)
+        return {_last(one["name"]): one.get("size") for one in found if one["type"] == "file"}
 
     def read(self, folder: str, file: str) -> bytes | None:
         with _explained(self.shown, "read"):

@@ -60,13 +60,14 @@ def load(place: Place, name: str) -> Manifest:
     return manifest
 
 
-def entries(place: Place) -> list[Entry]:
-    """All snapshots of a place, the oldest first, and behind them what is damaged or unfinished.
+def entries(place: Place, wanted: Callable[[str], bool] = lambda _: True) -> list[Entry]:
+    """The snapshots of a place with a ``wanted`` name, the oldest first, and behind them what is
+    damaged or unfinished.
 
     A folder without a manifest that holds anything else is somebody else's, and left out.
     """
     found = []
-    for name in place.folders():
+    for name in filter(wanted, place.folders()):
         try:
             manifest = find(place, name)
         except SnapshotsAwayError as error:
@@ -133,6 +134,17 @@ def delete(place: Place, name: str) -> None:
     place.remove(name, MANIFEST)
     crash.reached("snapshot.unlisted")
     place.remove_folder(name)
+
+
+def discard(place: Place, name: str) -> None:
+    """Delete what is left of a snapshot that was not finished; one that somebody has finished
+    meanwhile stays, and so does a folder with files that no snapshot has.
+
+    Raises ``SnapshotsAwayError``.
+    """
+    files = place.files(name)
+    if MANIFEST not in files and not _foreign(files):
+        place.remove_folder(name)
 
 
 def _foreign(files: Sequence[str]) -> list[str]:

@@ -2,7 +2,8 @@
 
 A snapshot is of one committed record. Its objects are spared from being deleted while they are
 copied, which is always allowed, so that windows go on meanwhile; the manifest is written once the
-sinks show all windows of that record.
+sinks show all windows of that record. What the topology took by itself and is too many or too old,
+and what it never finished, is deleted before the next one that is due, also where that one fails.
 
 ====================================  ========================================================
 the driver dies                       what follows
@@ -22,7 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -45,9 +46,17 @@ from millrace.protocol import events as e
 from millrace.protocol.types import Components, Record
 from millrace.protocol.windows.forgetting import Held
 from millrace.snapshots.manifest import Manifest
-from millrace.snapshots.places import open_place
-from millrace.snapshots.reading import delete, entries, find
-from millrace.snapshots.retention import Retention, is_kept, is_own, outdated, own_name
+from millrace.snapshots.places import Place, open_place
+from millrace.snapshots.reading import Entry, delete, discard, entries, find
+from millrace.snapshots.retention import (
+    Retention,
+    is_kept,
+    is_own,
+    leftovers,
+    outdated,
+    own_name,
+    successor,
+)
 from millrace.snapshots.timelines import Fork, line_to
 from millrace.snapshots.writing import Fetch, Subject, write_snapshot
 
@@ -252,14 +261,26 @@ class SnapshotTaker:
             self._finish(job.token)
 
     def _taken(self, job: PendingRequest | None) -> Answer:
-        manifest = self._written(job)
-        if manifest is None:
-            return Answer("", Outcome.TAKEN)
-        self._told(manifest)
         if job is None:
-            self._clean()
+            self._due()
             return Answer("", Outcome.TAKEN)
+        place = open_place(self._where(job), self.plan.folder)
+        manifest = self._written(place, job)
+        assert manifest is not None
+        self._told(manifest)
         return Answer("", Outcome.TAKEN, _kept(manifest), self._shown(self._where(job)))
+
+    def _due(self) -> None:
+        """Make room, take one, and let older ones go for it."""
+        place = open_place(self.plan.to, self.plan.folder)
+        found = self._own(place)
+        cleaned = self._clean(place, found)
+        manifest = self._written(place, None, found)
+        if manifest is None:
+            return
+        self._told(manifest)
+        if cleaned:
+            self._clean(place)
 
     def _deleted(self, job: PendingRequest) -> Answer:
         """One that is not there any more is deleted."""
@@ -330,15 +351,22 @@ class SnapshotTaker:
                 log.warning("request %s stays for now: %s", token, error)
             self._pause()
 
-    def _written(self, job: PendingRequest | None) -> Manifest | None:
-        """None where nothing was sealed since the last snapshot."""
-        to = (job.request.to if job else None) or self.plan.to
-        place = open_place(to, self.plan.folder)
+    def _own(self, place: Place) -> list[Entry]:
+        """What the topology has taken by itself, or begun to."""
+        self._await(lambda: self._record is not None)
+        assert self._record is not None
+        uid = self._record.uid
+        return entries(place, lambda name: is_own(name, uid))
+
+    def _written(
+        self, place: Place, job: PendingRequest | None, found: Sequence[Entry] = ()
+    ) -> Manifest | None:
+        """None where nothing was sealed since the last snapshot, of those that were ``found``."""
         for left in reversed(range(TRIES)):
             record = self._hold()
             version = record.tag.timeline, record.sealed
             try:
-                if job is None and (version == self._last or is_kept(entries(place), record)):
+                if job is None and (version == self._last or is_kept(found, record)):
                     self._last = version
                     return None
                 name = own_name(record) if job is None else job.request.name or ""
@@ -397,20 +425,34 @@ class SnapshotTaker:
         now_s = self._clock.now_s()
         return Subject(plan.topology, plan.document, plan.key_groups, record, now_s, token)
 
-    def _clean(self) -> None:
-        """Delete what retention says; what stays for now is looked at behind the next one."""
+    def _clean(self, place: Place, known: list[Entry] | None = None) -> bool:
+        """Delete what was not finished, and what retention says; False where that did not go, and
+        is tried again when the next one is due."""
         with self._changed:
             record = self._record
         assert record is not None
-        place = open_place(self.plan.to, self.plan.folder)
         try:
-            line = line_to(self.plan.forks(), record.tag.timeline)
-            now_s, retention = self._clock.now_s(), self.plan.retention
-            for name in outdated(entries(place), record, retention, now_s, line):
-                delete(place, name)
+            found = self._own(place) if known is None else known
+            for name in leftovers(found, record):
+                discard(place, name)
+            if any(entry.manifest is not None for entry in found):
+                self._retain(place, found, record)
         except MillraceError as error:
             text = f"old snapshots stay for now: {error}"
             self._tell(e.Notify("SnapshotsKept", text, warning=True))
+            return False
+        return True
+
+    def _retain(self, place: Place, found: list[Entry], record: Record) -> None:
+        forks = tuple(self.plan.forks())
+        later = successor(found, record, forks)
+        if later is not None:
+            raise SnapshotError(
+                f"{later}, and the driver of execution {record.tag.execution} deletes none any more"
+            )
+        line = line_to(forks, record.tag.timeline)
+        for name in outdated(found, record, self.plan.retention, self._clock.now_s(), line):
+            delete(place, name)
 
 
 def _is_asked_for(name: str, manifest: Manifest | None, uid: str, token: str) -> bool:
