@@ -17,11 +17,12 @@ import pytest
 from snapshot_parts import COMPONENTS, UID, K, Objects, content, empty, shown, subject, unpublished
 
 from millrace import checked
-from millrace.errors import ExitCode, NewerFormatError, SnapshotError
+from millrace.errors import ExitCode, NewerFormatError, SnapshotError, SnapshotsAwayError
 from millrace.protocol.record import needed_objects
+from millrace.restoring.fit import candidates
 from millrace.snapshots import reading
 from millrace.snapshots.manifest import FORMAT, Column, Manifest, encode
-from millrace.snapshots.places import FolderPlace, Place, StorePlace, open_place
+from millrace.snapshots.places import FolderPlace, Place, StorePlace, _explained, open_place
 from millrace.snapshots.retention import (
     Retention,
     is_kept,
@@ -392,6 +393,63 @@ def test_folders_of_others_are_no_snapshots_and_never_deleted(place: Place) -> N
     with pytest.raises(SnapshotError, match=r"'thesis.txt', which is no file of a snapshot"):
         reading.delete(place, "one")
     assert place.read("one", "thesis.txt") == b"all of it"
+    assert restorable(place, "one")
+
+
+def test_what_cannot_be_a_snapshot_is_left_out(tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path / "snapshots")
+    written(place)
+    (place.root / "grafana" / reading.MANIFEST).mkdir(parents=True)
+    (place.root / "lost+found").mkdir(mode=0)
+    (place.root / ".hidden").mkdir()
+    assert [entry.name for entry in reading.entries(place)] == ["one"]
+    found, broken = candidates(place, UID, line_to((), 1), None)
+    assert ([one.name for one in found], broken) == (["one"], [])
+    with pytest.raises(SnapshotError, match=r"'manifest.json/', which is no file of a snapshot"):
+        reading.delete(place, "grafana")
+    assert (place.root / "grafana" / reading.MANIFEST).is_dir()
+
+
+@pytest.mark.parametrize("method", ["read", "files"])
+def test_only_what_may_be_the_topology_s_own_has_to_be_readable(
+    place: Place, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Somebody else's folder in a shared place holds no restore up."""
+    written(place)
+    own, other = own_name(empty()), own_name(empty("f" * 32))
+    real, faults = getattr(place, method), dict[str, OSError]()
+
+    def refuses(folder: str, *file: str) -> object:
+        with _explained(place.shown, "read"):
+            if folder in faults:
+                raise faults[folder]
+        return real(folder, *file)
+
+    monkeypatch.setattr(place, method, refuses)
+    for name in (own, other, "theirs"):
+        place.write(name, f"{'0' * 64}.arrow", b"part")
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    faults |= {"theirs": denied, other: denied}
+    found, broken = candidates(place, UID, line_to((), 1), None)
+    assert [one.name for one in found] == ["one"]
+    assert len(broken) == 1
+    assert "cannot be read (Permission denied)" in broken[0]
+    told = [entry.name for entry in reading.entries(place) if entry.away is not None]
+    assert told == sorted([other, "theirs"])
+    for name, fault in ((own, denied), ("theirs", OSError(errno.EIO, "Input/output error"))):
+        faults.clear()
+        faults[name] = fault
+        with pytest.raises(SnapshotsAwayError):
+            candidates(place, UID, line_to((), 1), None)
+
+
+def test_an_answer_that_was_lost_is_found_in_the_place(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that was asked twice says of its own manifest that there is one."""
+    create = place.create
+    monkeypatch.setattr(place, "create", lambda *args: create(*args) and False)
+    assert written(place) == reading.load(place, "one")
     assert restorable(place, "one")
 
 

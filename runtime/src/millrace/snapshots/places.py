@@ -31,7 +31,8 @@ class Place(Protocol):
         ...
 
     def files(self, folder: str) -> list[str]:
-        """Names of the files of a folder, sorted."""
+        """Names of the files of a folder, sorted; what else lies there may be told too, by a name
+        that ends with a slash."""
         ...
 
     def sizes(self, folder: str) -> dict[str, int | None]:
@@ -39,7 +40,7 @@ class Place(Protocol):
         ...
 
     def read(self, folder: str, file: str) -> bytes | None:
-        """A file's content; None where it is not there."""
+        """A file's content; None where no file is there."""
         ...
 
     def write(self, folder: str, file: str, data: bytes) -> None:
@@ -93,7 +94,8 @@ class FolderPlace:
     def files(self, folder: str) -> list[str]:
         with _explained(self.shown, "listed"):
             try:
-                return sorted(os.listdir(self.root / folder))
+                with os.scandir(self.root / folder) as found:
+                    return sorted(f"{one.name}/" if one.is_dir() else one.name for one in found)
             except FileNotFoundError:
                 return []
 
@@ -108,7 +110,7 @@ class FolderPlace:
         with _explained(self.shown, "read"):
             try:
                 return (self.root / folder / file).read_bytes()
-            except FileNotFoundError:
+            except (FileNotFoundError, IsADirectoryError):
                 return None
 
     def write(self, folder: str, file: str, data: bytes) -> None:
@@ -179,7 +181,7 @@ class StorePlace:
         with _explained(self.shown, "read"):
             try:
                 data: bytes = self._store.cat_file(self._at(folder, file))
-            except FileNotFoundError:
+            except (FileNotFoundError, IsADirectoryError):
                 return None
             return data
 

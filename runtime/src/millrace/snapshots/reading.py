@@ -13,7 +13,14 @@ from millrace.errors import (
     SnapshotError,
     SnapshotsAwayError,
 )
-from millrace.snapshots.manifest import Manifest, SnapshotPart, check_name, decode, digest_of
+from millrace.snapshots.manifest import (
+    Manifest,
+    SnapshotPart,
+    check_name,
+    decode,
+    digest_of,
+    is_name,
+)
 from millrace.snapshots.places import Place
 
 MANIFEST = "manifest.json"
@@ -26,13 +33,17 @@ _OURS = re.compile(rf"{_FILE}|\.{_FILE}\.([0-9]+\.[0-9]+\.new|[0-9a-f]{{16}})")
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What lies under a name: a snapshot, or (``fault``) why it is none; ``away`` where that is not
-    known, since it cannot be read now."""
+    known, since it cannot be read now; ``denied`` where that is not allowed."""
 
     name: str
     manifest: Manifest | None
     fault: str = ""
     unfinished: bool = False
     away: SnapshotsAwayError | None = None
+
+    @property
+    def denied(self) -> bool:
+        return self.away is not None and isinstance(self.away.__cause__, PermissionError)
 
 
 def find(place: Place, name: str) -> Manifest | None:
@@ -64,12 +75,16 @@ def entries(place: Place, wanted: Callable[[str], bool] = lambda _: True) -> lis
     """The snapshots of a place with a ``wanted`` name, the oldest first, and behind them what is
     damaged or unfinished.
 
-    A folder without a manifest that holds anything else is somebody else's, and left out.
+    A folder without a manifest that holds anything else is somebody else's, and left out; so is
+    one that no snapshot may be called like.
     """
     found = []
-    for name in filter(wanted, place.folders()):
+    for name in place.folders():
+        if not (is_name(name) and wanted(name)):
+            continue
         try:
             manifest = find(place, name)
+            files = place.files(name) if manifest is None else []
         except SnapshotsAwayError as error:
             found.append(Entry(name, None, str(error), away=error))
             continue
@@ -78,7 +93,7 @@ def entries(place: Place, wanted: Callable[[str], bool] = lambda _: True) -> lis
             continue
         if manifest is not None:
             found.append(Entry(name, manifest))
-        elif (files := place.files(name)) and not _foreign(files):
+        elif files and not _foreign(files):
             found.append(Entry(name, None, "was never finished", unfinished=True))
     return sorted(found, key=_order)
 
