@@ -569,6 +569,52 @@ def test_a_driver_that_starts_again_takes_no_other_of_the_same_window(
     again.performer.close()
 
 
+@pytest.mark.parametrize(
+    ("age_s", "execution", "wanted_s"),
+    [
+        (None, 1, 600.0),
+        (None, 2, 30.0),
+        (100.0, 2, 500.0),
+        (590.0, 2, 30.0),
+        (1e6, 2, 30.0),
+        # A clock that was set back, or forward.
+        (-1e6, 2, 600.0),
+    ],
+)
+def test_the_first_is_due_as_if_no_driver_had_begun_since_the_newest(
+    server: EmbeddedServer, tmp_path: Path, age_s: float | None, execution: int, wanted_s: float
+) -> None:
+    bench = Bench(server, tmp_path / "snapshots", every_s=600.0)
+    record = replace(bench.record, tag=replace(bench.record.tag, execution=execution))
+    if age_s is not None:
+        before = replace(record, sealed=1, published=1)
+        subject = Subject("first", {}, 1, before, SystemClock().now_s() - age_s)
+        write_snapshot(bench.place, own_name(before), subject, bench.stores.fetch, quiet)
+    bench.commit(record)
+    bench.snapshots.look()
+    began_s = bench.snapshots._began_s
+    assert began_s is not None
+    until(lambda: not bench.snapshots._jobs, "the look at what there is", WAIT_S)
+    assert bench.snapshots._due_s - began_s == pytest.approx(wanted_s, abs=WAIT_S / 2)
+    bench.performer.close()
+
+
+def test_a_damaged_one_that_its_topology_took_goes_with_its_resource(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    bench = Bench(server, tmp_path / "snapshots")
+    record = bench.seal()
+    for name in (own_name(record), "named"):
+        bench.place.write(name, "manifest.json", b"{")
+    uid = "0a1b2c3d-1"
+    refused = answered(bench, delete_token(uid), Ask.DELETE_SNAPSHOT, "named")
+    assert "is damaged and not believed" in refused.text
+    gone = answered(bench, delete_token(f"{uid}b"), Ask.DELETE_SNAPSHOT, own_name(record))
+    assert gone.outcome is Outcome.DELETED
+    assert bench.place.folders() == ["named"]
+    bench.performer.close()
+
+
 def due(bench: Bench) -> e.Notify:
     """Time passes until one is taken."""
     end_s = time.monotonic() + WAIT_S

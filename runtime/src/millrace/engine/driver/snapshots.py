@@ -21,6 +21,7 @@ after an answer                       the request is there until who asked has r
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,7 +31,13 @@ from pathlib import Path
 from typing import Any
 
 from millrace.clock import Clock
-from millrace.errors import MillraceError, SnapshotError, StateServerError, error_text
+from millrace.errors import (
+    MillraceError,
+    SnapshotError,
+    SnapshotsAwayError,
+    StateServerError,
+    error_text,
+)
 from millrace.homes.documents import (
     Answer,
     Ask,
@@ -66,6 +73,9 @@ TRIES = 5
 """How often a snapshot is begun anew that meets an object which is on no server."""
 
 RETRY_S = 1.0
+
+SOON_S = 30.0
+"""No snapshot comes by itself earlier behind the start of a driver, unless they come more often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +147,8 @@ class SnapshotTaker:
         self._kept: dict[str, KeptSnapshot] | None = None
         self._looked = False
         self._thread: threading.Thread | None = None
-        self._due_s: float | None = None
+        self._began_s: float | None = None
+        self._due_s = math.inf
         self._last: tuple[int, int] | None = None
 
     # -- beside the machine
@@ -173,25 +184,23 @@ class SnapshotTaker:
         with self._changed:
             if not (self.plan.tells or self._answers):
                 return None
-            kept = None if self._kept is None else tuple(self._kept.values())[-MOST_TOLD:]
+            known = self._kept if self.plan.tells else None
+            kept = None if known is None else tuple(known.values())[-MOST_TOLD:]
             return SnapshotFigures(self._shown(self.plan.to), kept, tuple(self._answers.values()))
 
     def look(self) -> None:
         """Some time has passed: one may be due."""
-        if self.plan.tells and not self._looked:
-            with self._changed:
-                if self._record is not None:
-                    self._looked = True
-                    self._begin(_Listing.ALL)
         every_s = self.plan.every_s
-        if every_s is None:
-            return
         now = self._clock.monotonic_s()
-        if self._due_s is None:
-            self._due_s = now + every_s
-        if now >= self._due_s:
-            self._due_s = now + every_s
-            with self._changed:
+        with self._changed:
+            if every_s is not None and self._began_s is None:
+                self._began_s, self._due_s = now, now + every_s
+            if not self._looked and self._record is not None:
+                self._looked = True
+                if self.plan.tells or every_s is not None:
+                    self._begin(_Listing.ALL)
+            if every_s is not None and now >= self._due_s:
+                self._due_s = now + every_s
                 if None not in self._jobs:
                     self._begin(None)
 
@@ -217,6 +226,7 @@ class SnapshotTaker:
                 job = self._jobs[0]
                 if isinstance(job, _Listing):
                     self._list()
+                    self._bring_forward()
                 elif job is None or self._still_asked(job):
                     self._do(job)
                 self._jobs.popleft()
@@ -287,15 +297,17 @@ class SnapshotTaker:
         place, name = open_place(self._where(job), self.plan.folder), job.request.name or ""
         self._await(lambda: self._record is not None)
         assert self._record is not None
-        manifest = find(place, name)
-        if manifest is not None and manifest.uid != self._record.uid:
+        uid = self._record.uid
+        # Of a damaged one only the name tells whose it is.
+        manifest = _believed(place, name) if is_own(name, uid) else find(place, name)
+        if manifest is not None and manifest.uid != uid:
             raise SnapshotError(
                 f"snapshot {name}: is of another topology, or of another life of this one, and is "
                 "not deleted here"
             )
         if not place.files(name):
             return Answer("", Outcome.DELETED)
-        if not _is_asked_for(name, manifest, self._record.uid, job.token):
+        if not _is_asked_for(name, manifest, uid, job.token):
             raise SnapshotError(
                 f"snapshot {name}: was not taken for the resource that is gone, and is not deleted "
                 "with it"
@@ -324,7 +336,7 @@ class SnapshotTaker:
                     continue
                 one = known.get(name)
                 if one is None:
-                    manifest = find(place, name)
+                    manifest = _believed(place, name)
                     one = _kept(manifest) if manifest is not None else None
                 if one is not None:
                     found.append(one)
@@ -334,6 +346,21 @@ class SnapshotTaker:
         found.sort(key=lambda one: (one.created, one.window))
         with self._changed:
             self._kept = {one.name: one for one in found}
+
+    def _bring_forward(self) -> None:
+        """The first is due as if no driver had begun since the newest there is; where there is none
+        though this is not the topology's first driver, soon."""
+        every_s, record = self.plan.every_s, self._record
+        if every_s is None or self._kept is None or record is None or self._began_s is None:
+            return
+        newest = max((one.created for one in self._kept.values()), default=None)
+        if newest is not None:
+            left_s = every_s - (self._clock.now_s() - newest)
+        else:
+            left_s = 0.0 if record.tag.execution > 1 else every_s
+        left_s = min(max(left_s, SOON_S), every_s)
+        with self._changed:
+            self._due_s = min(self._due_s, self._began_s + left_s)
 
     def _told(self, manifest: Manifest) -> None:
         text = (
@@ -462,6 +489,16 @@ def _is_asked_for(name: str, manifest: Manifest | None, uid: str, token: str) ->
     if manifest is None:
         return is_own(name, uid) or is_named_for(name, resource)
     return manifest.asked == take_token(resource) or (not manifest.asked and is_own(name, uid))
+
+
+def _believed(place: Place, name: str) -> Manifest | None:
+    """The manifest of a snapshot; None for what is damaged or unfinished."""
+    try:
+        return find(place, name)
+    except SnapshotsAwayError:
+        raise
+    except SnapshotError:
+        return None
 
 
 def _kept(manifest: Manifest) -> KeptSnapshot:
