@@ -432,6 +432,7 @@ def test_a_late_driver_leaves_what_the_present_timeline_can_go_back_to(
     bench.gate.open.set()
     first = bench.seal()
     due(bench)
+    until(lambda: not bench.snapshots._jobs, "an end of cleaning behind it", WAIT_S)
     forks.append(Fork(2, 1, 1, own_name(first), None, True, 0.0))
     second = bench.seal()
     told = due(bench)

@@ -52,19 +52,12 @@ from millrace.homes.stores import HomeAwayError, PendingRequest
 from millrace.protocol import events as e
 from millrace.protocol.types import Components, Record
 from millrace.protocol.windows.forgetting import Held
+from millrace.snapshots.cleaning import clean
 from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import Place, open_place
-from millrace.snapshots.reading import Entry, delete, discard, entries, find
-from millrace.snapshots.retention import (
-    Retention,
-    is_kept,
-    is_own,
-    leftovers,
-    outdated,
-    own_name,
-    successor,
-)
-from millrace.snapshots.timelines import Fork, line_to
+from millrace.snapshots.reading import Entry, delete, entries, find
+from millrace.snapshots.retention import Retention, is_kept, is_own, own_name
+from millrace.snapshots.timelines import Fork
 from millrace.snapshots.writing import Fetch, Subject, write_snapshot
 
 log = logging.getLogger(__name__)
@@ -460,26 +453,13 @@ class SnapshotTaker:
         assert record is not None
         try:
             found = self._own(place) if known is None else known
-            for name in leftovers(found, record):
-                discard(place, name)
-            if any(entry.manifest is not None for entry in found):
-                self._retain(place, found, record)
+            now_s, plan = self._clock.now_s(), self.plan
+            clean(place, found, record, plan.retention, plan.forks, now_s)
         except MillraceError as error:
             text = f"old snapshots stay for now: {error}"
             self._tell(e.Notify("SnapshotsKept", text, warning=True))
             return False
         return True
-
-    def _retain(self, place: Place, found: list[Entry], record: Record) -> None:
-        forks = tuple(self.plan.forks())
-        later = successor(found, record, forks)
-        if later is not None:
-            raise SnapshotError(
-                f"{later}, and the driver of execution {record.tag.execution} deletes none any more"
-            )
-        line = line_to(forks, record.tag.timeline)
-        for name in outdated(found, record, self.plan.retention, self._clock.now_s(), line):
-            delete(place, name)
 
 
 def _is_asked_for(name: str, manifest: Manifest | None, uid: str, token: str) -> bool:
