@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import signal
@@ -47,10 +48,11 @@ from millrace.protocol.types import (
     Tag,
     View,
 )
-from millrace.snapshots.places import FolderPlace
+from millrace.snapshots.places import FolderPlace, _explained
 from millrace.snapshots.reading import entries, load, read_part
 from millrace.snapshots.retention import Retention, own_name
 from millrace.snapshots.timelines import Fork
+from millrace.snapshots.writing import Subject, write_snapshot
 from millrace.state.embedded import EmbeddedServer
 from millrace_e2e.waiting import until
 
@@ -422,6 +424,108 @@ def test_those_that_a_restore_left_go_first(server: EmbeddedServer, tmp_path: Pa
     after.performer.close()
 
 
+def test_a_late_driver_leaves_what_the_present_timeline_can_go_back_to(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    forks: list[Fork] = []
+    bench = Bench(server, tmp_path / "snapshots", every_s=0.001, forks=lambda: tuple(forks))
+    bench.gate.open.set()
+    first = bench.seal()
+    due(bench)
+    until(lambda: not bench.snapshots._jobs, "an end of cleaning behind it", WAIT_S)
+    forks.append(Fork(2, 1, 1, own_name(first), None, True, 0.0))
+    second = bench.seal()
+    told = due(bench)
+    assert told.kind == "SnapshotsKept"
+    assert told.text == (
+        "old snapshots stay for now: the topology was restored, as timeline 2, and the driver of "
+        "execution 1 deletes none any more"
+    )
+    assert bench.next().kind == "SnapshotTaken"
+    bench.performer.close()
+    assert bench.snapshots._thread is not None
+    bench.snapshots._thread.join(WAIT_S)
+    names = [entry.name for entry in entries(bench.place)]
+    assert names == [own_name(first), own_name(second)]
+
+
+class Limited(FolderPlace):
+    """A folder on a disk of so many bytes."""
+
+    size_bytes = 0
+
+    def write(self, folder: str, file: str, data: bytes) -> None:
+        used = sum(one.stat().st_size for one in self.root.rglob("*") if one.is_file())
+        with _explained(self.shown, "written"):
+            if used + len(data) > self.size_bytes:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(folder, file, data)
+
+
+def test_a_full_place_is_made_room_in_before_one_is_written(
+    server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Limited(tmp_path / "snapshots")
+    place.size_bytes = 9_000
+    monkeypatch.setattr("millrace.engine.driver.snapshots.open_place", lambda *_: place)
+    bench = Bench(server, place.root, every_s=0.001)
+    bench.gate.open.set()
+    record = bench.seal()
+    # As earlier tries of this driver's execution, and of one before, left it when killed.
+    for execution in (0, 1):
+        tag = replace(record.tag, execution=execution)
+        FolderPlace(place.root).write(
+            own_name(replace(record, tag=tag, sealed=0)), f"{'0' * 64}.letters", b"x" * 8_000
+        )
+    assert due(bench).kind == "SnapshotTaken"
+    # What fails leaves nothing either, and the next one has the room again.
+    place.size_bytes = 0
+    bench.seal()
+    assert "No space left on device" in due(bench).text
+    assert place.folders() == [own_name(record)]
+    place.size_bytes = 9_000
+    until(lambda: due(bench).kind == "SnapshotTaken", "one that is taken", WAIT_S)
+    bench.performer.close()
+
+
+def test_what_is_too_old_goes_while_nothing_is_sealed(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    retention = Retention(6, 3600.0)
+    bench = Bench(server, tmp_path / "snapshots", every_s=0.001, retention=retention)
+    names = []
+    for window, age_s in ((1, 9000.0), (2, 6000.0), (3, 5000.0)):
+        record = replace(bench.record, sealed=window, published=window)
+        names.append(own_name(record))
+        subject = Subject("first", {}, 1, record, SystemClock().now_s() - age_s)
+        write_snapshot(bench.place, names[-1], subject, bench.stores.fetch, quiet)
+    bench.commit(record)
+    ended = time.monotonic() + WAIT_S
+    while bench.place.folders() != names[2:] and time.monotonic() < ended:
+        bench.snapshots.look()
+    assert bench.place.folders() == names[2:], "the newest stays, however old it is"
+    bench.performer.close()
+
+
+def test_one_that_is_begun_again_leaves_nothing_of_what_it_began(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    bench = Bench(server, tmp_path / "snapshots", every_s=0.001)
+    bench.seal()
+    bench.snapshots.look()
+    time_s = time.monotonic() + WAIT_S
+    while not bench.gate.reading.is_set() and time.monotonic() < time_s:
+        bench.snapshots.look()
+    # As a try that copied one object before it met one that is gone.
+    bench.place.write(own_name(bench.record), f"{'0' * 64}.letters", b"part")
+    bench.stores.client(bench.member).delete(STAMP, [bench.name(1)])
+    second = bench.seal()
+    bench.gate.open.set()
+    assert "behind window 2" in bench.next().text
+    assert bench.place.folders() == [own_name(second)]
+    bench.performer.close()
+
+
 def test_where_the_restores_are_not_known_old_ones_stay(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -464,6 +568,52 @@ def test_a_driver_that_starts_again_takes_no_other_of_the_same_window(
     again.seal()
     assert "behind window 3" in due(again).text
     again.performer.close()
+
+
+@pytest.mark.parametrize(
+    ("age_s", "execution", "wanted_s"),
+    [
+        (None, 1, 600.0),
+        (None, 2, 30.0),
+        (100.0, 2, 500.0),
+        (590.0, 2, 30.0),
+        (1e6, 2, 30.0),
+        # A clock that was set back, or forward.
+        (-1e6, 2, 600.0),
+    ],
+)
+def test_the_first_is_due_as_if_no_driver_had_begun_since_the_newest(
+    server: EmbeddedServer, tmp_path: Path, age_s: float | None, execution: int, wanted_s: float
+) -> None:
+    bench = Bench(server, tmp_path / "snapshots", every_s=600.0)
+    record = replace(bench.record, tag=replace(bench.record.tag, execution=execution))
+    if age_s is not None:
+        before = replace(record, sealed=1, published=1)
+        subject = Subject("first", {}, 1, before, SystemClock().now_s() - age_s)
+        write_snapshot(bench.place, own_name(before), subject, bench.stores.fetch, quiet)
+    bench.commit(record)
+    bench.snapshots.look()
+    began_s = bench.snapshots._began_s
+    assert began_s is not None
+    until(lambda: not bench.snapshots._jobs, "the look at what there is", WAIT_S)
+    assert bench.snapshots._due_s - began_s == pytest.approx(wanted_s, abs=WAIT_S / 2)
+    bench.performer.close()
+
+
+def test_a_damaged_one_that_its_topology_took_goes_with_its_resource(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    bench = Bench(server, tmp_path / "snapshots")
+    record = bench.seal()
+    for name in (own_name(record), "named"):
+        bench.place.write(name, "manifest.json", b"{")
+    uid = "0a1b2c3d-1"
+    refused = answered(bench, delete_token(uid), Ask.DELETE_SNAPSHOT, "named")
+    assert "is damaged and not believed" in refused.text
+    gone = answered(bench, delete_token(f"{uid}b"), Ask.DELETE_SNAPSHOT, own_name(record))
+    assert gone.outcome is Outcome.DELETED
+    assert bench.place.folders() == ["named"]
+    bench.performer.close()
 
 
 def due(bench: Bench) -> e.Notify:

@@ -17,12 +17,20 @@ import pytest
 from snapshot_parts import COMPONENTS, UID, K, Objects, content, empty, shown, subject, unpublished
 
 from millrace import checked
-from millrace.errors import ExitCode, NewerFormatError, SnapshotError
+from millrace.errors import ExitCode, NewerFormatError, SnapshotError, SnapshotsAwayError
 from millrace.protocol.record import needed_objects
+from millrace.restoring.fit import candidates
 from millrace.snapshots import reading
 from millrace.snapshots.manifest import FORMAT, Column, Manifest, encode
-from millrace.snapshots.places import FolderPlace, Place, StorePlace, open_place
-from millrace.snapshots.retention import Retention, is_kept, outdated, own_name
+from millrace.snapshots.places import FolderPlace, Place, StorePlace, _explained, open_place
+from millrace.snapshots.retention import (
+    Retention,
+    is_kept,
+    leftovers,
+    outdated,
+    own_name,
+    successor,
+)
 from millrace.snapshots.timelines import Fork, Line, line_to
 from millrace.snapshots.writing import write_snapshot
 
@@ -84,12 +92,67 @@ def test_a_snapshot_that_fails_before_its_manifest_is_none(place: Place) -> None
     damaged = {**held, name: held[name][:-1] + b"x"}
     with pytest.raises(SnapshotError, match="it was damaged, and no snapshot is taken of it"):
         write_snapshot(place, "one", subject(record), Objects(damaged), shown)
-    with pytest.raises(SnapshotError, match="was never finished, so it is not believed") as found:
+    # Nothing of them takes room, or a name.
+    assert place.folders() == []
+    with pytest.raises(SnapshotError, match="snapshot one: is not in") as found:
         reading.load(place, "one")
     assert found.value.exit_code == ExitCode.SNAPSHOT == 14
+    # The next try under that name is as good as the first.
+    written(place)
+    assert restorable(place, "one")
+
+
+def test_what_was_killed_before_its_manifest_is_told_and_not_believed(place: Place) -> None:
+    place.write("one", f"{'0' * 64}.arrow", b"part")
+    with pytest.raises(SnapshotError, match="was never finished, so it is not believed"):
+        reading.load(place, "one")
     (entry,) = reading.entries(place)
     assert (entry.manifest, entry.unfinished) == (None, True)
-    # The next try under that name is as good as the first.
+    written(place)
+    assert restorable(place, "one")
+
+
+def test_a_try_that_fails_leaves_what_another_has_finished_meanwhile(place: Place) -> None:
+    record, held = content()
+
+    def meanwhile() -> None:
+        written(place)
+        raise SnapshotError("the sinks are away")
+
+    with pytest.raises(SnapshotError, match="the sinks are away"):
+        write_snapshot(place, "one", subject(record), Objects(held), meanwhile)
+    assert restorable(place, "one")
+
+
+@pytest.mark.parametrize("moment", ["before the manifest", "as it is made"])
+@pytest.mark.parametrize("harm", ["deleted", "a part gone", "cut"])
+def test_one_whose_parts_go_while_it_is_made_is_none(
+    place: Place, monkeypatch: pytest.MonkeyPatch, moment: str, harm: str
+) -> None:
+    """Somebody deletes what has no manifest yet: a user, or a later driver that cleans."""
+    record, held = content()
+    create = place.create
+
+    def act() -> None:
+        first = place.files("one")[0]
+        if harm == "deleted":
+            reading.delete(place, "one")
+        elif harm == "a part gone":
+            place.remove("one", first)
+        else:
+            place.write("one", first, b"")
+
+    def creates(folder: str, file: str, data: bytes) -> bool:
+        act()
+        return create(folder, file, data)
+
+    if moment == "as it is made":
+        monkeypatch.setattr(place, "create", creates)
+    meanwhile = act if moment == "before the manifest" else shown
+    with pytest.raises(SnapshotError, match="snapshot one: was deleted while it was written"):
+        write_snapshot(place, "one", subject(record), Objects(held), meanwhile)
+    assert place.folders() == []
+    monkeypatch.undo()
     written(place)
     assert restorable(place, "one")
 
@@ -333,6 +396,63 @@ def test_folders_of_others_are_no_snapshots_and_never_deleted(place: Place) -> N
     assert restorable(place, "one")
 
 
+def test_what_cannot_be_a_snapshot_is_left_out(tmp_path: Path) -> None:
+    place = FolderPlace(tmp_path / "snapshots")
+    written(place)
+    (place.root / "grafana" / reading.MANIFEST).mkdir(parents=True)
+    (place.root / "lost+found").mkdir(mode=0)
+    (place.root / ".hidden").mkdir()
+    assert [entry.name for entry in reading.entries(place)] == ["one"]
+    found, broken = candidates(place, UID, line_to((), 1), None)
+    assert ([one.name for one in found], broken) == (["one"], [])
+    with pytest.raises(SnapshotError, match=r"'manifest.json/', which is no file of a snapshot"):
+        reading.delete(place, "grafana")
+    assert (place.root / "grafana" / reading.MANIFEST).is_dir()
+
+
+@pytest.mark.parametrize("method", ["read", "files"])
+def test_only_what_may_be_the_topology_s_own_has_to_be_readable(
+    place: Place, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Somebody else's folder in a shared place holds no restore up."""
+    written(place)
+    own, other = own_name(empty()), own_name(empty("f" * 32))
+    real, faults = getattr(place, method), dict[str, OSError]()
+
+    def refuses(folder: str, *file: str) -> object:
+        with _explained(place.shown, "read"):
+            if folder in faults:
+                raise faults[folder]
+        return real(folder, *file)
+
+    monkeypatch.setattr(place, method, refuses)
+    for name in (own, other, "theirs"):
+        place.write(name, f"{'0' * 64}.arrow", b"part")
+    denied = PermissionError(errno.EACCES, "Permission denied")
+    faults |= {"theirs": denied, other: denied}
+    found, broken = candidates(place, UID, line_to((), 1), None)
+    assert [one.name for one in found] == ["one"]
+    assert len(broken) == 1
+    assert "cannot be read (Permission denied)" in broken[0]
+    told = [entry.name for entry in reading.entries(place) if entry.away is not None]
+    assert told == sorted([other, "theirs"])
+    for name, fault in ((own, denied), ("theirs", OSError(errno.EIO, "Input/output error"))):
+        faults.clear()
+        faults[name] = fault
+        with pytest.raises(SnapshotsAwayError):
+            candidates(place, UID, line_to((), 1), None)
+
+
+def test_an_answer_that_was_lost_is_found_in_the_place(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that was asked twice says of its own manifest that there is one."""
+    create = place.create
+    monkeypatch.setattr(place, "create", lambda *args: create(*args) and False)
+    assert written(place) == reading.load(place, "one")
+    assert restorable(place, "one")
+
+
 def test_a_manifest_that_could_not_be_read_again_is_not_written(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,15 +561,15 @@ def test_what_a_user_called_much_like_its_own_is_not_the_topology_s(place: Place
     assert not is_kept(found, empty())
 
 
-def test_what_an_ended_driver_left_unfinished_goes_and_what_one_writes_now_stays(
+def test_what_earlier_tries_left_unfinished_goes_and_that_of_a_later_driver_stays(
     place: Place,
 ) -> None:
     record = replace(empty(), tag=replace(empty().tag, execution=4))
     names = [own_name(replace(empty(), tag=replace(empty().tag, execution=n))) for n in (3, 4, 5)]
     for name in names:
         place.write(name, f"{'0' * 64}.arrow", b"part")
-    found = reading.entries(place)
-    assert outdated(found, record, Retention(1), 0.0, line_to((), 1)) == [names[0]]
+    # Whoever cleans writes none meanwhile: what has its own number is of an earlier try.
+    assert leftovers(reading.entries(place), record) == names[:2]
 
 
 def test_those_that_a_restore_left_are_the_first_to_go(place: Place) -> None:
@@ -467,13 +587,24 @@ def test_those_that_a_restore_left_are_the_first_to_go(place: Place) -> None:
     assert out(3) == [first[1]]
     assert out(2) == [first[0], first[1]]
     assert out(1) == [second[0], first[0], first[1]]
-    # One of the first timeline that wakes up late deletes none of the second.
-    late = replace(record, tag=replace(record.tag, timeline=1, execution=3))
-    assert outdated(
-        found, late, Retention(1), 0.0, line_to([Fork(2, 1, 7, "s", None, True, 0.0)], 1)
-    ) == [first[0]]
     # Nothing is known of restores by a release that noted none.
     assert out(3, line_to((), 2)) == [first[0]]
+
+
+def test_a_driver_that_was_replaced_is_told_by_what_comes_behind_it(place: Place) -> None:
+    """Else it would delete what the present timeline can go back to."""
+    first = [taken(place, window) for window in (10, 20)]
+    other = taken(place, 1, uid="f" * 32, timeline=9)
+    fork = Fork(2, 1, 10, first[0], None, True, 0.0)
+    late = replace(empty(), tag=replace(empty().tag, execution=3))
+    assert successor(reading.entries(place), late, ()) is None
+    assert other in [entry.name for entry in reading.entries(place)]
+    assert successor((), late, [fork]) == "the topology was restored, as timeline 2"
+    assert successor((), replace(late, tag=replace(late.tag, timeline=2)), [fork]) is None
+    before = replace(late, tag=replace(late.tag, execution=2))
+    assert successor(reading.entries(place), before, ()) == f"{first[0]} is of a later driver"
+    second = taken(place, 12, timeline=2)
+    assert successor(reading.entries(place), late, ()) == f"{second} is of a later driver"
 
 
 def test_every_crash_point_of_a_snapshot_is_tried_here() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -162,6 +163,14 @@ def test_a_damaged_object_is_noticed() -> None:
     chains.objects[name] = chains.objects[name][:-9] + b"x" * 9
     with pytest.raises(BlobError, match="damaged or replaced"):
         query.read_state(chains.chain, (1 << K) - 1, 2, chains.fetch)
+
+
+def test_a_key_that_is_not_a_number_is_found() -> None:
+    column = pa.array([1.5, math.nan, None, 0.0])
+    rows = pa.RecordBatch.from_arrays([column, pa.array([1, 2, 3, 4])], names=["x", "n"])
+    for text, n in (("1.5", 1), ("nan", 2), ("0", 4)):
+        key = query.parse_key([text], [pa.float64()])
+        assert query.pick(rows, key).column("n").to_pylist() == [n]
 
 
 def test_a_key_is_given_as_text() -> None:

@@ -11,7 +11,7 @@ from millrace.errors import SnapshotError
 from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import Place
 from millrace.snapshots.reading import entries, faults
-from millrace.snapshots.retention import is_of_another
+from millrace.snapshots.retention import is_of_another, is_own
 from millrace.snapshots.timelines import Line
 from millrace.topology.edits import classify
 from millrace.topology.kinds.base import Effect
@@ -110,11 +110,13 @@ def candidates(
     """Snapshots of the life ``uid`` on a way, the newest first, none of them behind a window above
     ``most``; and what is wrong with those that may be some but cannot be read.
 
-    Without a way there is none. Raises ``SnapshotsAwayError`` where one cannot be read now.
+    Without a way there is none. Raises ``SnapshotsAwayError`` where one cannot be read now; what
+    may not be read, and is not called like those that the topology takes by itself, is somebody
+    else's.
     """
-    there = [one for one in entries(place) if not is_of_another(one.name, uid)]
+    there = entries(place, lambda name: not is_of_another(name, uid))
     for entry in there:
-        if entry.away is not None:
+        if entry.away is not None and (is_own(entry.name, uid) or not entry.denied):
             raise entry.away
     broken = [entry.fault for entry in there if entry.fault and not entry.unfinished]
     if line is None:

@@ -101,9 +101,14 @@ def digest_of(data: bytes) -> str:
     return blake2b(data, digest_size=32).hexdigest()
 
 
+def is_name(name: str) -> bool:
+    """Whether a snapshot may be called so."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> None:
     """Raises ``SnapshotError`` for what is no name of a snapshot."""
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise SnapshotError(
             f"snapshot {name!r}: a name has up to 100 letters, digits, dots, dashes and "
             "underscores, and begins with a letter or digit"

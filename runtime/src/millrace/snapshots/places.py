@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,11 +31,16 @@ class Place(Protocol):
         ...
 
     def files(self, folder: str) -> list[str]:
-        """Names of the files of a folder, sorted."""
+        """Names of the files of a folder, sorted; what else lies there may be told too, by a name
+        that ends with a slash."""
+        ...
+
+    def sizes(self, folder: str) -> dict[str, int | None]:
+        """Bytes of each file of a folder, None where the place does not say."""
         ...
 
     def read(self, folder: str, file: str) -> bytes | None:
-        """A file's content; None where it is not there."""
+        """A file's content; None where no file is there."""
         ...
 
     def write(self, folder: str, file: str, data: bytes) -> None:
@@ -89,15 +94,23 @@ class FolderPlace:
     def files(self, folder: str) -> list[str]:
         with _explained(self.shown, "listed"):
             try:
-                return sorted(os.listdir(self.root / folder))
+                with os.scandir(self.root / folder) as found:
+                    return sorted(f"{one.name}/" if one.is_dir() else one.name for one in found)
             except FileNotFoundError:
                 return []
+
+    def sizes(self, folder: str) -> dict[str, int | None]:
+        found: dict[str, int | None] = {}
+        for file in self.files(folder):
+            with _explained(self.shown, "listed"), suppress(FileNotFoundError):
+                found[file] = (self.root / folder / file).stat().st_size
+        return found
 
     def read(self, folder: str, file: str) -> bytes | None:
         with _explained(self.shown, "read"):
             try:
                 return (self.root / folder / file).read_bytes()
-            except FileNotFoundError:
+            except (FileNotFoundError, IsADirectoryError):
                 return None
 
     def write(self, folder: str, file: str, data: bytes) -> None:
@@ -119,9 +132,11 @@ class FolderPlace:
     def remove_folder(self, folder: str) -> None:
         with _explained(self.shown, "cleared"):
             if (self.root / folder).is_dir():
-                for file in (self.root / folder).iterdir():
-                    file.unlink(missing_ok=True)
-                (self.root / folder).rmdir()
+                # Somebody else may delete the same.
+                with suppress(FileNotFoundError):
+                    for file in (self.root / folder).iterdir():
+                        file.unlink(missing_ok=True)
+                    (self.root / folder).rmdir()
                 durable.sync_folder(self.root)
 
     def _make(self, folder: str) -> None:
@@ -156,13 +171,17 @@ class StorePlace:
         return sorted(_last(one["name"]) for one in self._list("") if one["type"] == "directory")
 
     def files(self, folder: str) -> list[str]:
-        return sorted(_last(one["name"]) for one in self._list(folder) if one["type"] == "file")
+        return sorted(self.sizes(folder))
+
+    def sizes(self, folder: str) -> dict[str, int | None]:
+        found = self._list(folder)
+        return {_last(one["name"]): one.get("size") for one in found if one["type"] == "file"}
 
     def read(self, folder: str, file: str) -> bytes | None:
         with _explained(self.shown, "read"):
             try:
                 data: bytes = self._store.cat_file(self._at(folder, file))
-            except FileNotFoundError:
+            except (FileNotFoundError, IsADirectoryError):
                 return None
             return data
 

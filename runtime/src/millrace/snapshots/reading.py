@@ -13,7 +13,14 @@ from millrace.errors import (
     SnapshotError,
     SnapshotsAwayError,
 )
-from millrace.snapshots.manifest import Manifest, SnapshotPart, check_name, decode, digest_of
+from millrace.snapshots.manifest import (
+    Manifest,
+    SnapshotPart,
+    check_name,
+    decode,
+    digest_of,
+    is_name,
+)
 from millrace.snapshots.places import Place
 
 MANIFEST = "manifest.json"
@@ -26,13 +33,17 @@ _OURS = re.compile(rf"{_FILE}|\.{_FILE}\.([0-9]+\.[0-9]+\.new|[0-9a-f]{{16}})")
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What lies under a name: a snapshot, or (``fault``) why it is none; ``away`` where that is not
-    known, since it cannot be read now."""
+    known, since it cannot be read now; ``denied`` where that is not allowed."""
 
     name: str
     manifest: Manifest | None
     fault: str = ""
     unfinished: bool = False
     away: SnapshotsAwayError | None = None
+
+    @property
+    def denied(self) -> bool:
+        return self.away is not None and isinstance(self.away.__cause__, PermissionError)
 
 
 def find(place: Place, name: str) -> Manifest | None:
@@ -60,15 +71,20 @@ def load(place: Place, name: str) -> Manifest:
     return manifest
 
 
-def entries(place: Place) -> list[Entry]:
-    """All snapshots of a place, the oldest first, and behind them what is damaged or unfinished.
+def entries(place: Place, wanted: Callable[[str], bool] = lambda _: True) -> list[Entry]:
+    """The snapshots of a place with a ``wanted`` name, the oldest first, and behind them what is
+    damaged or unfinished.
 
-    A folder without a manifest that holds anything else is somebody else's, and left out.
+    A folder without a manifest that holds anything else is somebody else's, and left out; so is
+    one that no snapshot may be called like.
     """
     found = []
     for name in place.folders():
+        if not (is_name(name) and wanted(name)):
+            continue
         try:
             manifest = find(place, name)
+            files = place.files(name) if manifest is None else []
         except SnapshotsAwayError as error:
             found.append(Entry(name, None, str(error), away=error))
             continue
@@ -77,7 +93,7 @@ def entries(place: Place) -> list[Entry]:
             continue
         if manifest is not None:
             found.append(Entry(name, manifest))
-        elif (files := place.files(name)) and not _foreign(files):
+        elif files and not _foreign(files):
             found.append(Entry(name, None, "was never finished", unfinished=True))
     return sorted(found, key=_order)
 
@@ -133,6 +149,17 @@ def delete(place: Place, name: str) -> None:
     place.remove(name, MANIFEST)
     crash.reached("snapshot.unlisted")
     place.remove_folder(name)
+
+
+def discard(place: Place, name: str) -> None:
+    """Delete what is left of a snapshot that was not finished; one that somebody has finished
+    meanwhile stays, and so does a folder with files that no snapshot has.
+
+    Raises ``SnapshotsAwayError``.
+    """
+    files = place.files(name)
+    if MANIFEST not in files and not _foreign(files):
+        place.remove_folder(name)
 
 
 def _foreign(files: Sequence[str]) -> list[str]:

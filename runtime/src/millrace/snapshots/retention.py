@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from millrace.protocol.types import Record
 from millrace.snapshots.reading import Entry
-from millrace.snapshots.timelines import Line
+from millrace.snapshots.timelines import Fork, Line
 
 _AUTO = "auto"
 _OWN = re.compile(rf"{_AUTO}-.{{8}}-[0-9]+\.[0-9]+\.[0-9]+")
@@ -46,17 +46,34 @@ def is_kept(found: Iterable[Entry], record: Record) -> bool:
     return any(is_own(e.name, record.uid) and _age(e) == wanted for e in whole)
 
 
+def leftovers(found: Iterable[Entry], record: Record) -> list[str]:
+    """Names of what the topology's drivers left unfinished, up to that of ``record``, which writes
+    none now."""
+    mine = (entry for entry in found if entry.unfinished and is_own(entry.name, record.uid))
+    return [one.name for one in mine if _life(one.name)[1] <= record.tag.execution]
+
+
+def successor(found: Iterable[Entry], record: Record, forks: Iterable[Fork]) -> str | None:
+    """What tells that a driver other than that of ``record`` goes on; None where nothing does. One
+    that has been replaced would delete what the present one can go back to."""
+    for fork in forks:
+        if fork.timeline > record.tag.timeline:
+            return f"the topology was restored, as timeline {fork.timeline}"
+    for entry in found:
+        if is_own(entry.name, record.uid):
+            timeline, execution = _life(entry.name)
+            if timeline > record.tag.timeline or execution > record.tag.execution:
+                return f"{entry.name} is of a later driver"
+    return None
+
+
 def outdated(
     found: Iterable[Entry], record: Record, retention: Retention, now_s: float, line: Line
 ) -> list[str]:
-    """Names of those to be deleted: the topology's own, older than ``record``'s execution where
-    they were never finished. What a user asked for stays. ``line`` is what led to ``record``. Those
-    of a later timeline are not its business: whoever finds one has been replaced, and would take
-    them for the first to go."""
+    """Names of those to be deleted, which are the topology's own. What a user asked for stays.
+    ``line`` is what led to ``record``, whose driver has no ``successor``."""
     mine = [entry for entry in found if is_own(entry.name, record.uid)]
-    dead = [e.name for e in mine if e.unfinished and _execution(e.name) < record.tag.execution]
     whole = [e for e in mine if e.manifest is not None and e.manifest.uid == record.uid]
-    whole = [entry for entry in whole if _age(entry)[0] <= record.tag.timeline]
     whole.sort(key=lambda entry: (not line.lacks(*_age(entry)), _age(entry)), reverse=True)
     late = []
     for place, entry in enumerate(whole[1:], 1):
@@ -66,7 +83,7 @@ def outdated(
             retention.max_age_s is not None and age_s > retention.max_age_s
         ):
             late.append(entry.name)
-    return [*dead, *late]
+    return late
 
 
 def _age(entry: Entry) -> tuple[int, int]:
@@ -78,6 +95,7 @@ def _family(uid: str) -> str:
     return f"{_AUTO}-{uid[:8]}-"
 
 
-def _execution(name: str) -> int:
-    numbers = name.rpartition("-")[2].split(".")
-    return int(numbers[1]) if len(numbers) == 3 and numbers[1].isdecimal() else 0
+def _life(name: str) -> tuple[int, int]:
+    """The timeline and the execution of an own name."""
+    timeline, execution, _ = name.rpartition("-")[2].split(".")
+    return int(timeline), int(execution)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import xxhash
 
 from millrace import checked, crash
-from millrace.errors import SnapshotError
+from millrace.errors import MillraceError, SnapshotError
 from millrace.protocol.codec import encode_record
 from millrace.protocol.record import mark_published, object_groups
 from millrace.protocol.types import Record
@@ -24,7 +25,7 @@ from millrace.snapshots.manifest import (
     encode,
 )
 from millrace.snapshots.places import Place
-from millrace.snapshots.reading import MANIFEST, find
+from millrace.snapshots.reading import MANIFEST, discard, find
 
 Fetch = Callable[[str, int], bytes]
 """Gives an object of a (name, mask of key groups)."""
@@ -50,12 +51,24 @@ def write_snapshot(
     ``shown`` returns once the sinks show every window of the record, so that none of them has to
     be shown by who restores it; it is called behind the parts. A snapshot of that name that
     answers the same request counts as this one. Raises ``SnapshotError``, and what ``fetch`` and
-    ``shown`` raise; then no snapshot of that name has come to be.
+    ``shown`` raise; then no snapshot of that name has come to be, and what was written is removed
+    again, as far as the place allows it.
     """
     check_name(name)
     known = find(place, name)
     if known is not None:
         return _same(known, subject)
+    try:
+        return _written(place, name, subject, fetch, shown)
+    except BaseException:
+        with suppress(MillraceError):
+            discard(place, name)
+        raise
+
+
+def _written(
+    place: Place, name: str, subject: Subject, fetch: Fetch, shown: Callable[[], None]
+) -> Manifest:
     record = mark_published(subject.record, subject.record.sealed)
     text = encode_record(record).decode()
     _check_size(name, len(json.dumps(text)))  # before anything is copied
@@ -87,13 +100,35 @@ def write_snapshot(
     )
     data = encode(manifest)
     _check_size(name, len(data))
-    if not place.create(name, MANIFEST, data):
+    _check_there(place, name, parts)
+    # A store that sends it twice finds its own.
+    if not place.create(name, MANIFEST, data) and place.read(name, MANIFEST) != data:
         known = find(place, name)
         if known is None:
-            raise SnapshotError(f"snapshot {name}: was deleted while it was written")
+            raise _gone(name)
         return _same(known, subject)
     crash.reached("snapshot.manifest")
+    try:
+        # Somebody may have deleted parts just before they had a manifest.
+        _check_there(place, name, parts, MANIFEST)
+    except SnapshotError:
+        place.remove(name, MANIFEST)
+        raise
     return manifest
+
+
+def _check_there(place: Place, name: str, parts: Iterable[SnapshotPart], *others: str) -> None:
+    """Raises ``SnapshotError`` where something that was written is not there any more."""
+    sizes = place.sizes(name)
+    if not sizes.keys() >= set(others):
+        raise _gone(name)
+    for part in parts:
+        if part.file not in sizes or sizes[part.file] not in (None, part.size_bytes):
+            raise _gone(name)
+
+
+def _gone(name: str) -> SnapshotError:
+    return SnapshotError(f"snapshot {name}: was deleted while it was written, so there is none")
 
 
 def _check_size(name: str, size_bytes: int) -> None:

@@ -241,8 +241,9 @@ def delete(
     context: Context = None,
     place: Where = None,
 ) -> None:
-    """Delete a snapshot, or what is left of one that was not finished. On a cluster delete its
-    resource; the files follow where its deletionPolicy is Delete."""
+    """Delete a snapshot, or what is left of one that was not finished; without --place one of this
+    topology alone. On a cluster delete its resource; the files follow where its deletionPolicy is
+    Delete."""
     cluster = cluster_meant(workdir, namespace, context)
     if cluster is not None:
         from millrace.cli.snapshot.resources import delete_resource
@@ -250,9 +251,16 @@ def delete(
         _no_place(place)
         delete_resource(cluster, name)
         return
-    from millrace.snapshots.reading import delete as delete_there
+    if place is None:
+        from millrace.local.snapshots.deleting import delete_of
+        from millrace.local.workdir import find_folder
 
-    delete_there(_place(topology, workdir, place), name)
+        delete_of(find_folder(named_folder(topology, workdir)), name)
+    else:
+        from millrace.snapshots.places import open_place
+        from millrace.snapshots.reading import delete as delete_there
+
+        delete_there(open_place(place, Path.cwd()), name)
     print_plain(f"snapshot {name} is deleted")
 
 

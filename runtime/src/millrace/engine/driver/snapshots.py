@@ -2,7 +2,8 @@
 
 A snapshot is of one committed record. Its objects are spared from being deleted while they are
 copied, which is always allowed, so that windows go on meanwhile; the manifest is written once the
-sinks show all windows of that record.
+sinks show all windows of that record. What the topology took by itself and is too many or too old,
+and what it never finished, is deleted before the next one that is due, also where that one fails.
 
 ====================================  ========================================================
 the driver dies                       what follows
@@ -20,16 +21,23 @@ after an answer                       the request is there until who asked has r
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from millrace.clock import Clock
-from millrace.errors import MillraceError, SnapshotError, StateServerError, error_text
+from millrace.errors import (
+    MillraceError,
+    SnapshotError,
+    SnapshotsAwayError,
+    StateServerError,
+    error_text,
+)
 from millrace.homes.documents import (
     Answer,
     Ask,
@@ -44,11 +52,12 @@ from millrace.homes.stores import HomeAwayError, PendingRequest
 from millrace.protocol import events as e
 from millrace.protocol.types import Components, Record
 from millrace.protocol.windows.forgetting import Held
+from millrace.snapshots.cleaning import clean
 from millrace.snapshots.manifest import Manifest
-from millrace.snapshots.places import open_place
-from millrace.snapshots.reading import delete, entries, find
-from millrace.snapshots.retention import Retention, is_kept, is_own, outdated, own_name
-from millrace.snapshots.timelines import Fork, line_to
+from millrace.snapshots.places import Place, open_place
+from millrace.snapshots.reading import Entry, delete, entries, find
+from millrace.snapshots.retention import Retention, is_kept, is_own, own_name
+from millrace.snapshots.timelines import Fork
 from millrace.snapshots.writing import Fetch, Subject, write_snapshot
 
 log = logging.getLogger(__name__)
@@ -57,6 +66,9 @@ TRIES = 5
 """How often a snapshot is begun anew that meets an object which is on no server."""
 
 RETRY_S = 1.0
+
+SOON_S = 30.0
+"""No snapshot comes by itself earlier behind the start of a driver, unless they come more often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +140,8 @@ class SnapshotTaker:
         self._kept: dict[str, KeptSnapshot] | None = None
         self._looked = False
         self._thread: threading.Thread | None = None
-        self._due_s: float | None = None
+        self._began_s: float | None = None
+        self._due_s = math.inf
         self._last: tuple[int, int] | None = None
 
     # -- beside the machine
@@ -164,25 +177,23 @@ class SnapshotTaker:
         with self._changed:
             if not (self.plan.tells or self._answers):
                 return None
-            kept = None if self._kept is None else tuple(self._kept.values())[-MOST_TOLD:]
+            known = self._kept if self.plan.tells else None
+            kept = None if known is None else tuple(known.values())[-MOST_TOLD:]
             return SnapshotFigures(self._shown(self.plan.to), kept, tuple(self._answers.values()))
 
     def look(self) -> None:
         """Some time has passed: one may be due."""
-        if self.plan.tells and not self._looked:
-            with self._changed:
-                if self._record is not None:
-                    self._looked = True
-                    self._begin(_Listing.ALL)
         every_s = self.plan.every_s
-        if every_s is None:
-            return
         now = self._clock.monotonic_s()
-        if self._due_s is None:
-            self._due_s = now + every_s
-        if now >= self._due_s:
-            self._due_s = now + every_s
-            with self._changed:
+        with self._changed:
+            if every_s is not None and self._began_s is None:
+                self._began_s, self._due_s = now, now + every_s
+            if not self._looked and self._record is not None:
+                self._looked = True
+                if self.plan.tells or every_s is not None:
+                    self._begin(_Listing.ALL)
+            if every_s is not None and now >= self._due_s:
+                self._due_s = now + every_s
                 if None not in self._jobs:
                     self._begin(None)
 
@@ -208,6 +219,7 @@ class SnapshotTaker:
                 job = self._jobs[0]
                 if isinstance(job, _Listing):
                     self._list()
+                    self._bring_forward()
                 elif job is None or self._still_asked(job):
                     self._do(job)
                 self._jobs.popleft()
@@ -252,29 +264,43 @@ class SnapshotTaker:
             self._finish(job.token)
 
     def _taken(self, job: PendingRequest | None) -> Answer:
-        manifest = self._written(job)
-        if manifest is None:
-            return Answer("", Outcome.TAKEN)
-        self._told(manifest)
         if job is None:
-            self._clean()
+            self._due()
             return Answer("", Outcome.TAKEN)
+        place = open_place(self._where(job), self.plan.folder)
+        manifest = self._written(place, job)
+        assert manifest is not None
+        self._told(manifest)
         return Answer("", Outcome.TAKEN, _kept(manifest), self._shown(self._where(job)))
+
+    def _due(self) -> None:
+        """Make room, take one, and let older ones go for it."""
+        place = open_place(self.plan.to, self.plan.folder)
+        found = self._own(place)
+        cleaned = self._clean(place, found)
+        manifest = self._written(place, None, found)
+        if manifest is None:
+            return
+        self._told(manifest)
+        if cleaned:
+            self._clean(place)
 
     def _deleted(self, job: PendingRequest) -> Answer:
         """One that is not there any more is deleted."""
         place, name = open_place(self._where(job), self.plan.folder), job.request.name or ""
         self._await(lambda: self._record is not None)
         assert self._record is not None
-        manifest = find(place, name)
-        if manifest is not None and manifest.uid != self._record.uid:
+        uid = self._record.uid
+        # Of a damaged one only the name tells whose it is.
+        manifest = _believed(place, name) if is_own(name, uid) else find(place, name)
+        if manifest is not None and manifest.uid != uid:
             raise SnapshotError(
                 f"snapshot {name}: is of another topology, or of another life of this one, and is "
                 "not deleted here"
             )
         if not place.files(name):
             return Answer("", Outcome.DELETED)
-        if not _is_asked_for(name, manifest, self._record.uid, job.token):
+        if not _is_asked_for(name, manifest, uid, job.token):
             raise SnapshotError(
                 f"snapshot {name}: was not taken for the resource that is gone, and is not deleted "
                 "with it"
@@ -303,7 +329,7 @@ class SnapshotTaker:
                     continue
                 one = known.get(name)
                 if one is None:
-                    manifest = find(place, name)
+                    manifest = _believed(place, name)
                     one = _kept(manifest) if manifest is not None else None
                 if one is not None:
                     found.append(one)
@@ -313,6 +339,21 @@ class SnapshotTaker:
         found.sort(key=lambda one: (one.created, one.window))
         with self._changed:
             self._kept = {one.name: one for one in found}
+
+    def _bring_forward(self) -> None:
+        """The first is due as if no driver had begun since the newest there is; where there is none
+        though this is not the topology's first driver, soon."""
+        every_s, record = self.plan.every_s, self._record
+        if every_s is None or self._kept is None or record is None or self._began_s is None:
+            return
+        newest = max((one.created for one in self._kept.values()), default=None)
+        if newest is not None:
+            left_s = every_s - (self._clock.now_s() - newest)
+        else:
+            left_s = 0.0 if record.tag.execution > 1 else every_s
+        left_s = min(max(left_s, SOON_S), every_s)
+        with self._changed:
+            self._due_s = min(self._due_s, self._began_s + left_s)
 
     def _told(self, manifest: Manifest) -> None:
         text = (
@@ -330,15 +371,22 @@ class SnapshotTaker:
                 log.warning("request %s stays for now: %s", token, error)
             self._pause()
 
-    def _written(self, job: PendingRequest | None) -> Manifest | None:
-        """None where nothing was sealed since the last snapshot."""
-        to = (job.request.to if job else None) or self.plan.to
-        place = open_place(to, self.plan.folder)
+    def _own(self, place: Place) -> list[Entry]:
+        """What the topology has taken by itself, or begun to."""
+        self._await(lambda: self._record is not None)
+        assert self._record is not None
+        uid = self._record.uid
+        return entries(place, lambda name: is_own(name, uid))
+
+    def _written(
+        self, place: Place, job: PendingRequest | None, found: Sequence[Entry] = ()
+    ) -> Manifest | None:
+        """None where nothing was sealed since the last snapshot, of those that were ``found``."""
         for left in reversed(range(TRIES)):
             record = self._hold()
             version = record.tag.timeline, record.sealed
             try:
-                if job is None and (version == self._last or is_kept(entries(place), record)):
+                if job is None and (version == self._last or is_kept(found, record)):
                     self._last = version
                     return None
                 name = own_name(record) if job is None else job.request.name or ""
@@ -397,20 +445,21 @@ class SnapshotTaker:
         now_s = self._clock.now_s()
         return Subject(plan.topology, plan.document, plan.key_groups, record, now_s, token)
 
-    def _clean(self) -> None:
-        """Delete what retention says; what stays for now is looked at behind the next one."""
+    def _clean(self, place: Place, known: list[Entry] | None = None) -> bool:
+        """Delete what was not finished, and what retention says; False where that did not go, and
+        is tried again when the next one is due."""
         with self._changed:
             record = self._record
         assert record is not None
-        place = open_place(self.plan.to, self.plan.folder)
         try:
-            line = line_to(self.plan.forks(), record.tag.timeline)
-            now_s, retention = self._clock.now_s(), self.plan.retention
-            for name in outdated(entries(place), record, retention, now_s, line):
-                delete(place, name)
+            found = self._own(place) if known is None else known
+            now_s, plan = self._clock.now_s(), self.plan
+            clean(place, found, record, plan.retention, plan.forks, now_s)
         except MillraceError as error:
             text = f"old snapshots stay for now: {error}"
             self._tell(e.Notify("SnapshotsKept", text, warning=True))
+            return False
+        return True
 
 
 def _is_asked_for(name: str, manifest: Manifest | None, uid: str, token: str) -> bool:
@@ -420,6 +469,16 @@ def _is_asked_for(name: str, manifest: Manifest | None, uid: str, token: str) ->
     if manifest is None:
         return is_own(name, uid) or is_named_for(name, resource)
     return manifest.asked == take_token(resource) or (not manifest.asked and is_own(name, uid))
+
+
+def _believed(place: Place, name: str) -> Manifest | None:
+    """The manifest of a snapshot; None for what is damaged or unfinished."""
+    try:
+        return find(place, name)
+    except SnapshotsAwayError:
+        raise
+    except SnapshotError:
+        return None
 
 
 def _kept(manifest: Manifest) -> KeptSnapshot:

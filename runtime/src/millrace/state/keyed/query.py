@@ -6,6 +6,7 @@ that was deleted has none. Nothing here needs the processor's code.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -112,9 +113,18 @@ def pick(rows: pa.RecordBatch, key: Sequence[pa.Array]) -> pa.RecordBatch:
         return rows
     wanted = None
     for column, value in zip(rows.columns, key, strict=False):
-        same = pc.equal(column, value[0]) if value[0].is_valid else column.is_null()
+        same = _same(column, value[0])
         wanted = same if wanted is None else pc.and_kleene(wanted, same)
     return rows.filter(wanted)
+
+
+def _same(column: pa.Array, value: pa.Scalar) -> pa.Array:
+    """Where a column has a value; NaN, which equals nothing, is one key like any other."""
+    if not value.is_valid:
+        return column.is_null()
+    if pa.types.is_floating(column.type) and math.isnan(value.as_py()):
+        return pc.is_nan(column)
+    return pc.equal(column, value)
 
 
 def key_types(chain: Sequence[Segment], keys: int, load: Load) -> list[pa.DataType]:
