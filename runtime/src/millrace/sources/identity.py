@@ -175,9 +175,10 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
     matching.by_inode(left)
     matching.by_content([e for e in left if e.id not in matching.placed])
     fates = matching.fates
-    for number, entry in entries.items():
+    # What has the inode of a barred entry is no other one's replacement.
+    for number in (*matching.barred, *entries):
         if number not in fates:
-            fates[number] = matching.fate(entry)
+            fates[number] = matching.fate(entries[number])
     replaced = {matching.node(f.path) for f in fates.values() if f.change is Change.REPLACED}
     new: dict[tuple[int, int], str] = {}
     for path in sorted(listing):
