@@ -25,6 +25,9 @@ NAMES = [f"{letter}.log{end}" for letter in "ab" for end in ("", ".1", ".2", ".3
 HIDDEN = ["_a", "_b", "_c"]
 """Names that are not read: what is known is found there, and nothing is new."""
 
+ROWS = st.text("xyz", min_size=1, max_size=6) | st.text("x", min_size=1, max_size=3)
+"""Of any content, or of one that others begin with."""
+
 
 @dataclass(eq=False)
 class ModelFile:
@@ -155,10 +158,12 @@ class FilesLive(RuleBasedStateMachine):
         self.reader = Reader(self.births)
         self.removed_since_look: list[ModelFile] = []
         self.settling: list[ModelFile] = []
+        self.replaced: list[ModelFile] = []
 
     @initialize()
     def start(self) -> None:
         self.create("a.log", b"xy", False)
+        self.create("b.log", b"x", False)
 
     def tick(self) -> int:
         self.clock += 1
@@ -168,7 +173,7 @@ class FilesLive(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(NAMES),
-        rows=st.text("xyz", min_size=1, max_size=6).map(str.encode),
+        rows=ROWS.map(str.encode),
         reuse=st.booleans(),
     )
     def create(self, name: str, rows: bytes, reuse: bool) -> None:
@@ -228,11 +233,12 @@ class FilesLive(RuleBasedStateMachine):
                 if not taken and len(heirs) == len(removed) == 1 and removed[0] not in there:
                     self._is(removed[0], file)
                 elif taken or heirs:
-                    file.rows = b"!" + file.rows
+                    file.rows = b"%d!" % self.tick() + file.rows
 
     def _is(self, old: ModelFile, file: ModelFile) -> None:
         """What was read of a removed file is not read again of the one that is taken for it."""
-        self.every.remove(file)
+        if file in self.every:
+            self.every.remove(file)
         self.every[self.every.index(old)] = file
         for files in self.reader.of_entry.values():
             files[:] = [file if f is old else f for f in files]
@@ -292,6 +298,8 @@ class FilesLive(RuleBasedStateMachine):
 
     def _move(self, names: dict[str, str]) -> None:
         moved = {new: self.files[old] for old, new in names.items()}
+        if any(file in self.replaced for file in moved.values()):
+            return  # a copy is known by its name alone
         if any(self._replaces(new) and not self._progress(f) for new, f in moved.items()):
             return
         # Without births one that was truncated or came back is known by its name alone.
@@ -398,6 +406,53 @@ class FilesLive(RuleBasedStateMachine):
         self.files[new] = file
         self.settling.append(file)
 
+    @rule(data=st.data())
+    @precondition(lambda self: self._at_their_names())
+    def replace(self, data: st.DataObject) -> None:
+        """A copy, perhaps longer, takes a file's place at once, also with what another one held."""
+        name = data.draw(st.sampled_from(self._at_their_names()))
+        rows = self.files[name].rows
+        known = {r for r in self.reader.consumed.values() if r.startswith(rows)} - {rows}
+        self._replace(name, data.draw(st.sampled_from([*sorted(known), rows, rows + b"z"])))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self._at_their_names())
+    def mirror(self, data: st.DataObject) -> None:
+        """A file goes, and a copy of it takes the place of one that it began with."""
+        pairs = [
+            (name, other)
+            for name in self._at_their_names()
+            for other in self._done()
+            if other != name and self.files[other].rows.startswith(self.files[name].rows)
+        ]
+        if pairs:
+            name, other = data.draw(st.sampled_from(pairs))
+            if self._replace(name, self.files[other].rows):
+                self._remove(other)
+
+    def _at_their_names(self) -> list[str]:
+        """Files that were begun, may be read, and are where they were at the last look."""
+        names = sorted(name for name, file in self.files.items() if self._progress(file))
+        may = [name for name in names if not self.files[name].barred]
+        return [name for name in may if self._entry(self.files[name]).path == name]
+
+    def _replace(self, name: str, rows: bytes) -> bool:
+        """The copy of one that came back is told only if it begins with nothing else of its name;
+        of any other one it always is, whatever it begins with.
+        """
+        file = self.files[name]
+        entry, gone = self._entry(file), self.reader.state.gone
+        if entry.id in gone and self._come_back(name, rows) != [entry]:
+            return False
+        inode, self.next_inode = self.next_inode, self.next_inode + 1
+        now = self.tick()
+        copy = ModelFile(inode, now, rows, now, now)
+        self.files[name] = copy
+        self.settling.append(copy)
+        self.replaced.append(copy)
+        self._is(file, copy)
+        return True
+
     @rule(name=st.sampled_from(NAMES + HIDDEN), data=st.data())
     @precondition(lambda self: self.files)
     def copy_and_truncate(self, name: str, data: st.DataObject) -> None:
@@ -450,6 +505,7 @@ class FilesLive(RuleBasedStateMachine):
         lost = set(self.reader.look(self.files, limit))
         self.removed_since_look = []
         self.settling = []
+        self.replaced = []
         inodes = {f.inode for f in self.files.values()}
         for path, file in before.items():
             whole = file in self.files.values() and len(file.rows) >= stats[path].size

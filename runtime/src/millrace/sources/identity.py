@@ -2,13 +2,14 @@
 
 A file is known by its content: the digests of the first and of the last block that were read of
 it. Its path, its inode and the time it was made say where to look first, and which of several files
-of equal content it is. Entries are matched in this order, those of which most was read first:
+of equal content it is. Entries are matched in this order; every rule goes over all of them, those
+of which most was read first, before the next one begins:
 
 1. A file that is at its path as it was at the last look is the same; nothing of it is read.
 2. The file that has an entry's inode, wherever it is, if the content is the entry's. Where the
    file system says when files were made, an inode that was given to a new file is told apart.
 3. The file at an entry's path, if the content is the entry's: a copy took its place, or it came
-   back after it was gone.
+   back after it was gone. An entry whose file was there at the last look comes first.
 4. Any other file with the entry's content. Where another content stands at the entry's path, or in
    its inode, it may be longer: the file was copied and then truncated. Where nothing is left there
    it must have the size that was known: the file was copied elsewhere and removed, or, within one
@@ -35,7 +36,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import groupby
 from typing import Protocol
 
 from millrace.sources.entries import FileEntry
@@ -173,7 +173,10 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
         key=lambda e: (-e.mark.position, e.id in gone, -e.id),
     )
     matching.by_inode(left)
-    matching.by_content([e for e in left if e.id not in matching.placed])
+    moved_over = frozenset(matching.taken)
+    matching.by_path([e for e in left if e.id not in gone])
+    matching.by_path([e for e in left if e.id in gone])
+    matching.by_content([e for e in left if e.id not in gone], moved_over)
     fates = matching.fates
     # What has the inode of a barred entry is no other one's replacement.
     for number in (*matching.barred, *entries):
@@ -271,37 +274,39 @@ class _Matching:
                 names.setdefault(stat.inode, []).append(path)
         return names
 
-    def by_content(self, entries: Sequence[FileEntry]) -> None:
-        """Rules 3 and 4."""
-        own: dict[str, list[FileEntry]] = {}
+    def by_path(self, entries: Sequence[FileEntry]) -> None:
+        """Rule 3."""
+        heirs: dict[str, list[FileEntry]] = {}
         for entry in entries:
-            own.setdefault(entry.path, []).append(entry)
-        roaming = [e for e in entries if e.id not in self.gone]
-        moved_over = frozenset(self.taken)
+            there = entry.path in self.files and self._large_enough(entry, entry.path)
+            if there and entry.id not in self.placed:
+                heirs.setdefault(entry.path, []).append(entry)
+        for path, may in heirs.items():
+            if self._free(path):
+                begins = self.evidence.begins(path, may)
+                first = next((entry for entry in may if entry.id in begins), None)
+                if first is not None:
+                    self._place(first, path)
+
+    def by_content(self, entries: Iterable[FileEntry], moved_over: Collection[str]) -> None:
+        """Rule 4."""
+        left = [e for e in entries if e.id not in self.placed]
         found: dict[str, Collection[int]] = {}
-        for path in sorted(own.keys() | self.files.keys() if roaming else own.keys()):
-            if path in self.files and self._free(path):
-                may = [e for e in own.get(path, ()) if self._large_enough(e, path)]
-                may += [e for e in roaming if self._may_be(e, path, moved_over)]
+        for path in sorted(self.files) if left else ():
+            if self._free(path):
+                may = [e for e in left if self._may_be(e, path, moved_over)]
                 if may:
                     found[path] = self.evidence.begins(path, may)
-        for _, equals in groupby(entries, lambda e: e.mark.position):
-            group = list(equals)
-            for entry in group:
-                self._place_first(entry, (entry.path,), found)
-            # Among equals one whose file was truncated first: the other may just have gone.
-            group.sort(key=lambda e: e.id not in self.emptied and e.path not in self.files)
-            for entry in group:
-                if entry.id not in self.placed:
-                    self._place_first(entry, found, found)
+        # Among equals one whose file was truncated first: the other may just have gone.
+        left.sort(key=lambda e: (-e.mark.position, not self._is_overwritten(e)))
+        for entry in left:
+            for path, begins in found.items():
+                if entry.id in begins and self._free(path):
+                    self._place(entry, path)
+                    break
 
-    def _place_first(
-        self, entry: FileEntry, paths: Iterable[str], found: Mapping[str, Collection[int]]
-    ) -> None:
-        for path in paths:
-            if entry.id in found.get(path, ()) and self._free(path):
-                self._place(entry, path)
-                return
+    def _is_overwritten(self, entry: FileEntry) -> bool:
+        return entry.id in self.emptied or entry.path in self.files
 
     def fate(self, entry: FileEntry) -> Fate:
         path = self.placed.get(entry.id)
