@@ -153,6 +153,23 @@ def test_a_file_that_was_rotated_and_barred_is_not_taken_for_another_one(
     assert reader.take() == ["late"]
 
 
+def test_a_new_file_is_not_taken_for_a_barred_one_whose_name_and_beginning_it_has(
+    inbox: Path, barred: set[Path], moment: Callable[[Reader], None]
+) -> None:
+    write(inbox / "app.log", ["start"])
+    reader = Reader(inbox.parent)
+    assert reader.take() == ["start"]
+    (inbox / "app.log").rename(inbox / "app.log.1")
+    bar(barred, inbox / "app.log.1")
+    write(inbox / "app.log", ["start", "new"])
+    moment(reader)
+    assert reader.take() == ["start", "new"]
+    bar(barred)
+    append(inbox / "app.log.1", ["late"])
+    moment(reader)
+    assert reader.take() == ["late"]
+
+
 def test_a_barred_file_may_be_given_the_name_of_a_longer_one_that_was_read(
     inbox: Path, barred: set[Path], moment: Callable[[Reader], None]
 ) -> None:

@@ -43,7 +43,7 @@ class ModelFile:
 
 @dataclass
 class ModelEvidence:
-    """Answers from the model, without a digest."""
+    """Answers from the model, whatever the digests say."""
 
     files: dict[str, ModelFile]
     consumed: dict[int, bytes]
@@ -60,6 +60,11 @@ class ModelEvidence:
         self.asked += len(entries)
         rows = self.files[path].rows if not self.refused(path) else b""
         return {e.id for e in entries if rows.startswith(self.consumed[e.id])}
+
+    def beginnings(self, path: str, lengths: Collection[int]) -> Mapping[int, bytes]:
+        self.asked += len(lengths)
+        rows = self.files[path].rows if not self.refused(path) else b""
+        return {n: mark_at(n, CHAIN_START, rows[:n]).digest for n in lengths if n <= len(rows)}
 
     def refused(self, path: str) -> bool:
         return path in self.files and self.files[path].barred
@@ -180,7 +185,7 @@ class FilesLive(RuleBasedStateMachine):
         """A new file, also with the content of another, also with the inode of one that went."""
         if name in self.files or name in self.away:
             return
-        if self._replaces(name):
+        if self._replaces(name) or self._equals_a_copy(rows):
             return
         if reuse and self.free_inodes:
             inode = self.free_inodes.pop()
@@ -194,6 +199,20 @@ class FilesLive(RuleBasedStateMachine):
     def _replaces(self, name: str) -> bool:
         """A file went and another content takes its name between two looks: that is an error."""
         return any(self._entry(f).path == name for f in self.removed_since_look)
+
+    def _equals_a_copy(self, rows: bytes) -> bool:
+        """Whether an unread file could be taken for the copy of one that was truncated just now,
+        or the truncated one for what it was.
+        """
+        files = [f for f in self.settling if self._progress(f) and f not in self.replaced]
+        return any(rows.startswith(f.rows[: self._progress(f)]) for f in files)
+
+    def _is_lost(self, name: str, file: ModelFile, rows: bytes) -> bool:
+        """Whether a file that is copied here counts as one that the name had: its own is refused
+        then.
+        """
+        copied = file in self.settling and self._progress(file) and file not in self.replaced
+        return bool(copied and self._entry(file).path != name and self._come_back(name, rows))
 
     def _entry(self, file: ModelFile) -> FileEntry:
         return next(
@@ -254,7 +273,13 @@ class FilesLive(RuleBasedStateMachine):
     @rule(rows=st.text("xyz", min_size=1, max_size=4).map(str.encode), data=st.data())
     @precondition(lambda self: self.files)
     def append(self, rows: bytes, data: st.DataObject) -> None:
-        file = self.files[data.draw(st.sampled_from(sorted(self.files)))]
+        name = data.draw(st.sampled_from(sorted(self.files)))
+        file = self.files[name]
+        grown = file.rows + rows
+        if self._is_lost(name, file, grown):
+            return
+        if not self._progress(file) and self._equals_a_copy(grown):
+            return
         file.rows += rows
         file.modified = file.changed = self.tick()
 
@@ -300,6 +325,8 @@ class FilesLive(RuleBasedStateMachine):
         moved = {new: self.files[old] for old, new in names.items()}
         if any(file in self.replaced for file in moved.values()):
             return  # a copy is known by its name alone
+        if any(self._is_lost(new, file, file.rows) for new, file in moved.items()):
+            return
         if any(self._replaces(new) and not self._progress(f) for new, f in moved.items()):
             return
         # Without births one that was truncated or came back is known by its name alone.
@@ -339,7 +366,9 @@ class FilesLive(RuleBasedStateMachine):
         state = self.reader.state
         if any(state.files[number].path == name for number in state.gone):
             return False
-        return self._progress(file) > 0 or (self._waits(file) and file not in self.settling)
+        if self._progress(file):
+            return self._entry(file).id not in state.gone
+        return self._waits(file) and file not in self.settling
 
     @rule(left=st.sampled_from([None, 0, 1]), data=st.data())
     @precondition(lambda self: any(self._waits(file) for file in self.files.values()))

@@ -174,9 +174,11 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
     )
     matching.by_inode(left)
     moved_over = frozenset(matching.taken)
-    matching.by_path([e for e in left if e.id not in gone])
+    left = [e for e in left if e.id not in matching.placed and e.id not in matching.barred]
+    there = [e for e in left if e.id not in gone]
+    matching.by_path(there)
     matching.by_path([e for e in left if e.id in gone])
-    matching.by_content([e for e in left if e.id not in gone], moved_over)
+    matching.by_content([e for e in there if e.id not in matching.placed], moved_over)
     fates = matching.fates
     # What has the inode of a barred entry is no other one's replacement.
     for number in (*matching.barred, *entries):
@@ -278,8 +280,7 @@ class _Matching:
         """Rule 3."""
         heirs: dict[str, list[FileEntry]] = {}
         for entry in entries:
-            there = entry.path in self.files and self._large_enough(entry, entry.path)
-            if there and entry.id not in self.placed:
+            if entry.path in self.files and self._large_enough(entry, entry.path):
                 heirs.setdefault(entry.path, []).append(entry)
         for path, may in heirs.items():
             if self._free(path):
@@ -355,8 +356,6 @@ class _Matching:
     def _may_be(self, entry: FileEntry, path: str, moved_over: Collection[str]) -> bool:
         """Rule 4, but for the content."""
         stat = self.files[path]
-        if entry.id in self.barred:
-            return False
         if path == entry.path or stat.inode == entry.inode or not self._large_enough(entry, path):
             return False
         if entry.id in self.emptied:
