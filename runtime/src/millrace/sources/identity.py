@@ -33,10 +33,11 @@ lost or replaced.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from millrace.sources.entries import FileEntry
 from millrace.sources.listing import FileStat, Listing
@@ -105,6 +106,9 @@ class Evidence(Protocol):
 
     def begins(self, path: str, entries: Sequence[FileEntry]) -> Collection[int]:
         """Numbers of the entries whose read part the file begins with."""
+
+    def beginnings(self, path: str, lengths: Collection[int]) -> Mapping[int, bytes]:
+        """What ``Mark.beginning`` would be of the file, by length; without those it has not."""
 
     def refused(self, path: str) -> bool:
         """Whether a file of which more was asked, or a folder in which it lay, must not be read."""
@@ -200,6 +204,17 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
     return Matched(fates, tuple(sorted(new.values())), tuple(sorted(lost)), files)
 
 
+class _Beginning(NamedTuple):
+    """What the files begin with that may be an entry's; ``size``: and have so many bytes.
+
+    A ``length`` of 0 stands for a beginning of which no digest is known.
+    """
+
+    size: int | None
+    length: int
+    digest: bytes
+
+
 @dataclass(slots=True)
 class _Matching:
     """Entries placed so far: number → path, and the files that are claimed.
@@ -289,25 +304,47 @@ class _Matching:
                 if first is not None:
                     self._place(first, path)
 
-    def by_content(self, entries: Iterable[FileEntry], moved_over: Collection[str]) -> None:
-        """Rule 4."""
-        left = [e for e in entries if e.id not in self.placed]
-        found: dict[str, Collection[int]] = {}
-        for path in sorted(self.files) if left else ():
-            if self._free(path):
-                may = [e for e in left if self._may_be(e, path, moved_over)]
-                if may:
-                    found[path] = self.evidence.begins(path, may)
+    def by_content(self, entries: Sequence[FileEntry], moved_over: Collection[str]) -> None:
+        """Rule 4.
+
+        Files are looked up by their beginnings, and only those are compared that have an entry's.
+        """
+        wanted = {entry.id: self._wanted(entry, moved_over) for entry in entries}
+        alike = self._alike(wanted.values())
         # Among equals one whose file was truncated first: the other may just have gone.
-        left.sort(key=lambda e: (-e.mark.position, not self._is_overwritten(e)))
-        for entry in left:
-            for path, begins in found.items():
-                if entry.id in begins and self._free(path):
+        for entry in sorted(entries, key=lambda e: (-e.mark.position, not self._is_overwritten(e))):
+            paths = alike[wanted[entry.id]]
+            while paths and not self._free(paths[0]):
+                paths.popleft()
+            for path in paths:
+                free = self._free(path) and self._may_be(entry, path, moved_over)
+                if free and self._holds(entry, path):
                     self._place(entry, path)
                     break
 
     def _is_overwritten(self, entry: FileEntry) -> bool:
         return entry.id in self.emptied or entry.path in self.files
+
+    def _wanted(self, entry: FileEntry, moved_over: Collection[str]) -> _Beginning:
+        length, digest = entry.mark.beginning
+        alone = entry.path not in self.files or entry.path in moved_over
+        exact = alone and entry.id not in self.emptied
+        return _Beginning(entry.size if exact else None, length if digest else 0, digest)
+
+    def _alike(self, wanted: Iterable[_Beginning]) -> dict[_Beginning, deque[str]]:
+        """Free files by what is wanted of them, in order of name."""
+        found: dict[_Beginning, deque[str]] = {beginning: deque() for beginning in wanted}
+        lengths: dict[int | None, set[int]] = {}
+        for size, length, _ in found:
+            lengths.setdefault(size, set()).add(length)
+        for path in sorted(self.files) if found else ():
+            for size in (self.files[path].size, None):
+                if size in lengths and self._free(path):
+                    some = self.evidence.beginnings(path, lengths[size] - {0})
+                    for length, digest in {**some, 0: b""}.items():
+                        if (size, length, digest) in found:
+                            found[_Beginning(size, length, digest)].append(path)
+        return found
 
     def fate(self, entry: FileEntry) -> Fate:
         path = self.placed.get(entry.id)
