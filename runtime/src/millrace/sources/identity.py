@@ -25,7 +25,8 @@ Of a file that waits, since it was seen and nothing of it was read yet, no conte
 its inode, not smaller than it was, if nothing was written since or it was made before it was seen;
 where the file system does not say when, its name must be the same. Otherwise it is lost.
 
-What must not be read is never another content: an entry is barred then, until it can be told.
+What must not be read is never another content: an entry is barred then, until it can be told. One
+whose inode it has is looked for nowhere else.
 
 Entries and files that wait are looked for under names that are not read, too, where they would be
 lost or replaced.
