@@ -214,7 +214,7 @@ def test_a_window_with_too_many_dead_letters_is_not_sealed_by_any_driver() -> No
         """
     )
     assert isinstance(stopped.actions[-1], e.Stop)
-    assert "3 of 4 roots" in stopped.actions[-1].text
+    assert "3 of 4 roots that were read or replayed together fail" in stopped.actions[-1].text
     assert "3 in 'p' (no good)" in stopped.actions[-1].text
     half = Script(dead_limit=DeadLimit(75, 4))
     half.play(

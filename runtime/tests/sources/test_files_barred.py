@@ -153,6 +153,41 @@ def test_a_file_that_was_rotated_and_barred_is_not_taken_for_another_one(
     assert reader.take() == ["late"]
 
 
+def test_a_new_file_is_not_taken_for_a_barred_one_whose_name_and_beginning_it_has(
+    inbox: Path, barred: set[Path], moment: Callable[[Reader], None]
+) -> None:
+    write(inbox / "app.log", ["start"])
+    reader = Reader(inbox.parent)
+    assert reader.take() == ["start"]
+    (inbox / "app.log").rename(inbox / "app.log.1")
+    bar(barred, inbox / "app.log.1")
+    write(inbox / "app.log", ["start", "new"])
+    moment(reader)
+    assert reader.take() == ["start", "new"]
+    bar(barred)
+    append(inbox / "app.log.1", ["late"])
+    moment(reader)
+    assert reader.take() == ["late"]
+
+
+def test_a_barred_file_may_be_given_the_name_of_a_longer_one_that_was_read(
+    inbox: Path, barred: set[Path], moment: Callable[[Reader], None]
+) -> None:
+    """It is known by its inode, and so no other content of that name."""
+    write(inbox / "app.log.1", lines("longer", 9))
+    write(inbox / "app.log", lines("a", 2))
+    reader = Reader(inbox.parent)
+    assert len(reader.take()) == 11
+    (inbox / "app.log").rename(inbox / "app.log.1")
+    bar(barred, inbox / "app.log.1")
+    moment(reader)
+    assert reader.take() == []
+    bar(barred)
+    append(inbox / "app.log.1", ["late"])
+    moment(reader)
+    assert reader.take() == ["late"]
+
+
 @pytest.mark.parametrize("renamed", [True, False])
 def test_a_file_that_was_begun_and_barred_is_waited_for(
     inbox: Path,

@@ -25,6 +25,9 @@ NAMES = [f"{letter}.log{end}" for letter in "ab" for end in ("", ".1", ".2", ".3
 HIDDEN = ["_a", "_b", "_c"]
 """Names that are not read: what is known is found there, and nothing is new."""
 
+ROWS = st.text("xyz", min_size=1, max_size=6) | st.text("x", min_size=1, max_size=3)
+"""Of any content, or of one that others begin with."""
+
 
 @dataclass(eq=False)
 class ModelFile:
@@ -40,7 +43,7 @@ class ModelFile:
 
 @dataclass
 class ModelEvidence:
-    """Answers from the model, without a digest."""
+    """Answers from the model, whatever the digests say."""
 
     files: dict[str, ModelFile]
     consumed: dict[int, bytes]
@@ -57,6 +60,11 @@ class ModelEvidence:
         self.asked += len(entries)
         rows = self.files[path].rows if not self.refused(path) else b""
         return {e.id for e in entries if rows.startswith(self.consumed[e.id])}
+
+    def beginnings(self, path: str, lengths: Collection[int]) -> Mapping[int, bytes]:
+        self.asked += len(lengths)
+        rows = self.files[path].rows if not self.refused(path) else b""
+        return {n: mark_at(n, CHAIN_START, rows[:n]).digest for n in lengths if n <= len(rows)}
 
     def refused(self, path: str) -> bool:
         return path in self.files and self.files[path].barred
@@ -155,10 +163,12 @@ class FilesLive(RuleBasedStateMachine):
         self.reader = Reader(self.births)
         self.removed_since_look: list[ModelFile] = []
         self.settling: list[ModelFile] = []
+        self.replaced: list[ModelFile] = []
 
     @initialize()
     def start(self) -> None:
         self.create("a.log", b"xy", False)
+        self.create("b.log", b"x", False)
 
     def tick(self) -> int:
         self.clock += 1
@@ -168,14 +178,14 @@ class FilesLive(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(NAMES),
-        rows=st.text("xyz", min_size=1, max_size=6).map(str.encode),
+        rows=ROWS.map(str.encode),
         reuse=st.booleans(),
     )
     def create(self, name: str, rows: bytes, reuse: bool) -> None:
         """A new file, also with the content of another, also with the inode of one that went."""
         if name in self.files or name in self.away:
             return
-        if self._replaces(name):
+        if self._replaces(name) or self._equals_a_copy(rows):
             return
         if reuse and self.free_inodes:
             inode = self.free_inodes.pop()
@@ -189,6 +199,20 @@ class FilesLive(RuleBasedStateMachine):
     def _replaces(self, name: str) -> bool:
         """A file went and another content takes its name between two looks: that is an error."""
         return any(self._entry(f).path == name for f in self.removed_since_look)
+
+    def _equals_a_copy(self, rows: bytes) -> bool:
+        """Whether an unread file could be taken for the copy of one that was truncated just now,
+        or the truncated one for what it was.
+        """
+        files = [f for f in self.settling if self._progress(f) and f not in self.replaced]
+        return any(rows.startswith(f.rows[: self._progress(f)]) for f in files)
+
+    def _is_lost(self, name: str, file: ModelFile, rows: bytes) -> bool:
+        """Whether a file that is copied here counts as one that the name had: its own is refused
+        then.
+        """
+        copied = file in self.settling and self._progress(file) and file not in self.replaced
+        return bool(copied and self._entry(file).path != name and self._come_back(name, rows))
 
     def _entry(self, file: ModelFile) -> FileEntry:
         return next(
@@ -228,11 +252,12 @@ class FilesLive(RuleBasedStateMachine):
                 if not taken and len(heirs) == len(removed) == 1 and removed[0] not in there:
                     self._is(removed[0], file)
                 elif taken or heirs:
-                    file.rows = b"!" + file.rows
+                    file.rows = b"%d!" % self.tick() + file.rows
 
     def _is(self, old: ModelFile, file: ModelFile) -> None:
         """What was read of a removed file is not read again of the one that is taken for it."""
-        self.every.remove(file)
+        if file in self.every:
+            self.every.remove(file)
         self.every[self.every.index(old)] = file
         for files in self.reader.of_entry.values():
             files[:] = [file if f is old else f for f in files]
@@ -248,7 +273,13 @@ class FilesLive(RuleBasedStateMachine):
     @rule(rows=st.text("xyz", min_size=1, max_size=4).map(str.encode), data=st.data())
     @precondition(lambda self: self.files)
     def append(self, rows: bytes, data: st.DataObject) -> None:
-        file = self.files[data.draw(st.sampled_from(sorted(self.files)))]
+        name = data.draw(st.sampled_from(sorted(self.files)))
+        file = self.files[name]
+        grown = file.rows + rows
+        if self._is_lost(name, file, grown):
+            return
+        if not self._progress(file) and self._equals_a_copy(grown):
+            return
         file.rows += rows
         file.modified = file.changed = self.tick()
 
@@ -292,6 +323,10 @@ class FilesLive(RuleBasedStateMachine):
 
     def _move(self, names: dict[str, str]) -> None:
         moved = {new: self.files[old] for old, new in names.items()}
+        if any(file in self.replaced for file in moved.values()):
+            return  # a copy is known by its name alone
+        if any(self._is_lost(new, file, file.rows) for new, file in moved.items()):
+            return
         if any(self._replaces(new) and not self._progress(f) for new, f in moved.items()):
             return
         # Without births one that was truncated or came back is known by its name alone.
@@ -331,7 +366,9 @@ class FilesLive(RuleBasedStateMachine):
         state = self.reader.state
         if any(state.files[number].path == name for number in state.gone):
             return False
-        return self._progress(file) > 0 or (self._waits(file) and file not in self.settling)
+        if self._progress(file):
+            return self._entry(file).id not in state.gone
+        return self._waits(file) and file not in self.settling
 
     @rule(left=st.sampled_from([None, 0, 1]), data=st.data())
     @precondition(lambda self: any(self._waits(file) for file in self.files.values()))
@@ -398,6 +435,53 @@ class FilesLive(RuleBasedStateMachine):
         self.files[new] = file
         self.settling.append(file)
 
+    @rule(data=st.data())
+    @precondition(lambda self: self._at_their_names())
+    def replace(self, data: st.DataObject) -> None:
+        """A copy, perhaps longer, takes a file's place at once, also with what another one held."""
+        name = data.draw(st.sampled_from(self._at_their_names()))
+        rows = self.files[name].rows
+        known = {r for r in self.reader.consumed.values() if r.startswith(rows)} - {rows}
+        self._replace(name, data.draw(st.sampled_from([*sorted(known), rows, rows + b"z"])))
+
+    @rule(data=st.data())
+    @precondition(lambda self: self._at_their_names())
+    def mirror(self, data: st.DataObject) -> None:
+        """A file goes, and a copy of it takes the place of one that it began with."""
+        pairs = [
+            (name, other)
+            for name in self._at_their_names()
+            for other in self._done()
+            if other != name and self.files[other].rows.startswith(self.files[name].rows)
+        ]
+        if pairs:
+            name, other = data.draw(st.sampled_from(pairs))
+            if self._replace(name, self.files[other].rows):
+                self._remove(other)
+
+    def _at_their_names(self) -> list[str]:
+        """Files that were begun, may be read, and are where they were at the last look."""
+        names = sorted(name for name, file in self.files.items() if self._progress(file))
+        may = [name for name in names if not self.files[name].barred]
+        return [name for name in may if self._entry(self.files[name]).path == name]
+
+    def _replace(self, name: str, rows: bytes) -> bool:
+        """The copy of one that came back is told only if it begins with nothing else of its name;
+        of any other one it always is, whatever it begins with.
+        """
+        file = self.files[name]
+        entry, gone = self._entry(file), self.reader.state.gone
+        if entry.id in gone and self._come_back(name, rows) != [entry]:
+            return False
+        inode, self.next_inode = self.next_inode, self.next_inode + 1
+        now = self.tick()
+        copy = ModelFile(inode, now, rows, now, now)
+        self.files[name] = copy
+        self.settling.append(copy)
+        self.replaced.append(copy)
+        self._is(file, copy)
+        return True
+
     @rule(name=st.sampled_from(NAMES + HIDDEN), data=st.data())
     @precondition(lambda self: self.files)
     def copy_and_truncate(self, name: str, data: st.DataObject) -> None:
@@ -450,6 +534,7 @@ class FilesLive(RuleBasedStateMachine):
         lost = set(self.reader.look(self.files, limit))
         self.removed_since_look = []
         self.settling = []
+        self.replaced = []
         inodes = {f.inode for f in self.files.values()}
         for path, file in before.items():
             whole = file in self.files.values() and len(file.rows) >= stats[path].size

@@ -76,6 +76,26 @@ def parquet_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 ROWS = list(range(500))
 
 
+@pytest.mark.parametrize("release", ["this", "before"])
+def test_a_parquet_file_that_was_copied_elsewhere_and_removed_is_the_same(
+    inbox: Path, release: str, moment: Callable[[Reader], None]
+) -> None:
+    document = json.loads((DOCUMENTS / "files-format-2.json").read_text())
+    for name, data in document["files"].items():
+        (inbox / name).write_bytes(base64.b85decode(data))
+    reader = Reader(inbox.parent, format="parquet")
+    if release == "before":
+        reader.offsets = document["offsets"]
+    reader.take()
+    for path in list(inbox.iterdir()):
+        shutil.copy(path, inbox / f"copy of {path.name}")
+        path.unlink()
+    moment(reader)
+    assert reader.take() == []
+    write_rows(inbox / "new.parquet", [7])
+    assert reader.take() == [7]
+
+
 @pytest.mark.usefixtures("parquet_blocks")
 @pytest.mark.parametrize("taken", [120, 500])
 @pytest.mark.parametrize("how", ["renamed over", "written over", "renamed and written over"])

@@ -258,6 +258,51 @@ def test_equal_files_side_by_side_are_both_read(
     assert sorted(reader.take()) == ["of a", "of b"]
 
 
+def replace(path: Path, rows: list[str]) -> None:
+    """As editors and copying programs do: another file takes the name at once."""
+    write(path.parent.parent / "new", rows)
+    (path.parent.parent / "new").rename(path)
+
+
+def test_a_copy_under_its_name_is_the_file_whatever_else_it_begins_with(
+    inbox: Path, moment: Callable[[Reader], None]
+) -> None:
+    """Also where more was read of another file with that content, which went just now."""
+    write(inbox / "a", ["ok", "ok"])
+    write(inbox / "b", ["ok"])
+    reader = Reader(inbox.parent)
+    assert len(reader.take()) == 3
+    (inbox / "a").rename(inbox.parent / "away")
+    replace(inbox / "b", ["ok", "ok"])
+    moment(reader)
+    assert reader.take() == ["ok"]
+    (inbox.parent / "away").rename(inbox / "a")
+    assert reader.take() == []
+    append(inbox / "a", ["of a"])
+    moment(reader)
+    assert reader.take() == ["of a"]
+
+
+def test_a_copy_under_its_name_is_no_older_file_of_that_name(
+    inbox: Path, moment: Callable[[Reader], None]
+) -> None:
+    log = inbox / "a.log"
+    write(log, ["start", "ok", "stop"])
+    reader = Reader(inbox.parent)
+    assert len(reader.take()) == 3
+    log.unlink()
+    assert reader.take() == []
+    write(inbox / "other", ["other"])
+    write(log, ["start"])
+    assert sorted(reader.take()) == ["other", "start"]
+    replace(log, ["start", "ok", "stop"])
+    moment(reader)
+    assert reader.take() == ["ok", "stop"]
+    replace(log, ["start", "ok", "stop", "more"])
+    moment(reader)
+    assert reader.take() == ["more"]
+
+
 def test_a_file_with_several_names_is_read_once(
     inbox: Path, moment: Callable[[Reader], None]
 ) -> None:

@@ -41,8 +41,11 @@ class Mark:
 
     @property
     def beginning(self) -> tuple[int, bytes]:
-        """Length and digest of the part of the first block that was read; no digest: unknown."""
-        if self.position <= BLOCK_BYTES:
+        """Length and digest of the part of the first block that was read; no digest: unknown.
+
+        Of a Parquet file any number and the digest of size and footer.
+        """
+        if self.rows or self.position <= BLOCK_BYTES:
             return self.position, self.digest
         return BLOCK_BYTES, self.head
 

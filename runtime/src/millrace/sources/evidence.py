@@ -6,8 +6,8 @@ import ctypes
 import os
 import struct
 import zlib
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from millrace.sources.entries import FileEntry
@@ -17,6 +17,9 @@ from millrace.sources.listing import FileStat, Listing
 _EMPTY_PATH = 0x1000
 _BIRTH = 0x800
 _MASK_AT, _BIRTH_AT, _STATX_BYTES = 0, 0x50, 256
+
+_LENGTHS_KEPT = 8
+"""Of more lengths the beginnings of a file are not remembered: there may be as many as files."""
 
 
 class FileEvidence:
@@ -58,15 +61,29 @@ class FileEvidence:
         known = self._of(path)
         if known.born_ns is None:
             known.born_ns = 0
-            self._open(path, (), known)
+            with self._opened(path, known):
+                pass
         return known.born_ns
 
     def begins(self, path: str, entries: Sequence[FileEntry]) -> Collection[int]:
         known = self._of(path)
         new = [e for e in entries if (e.id, e.mark.position) not in known.begins]
         if new:
-            self._open(path, new, known)
+            self._compare(path, new, known)
         return {e.id for e in entries if known.begins.get((e.id, e.mark.position))}
+
+    def beginnings(self, path: str, lengths: Collection[int]) -> Mapping[int, bytes]:
+        known = self._of(path)
+        if known.lengths.issuperset(lengths):
+            return known.beginnings
+        with self._opened(path, known) as file:
+            if file is None:
+                return {}
+            found = self._format.beginnings(file, lengths)
+        if len(known.lengths.union(lengths)) <= _LENGTHS_KEPT:
+            known.lengths = known.lengths.union(lengths)
+            known.beginnings = {**known.beginnings, **found}
+        return found
 
     def refused(self, path: str) -> bool:
         if path in self._files:
@@ -76,38 +93,49 @@ class FileEvidence:
     def _of(self, path: str) -> _Known:
         return self._known.setdefault((path, self._files[path]), _Known())
 
-    def _open(self, path: str, entries: Sequence[FileEntry], known: _Known) -> None:
+    def _compare(self, path: str, entries: Sequence[FileEntry], known: _Known) -> None:
+        with self._opened(path, known) as file:
+            if file is not None:
+                birth = _birth(known.born_ns or 0)
+                marks = [(e.mark, _whole(e, self._files[path], birth)) for e in entries]
+                begins = self._format.begins(file, marks)
+                for entry, yes in zip(entries, begins, strict=True):
+                    known.begins[entry.id, entry.mark.position] = yes
+
+    @contextmanager
+    def _opened(self, path: str, known: _Known) -> Iterator[Opened | None]:
+        """The file that was listed; nothing where it is another one by now, or is refused."""
         listed = self._files[path]
         try:
             descriptor, found = open_regular(self._root / path)
         except FileNotFoundError:
             self.stale = True
+            yield None
             return
         except PermissionError:
             known.refused = True
+            yield None
             return
         known.refused = False
         try:
             if FileStat.of(found).node != listed.node or found.st_size < listed.size:
                 self.stale = True
+                yield None
                 return
             known.born_ns = born_ns_of(descriptor)
-            if entries:
-                birth = _birth(known.born_ns)
-                marks = [(e.mark, _whole(e, listed, birth)) for e in entries]
-                begins = self._format.begins(Opened(descriptor, listed.size), marks)
-                for entry, yes in zip(entries, begins, strict=True):
-                    known.begins[entry.id, entry.mark.position] = yes
+            yield Opened(descriptor, listed.size)
         finally:
             os.close(descriptor)
 
 
 class _Known:
-    __slots__ = ("begins", "born_ns", "refused")
+    __slots__ = ("beginnings", "begins", "born_ns", "lengths", "refused")
 
     def __init__(self) -> None:
         self.born_ns: int | None = None
         self.begins: dict[tuple[int, int], bool] = {}
+        self.lengths: frozenset[int] = frozenset()
+        self.beginnings: Mapping[int, bytes] = {}
         self.refused = False
 
 

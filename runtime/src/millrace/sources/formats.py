@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,10 @@ class FileFormat(ABC):
         """Whether a file begins with what each mark was read from; True: look at every byte."""
 
     @abstractmethod
+    def beginnings(self, file: Opened, lengths: Collection[int]) -> Mapping[int, bytes]:
+        """What ``Mark.beginning`` would be of this file, by length; without those it has not."""
+
+    @abstractmethod
     def learn(self, file: Opened, mark: Mark) -> Mark:
         """A mark of this very file with all that there is to know of it."""
 
@@ -154,6 +158,9 @@ class LineFormat(FileFormat):
 
     def begins(self, file: Opened, marks: Sequence[tuple[Mark, bool]]) -> list[bool]:
         return begins_with(file.descriptor, file.size, marks)
+
+    def beginnings(self, file: Opened, lengths: Collection[int]) -> Mapping[int, bytes]:
+        return beginnings(file.descriptor, lengths)
 
     def learn(self, file: Opened, mark: Mark) -> Mark:
         if mark.chain and (mark.position <= BLOCK_BYTES or mark.head):

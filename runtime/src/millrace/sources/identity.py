@@ -2,13 +2,14 @@
 
 A file is known by its content: the digests of the first and of the last block that were read of
 it. Its path, its inode and the time it was made say where to look first, and which of several files
-of equal content it is. Entries are matched in this order, those of which most was read first:
+of equal content it is. Entries are matched in this order; every rule goes over all of them, those
+of which most was read first, before the next one begins:
 
 1. A file that is at its path as it was at the last look is the same; nothing of it is read.
 2. The file that has an entry's inode, wherever it is, if the content is the entry's. Where the
    file system says when files were made, an inode that was given to a new file is told apart.
 3. The file at an entry's path, if the content is the entry's: a copy took its place, or it came
-   back after it was gone.
+   back after it was gone. An entry whose file was there at the last look comes first.
 4. Any other file with the entry's content. Where another content stands at the entry's path, or in
    its inode, it may be longer: the file was copied and then truncated. Where nothing is left there
    it must have the size that was known: the file was copied elsewhere and removed, or, within one
@@ -24,7 +25,8 @@ Of a file that waits, since it was seen and nothing of it was read yet, no conte
 its inode, not smaller than it was, if nothing was written since or it was made before it was seen;
 where the file system does not say when, its name must be the same. Otherwise it is lost.
 
-What must not be read is never another content: an entry is barred then, until it can be told.
+What must not be read is never another content: an entry is barred then, until it can be told. One
+whose inode it has is looked for nowhere else.
 
 Entries and files that wait are looked for under names that are not read, too, where they would be
 lost or replaced.
@@ -32,11 +34,11 @@ lost or replaced.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import groupby
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from millrace.sources.entries import FileEntry
 from millrace.sources.listing import FileStat, Listing
@@ -106,6 +108,9 @@ class Evidence(Protocol):
     def begins(self, path: str, entries: Sequence[FileEntry]) -> Collection[int]:
         """Numbers of the entries whose read part the file begins with."""
 
+    def beginnings(self, path: str, lengths: Collection[int]) -> Mapping[int, bytes]:
+        """What ``Mark.beginning`` would be of the file, by length; without those it has not."""
+
     def refused(self, path: str) -> bool:
         """Whether a file of which more was asked, or a folder in which it lay, must not be read."""
 
@@ -173,11 +178,17 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
         key=lambda e: (-e.mark.position, e.id in gone, -e.id),
     )
     matching.by_inode(left)
-    matching.by_content([e for e in left if e.id not in matching.placed])
+    moved_over = frozenset(matching.taken)
+    left = [e for e in left if e.id not in matching.placed and e.id not in matching.barred]
+    there = [e for e in left if e.id not in gone]
+    matching.by_path(there)
+    matching.by_path([e for e in left if e.id in gone])
+    matching.by_content([e for e in there if e.id not in matching.placed], moved_over)
     fates = matching.fates
-    for number, entry in entries.items():
+    # What has the inode of a barred entry is no other one's replacement.
+    for number in (*matching.barred, *entries):
         if number not in fates:
-            fates[number] = matching.fate(entry)
+            fates[number] = matching.fate(entries[number])
     replaced = {matching.node(f.path) for f in fates.values() if f.change is Change.REPLACED}
     new: dict[tuple[int, int], str] = {}
     for path in sorted(listing):
@@ -192,6 +203,17 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
         elif matching.node(path) not in matching.claimed:
             new.setdefault(matching.node(path), path)
     return Matched(fates, tuple(sorted(new.values())), tuple(sorted(lost)), files)
+
+
+class _Beginning(NamedTuple):
+    """What the files begin with that may be an entry's; ``size``: and have so many bytes.
+
+    A ``length`` of 0 stands for a beginning of which no digest is known.
+    """
+
+    size: int | None
+    length: int
+    digest: bytes
 
 
 @dataclass(slots=True)
@@ -270,37 +292,60 @@ class _Matching:
                 names.setdefault(stat.inode, []).append(path)
         return names
 
-    def by_content(self, entries: Sequence[FileEntry]) -> None:
-        """Rules 3 and 4."""
-        own: dict[str, list[FileEntry]] = {}
+    def by_path(self, entries: Sequence[FileEntry]) -> None:
+        """Rule 3."""
+        heirs: dict[str, list[FileEntry]] = {}
         for entry in entries:
-            own.setdefault(entry.path, []).append(entry)
-        roaming = [e for e in entries if e.id not in self.gone]
-        moved_over = frozenset(self.taken)
-        found: dict[str, Collection[int]] = {}
-        for path in sorted(own.keys() | self.files.keys() if roaming else own.keys()):
-            if path in self.files and self._free(path):
-                may = [e for e in own.get(path, ()) if self._large_enough(e, path)]
-                may += [e for e in roaming if self._may_be(e, path, moved_over)]
-                if may:
-                    found[path] = self.evidence.begins(path, may)
-        for _, equals in groupby(entries, lambda e: e.mark.position):
-            group = list(equals)
-            for entry in group:
-                self._place_first(entry, (entry.path,), found)
-            # Among equals one whose file was truncated first: the other may just have gone.
-            group.sort(key=lambda e: e.id not in self.emptied and e.path not in self.files)
-            for entry in group:
-                if entry.id not in self.placed:
-                    self._place_first(entry, found, found)
+            if entry.path in self.files and self._large_enough(entry, entry.path):
+                heirs.setdefault(entry.path, []).append(entry)
+        for path, may in heirs.items():
+            if self._free(path):
+                begins = self.evidence.begins(path, may)
+                first = next((entry for entry in may if entry.id in begins), None)
+                if first is not None:
+                    self._place(first, path)
 
-    def _place_first(
-        self, entry: FileEntry, paths: Iterable[str], found: Mapping[str, Collection[int]]
-    ) -> None:
-        for path in paths:
-            if entry.id in found.get(path, ()) and self._free(path):
-                self._place(entry, path)
-                return
+    def by_content(self, entries: Sequence[FileEntry], moved_over: Collection[str]) -> None:
+        """Rule 4.
+
+        Files are looked up by their beginnings, and only those are compared that have an entry's.
+        """
+        wanted = {entry.id: self._wanted(entry, moved_over) for entry in entries}
+        alike = self._alike(wanted.values())
+        # Among equals one whose file was truncated first: the other may just have gone.
+        for entry in sorted(entries, key=lambda e: (-e.mark.position, not self._is_overwritten(e))):
+            paths = alike[wanted[entry.id]]
+            while paths and not self._free(paths[0]):
+                paths.popleft()
+            for path in paths:
+                free = self._free(path) and self._may_be(entry, path, moved_over)
+                if free and self._holds(entry, path):
+                    self._place(entry, path)
+                    break
+
+    def _is_overwritten(self, entry: FileEntry) -> bool:
+        return entry.id in self.emptied or entry.path in self.files
+
+    def _wanted(self, entry: FileEntry, moved_over: Collection[str]) -> _Beginning:
+        length, digest = entry.mark.beginning
+        alone = entry.path not in self.files or entry.path in moved_over
+        exact = alone and entry.id not in self.emptied
+        return _Beginning(entry.size if exact else None, length if digest else 0, digest)
+
+    def _alike(self, wanted: Iterable[_Beginning]) -> dict[_Beginning, deque[str]]:
+        """Free files by what is wanted of them, in order of name."""
+        found: dict[_Beginning, deque[str]] = {beginning: deque() for beginning in wanted}
+        lengths: dict[int | None, set[int]] = {}
+        for size, length, _ in found:
+            lengths.setdefault(size, set()).add(length)
+        for path in sorted(self.files) if found else ():
+            for size in (self.files[path].size, None):
+                if size in lengths and self._free(path):
+                    some = self.evidence.beginnings(path, lengths[size] - {0})
+                    for length, digest in {**some, 0: b""}.items():
+                        if (size, length, digest) in found:
+                            found[_Beginning(size, length, digest)].append(path)
+        return found
 
     def fate(self, entry: FileEntry) -> Fate:
         path = self.placed.get(entry.id)
@@ -349,8 +394,6 @@ class _Matching:
     def _may_be(self, entry: FileEntry, path: str, moved_over: Collection[str]) -> bool:
         """Rule 4, but for the content."""
         stat = self.files[path]
-        if entry.id in self.barred:
-            return False
         if path == entry.path or stat.inode == entry.inode or not self._large_enough(entry, path):
             return False
         if entry.id in self.emptied:

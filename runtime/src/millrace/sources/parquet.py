@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,12 @@ class ParquetFormat(FileFormat):
                 return _held(file, footer, parquet.metadata, marks)
         except BadFileError:
             return [False] * len(marks)
+
+    def beginnings(self, file: Opened, lengths: Collection[int]) -> Mapping[int, bytes]:
+        try:
+            return dict.fromkeys(lengths, _footer(file.descriptor, file.size))
+        except BadFileError:
+            return {}
 
     def learn(self, file: Opened, mark: Mark) -> Mark:
         if mark.rows:

@@ -56,7 +56,7 @@ def too_many(held: Sequence[Cohort], draft: SealDraft, limit: cohorts.DeadLimit)
         return ""
     return (
         f"window {intent.window} is not sealed: {worst.dead} of {worst.done + worst.dead} roots "
-        "that were read together fail for good, more than spec.deadLetters.maxShare "
+        "that were read or replayed together fail for good, more than spec.deadLetters.maxShare "
         f"({limit.percent}%) allows: {told(causes(letters))}. Nothing is lost; mend the cause and "
         'run again, or raise spec.deadLetters.maxShare ("100%" makes a dead letter of each)'
     )
