@@ -132,6 +132,25 @@ def test_a_damaged_copy_is_better_than_none(world: World) -> None:
     assert world.held(2) == {"c"}
 
 
+def test_a_damaged_copy_is_not_taken_while_one_that_may_be_intact_is_silent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = record("c")
+    (segment,) = whole.chains["counts"]
+    whole = replace(whole, chains={"counts": (replace(segment, digest="another"),)})
+    world.put(0, "c")
+    world.put(3, "c")
+
+    def silent(*_: object) -> None:
+        raise UnreachableError("it is cut off")
+
+    monkeypatch.setattr(world.clients[3], "list_objects", silent)
+    told = world.copy(whole)
+    assert isinstance(told, e.Unreachable)
+    assert told.member == world.members[3]
+    assert world.held(2) == set()
+
+
 def test_a_driver_may_die_between_two_of_those_that_lack_the_same_object(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,10 +214,11 @@ def proposal(
     proposed = before.members if before is not None else ()
     members = _members(observed, staying, proposed) if count.servers else ()
     copies = topology.spec.state_servers.copies
-    if observed.view is not None and not observed.view.can_spare_others(members, copies):
-        # Whoever is too much leaves once all the others are there to have its copies.
+    view = observed.view
+    if count.servers and view is not None and not view.can_spare_others(members, copies):
+        # Whoever is too much leaves once enough of the others are there to have its copies.
         staying = [pod for pod in observed.of(Role.STATE_SERVER) if not pod.deleting]
-        members = _members(observed, staying, proposed) if count.servers else ()
+        members = _members(observed, staying, proposed)
     first = observed.view is None and observed.proposal is None
     if count.servers and (not members or (first and len(members) < count.servers)):
         return None
@@ -227,10 +228,10 @@ def proposal(
     named = {member.name for member in members}
     nodes = tuple((pod.name, pod.node) for pod in staying if pod.name in named and pod.node)
     rest = [pod for pod in observed.of(Role.STATE_SERVER) if pod not in staying]
-    view = observed.view.target if observed.view is not None else ()
-    leaving = tuple(member for member in _members(observed, rest) if member in view)
+    there = view.target if view is not None else ()
+    leaving = tuple(member for member in _members(observed, rest) if member in there)
     made = Proposal(members, alive, last, nodes, leaving or None, tuning)
-    if before is not None and not {*(before.leaving or ())}.intersection(view):
+    if before is not None and not {*(before.leaving or ())}.intersection(there):
         # Those that have left by now need not be told of again.
         before = replace(before, leaving=None)
     if made == before:

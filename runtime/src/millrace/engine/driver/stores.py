@@ -178,6 +178,8 @@ class Stores:
                     having = [source] if name in held[source] else []
                     more, intact = self._find(having, action.stamp, name, silent, digests.get(name))
                     data = data if more is None else more
+                if not intact and silent:
+                    data = None  # who does not answer may have it as it was
                 if data is not None:
                     for member in lacking:
                         self._store(member, action.stamp, name, data)
