@@ -48,26 +48,21 @@ class Sizes:
     asked: int | None = None
 
 
-def sizes(
-    topology: StreamTopology,
-    before: AckersStatus | None = None,
-    told: Status | None = None,
-    there: int | None = None,
-) -> Sizes:
+def sizes(topology: StreamTopology, observed: Observed) -> Sizes:
     """What a topology asks for. A suspended one has no ackers; its servers hold its state.
-    ``there``: of how many ackers the driver has been told last.
 
-    With a least and a most the number that ``before`` holds goes on, as the driver advises, until
+    With a least and a most the number that its status holds goes on, as the driver advises, until
     another one is asked for, by ``kubectl scale`` for example.
     """
     spec = topology.spec
     ackers = spec.ackers
+    before = observed.resource.status.ackers
     wanted, intended = ackers.replicas, None
     if ackers.least is not None and ackers.most is not None:
         if before is not None and before.intended is not None and before.asked == wanted:
             wanted = before.intended
-            advice = told.ackers if told is not None else None
-            if advice is not None and (advice.of == wanted or _is_fewer(advice, there)):
+            advice = observed.told.ackers if observed.told is not None else None
+            if advice is not None and (advice.of == wanted or _fewer_suffice(advice, observed)):
                 wanted = advice.wanted
         wanted = intended = AckerBounds(ackers.least, ackers.most).clamped(wanted)
     if not spec.tracked or spec.suspend:
@@ -76,14 +71,11 @@ def sizes(
     return Sizes(wanted, servers, intended, None if intended is None else ackers.replicas)
 
 
-def running(observed: Observed) -> int | None:
-    """Of how many ackers the driver has been told last."""
-    return len(observed.proposal.ackers) if observed.proposal is not None else None
-
-
-def _is_fewer(advice: AckerAdvice, there: int | None) -> bool:
-    """Whether fewer are enough than run: also where more are wanted, of which some cannot."""
-    return advice.of == there and advice.wanted < advice.of
+def _fewer_suffice(advice: AckerAdvice, observed: Observed) -> bool:
+    """Whether fewer are enough than those of which the driver was told last: also where more are
+    wanted, of which some cannot run."""
+    told = observed.proposal
+    return told is not None and advice.of == len(told.ackers) and advice.wanted < advice.of
 
 
 def executors(topology: StreamTopology, told: Status | None) -> int:
@@ -219,7 +211,7 @@ def proposal(
         # Whoever is too much leaves once enough of the others are there to have its copies.
         staying = [pod for pod in observed.of(Role.STATE_SERVER) if not pod.deleting]
         members = _members(observed, staying, proposed)
-    first = observed.view is None and observed.proposal is None
+    first = view is None and observed.proposal is None
     if count.servers and (not members or (first and len(members) < count.servers)):
         return None
     ackers = [p for p in observed.of(Role.ACKER) if _wanted(p, topology, count.ackers)]

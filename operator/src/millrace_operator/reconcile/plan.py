@@ -66,7 +66,6 @@ from millrace_operator.reconcile.crew import (
     plan_ackers,
     plan_servers,
     proposal,
-    running,
     scaled_by_load,
     sizes,
     spark_counts,
@@ -118,7 +117,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         return Plan(tuple(_told(observed, status, [])), wait_s)
     wanted = Wanted(owner, settings, edit.topology, edit.accepted, restore)
     driver = plan_driver(observed, wanted, moment.now)
-    size = sizes(edit.topology, observed.resource.status.ackers, observed.told, running(observed))
+    size = sizes(edit.topology, observed)
     standing = Standing(
         size,
         executors(edit.topology, observed.told),
@@ -164,7 +163,7 @@ def _held(observed: Observed, topology: StreamTopology | None, stalled: Trouble)
     if topology is None:
         none = Sizes(0, 0, was.intended, was.asked)
         return Standing(none, 0, before.driver, stalled, held=True, known=False)
-    size = sizes(topology, before.ackers, observed.told, running(observed))
+    size = sizes(topology, observed)
     return Standing(
         replace(size, intended=was.intended, asked=was.asked),
         executors(topology, observed.told),

@@ -56,6 +56,19 @@ def find(place: Place, name: str) -> Manifest | None:
     return None if data is None else decode(data, name, f"{place.shown}/{name}/{MANIFEST}")
 
 
+def believed(place: Place, name: str) -> Manifest | None:
+    """The manifest of a snapshot; None for what is damaged or unfinished.
+
+    Raises ``SnapshotsAwayError`` and ``NewerFormatError``.
+    """
+    try:
+        return find(place, name)
+    except SnapshotsAwayError:
+        raise
+    except SnapshotError:
+        return None
+
+
 def load(place: Place, name: str) -> Manifest:
     """The manifest of a snapshot. Raises ``SnapshotError``, ``NewerFormatError``."""
     manifest = find(place, name)

@@ -141,11 +141,11 @@ def scan(descriptor: int, size: int, start: Start, limit: int) -> Index:
         begin = min(max(0, start.first - at), len(data))
         body = memoryview(data)[begin:]
         newlines = np.frombuffer(body, np.uint8) == _NEWLINE
-        whole = data.rfind(b"\n", begin) + 1 - begin if newlines.any() else 0
+        records = int(np.count_nonzero(newlines))
+        whole = data.rfind(b"\n", begin) + 1 - begin if records else 0
         unterminated = start.final and at + len(data) == size and whole < len(body)
         if unterminated:
-            whole = len(body)
-        records = int(np.count_nonzero(newlines)) + unterminated
+            records, whole = records + 1, len(body)
         room = limit - blocks.records
         full = False
         if records >= room or not start.blanks:

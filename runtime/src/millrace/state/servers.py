@@ -133,15 +133,15 @@ class StateServers:
         while pending:
             shares: dict[str, list[int]] = {}
             for at, owners in pending.items():
-                if not owners and at in damaged and last is None:
+                if owners:
+                    shares.setdefault(owners.pop(0), []).append(at)
+                elif at in damaged and last is None:
                     found[at] = damaged[at]
-                    continue
-                if not owners:
+                else:
                     raise last or ObjectMissingError(
                         f"object {wanted[at].name} is on none of its owners; its state server's "
                         "file was replaced, or it was deleted while still needed"
                     )
-                shares.setdefault(owners.pop(0), []).append(at)
             for places, data, error in self._each(read, list(shares.items())):
                 last = error or last
                 for at, content in zip(places, data, strict=False):

@@ -31,13 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.clock import Clock
-from millrace.errors import (
-    MillraceError,
-    SnapshotError,
-    SnapshotsAwayError,
-    StateServerError,
-    error_text,
-)
+from millrace.errors import MillraceError, SnapshotError, StateServerError, error_text
 from millrace.homes.documents import (
     Answer,
     Ask,
@@ -55,7 +49,7 @@ from millrace.protocol.windows.forgetting import Held
 from millrace.snapshots.cleaning import clean
 from millrace.snapshots.manifest import Manifest
 from millrace.snapshots.places import Place, open_place
-from millrace.snapshots.reading import Entry, delete, entries, find
+from millrace.snapshots.reading import Entry, believed, delete, entries, find
 from millrace.snapshots.retention import Retention, is_kept, is_own, own_name
 from millrace.snapshots.timelines import Fork
 from millrace.snapshots.writing import Fetch, Subject, write_snapshot
@@ -292,7 +286,7 @@ class SnapshotTaker:
         assert self._record is not None
         uid = self._record.uid
         # Of a damaged one only the name tells whose it is.
-        manifest = _believed(place, name) if is_own(name, uid) else find(place, name)
+        manifest = believed(place, name) if is_own(name, uid) else find(place, name)
         if manifest is not None and manifest.uid != uid:
             raise SnapshotError(
                 f"snapshot {name}: is of another topology, or of another life of this one, and is "
@@ -329,7 +323,7 @@ class SnapshotTaker:
                     continue
                 one = known.get(name)
                 if one is None:
-                    manifest = _believed(place, name)
+                    manifest = believed(place, name)
                     one = _kept(manifest) if manifest is not None else None
                 if one is not None:
                     found.append(one)
@@ -469,16 +463,6 @@ def _is_asked_for(name: str, manifest: Manifest | None, uid: str, token: str) ->
     if manifest is None:
         return is_own(name, uid) or is_named_for(name, resource)
     return manifest.asked == take_token(resource) or (not manifest.asked and is_own(name, uid))
-
-
-def _believed(place: Place, name: str) -> Manifest | None:
-    """The manifest of a snapshot; None for what is damaged or unfinished."""
-    try:
-        return find(place, name)
-    except SnapshotsAwayError:
-        raise
-    except SnapshotError:
-        return None
 
 
 def _kept(manifest: Manifest) -> KeptSnapshot:

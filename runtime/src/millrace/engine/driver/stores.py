@@ -170,16 +170,8 @@ class Stores:
             for done, (name, lacking) in enumerate(todo, 1):
                 if not wanted():
                     raise GivenUpError(f"the copy for {action.stamp} is not wanted any more")
-                having = [m for m in held if name in held[m]]
-                data, intact = self._find(having, action.stamp, name, silent, digests.get(name))
-                while not intact and others:
-                    source = others.pop(0)
-                    held[source] = self._names_of_source(source, action.stamp, silent)
-                    having = [source] if name in held[source] else []
-                    more, intact = self._find(having, action.stamp, name, silent, digests.get(name))
-                    data = data if more is None else more
-                if not intact and silent:
-                    data = None  # who does not answer may have it as it was
+                having = self._having(name, held, others, action.stamp, silent)
+                data = self._find(having, action.stamp, name, silent, digests.get(name))
                 if data is not None:
                     for member in lacking:
                         self._store(member, action.stamp, name, data)
@@ -221,6 +213,23 @@ class Stores:
             silent[member] = str(error)
             return frozenset()
 
+    def _having(
+        self,
+        name: str,
+        held: dict[Member, frozenset[str]],
+        others: list[Member],
+        stamp: Stamp,
+        silent: dict[Member, str],
+    ) -> Iterator[Member]:
+        """Members that have an object; ``others`` are asked what they hold one after the other, as
+        far as that is needed, and belong to those whose names are ``held`` from then on."""
+        yield from [member for member in held if name in held[member]]
+        while others:
+            source = others.pop(0)
+            held[source] = self._names_of_source(source, stamp, silent)
+            if name in held[source]:
+                yield source
+
     def _find(
         self,
         places: Iterable[Member],
@@ -228,9 +237,9 @@ class Stores:
         name: str,
         silent: dict[Member, str],
         digest: str | None,
-    ) -> tuple[bytes | None, bool]:
-        """An object from the first of some members that has it intact, and whether it is; who does
-        not answer is noted, and not asked again."""
+    ) -> bytes | None:
+        """An object from the first of some members that has it intact; a damaged one only where
+        all answer. Who does not is noted, and not asked again."""
         damaged = None
         for member in places:
             if member in silent:
@@ -243,10 +252,10 @@ class Stores:
             if data is None:
                 continue
             if not digest or digest_of(data) == digest:
-                return data, True
+                return data
             log.warning("the copy of object %s on %s is damaged", name, member.name)
             damaged = data
-        return damaged, False
+        return None if silent else damaged
 
     def _read(self, member: Member, stamp: Stamp, name: str) -> bytes | None:
         with _naming(member):

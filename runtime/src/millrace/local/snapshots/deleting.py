@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from millrace.errors import NewerFormatError, SnapshotError, SnapshotsAwayError
+from millrace.errors import NewerFormatError, SnapshotError
 from millrace.local.snapshots.places import place_of_folder
 from millrace.local.workdir import WorkFolder
 from millrace.snapshots.places import Place
-from millrace.snapshots.reading import delete, find
+from millrace.snapshots.reading import believed, delete
 from millrace.snapshots.retention import is_of_another
 
 
@@ -30,10 +30,8 @@ def _other(place: Place, name: str, uid: str) -> str | None:
     """Of which other topology a snapshot is; None for an own one, and where that is not known. Of
     what has no manifest that can be read only the name tells."""
     try:
-        manifest = find(place, name)
-    except SnapshotsAwayError:
-        raise
-    except (SnapshotError, NewerFormatError):
+        manifest = believed(place, name)
+    except NewerFormatError:
         manifest = None
     if manifest is None:
         named = is_of_another(name, uid)

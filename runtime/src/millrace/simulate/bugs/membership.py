@@ -177,14 +177,16 @@ class EmptyIsBeginning(Membership):
         return actions
 
 
-class SuspectsNobody(Membership):
-    """Waits for a server for as long as the operator sees it alive."""
+class _Suspecting(Membership):
+    """Suspects servers in another way."""
+
+    suspects: type[Suspicion]
 
     def __init__(
         self, uid: str, copies: int, key_groups: int, owners: Owners, **options: bool
     ) -> None:
         super().__init__(uid, copies, key_groups, owners, **options)
-        self.suspicion = _Trusting()
+        self.suspicion = self.suspects()
 
 
 class _Trusting(Suspicion):
@@ -192,14 +194,10 @@ class _Trusting(Suspicion):
         return False
 
 
-class TeachesForEver(Membership):
-    """Goes on bringing objects to one that takes none, and tells nobody."""
+class SuspectsNobody(_Suspecting):
+    """Waits for a server for as long as the operator sees it alive."""
 
-    def __init__(
-        self, uid: str, copies: int, key_groups: int, owners: Owners, **options: bool
-    ) -> None:
-        super().__init__(uid, copies, key_groups, owners, **options)
-        self.suspicion = _Patient()
+    suspects = _Trusting
 
 
 class _Patient(Suspicion):
@@ -207,17 +205,10 @@ class _Patient(Suspicion):
         return ()
 
 
-class LeavesOutTooMany(Membership):
-    """Goes on with whoever answers, however few they are."""
+class TeachesForEver(_Suspecting):
+    """Goes on bringing objects to one that takes none, and tells nobody."""
 
-    def __init__(
-        self, uid: str, copies: int, key_groups: int, owners: Owners, **options: bool
-    ) -> None:
-        super().__init__(uid, copies, key_groups, owners, **options)
-        self.suspicion = _Reckless()
-
-    def copy_failed(self, event: e.CopyFailed) -> list[e.Action]:
-        return self.copied(e.Copied(event.stamp, event.planned))
+    suspects = _Patient
 
 
 class _Reckless(Suspicion):
@@ -227,6 +218,15 @@ class _Reckless(Suspicion):
         return super().choose(proposed, (), 1)
 
 
+class LeavesOutTooMany(_Suspecting):
+    """Goes on with whoever answers, however few they are."""
+
+    suspects = _Reckless
+
+    def copy_failed(self, event: e.CopyFailed) -> list[e.Action]:
+        return self.copied(e.Copied(event.stamp, event.planned))
+
+
 class WaitsForWhatTasksMiss(Membership):
     """Keeps a server that answers the driver, though tasks never reach it."""
 
@@ -234,19 +234,15 @@ class WaitsForWhatTasksMiss(Membership):
         return
 
 
-class PartsWithAll(Membership):
-    """Leaves out one server after the other, where tasks reach none."""
-
-    def __init__(
-        self, uid: str, copies: int, key_groups: int, owners: Owners, **options: bool
-    ) -> None:
-        super().__init__(uid, copies, key_groups, owners, **options)
-        self.suspicion = _Parting()
-
-
 class _Parting(Suspicion):
     def part(self, members: Collection[Member], copies: int) -> tuple[str, ...]:
         return super().part(members, 1)
+
+
+class PartsWithAll(_Suspecting):
+    """Leaves out one server after the other, where tasks reach none."""
+
+    suspects = _Parting
 
 
 class KeepsItsCopies(Membership):
