@@ -20,6 +20,7 @@ import os
 import py_compile
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -139,16 +140,35 @@ def put_together(image: Image, context: Path) -> None:
     )
     if image.examples:
         shutil.copytree(ROOT / "examples", context / "examples", ignore=_no_leftovers)
+    _open_to_all(context)
 
 
 _no_leftovers = shutil.ignore_patterns("__pycache__", ".millrace", "counts")
 
 
 def _link(source: Path, target: Path) -> None:
+    """Link a file, unless it has to be given other rights than it has."""
+    source = source.resolve()
+    mode = source.stat().st_mode
     try:
+        if _open(mode) != mode:
+            raise PermissionError(source)
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+def _open_to_all(context: Path) -> None:
+    """Containers run as somebody else than the owner, whatever umask made the workspace."""
+    for path in (context, *context.rglob("*")):
+        mode = path.stat().st_mode
+        if _open(mode) != mode:
+            path.chmod(_open(mode))
+
+
+def _open(mode: int) -> int:
+    """The same for a file or folder that everybody may read, and run where its owner may."""
+    return mode | (0o555 if stat.S_ISDIR(mode) or mode & stat.S_IXUSR else 0o444)
 
 
 def digest(image: Image, base: str) -> str:
@@ -161,7 +181,7 @@ def digest(image: Image, base: str) -> str:
         total.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     for installed in needed(image.requirements):
         total.update(f"{installed.metadata['Name']}=={installed.version}\n".encode())
-    total.update(Path(base).name.encode())
+    total.update(base.encode())
     return total.hexdigest()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
-from pathlib import Path
-from types import ModuleType
+from pathlib import Path, PurePath
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -112,11 +113,38 @@ def test_what_is_copied_into_an_image_is_enough_to_start(name: str, tmp_path: Pa
     assert (tmp_path / "project" / "millrace" / "__pycache__").is_dir()
 
 
+def test_whoever_runs_an_image_may_read_it_whatever_umask_made_the_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = tmp_path / "workspace"
+    for name in ("own/part/one.py", "packages/deep/two.py"):
+        path = workspace / name
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+        path.chmod(0o600)
+    installed = SimpleNamespace(
+        files=[PurePath("deep/two.py")], locate_file=(workspace / "packages").joinpath
+    )
+    monkeypatch.setattr(build, "ROOT", workspace)
+    monkeypatch.setattr(build, "needed", lambda _: [installed])
+    context, before = tmp_path / "context", os.umask(0o077)
+    try:
+        build.put_together(build.Image("any", (), ("own/part",)), context)
+    finally:
+        os.umask(before)
+    modes = {path: path.stat().st_mode for path in (context, *context.rglob("*"))}
+    assert {path.suffix for path in modes} == {"", ".py", ".pyc"}
+    assert all(mode & 0o444 == 0o444 for mode in modes.values())
+    assert all(mode & 0o111 == 0o111 for path, mode in modes.items() if path.is_dir())
+    assert (workspace / "packages/deep/two.py").stat().st_mode & 0o777 == 0o600
+
+
 def test_an_archive_is_named_by_all_that_it_is_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
     image = build.ALL["state-server"]
     first = build.digest(image, "debian:1|tag")
     assert build.digest(image, "debian:1|tag") == first
-    assert build.digest(image, "debian:2|tag") != first
+    others = ["debian:2|tag", "debian:1|a/tag", "debian:2|a/tag", "debian:1|b/tag", "a/debian:1|tag"]
+    assert len({first, *(build.digest(image, other) for other in others)}) == len(others) + 1
     other = build.Image(image.name, ("pydantic",), image.sources)
     assert build.digest(other, "debian:1|tag") != first
     other = build.Image(image.name, image.requirements, ("operator/src/millrace_operator",))

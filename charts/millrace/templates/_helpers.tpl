@@ -12,9 +12,10 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Of what is in no namespace, so that releases in several namespaces do not meet. */}}
+{{/* Of what is in no namespace, so that releases in several namespaces do not meet: what stands
+     between the two is in no name of either. */}}
 {{- define "millrace.clusterName" -}}
-{{- printf "%s-%s" .Release.Namespace (include "millrace.fullname" .) -}}
+{{- printf "%s:%s" .Release.Namespace (include "millrace.fullname" .) -}}
 {{- end -}}
 
 {{- define "millrace.serviceAccount" -}}
@@ -26,8 +27,8 @@
 {{- end -}}
 
 {{- define "millrace.selector" -}}
-app.kubernetes.io/name: {{ include "millrace.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "millrace.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "millrace.labels" -}}
@@ -58,8 +59,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "millrace.subject" -}}
 - kind: ServiceAccount
-  name: {{ include "millrace.serviceAccount" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "millrace.serviceAccount" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
 {{- end -}}
 
 {{/* What the operator may do with the topologies of a namespace. */}}

@@ -42,7 +42,7 @@ EVERYTHING: dict[str, Any] = {
         "pullPolicy": "Never",
         "imagePullSecrets": [{"name": "a"}, {"name": "b"}],
     },
-    "watchNamespaces": ["jobs", "more-jobs"],
+    "watchNamespaces": ["jobs", "more-jobs", "2024"],
     "log": {"level": "DEBUG", "format": "text"},
     "rbac": {"ownerReferences": True},
     "serviceAccount": {"name": "someone", "annotations": {"a": "b"}},
@@ -78,7 +78,7 @@ VALUES = {"as it is": {}, "everything": EVERYTHING, "the least": LEAST}
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubeapi.ApiServer]:
     with kubeapi.serving(tmp_path_factory.mktemp("api") / "server") as server:
         api = by_kubeconfig(file=str(server.kubeconfig))
-        for name in (SYSTEM, "jobs", "more-jobs"):
+        for name in (SYSTEM, "jobs", "more-jobs", "2024"):
             space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             assert api.answer("POST", "/api/v1/namespaces", space)[0] == 201
         # The last thing that an API server makes for itself, some time after it is ready.
@@ -185,6 +185,44 @@ def test_in_named_namespaces_it_has_rights_to_nodes_alone_elsewhere(shell: Shell
 def templates(shell: Shell, version: str, told: str) -> list[dict[str, Any]]:
     command = ("helm", "template", *RELEASE, "--kube-version", version, "--set", told)
     return manifests(shell.must(*command))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a-millrace", "team"), ("millrace", "team-a")),
+        (("millrace-view", "team"), ("millrace", "team")),
+    ],
+)
+def test_what_is_in_no_namespace_is_of_one_release(
+    shell: Shell, version: str, one: tuple[str, str], other: tuple[str, str]
+):
+    names = []
+    for release, space in (one, other):
+        command = ("helm", "template", release, str(CHART), "--namespace", space)
+        found = manifests(shell.must(*command, "--kube-version", version))
+        whole = [each for each in found if each["kind"].startswith("Cluster")]
+        names.append({each["metadata"]["name"] for each in whole})
+    assert names[0].isdisjoint(names[1])
+
+
+def test_names_of_digits_stay_texts_and_no_probe_need_be_timed(
+    shell: Shell, version: str, tmp_path: Path
+):
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps({"nameOverride": "7", "fullnameOverride": "9"}))
+    text = shell.must(
+        *("helm", "template", "2024", str(CHART), "--namespace", "8", "--kube-version", version),
+        *("--values", str(file), "--set", "livenessProbe=null,readinessProbe=null"),
+    )
+    found = manifests(text)
+    for one in found:
+        metadata = one["metadata"]
+        told = [metadata["name"], metadata.get("namespace", ""), *metadata["labels"].values()]
+        assert all(isinstance(each, str) for each in told), one
+    (deployment,) = of_kind(found, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["livenessProbe"] == {"httpGet": {"path": "/live", "port": "health"}}
 
 
 def peers(found: list[dict[str, Any]]) -> list[list[Any]]:
@@ -319,7 +357,7 @@ def test_installed_upgraded_removed(server: kubeapi.ApiServer, shell: Shell, unc
     assert "STATUS: deployed" in said
     assert "topologies in all namespaces" in said
     made = left(server, before)
-    name = "millrace-system-millrace"
+    name = "millrace-system:millrace"
     assert (
         DEFINITIONS
         | {
@@ -329,8 +367,8 @@ def test_installed_upgraded_removed(server: kubeapi.ApiServer, shell: Shell, unc
             "roles millrace-system/millrace-lease",
             "rolebindings millrace-system/millrace-lease",
             f"clusterroles /{name}",
-            f"clusterroles /{name}-view",
-            f"clusterroles /{name}-edit",
+            f"clusterroles /{name}:view",
+            f"clusterroles /{name}:edit",
             f"clusterrolebindings /{name}",
             "secrets millrace-system/sh.helm.release.v1.millrace.v1",
         }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from millrace_e2e.cluster import kind, own, packages
+from millrace_e2e.cluster import kind, nodes, own, packages
 from millrace_e2e.cluster.__main__ import main
 from millrace_e2e.cluster.choice import Choice, find, fitting
 from millrace_e2e.cluster.errors import ClusterError
@@ -92,14 +92,59 @@ def test_kind_makes_the_nodes_that_are_asked_for(stands: Stands) -> None:
     assert [node["role"] for node in document["nodes"]] == ["control-plane", "worker", "worker"]
 
 
+THERE = f'[ "$*" != "get clusters" ] || echo {kind.NAME}'
+
+
 def test_a_cluster_of_kind_that_is_there_stays_and_goes_when_it_is_told(stands: Stands) -> None:
     stands.add("docker")
-    stands.add("kind", f'[ "$*" != "get clusters" ] || echo {kind.NAME}')
+    stands.add("kind")
     cluster = KindCluster(quiet)
     cluster.up(2)
-    assert not any(line.startswith("kind create") for line in stands.called())
+    stands.add("kind", THERE)
+    made = len(stands.called())
+    cluster.up(2)
+    assert not any(line.startswith("kind create") for line in stands.called()[made:])
     cluster.down()
     assert any(line.startswith("kind delete cluster --name=millrace") for line in stands.called())
+    ended = len(stands.called())
+    cluster.down()
+    assert stands.called()[ended:] == []
+
+
+def test_a_cluster_of_that_name_that_somebody_else_made_is_left_alone(stands: Stands) -> None:
+    stands.add("docker")
+    stands.add("kind", THERE)
+    cluster = KindCluster(quiet)
+    with pytest.raises(ClusterError, match=r"not made here.*CLUSTER=current"):
+        cluster.up(2)
+    cluster.down()
+    assert {line for line in stands.called() if line.startswith("kind")} == {"kind get clusters"}
+
+
+def test_a_cluster_of_kind_is_not_forgotten_while_docker_is_away(stands: Stands) -> None:
+    stands.add("docker")
+    stands.add("kind")
+    KindCluster(quiet).up(2)
+    stands.add("docker", "exit 1")
+    assert fitting() is Choice.KIND
+    with pytest.raises(ClusterError, match="a Docker that answers"):
+        find(Choice.AUTO, quiet).down()
+    stands.add("docker")
+    stands.add("kind", THERE)
+    find(Choice.AUTO, quiet).down()
+    assert any(line.startswith("kind delete cluster") for line in stands.called())
+
+
+def test_nothing_is_installed_on_a_machine_that_cannot_have_a_cluster(
+    stands: Stands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    monkeypatch.setattr(nodes, "_HIERARCHIES", tmp_path)
+    monkeypatch.setattr(own, "_check_root", lambda: None)
+    stands.add("apt-get")
+    with pytest.raises(ClusterError, match="control groups of version 2 alone"):
+        OwnCluster(quiet).up(2)
+    assert stands.called() == []
 
 
 def listing(**ready: str) -> str:

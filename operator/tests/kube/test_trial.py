@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -129,3 +131,21 @@ def test_who_may_not_make_topologies_is_told(world: World):
     world.api.put(PATH, {"metadata": {}})
     with pytest.raises(trial.UnsettledError, match="already"):
         attempt(world, lambda seconds: None)
+
+
+def test_a_pod_that_is_told_to_end_leaves_no_topology(world: World):
+    before = signal.getsignal(signal.SIGTERM)
+    made = []
+
+    def pause(_: float) -> None:
+        made.append(PATH in world.api.objects)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        trial.stop_on_sigterm()
+        with pytest.raises(trial.UnsettledError, match="told to end"):
+            attempt(world, pause)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert made == [True]
+    assert PATH not in world.api.objects

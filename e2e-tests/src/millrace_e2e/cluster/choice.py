@@ -49,4 +49,5 @@ def fitting() -> Choice:
     """What is up already; else kind where it and Docker are there; else one of our own."""
     if OwnCluster.is_up():
         return Choice.OWN
-    return Choice.KIND if kind_is_there() and docker_answers() else Choice.OWN
+    fits = KindCluster.is_ours() or (kind_is_there() and docker_answers())
+    return Choice.KIND if fits else Choice.OWN

@@ -34,28 +34,41 @@ class KindCluster:
         self._say = say
 
     @staticmethod
-    def is_up() -> bool:
-        return (
-            kind_is_there() and docker_answers() and NAME in run("kind", "get", "clusters").split()
-        )
+    def is_ours() -> bool:
+        """Whether one was made here and not taken down, whatever has become of it."""
+        return _settings().exists()
 
     def up(self, count: int) -> None:
-        """Make it with ``count`` workers and wait until they are ready; one that is there stays."""
-        if not kind_is_there() or not docker_answers():
-            raise ClusterError("a cluster of kind needs the program kind and a Docker that answers")
+        """Make it with ``count`` workers and wait until they are ready; one that is there stays.
+        Raises ``ClusterError``, also where somebody else's has its name."""
+        there = self._is_there()
         self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
-        if self.is_up():
+        if there and not self.is_ours():
+            raise ClusterError(
+                f"kind has a cluster {NAME} that was not made here; use it (CLUSTER=current) or "
+                f"delete it (kind delete cluster --name {NAME})"
+            )
+        if there:
             run("kind", "export", "kubeconfig", *self._which())
             return
-        settings = cache_folder() / "kind.yaml"
-        settings.write_text(configuration(count))
+        _settings().write_text(configuration(count))
         self._say(f"kind makes the cluster {NAME}")
-        run("kind", "create", "cluster", *self._which(), f"--config={settings}", "--wait=180s")
+        run("kind", "create", "cluster", *self._which(), f"--config={_settings()}", "--wait=180s")
 
     def down(self) -> None:
-        if self.is_up():
+        """Delete it, if it was made here. Raises ``ClusterError`` where that cannot be done now."""
+        if not self.is_ours():
+            return
+        if self._is_there():
             run("kind", "delete", "cluster", *self._which())
         self.kubeconfig.unlink(missing_ok=True)
+        _settings().unlink()
+
+    @staticmethod
+    def _is_there() -> bool:
+        if not kind_is_there() or not docker_answers():
+            raise ClusterError("a cluster of kind needs the program kind and a Docker that answers")
+        return NAME in run("kind", "get", "clusters").split()
 
     def nodes(self) -> dict[str, bool]:
         """Nodes, and whether the container of each runs."""
@@ -85,6 +98,11 @@ class KindCluster:
         if name not in known:
             raise ClusterError(f"no node is called {name!r}; there are: {', '.join(known)}")
         return name
+
+
+def _settings() -> Path:
+    """Written before it is made, deleted behind its end: it is ours while this is there."""
+    return cache_folder() / "kind.yaml"
 
 
 def configuration(count: int) -> str:

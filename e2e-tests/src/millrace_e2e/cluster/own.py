@@ -68,8 +68,9 @@ class OwnCluster:
         if not 1 <= count <= MAX_NODES:
             raise ClusterError(f"nodes: {count} is not between 1 and {MAX_NODES}")
         _check_root()
-        packages.install(self._say)
+        # Nothing is installed on a machine that cannot have one.
         nodes.check_machine(self.layout)
+        packages.install(self._say)
         programs = binaries.programs(self._say)
         with self._locked():
             began = time.monotonic()
