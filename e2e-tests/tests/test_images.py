@@ -143,7 +143,13 @@ def test_an_archive_is_named_by_all_that_it_is_made_of(monkeypatch: pytest.Monke
     image = build.ALL["state-server"]
     first = build.digest(image, "debian:1|tag")
     assert build.digest(image, "debian:1|tag") == first
-    others = ["debian:2|tag", "debian:1|a/tag", "debian:2|a/tag", "debian:1|b/tag", "a/debian:1|tag"]
+    others = [
+        "debian:2|tag",
+        "debian:1|a/tag",
+        "debian:2|a/tag",
+        "debian:1|b/tag",
+        "a/debian:1|tag",
+    ]
     assert len({first, *(build.digest(image, other) for other in others)}) == len(others) + 1
     other = build.Image(image.name, ("pydantic",), image.sources)
     assert build.digest(other, "debian:1|tag") != first

@@ -115,8 +115,8 @@ def _found(objects: Objects, namespace: str, name: str) -> Found:
 
 
 def stop_on_sigterm() -> None:
-    """From now on a process that is told to end deletes the topology first: with Python's own answer
-    to the signal it would stay, and its pods with it."""
+    """From now on a process that is told to end deletes the topology first: with Python's own
+    answer to the signal it would stay, and its pods with it."""
 
     def stop(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_IGN)
