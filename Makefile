@@ -58,9 +58,16 @@ test-long: classes ## Those alone, TIMES=5 times in a row while something else k
 
 .PHONY: lint
 lint: $(STAMP) ## Format, style, types and the direction of imports
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint-types lint-others
+
+# Types take one core as long as all others take the other one.
+.PHONY: lint-types lint-others
+lint-types: $(STAMP)
+	@$(BIN)/mypy $(SOURCES)
+
+lint-others: $(STAMP)
 	@$(BIN)/ruff check $(LINTED)
 	@$(BIN)/ruff format --check $(LINTED)
-	@$(BIN)/mypy $(SOURCES)
 	@$(BIN)/lint-imports
 	@$(MAKE) --no-print-directory verify
 

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LOOK_S = 0.02
+LOOK_S = 0.04
+"""Each look reads what processes write, on the cores that they compute on."""
 
 
 class TooLateError(AssertionError):
