@@ -513,6 +513,10 @@ def test_sinks_are_read_where_they_are_seen_from_here(tmp_path: Path) -> None:
         readable_sinks(topology, ("fra=redis://:a-word@host",), {}, no_secret)
     assert "--sinks-at fra=...: " in str(refused.value)
     assert "a-word" not in str(refused.value)
+    for address in ("redis://:a-word@host:6379/0", "rediss://:a=word@host"):
+        with pytest.raises(ChaosError, match=r"in front: SINK=redis://\.\.\.; sinks: near") as bare:
+            readable_sinks(topology, (address,), {}, no_secret)
+        assert "word" not in str(bare.value)
     with pytest.raises(ChaosError, match=r"--last far: is no sink .* that can be read"):
         readable_sinks(topology, places, {"far": ("a",)}, no_secret)
 

@@ -155,6 +155,12 @@ def _places(sinks_at: Sequence[str], names: Sequence[str]) -> tuple[str | None, 
     data, places = None, {}
     for text in sinks_at:
         name, equals, place = text.partition("=")
+        if "://" in name:
+            raise ChaosError(
+                # An address may hold a password, so that it is not repeated.
+                "--sinks-at: the address of a server needs the name of its sink in front: "
+                f"SINK=redis://...; sinks: {', '.join(names)}"
+            )
         if not equals or "/" in name:
             data = text
         elif name not in names or not place:
