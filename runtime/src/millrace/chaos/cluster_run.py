@@ -101,7 +101,8 @@ def carry_out(
         raise ChaosError(str(error)) from error
     why = "cannot be read from here (--sinks-at)"
     guarantee = topology.model.spec.guarantee
-    return Report(topology.name, guarantee, wanted.seed, course, verdicts, unread, why)
+    labels = wanted.labels
+    return Report(topology.name, guarantee, wanted.seed, labels, course, verdicts, unread, why)
 
 
 def _expectation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,8 @@ _FAILURES = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A campaign and its verdict by sink; ``unread`` are sinks that nobody could judge, and why.
+    """A campaign and its verdict by sink; ``kinds`` are what it was asked to kill, those that die
+    together as one, and ``unread`` are sinks that nobody could judge, and why.
 
     Which of what is not right is a failure follows from ``guarantee``: under AtLeastOnce no row
     may be lost, under AtMostOnce none may be doubled, under ExactlyOnce all has to be right. A
@@ -32,6 +34,7 @@ class Report:
     topology: str
     guarantee: Guarantee
     seed: int
+    kinds: tuple[str, ...]
     course: Course
     sinks: Mapping[str, SinkVerdict]
     unread: tuple[str, ...]
@@ -43,10 +46,12 @@ class Report:
         wrong = [name for name, verdict in self.sinks.items() if self._fails(verdict)]
         if wrong:
             return f"{_FAILURES[self.guarantee]} in {', '.join(wrong)}"
-        if not any(kill.in_flight for kill in self.course.kills):
+        if self.unproven:
+            some = self.unproven != self.kinds
+            of = f" of {', '.join(self.unproven)}" if some else ""
             return (
-                "nothing is proven: no kill hit work in flight; feed the topology more, or kill "
-                "more often (--every)"
+                f"nothing is proven{of}: no kill {'of such a kind ' if some else ''}hit work in "
+                "flight; feed the topology more, or kill more often (--every) or for longer (--for)"
             )
         if not any(verdict.expected or verdict.seen for verdict in self.sinks.values()):
             return (
@@ -54,6 +59,15 @@ class Report:
                 "what says so (--expect), and where the sinks are read (--sinks-at), is right"
             )
         return None
+
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """The kinds no kill of which hit work in flight; of kinds that die together, all have to
+        have died in one such moment."""
+        kills = [kill for kill in self.course.kills if kill.in_flight]
+        moments = Counter((kill.strike.label, kill.strike.at_s) for kill in kills)
+        proven = {label for (label, _), died in moments.items() if died == label.count("+") + 1}
+        return tuple(kind for kind in self.kinds if kind not in proven)
 
     def _fails(self, verdict: SinkVerdict) -> bool:
         if self.guarantee is Guarantee.EXACTLY_ONCE:
@@ -78,6 +92,7 @@ class Report:
             **{name: self.total(name) for name in ("lost", "duplicated", "wrong")},
             "kills": len(kills),
             "in_flight": sum(kill.in_flight for kill in kills),
+            "unproven": list(self.unproven),
             "missed": [strike.kind.value for strike in self.course.missed],
             "dead_letters": self.course.last.dead_letters,
             "ended": self.course.last.ended,
