@@ -271,8 +271,18 @@ def test_a_report_says_what_is_wrong_in_numbers_and_in_words() -> None:
     assert failure(Guarantee.AT_LEAST_ONCE, many) is None
     assert failure(Guarantee.AT_MOST_ONCE, few) is None
     assert failure(Guarantee.AT_MOST_ONCE, many) == "rows are doubled in b"
-    for guarantee in Guarantee:
-        assert failure(guarantee, other) is not None
+    strange = "rows that nobody expects are in b"
+    hint = " (if they are totals, say so with --last b=COLUMN)"
+    added = judge([{"n": 1}], [{"n": 1}, {"n": 5}])
+    total = judge([{"w": "a", "n": 3}], [{"w": "a", "n": 4}])
+    for guarantee in (Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE):
+        assert failure(guarantee, other) == strange
+        assert failure(guarantee, added) == strange + hint
+    assert failure(Guarantee.AT_MOST_ONCE, total) == strange + hint
+    assert failure(Guarantee.AT_LEAST_ONCE, total) == "rows are lost in b"
+    both = {"a": missing, "b": added}
+    report_of_both = Report("t", Guarantee.AT_LEAST_ONCE, 1, kinds, course, both, ())
+    assert report_of_both.failure == f"rows are lost in a; {strange}{hint}"
     nothing = failure(EXACT, judge([], []))
     assert nothing is not None
     assert nothing.startswith("nothing is proven: no row is expected")

@@ -26,8 +26,9 @@ class Report:
     together as one, and ``unread`` are sinks that nobody could judge, and why.
 
     Which of what is not right is a failure follows from ``guarantee``: under AtLeastOnce no row
-    may be lost, under AtMostOnce none may be doubled, under ExactlyOnce all has to be right. A
-    total that is wrong in another way than too small or too large may be either. Where nobody
+    may be lost, under AtMostOnce none may be doubled, under ExactlyOnce all has to be right. A row
+    that nobody expects is a failure under each: among totals it may stand for a loss as well as for
+    a double, and in a bag for a total that counts something twice or not at all. Where nobody
     expects a row and none is there nothing was compared.
     """
 
@@ -43,9 +44,15 @@ class Report:
     @property
     def failure(self) -> str | None:
         """Why the campaign is no success; None where every judged row is right."""
-        wrong = [name for name, verdict in self.sinks.items() if self._fails(verdict)]
-        if wrong:
-            return f"{_FAILURES[self.guarantee]} in {', '.join(wrong)}"
+        broken = [name for name, verdict in self.sinks.items() if self._breaks(verdict)]
+        strange = [n for n, verdict in self.sinks.items() if verdict.wrong and n not in broken]
+        told = [f"{_FAILURES[self.guarantee]} in {', '.join(broken)}"] if broken else []
+        if strange:
+            bags = [name for name in strange if not self.sinks[name].totals]
+            hint = f" (if they are totals, say so with --last {bags[0]}=COLUMN)" if bags else ""
+            told.append(f"rows that nobody expects are in {', '.join(strange)}{hint}")
+        if told:
+            return "; ".join(told)
         if self.unproven:
             some = self.unproven != self.kinds
             of = f" of {', '.join(self.unproven)}" if some else ""
@@ -69,12 +76,11 @@ class Report:
         proven = {label for (label, _), died in moments.items() if died == label.count("+") + 1}
         return tuple(kind for kind in self.kinds if kind not in proven)
 
-    def _fails(self, verdict: SinkVerdict) -> bool:
+    def _breaks(self, verdict: SinkVerdict) -> bool:
         if self.guarantee is Guarantee.EXACTLY_ONCE:
             return not verdict.exact
         least = self.guarantee is Guarantee.AT_LEAST_ONCE
-        broken = verdict.lost if least else verdict.duplicated
-        return bool(broken or (verdict.totals and verdict.wrong))
+        return bool(verdict.lost if least else verdict.duplicated)
 
     def total(self, name: str) -> int:
         """``lost``, ``duplicated`` or ``wrong`` over all sinks."""
