@@ -81,6 +81,7 @@ def carry_out(
             f"{topology.name} is {ended}: there is nothing to kill; start it, and let it have "
             "enough to do"
         )
+    target.check(single_kinds(wanted.kinds))
     campaign = Campaign(target, clock, time.sleep, wanted.seed, tell, PACE)
     sealing.start()
     try:
