@@ -166,6 +166,27 @@ def test_kinds_that_die_together_recover_together() -> None:
     assert report.lines()[0].startswith("acker+driver: killed 3 times")
 
 
+def test_a_report_says_of_which_kills_the_end_was_not_seen() -> None:
+    """Who deletes a pod knows that this was accepted; a state server serves on behind it."""
+    ways = ["SIGKILL", "delete", "force"]
+
+    class OnCluster(Script):
+        def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
+            victim = super().kill(kind, chance)
+            return victim and replace(victim, way=ways[len(self.killed) - 1])
+
+    def report(script: Script) -> Report:
+        course, fine = script.run([VictimKind.STATE_SERVER], settle_s=60.0), {"rows": judge([], [])}
+        return Report("t", EXACT, 1, ("state-server",), course, fine, ())
+
+    found = report(OnCluster(working(until_s=60.0)))
+    seen = {kill["way"]: kill["seen_to_end"] for kill in found.document()["timeline"]}
+    assert seen == {"SIGKILL": True, "delete": False, "force": False}
+    said = "those of delete and force are times from when the API server accepted the deletion"
+    assert found.lines()[1].startswith(said)
+    assert not [line for line in report(Script(working(60.0))).lines() if line.startswith(said)]
+
+
 def test_a_kill_that_hits_nothing_proves_nothing() -> None:
     course = Script(working(until_s=0.0)).run([VictimKind.ACKER])
     assert [kill.in_flight for kill in course.kills] == [False] * 3

@@ -112,6 +112,11 @@ class Report:
         """For people: kills and recoveries by kind, then the sinks."""
         kills = self.course.kills
         told = [_of_kind(kills, kind) for kind in kinds_of(kills)]
+        if not all(kill.victim.seen_to_end for kill in kills):
+            told.append(
+                "those of delete and force are times from when the API server accepted the "
+                "deletion: the pod may have served on, and helped to seal that window"
+            )
         if self.course.missed:
             told.append(f"{len(self.course.missed)} strikes found nothing of their kind to kill")
         if self.course.last.ended is not None:
@@ -160,6 +165,7 @@ def _plain(kill: Kill) -> dict[str, Any]:
         "together": [kind.value for kind in kill.strike.together],
         "name": kill.victim.name,
         "way": kill.victim.way,
+        "seen_to_end": kill.victim.seen_to_end,
         "sealed": kill.sealed,
         "in_flight": kill.in_flight,
         "recovery_s": kill.recovery_s,
