@@ -335,12 +335,16 @@ class Waiting:
     """A Lease that another operator holds."""
 
     answered_s: float = 1.0
+    turned_s: float = 1.0
 
     def leads(self) -> bool:
         return False
 
     def answered_ago_s(self) -> float:
         return self.answered_s
+
+    def turned_ago_s(self) -> float:
+        return self.turned_s
 
 
 def test_one_that_stands_by_is_live_and_ready(world: World):
@@ -350,6 +354,9 @@ def test_one_that_stands_by_is_live_and_ready(world: World):
     assert (health.live().good, health.ready().good) == (True, True)
     lease.answered_s = 60.0
     assert not health.ready().good
+    assert health.live().good, "the API server is away"
+    lease.turned_s = LIVE_S + 1
+    assert not health.live().good, "the thread hangs that would take the Lease over"
 
 
 def test_a_line_of_the_log_says_which_topology_it_is_about():

@@ -131,6 +131,16 @@ def test_one_that_ends_takes_nothing_from_another(api: MemoryApi, clock: HandClo
     assert api.objects[PATH]["spec"]["holderIdentity"] == "two"
 
 
+def test_a_turn_that_gets_no_answer_is_one_too(api: MemoryApi, clock: HandClock):
+    one = lease(api, clock, "one")
+    clock.time_s += 60.0
+    assert one.turned_ago_s() == 60.0
+    api.away = True
+    with pytest.raises(HomeAwayError):
+        one.turn()
+    assert one.turned_ago_s() == 0.0
+
+
 def test_beginning_and_end_are_told(api: MemoryApi, clock: HandClock):
     one, stopped, told = lease(api, clock, "one"), threading.Event(), []
 

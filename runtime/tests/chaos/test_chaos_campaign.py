@@ -12,7 +12,7 @@ import pytest
 from millrace.chaos.campaign import Campaign, Course, Kill, Pace
 from millrace.chaos.ledger import SinkVerdict, judge
 from millrace.chaos.picture import check
-from millrace.chaos.plan import ChaosError, Strike, Together, VictimKind, plan
+from millrace.chaos.plan import ChaosError, Strike, Together, VictimKind, label_of, plan
 from millrace.chaos.report import Report
 from millrace.chaos.target import Look, Victim, look_of
 from millrace.homes.documents import RunningWindow, Status
@@ -152,7 +152,8 @@ def test_kinds_that_die_together_recover_together() -> None:
 
     course = Meeting(working(until_s=60.0)).run([both], settle_s=60.0)
     assert [kill.strike.kind for kill in course.kills] == [*both] * 3
-    report = Report("t", EXACT, 1, course, {"rows": judge([{"n": 1}], [{"n": 1}])}, ())
+    fine = {"rows": judge([{"n": 1}], [{"n": 1}])}
+    report = Report("t", EXACT, 1, ("acker+driver",), course, fine, ())
     document = report.document()
     assert document["kills"] == 6
     [(label, times)] = document["recovery_s"].items()
@@ -165,14 +166,65 @@ def test_kinds_that_die_together_recover_together() -> None:
     assert report.lines()[0].startswith("acker+driver: killed 3 times")
 
 
+def test_a_report_says_of_which_kills_the_end_was_not_seen() -> None:
+    """Who deletes a pod knows that this was accepted; a state server serves on behind it."""
+    ways = ["SIGKILL", "delete", "force"]
+
+    class OnCluster(Script):
+        def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
+            victim = super().kill(kind, chance)
+            return victim and replace(victim, way=ways[len(self.killed) - 1])
+
+    def report(script: Script) -> Report:
+        course, fine = script.run([VictimKind.STATE_SERVER], settle_s=60.0), {"rows": judge([], [])}
+        return Report("t", EXACT, 1, ("state-server",), course, fine, ())
+
+    found = report(OnCluster(working(until_s=60.0)))
+    seen = {kill["way"]: kill["seen_to_end"] for kill in found.document()["timeline"]}
+    assert seen == {"SIGKILL": True, "delete": False, "force": False}
+    said = "those of delete and force are times from when the API server accepted the deletion"
+    assert found.lines()[1].startswith(said)
+    assert not [line for line in report(Script(working(60.0))).lines() if line.startswith(said)]
+
+
 def test_a_kill_that_hits_nothing_proves_nothing() -> None:
     course = Script(working(until_s=0.0)).run([VictimKind.ACKER])
     assert [kill.in_flight for kill in course.kills] == [False] * 3
     assert [kill.recovery_s for kill in course.kills] == [None] * 3
     fine = {"rows": judge([{"n": 1}], [{"n": 1}])}
-    report = Report("t", EXACT, 1, course, fine, ())
+    report = Report("t", EXACT, 1, ("acker",), course, fine, ())
     assert report.failure is not None
-    assert "no kill hit work in flight" in report.failure
+    assert report.failure.startswith("nothing is proven: no kill hit work in flight; feed ")
+    assert report.document()["unproven"] == ["acker"]
+
+
+def test_of_a_kind_that_no_kill_of_hit_work_in_flight_nothing_is_proven() -> None:
+    """One that was not there, and one that died when all was done; of two that die together none
+    is proven by the other."""
+    acker, driver, operator = VictimKind.ACKER, VictimKind.DRIVER, VictimKind.OPERATOR
+
+    class Alone(Script):
+        def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
+            return None if kind is driver else super().kill(kind, chance)
+
+    def failure(script: Script, *kinds: VictimKind | Together) -> tuple[str | None, list[str]]:
+        course, fine = script.run(kinds, settle_s=60.0), {"rows": judge([{"n": 1}], [{"n": 1}])}
+        labels = tuple(map(label_of, kinds))
+        report = Report("t", EXACT, 1, labels, course, fine, ())
+        return report.failure, report.document()["unproven"]
+
+    assert failure(Script(working(until_s=60.0)), acker, driver, operator) == (None, [])
+    assert failure(Script(working(until_s=60.0)), (acker, driver)) == (None, [])
+    said, unproven = failure(Alone(working(until_s=60.0)), acker, driver, operator)
+    assert unproven == ["driver"]
+    assert said is not None
+    assert said.startswith("nothing is proven of driver: no kill of such a kind hit work in flight")
+    late = Script(working(until_s=13.0))
+    said, unproven = failure(late, acker, driver, operator)
+    assert unproven == [kind for kind in (acker, driver, operator) if kind != late.killed[0]]
+    assert said is not None
+    assert said.startswith(f"nothing is proven of {unproven[0]}, {unproven[1]}: ")
+    assert failure(Alone(working(until_s=60.0)), (acker, driver), acker)[1] == ["acker+driver"]
 
 
 def test_what_is_not_there_is_a_missed_strike() -> None:
@@ -211,8 +263,9 @@ def test_a_topology_of_which_nobody_can_tell_does_not_rest() -> None:
 def test_a_report_says_what_is_wrong_in_numbers_and_in_words() -> None:
     course = Script(working(until_s=40.0)).run([VictimKind.ACKER, VictimKind.DRIVER])
     good, bad = judge([{"n": 1}], [{"n": 1}]), judge([{"n": 1}, {"n": 2}], [{"n": 1}, {"n": 1}])
-    assert Report("t", EXACT, 1, course, {"a": good}, ()).failure is None
-    report = Report("t", EXACT, 1, course, {"a": good, "b": bad}, ("other",))
+    kinds = ("acker", "driver")
+    assert Report("t", EXACT, 1, kinds, course, {"a": good}, ()).failure is None
+    report = Report("t", EXACT, 1, kinds, course, {"a": good, "b": bad}, ("other",))
     assert report.failure == "rows are lost, doubled or wrong in b"
     document = report.document()
     assert {name: document[name] for name in ("lost", "duplicated", "wrong", "kills")} == {
@@ -224,7 +277,7 @@ def test_a_report_says_what_is_wrong_in_numbers_and_in_words() -> None:
     assert set(document["recovery_s"]) == {kill.strike.kind.value for kill in course.kills}
 
     def failure(guarantee: Guarantee, verdict: SinkVerdict) -> str | None:
-        return Report("t", guarantee, 1, course, {"b": verdict}, ()).failure
+        return Report("t", guarantee, 1, kinds, course, {"b": verdict}, ()).failure
 
     twice = judge([{"n": 1}], [{"n": 1}, {"n": 1}])
     missing = judge([{"n": 1}], [])
@@ -239,8 +292,18 @@ def test_a_report_says_what_is_wrong_in_numbers_and_in_words() -> None:
     assert failure(Guarantee.AT_LEAST_ONCE, many) is None
     assert failure(Guarantee.AT_MOST_ONCE, few) is None
     assert failure(Guarantee.AT_MOST_ONCE, many) == "rows are doubled in b"
-    for guarantee in Guarantee:
-        assert failure(guarantee, other) is not None
+    strange = "rows that nobody expects are in b"
+    hint = " (if they are totals, say so with --last b=COLUMN)"
+    added = judge([{"n": 1}], [{"n": 1}, {"n": 5}])
+    total = judge([{"w": "a", "n": 3}], [{"w": "a", "n": 4}])
+    for guarantee in (Guarantee.AT_LEAST_ONCE, Guarantee.AT_MOST_ONCE):
+        assert failure(guarantee, other) == strange
+        assert failure(guarantee, added) == strange + hint
+    assert failure(Guarantee.AT_MOST_ONCE, total) == strange + hint
+    assert failure(Guarantee.AT_LEAST_ONCE, total) == "rows are lost in b"
+    both = {"a": missing, "b": added}
+    report_of_both = Report("t", Guarantee.AT_LEAST_ONCE, 1, kinds, course, both, ())
+    assert report_of_both.failure == f"rows are lost in a; {strange}{hint}"
     nothing = failure(EXACT, judge([], []))
     assert nothing is not None
     assert nothing.startswith("nothing is proven: no row is expected")

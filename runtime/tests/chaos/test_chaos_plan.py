@@ -18,6 +18,7 @@ from millrace.chaos.plan import ChaosError, VictimKind, kinds_in, plan, single_k
 def test_a_plan_is_of_its_seed_in_order_and_kills_each_kind_as_often(
     kinds: list[VictimKind], every_s: float, count: int, seed: int
 ) -> None:
+    count += len(kinds) - 1
     strikes = plan(kinds, every_s, every_s * count, seed)
     assert strikes == plan(kinds, every_s, every_s * count, seed)
     assert [strike.number for strike in strikes] == list(range(count))
@@ -49,6 +50,19 @@ def test_what_kills_nothing_or_without_end_is_refused() -> None:
         plan([VictimKind.ACKER], 10.0, 5.0, 1)
     with pytest.raises(ChaosError, match="1,000,000 kills; 100,000 are possible"):
         plan([VictimKind.ACKER], 0.001, 1000.0, 1)
+
+
+def test_a_plan_that_would_leave_a_kind_out_is_refused() -> None:
+    both = (VictimKind.ACKER, VictimKind.DRIVER)
+    kinds = [both, VictimKind.OPERATOR, VictimKind.ACKER]
+    said = (
+        r"--for 20s with --every 10s makes fewer kills \(2\) than --kill names kinds "
+        r"\(acker\+driver, operator, acker\), .*: give --for 30s or more, a shorter --every"
+    )
+    with pytest.raises(ChaosError, match=said):
+        plan(kinds, 10.0, 20.0, 1)
+    labels = {strike.label for strike in plan(kinds, 10.0, 30.0, 1)}
+    assert labels == {"acker+driver", "operator", "acker"}
 
 
 def test_kinds_are_named_with_commas() -> None:

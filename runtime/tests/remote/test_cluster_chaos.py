@@ -28,6 +28,7 @@ from millrace.clock import SystemClock
 from millrace.errors import ExitCode
 from millrace.homes.documents import RunningWindow
 from millrace.homes.stores import HomeAwayError
+from millrace.kube.configmaps import Api
 from millrace.protocol.types import Member, Totals
 from millrace.remote.cluster import ClusterError, connect
 from millrace.remote.topology import find
@@ -122,7 +123,11 @@ def test_an_api_server_that_is_silent_for_a_while_is_waited_for(
     target.hand.now = chaos_cluster.AWAY_S + 1  # type: ignore[attr-defined]
     with pytest.raises(ClusterError, match="does kubectl reach it"):
         target.look()
-    target.hand.now = 0.0  # type: ignore[attr-defined]
+    cluster.refused = {}
+    target.look()
+    target.hand.now += 600.0  # type: ignore[attr-defined]
+    cluster.refused = {"/words": 503}
+    target.look()  # to end a node takes minutes, of which nobody asked
     cluster.refused = {"/words": 403}
     with pytest.raises(ClusterError, match="refused to you"):
         target.look()
@@ -290,6 +295,68 @@ def test_a_process_that_ended_by_itself_or_with_its_node_is_a_missed_strike(
     with pytest.raises(ChaosError, match="you need the right"):
         ends_nodes.kill(VictimKind.ACKER, CHANCE)
     assert pod["status"]["phase"] == "Running"
+
+
+def test_a_kill_waits_for_an_api_server_that_is_away_for_a_while(cluster: FakeCluster) -> None:
+    cluster.running()
+    target, hand = target_of(cluster, ways=("delete",)), Hand()
+    target._clock, back_s = hand, [chaos_cluster.AWAY_S - 1]
+
+    def pause(seconds: float) -> None:
+        hand.now += seconds
+        if hand.now >= back_s[0]:
+            cluster.refused = {}
+
+    target._pause = pause
+    for refused in ("/pods", "/words", "/words-driver-7"):
+        hand.now, cluster.refused = 0.0, {refused: 503}
+        assert target.kill(VictimKind.DRIVER, CHANCE) is not None
+        assert hand.now >= back_s[0]
+    before = len(deletions(cluster))
+    back_s[0], cluster.refused = 1000.0, {"/pods": 503}
+    with pytest.raises(ClusterError, match="does kubectl reach it"):
+        target.kill(VictimKind.DRIVER, CHANCE)
+    hand.now, cluster.refused = 0.0, {"/pods": 403}
+    with pytest.raises(ClusterError, match="refused to you"):
+        target.kill(VictimKind.DRIVER, CHANCE)
+    assert hand.now == 0.0, "what is forbidden is not waited for"
+    assert len(deletions(cluster)) == before
+
+
+def test_a_deletion_whose_answer_is_lost_was_carried_out(
+    cluster: FakeCluster, target: ClusterTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, lost = Api.answer, [True]
+
+    def losing(api: Api, method: str, path: str, *more: Any, **named: Any) -> Any:
+        found = answer(api, method, path, *more, **named)
+        if method == "DELETE" and lost.pop():
+            raise HomeAwayError("no answer (timeout)")
+        return found
+
+    monkeypatch.setattr("millrace.kube.configmaps.Api.answer", losing)
+    cluster.on_delete = lambda path: cluster.objects.pop(path) and None
+    lost[:] = [False, True]
+    victim = target.kill(VictimKind.ACKER, CHANCE)
+    assert victim is not None
+    assert (victim.name, victim.way) == ("words-acker-0", "delete")
+    assert [name for name, _ in deletions(cluster)] == ["words-acker-0"] * 2
+
+
+def test_a_command_in_a_pod_that_does_not_begin_is_tried_again(cluster: FakeCluster) -> None:
+    cluster.running()
+    cluster.pod("words-acker-0", "acker", status={"containerStatuses": RUNNING}, spec=CONTAINER)
+    killing, tries = dying(cluster, "words-acker-0"), [1, 2]
+
+    def away_for_a_moment(command: list[str]) -> tuple[str, int | None]:
+        if tries.pop() == 2:
+            raise BrokenPipeError
+        return killing(command)
+
+    cluster.commands["words-acker-0"] = away_for_a_moment
+    victim = target_of(cluster, ways=("SIGKILL",)).kill(VictimKind.ACKER, CHANCE)
+    assert victim is not None
+    assert (victim.way, tries) == ("SIGKILL", [])
 
 
 def test_only_what_runs_is_killed_and_of_drivers_the_newest(
@@ -513,6 +580,10 @@ def test_sinks_are_read_where_they_are_seen_from_here(tmp_path: Path) -> None:
         readable_sinks(topology, ("fra=redis://:a-word@host",), {}, no_secret)
     assert "--sinks-at fra=...: " in str(refused.value)
     assert "a-word" not in str(refused.value)
+    for address in ("redis://:a-word@host:6379/0", "rediss://:a=word@host"):
+        with pytest.raises(ChaosError, match=r"in front: SINK=redis://\.\.\.; sinks: near") as bare:
+            readable_sinks(topology, (address,), {}, no_secret)
+        assert "word" not in str(bare.value)
     with pytest.raises(ChaosError, match=r"--last far: is no sink .* that can be read"):
         readable_sinks(topology, places, {"far": ("a",)}, no_secret)
 
@@ -593,6 +664,18 @@ def test_what_is_asked_wrongly_kills_nothing(
     done = campaign(cluster, *arguments)
     assert done.returncode == ExitCode.FAILED
     assert said in done.stderr
+    assert deletions(cluster) == []
+
+
+def test_what_cannot_be_listed_is_known_before_anything_is_killed(
+    cluster: FakeCluster, place: Path
+) -> None:
+    cluster.refused = {"api/v1/pods": 403}
+    wanted = ("--expect", "judged:expected", "--sinks-at", "data", "--every", "1s", "--for", "2s")
+    done = campaign(cluster, "--kill", "acker,operator", *wanted)
+    assert done.returncode == ExitCode.FAILED
+    assert "--kill operator: context here: /api/v1/pods is refused to you" in done.stderr
+    assert "or say with --operator-namespace where the operator's pods are" in done.stderr
     assert deletions(cluster) == []
 
 

@@ -15,6 +15,7 @@ from fake_cluster import NAMESPACE, TOPOLOGIES, UID, FakeCluster
 
 from millrace.cli.app import build_app
 from millrace.errors import ExitCode, MillraceError
+from millrace.kube.configmaps import ApiRefusedError, by_kubeconfig
 from millrace.remote.cluster import Cluster, ClusterError, NotThereError, connect
 from millrace.remote.topology import find
 
@@ -79,8 +80,52 @@ def test_a_kubeconfig_without_that_context_or_none_at_all(
     with pytest.raises(ClusterError, match=r"no kubeconfig that can be used.*set KUBECONFIG"):
         connect(None, "jobs")
     (tmp_path / "nothing").write_text(yaml.safe_dump({"clusters": []}))
-    with pytest.raises(ClusterError, match="no kubeconfig that can be used"):
+    with pytest.raises(ClusterError, match=r"no current context: .* --context; it has none"):
         connect(None, "jobs")
+
+
+@pytest.mark.parametrize("text", ["a: [b", "- a", "contexts: here", "contexts: [{}]", "\x00", ""])
+def test_a_kubeconfig_of_another_form_is_refused_in_one_line(
+    cluster: FakeCluster, text: str
+) -> None:
+    cluster.kubeconfig.write_text(text)
+    for context in (None, "here"):
+        with pytest.raises(ClusterError, match="no kubeconfig that can be used") as refused:
+            connect(context, "jobs")
+        assert len(str(refused.value).splitlines()) == 1
+        with pytest.raises(ApiRefusedError, match="kubeconfig: cannot be used") as also:
+            by_kubeconfig(context, str(cluster.kubeconfig))
+        assert len(str(also.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("current", [None, "", "gone"])
+def test_a_context_that_is_named_needs_no_current_one(
+    cluster: FakeCluster, current: str | None
+) -> None:
+    told = {**yaml.safe_load(cluster.kubeconfig.read_text()), "current-context": current}
+    if current is None:
+        del told["current-context"]
+    cluster.kubeconfig.write_text(yaml.safe_dump(told))
+    cluster.topology("words")
+    assert find(connect("here", None), "words").name == "words"
+    asks = "--context gone: .* it has" if current else "no current context: name one with --context"
+    with pytest.raises(ClusterError, match=f"{asks}.* away, here"):
+        connect(None, "jobs")
+
+
+def test_in_a_pod_a_kubeconfig_comes_before_the_pods_own_cluster(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = cluster.folder / "home"
+    (home / ".kube").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.delenv("KUBECONFIG")
+    with pytest.raises(ApiRefusedError, match="this process is in no pod"):
+        connect(None, None)  # the pod's own, but for the token that a pod would have
+    cluster.kubeconfig.rename(home / ".kube" / "config")
+    assert connect(None, None).shown == f"namespace {NAMESPACE} of context here"
+    assert connect("away", None).shown == "namespace default of context away"
 
 
 def test_without_both_options_it_is_a_work_folder(cluster: FakeCluster) -> None:

@@ -37,7 +37,10 @@ class Health:
 
     def live(self) -> Answer:
         """Good while reconciliation goes on. An API server that is away, or slow, is no reason to
-        be started again, and many topologies are none: to wait for a turn is not to hang."""
+        be started again, and many topologies are none: to wait for a turn is not to hang. One whose
+        turns at the Lease hang never leads again."""
+        if self._lease is not None and (turned_s := self._lease.turned_ago_s()) > LIVE_S:
+            return Answer(False, f"the last turn at the Lease began {turned_s:.0f} s ago")
         if not self._leads():
             return Answer(True, "stands by")
         if not self._workers.started():

@@ -87,6 +87,7 @@ class Lease:
         self._watched = Watched("", 0.0)
         self._renewed_s: float | None = None
         self._answered_s = float("-inf")
+        self._turned_s = self._clock.monotonic_s()
 
     def leads(self) -> bool:
         """Whether nobody else can hold the Lease now."""
@@ -97,9 +98,13 @@ class Lease:
         """Seconds since the API server answered last."""
         return self._clock.monotonic_s() - self._answered_s
 
+    def turned_ago_s(self) -> float:
+        """Seconds since a turn began last, however it went."""
+        return self._clock.monotonic_s() - self._turned_s
+
     def turn(self) -> None:
         """Take or renew the Lease if it is time. Raises as ``Objects``."""
-        start_s = self._clock.monotonic_s()
+        start_s = self._turned_s = self._clock.monotonic_s()
         path = kinds.one("Lease", self._namespace, self._name)
         found = self._objects.get(path)
         self._answered_s = self._clock.monotonic_s()

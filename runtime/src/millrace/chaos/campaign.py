@@ -29,7 +29,9 @@ class Pace:
 class Kill:
     """A strike that was carried out, ``at_s`` seconds after the campaign's beginning.
 
-    ``told_s`` and ``dead_s`` are the wall clock's times of the strike and of the victim's end.
+    ``told_s`` and ``dead_s`` are the wall clock's times of the strike and of the victim's end, or,
+    where that was not seen (``Victim.seen_to_end``), of the word that its deletion is accepted:
+    what is sealed while the pod serves on is a recovery too, for nobody had to wait longer.
     ``in_flight``: a window was under way, or records waited for one. ``sealed`` is the last window
     in the first figures that are younger than that end, None before there are any, and
     ``recovery_s`` the time from the strike to a later one; None where none followed, and for a kill

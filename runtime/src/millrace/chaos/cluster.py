@@ -11,8 +11,9 @@ import random
 import shlex
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from millrace.chaos.campaign import Pace
 from millrace.chaos.plan import ChaosError, VictimKind
@@ -26,6 +27,8 @@ from millrace.kube.streams import StreamForbiddenError, StreamRefusedError, exec
 from millrace.remote.cluster import ClusterError, NotThereError
 from millrace.remote.overview import driver_of, standby_of, state_of
 from millrace.remote.topology import PodRow, RemoteTopology, pod_row
+
+Answer = TypeVar("Answer")
 
 PACE = Pace(look_s=0.25, rest_s=15.0, work_s=60.0)
 """A driver tells its figures every five seconds, so that rest is seen three times. Within a minute
@@ -53,6 +56,7 @@ _ENDS = ("drained", "suspended", "stalled", "deleting")
 """States that nothing follows by itself."""
 
 _EXEC_S = 20.0
+_EXEC_TRIES, _EXEC_AGAIN_S = 5, 1.0
 _SEEN_S = 20.0
 _NODE_S = 600.0
 
@@ -103,7 +107,7 @@ class ClusterTarget:
         self._pause = pause
         self._strikes: Counter[VictimKind] = Counter()
         self._last: Look | None = None
-        self._answered_s = clock.monotonic_s()
+        self._silent_s: float | None = None
         self._asked_s = self._told_s = 0.0
         self._updated: float | None = None
         self._window, self._rose_s = 0, -MOVING_S
@@ -116,12 +120,12 @@ class ClusterTarget:
         try:
             self._last = self._looked()
         except ClusterError as error:
-            cause = error.__cause__
-            silent = isinstance(cause, HomeAwayError) and cause.status != 403
-            if self._last is None or not silent or self._silent_s() > AWAY_S:
+            now_s = self._clock.monotonic_s()
+            self._silent_s = now_s if self._silent_s is None else self._silent_s
+            if self._last is None or not _silent(error) or now_s - self._silent_s > AWAY_S:
                 raise
             return replace(self._last, working=False, idle=False)
-        self._answered_s = self._clock.monotonic_s()
+        self._silent_s = None
         return self._last
 
     def _looked(self) -> Look:
@@ -158,16 +162,26 @@ class ClusterTarget:
         self._window = max(window, self._window)
         return now_s - self._rose_s < MOVING_S
 
-    def _silent_s(self) -> float:
-        return self._clock.monotonic_s() - self._answered_s
-
     # -- killing
 
+    def check(self, kinds: Iterable[VictimKind]) -> None:
+        """Whether it can be listed what these would kill. Raises ``ClusterError``."""
+        for kind in kinds:
+            try:
+                self._running(kind)
+            except ClusterError as error:
+                text = f"--kill {kind}: {error}"
+                if kind is VictimKind.OPERATOR and self._operator_namespace is None:
+                    text += "; or say with --operator-namespace where the operator's pods are"
+                raise ClusterError(text) from error
+
     def kill(self, kind: VictimKind, chance: random.Random) -> Victim | None:
-        """The next way for one that runs. Raises ``ChaosError``, ``ClusterError``."""
+        """The next way for one that runs. While the API server is away nothing is killed, and
+        that is waited for. Raises ``ChaosError``, ``ClusterError``."""
+        rows = self._answered(lambda: self._running(kind))
         if kind is VictimKind.NODE:
-            return self._end_node(chance)
-        found = sorted(self._running(kind), key=lambda row: row.name)
+            return self._end_node(rows, chance)
+        found = sorted(rows, key=lambda row: row.name)
         if not found:
             return None
         row = chance.choice(found)
@@ -183,6 +197,8 @@ class ClusterTarget:
         return Victim(row.name, way)
 
     def _running(self, kind: VictimKind) -> Sequence[PodRow]:
+        if kind is VictimKind.NODE:
+            return [row for row in self._topology.pods() if row.phase == "Running" and row.node]
         if kind is VictimKind.OPERATOR:
             rows = self._operators()
         else:
@@ -207,7 +223,22 @@ class ClusterTarget:
         body["preconditions"] = {"uid": row.uid}
         if not grace:
             body["gracePeriodSeconds"] = 0
-        self._topology.cluster.delete(row.path, body)
+        unanswered = False
+
+        def ask() -> None:
+            nonlocal unanswered
+            try:
+                self._topology.cluster.delete(row.path, body)
+            except NotThereError:
+                if not unanswered:
+                    raise
+                # It is gone by what was asked before, of which no answer came.
+            except ClusterError:
+                unanswered = True
+                raise
+
+        # Under its uid no other pod is deleted, however often it is asked.
+        self._answered(ask)
 
     def _kill_process(self, row: PodRow) -> None:
         """Counts only where the container is seen to have ended. Raises ``NotThereError`` where it
@@ -215,18 +246,14 @@ class ClusterTarget:
         before = self._container(row)
         if before is None:
             raise NotThereError(f"{row.name} does not run")
-        command = ["python3", "-c", KILL_BELOW, "1"]
-        api = self._topology.cluster.api
-        try:
-            code, said = executed(api, row.namespace, row.name, row.container, command, _EXEC_S)
-        except StreamRefusedError as error:
-            # A node that this campaign ended takes its pods along long before anybody notices.
-            lost = self._node_command and not isinstance(error, StreamForbiddenError)
-            if lost or self._container(row) != before:
-                raise NotThereError(f"{row.name} went by itself, or with its node") from error
-            raise ChaosError(f"SIGKILL for {row.name}: {error}") from error
+        code, said = self._executed(row, before)
         end_s = self._clock.monotonic_s() + _SEEN_S
-        while self._container(row) == before:
+        while True:
+            asked_s = self._clock.monotonic_s()
+            if self._container(row) != before:
+                return
+            # Nobody can tell an API server that is away what became of the container.
+            end_s += self._clock.monotonic_s() - asked_s
             if self._clock.monotonic_s() >= end_s:
                 raise ChaosError(
                     f"SIGKILL for {row.name}: its container still runs {_SEEN_S:g} s later (exit "
@@ -235,10 +262,30 @@ class ClusterTarget:
                 )
             self._pause(PACE.look_s)
 
+    def _executed(self, row: PodRow, before: object) -> tuple[int, str]:
+        """What the script says that kills what runs in a container, whose life is the one of
+        ``before``. To look at that waits for an API server that is away, and then it is asked
+        again; a node may be away for a moment."""
+        command = ["python3", "-c", KILL_BELOW, "1"]
+        api, tries = self._topology.cluster.api, 0
+        while True:
+            try:
+                return executed(api, row.namespace, row.name, row.container, command, _EXEC_S)
+            except StreamRefusedError as error:
+                forbidden = isinstance(error, StreamForbiddenError)
+                # A node that this campaign ended takes its pods along long before anybody notices.
+                lost = self._node_command and not forbidden
+                if lost or self._container(row) != before:
+                    raise NotThereError(f"{row.name} went by itself, or with its node") from error
+                tries += 1
+                if forbidden or tries == _EXEC_TRIES:
+                    raise ChaosError(f"SIGKILL for {row.name}: {error}") from error
+            self._pause(_EXEC_AGAIN_S)
+
     def _container(self, row: PodRow) -> object:
         """Which life of the container runs; None where none does."""
         try:
-            found = self._topology.cluster.get(row.path)
+            found = self._answered(lambda: self._topology.cluster.get(row.path))
         except NotThereError:
             return None
         if found["metadata"]["uid"] != row.uid:
@@ -249,8 +296,18 @@ class ClusterTarget:
                 return one.get("containerID"), one.get("restartCount")
         return None
 
-    def _end_node(self, chance: random.Random) -> Victim | None:
-        rows = [row for row in self._topology.pods() if row.phase == "Running"]
+    def _answered(self, ask: Callable[[], Answer]) -> Answer:
+        """What the API server answers, which may be silent for a while. Raises as ``ask``."""
+        end_s = self._clock.monotonic_s() + AWAY_S
+        while True:
+            try:
+                return ask()
+            except ClusterError as error:
+                if not _silent(error) or self._clock.monotonic_s() >= end_s:
+                    raise
+            self._pause(PACE.look_s)
+
+    def _end_node(self, rows: Sequence[PodRow], chance: random.Random) -> Victim | None:
         nodes = sorted({row.node for row in rows if row.node})
         if not nodes:
             return None
@@ -268,6 +325,12 @@ class ClusterTarget:
                 f"--node-command {shlex.join(command)}: exit code {done.returncode}: {said}"
             )
         return Victim(node, "command")
+
+
+def _silent(error: ClusterError) -> bool:
+    """Whether the API server is away, or says no more than that it is to be asked again."""
+    cause = error.__cause__
+    return isinstance(cause, HomeAwayError) and cause.status != 403
 
 
 def _words(command: str) -> list[str]:

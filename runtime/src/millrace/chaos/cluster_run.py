@@ -81,6 +81,7 @@ def carry_out(
             f"{topology.name} is {ended}: there is nothing to kill; start it, and let it have "
             "enough to do"
         )
+    target.check(single_kinds(wanted.kinds))
     campaign = Campaign(target, clock, time.sleep, wanted.seed, tell, PACE)
     sealing.start()
     try:
@@ -101,7 +102,8 @@ def carry_out(
         raise ChaosError(str(error)) from error
     why = "cannot be read from here (--sinks-at)"
     guarantee = topology.model.spec.guarantee
-    return Report(topology.name, guarantee, wanted.seed, course, verdicts, unread, why)
+    labels = wanted.labels
+    return Report(topology.name, guarantee, wanted.seed, labels, course, verdicts, unread, why)
 
 
 def _expectation(
@@ -155,6 +157,12 @@ def _places(sinks_at: Sequence[str], names: Sequence[str]) -> tuple[str | None, 
     data, places = None, {}
     for text in sinks_at:
         name, equals, place = text.partition("=")
+        if "://" in name:
+            raise ChaosError(
+                # An address may hold a password, so that it is not repeated.
+                "--sinks-at: the address of a server needs the name of its sink in front: "
+                f"SINK=redis://...; sinks: {', '.join(names)}"
+            )
         if not equals or "/" in name:
             data = text
         elif name not in names or not place:

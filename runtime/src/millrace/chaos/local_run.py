@@ -10,13 +10,25 @@ from pathlib import Path
 
 from millrace import checked
 from millrace.chaos import expected, ledger
-from millrace.chaos.campaign import Campaign, Course, Kill
+from millrace.chaos.campaign import Campaign, Course, Kill, Pace
 from millrace.chaos.local import LocalTarget
-from millrace.chaos.plan import ChaosError, Strike, Together, VictimKind, plan, single_kinds
+from millrace.chaos.plan import (
+    ChaosError,
+    Strike,
+    Together,
+    VictimKind,
+    label_of,
+    plan,
+    single_kinds,
+)
 from millrace.chaos.report import Report
 from millrace.clock import SystemClock
 from millrace.local.inspect.reading import topology_of
 from millrace.local.workdir import WorkFolder
+
+PACE = Pace(work_s=60.0)
+"""A driver that was killed is at work again within a minute; a kill before that would hit nothing,
+and prove nothing of its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,11 @@ class Wanted:
     seed: int
     expect: str | None = None
     last: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The kinds as they are called, those that die together as one."""
+        return tuple(label_of(entry) for entry in self.kinds)
 
 
 def carry_out(
@@ -57,7 +74,7 @@ def carry_out(
     topology = topology_of(work)
     sinks, unread = expected.judged_sinks(topology, folder, wanted.last)
     function = None if wanted.expect is None else expected.named_function(wanted.expect, folder)
-    campaign = Campaign(target, SystemClock(), time.sleep, wanted.seed, tell)
+    campaign = Campaign(target, SystemClock(), time.sleep, wanted.seed, tell, PACE)
     course = campaign.run(strikes, wanted.settle_s)
     try:
         if function is not None:
@@ -70,9 +87,8 @@ def carry_out(
         verdicts = {s.name: ledger.judge(told[s.name], seen[s.name], s.last) for s in sinks}
     except ledger.UnreadableError as error:
         raise ChaosError(str(error)) from error
-    return Report(
-        work.identity.name, topology.spec.guarantee, wanted.seed, course, verdicts, unread
-    )
+    name, guarantee = work.identity.name, topology.spec.guarantee
+    return Report(name, guarantee, wanted.seed, wanted.labels, course, verdicts, unread)
 
 
 def _twin(

@@ -50,7 +50,12 @@ class Strike:
     @property
     def label(self) -> str:
         """As it was asked for: ``acker``, or ``acker+driver``."""
-        return "+".join(self.together or (self.kind,))
+        return label_of(self.together or self.kind)
+
+
+def label_of(entry: VictimKind | Together) -> str:
+    """What one entry of ``--kill`` is called."""
+    return "+".join(entry if isinstance(entry, tuple) else (entry,))
 
 
 def plan(
@@ -59,8 +64,8 @@ def plan(
     """Strikes in the order of their times, each kind as often as any other, but for one; those of
     kinds that die together have the same time.
 
-    The same arguments give the same plan. Raises ``ChaosError`` for a plan without a strike, or
-    one of more than ``100,000`` times.
+    The same arguments give the same plan. Raises ``ChaosError`` for a plan that leaves out a kind,
+    or one of more than ``100,000`` times.
     """
     count = int(for_s / every_s + 1e-9)
     if not kinds or count < 1:
@@ -69,11 +74,18 @@ def plan(
         )
     if count > _MOST_STRIKES:
         raise ChaosError(f"--for and --every make {count:,} kills; {_MOST_STRIKES:,} are possible")
+    entries = list(dict.fromkeys(kinds))
+    if count < len(entries):
+        raise ChaosError(
+            f"--for {for_s:g}s with --every {every_s:g}s makes fewer kills ({count}) than --kill "
+            f"names kinds ({', '.join(map(label_of, entries))}), so that some would not be killed: "
+            f"give --for {len(entries) * every_s:g}s or more, a shorter --every, or fewer kinds"
+        )
     chance = random.Random(seed)
     strikes: list[Strike] = []
     moments = 0
     while moments < count:
-        turn = list(dict.fromkeys(kinds))
+        turn = list(entries)
         chance.shuffle(turn)
         for entry in turn[: count - moments]:
             at_s = (moments + 0.5 + chance.uniform(-_UNSTEADY, _UNSTEADY)) * every_s

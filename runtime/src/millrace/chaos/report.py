@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -21,17 +22,20 @@ _FAILURES = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A campaign and its verdict by sink; ``unread`` are sinks that nobody could judge, and why.
+    """A campaign and its verdict by sink; ``kinds`` are what it was asked to kill, those that die
+    together as one, and ``unread`` are sinks that nobody could judge, and why.
 
     Which of what is not right is a failure follows from ``guarantee``: under AtLeastOnce no row
-    may be lost, under AtMostOnce none may be doubled, under ExactlyOnce all has to be right. A
-    total that is wrong in another way than too small or too large may be either. Where nobody
+    may be lost, under AtMostOnce none may be doubled, under ExactlyOnce all has to be right. A row
+    that nobody expects is a failure under each: among totals it may stand for a loss as well as for
+    a double, and in a bag for a total that counts something twice or not at all. Where nobody
     expects a row and none is there nothing was compared.
     """
 
     topology: str
     guarantee: Guarantee
     seed: int
+    kinds: tuple[str, ...]
     course: Course
     sinks: Mapping[str, SinkVerdict]
     unread: tuple[str, ...]
@@ -40,13 +44,21 @@ class Report:
     @property
     def failure(self) -> str | None:
         """Why the campaign is no success; None where every judged row is right."""
-        wrong = [name for name, verdict in self.sinks.items() if self._fails(verdict)]
-        if wrong:
-            return f"{_FAILURES[self.guarantee]} in {', '.join(wrong)}"
-        if not any(kill.in_flight for kill in self.course.kills):
+        broken = [name for name, verdict in self.sinks.items() if self._breaks(verdict)]
+        strange = [n for n, verdict in self.sinks.items() if verdict.wrong and n not in broken]
+        told = [f"{_FAILURES[self.guarantee]} in {', '.join(broken)}"] if broken else []
+        if strange:
+            bags = [name for name in strange if not self.sinks[name].totals]
+            hint = f" (if they are totals, say so with --last {bags[0]}=COLUMN)" if bags else ""
+            told.append(f"rows that nobody expects are in {', '.join(strange)}{hint}")
+        if told:
+            return "; ".join(told)
+        if self.unproven:
+            some = self.unproven != self.kinds
+            of = f" of {', '.join(self.unproven)}" if some else ""
             return (
-                "nothing is proven: no kill hit work in flight; feed the topology more, or kill "
-                "more often (--every)"
+                f"nothing is proven{of}: no kill {'of such a kind ' if some else ''}hit work in "
+                "flight; feed the topology more, or kill more often (--every) or for longer (--for)"
             )
         if not any(verdict.expected or verdict.seen for verdict in self.sinks.values()):
             return (
@@ -55,12 +67,20 @@ class Report:
             )
         return None
 
-    def _fails(self, verdict: SinkVerdict) -> bool:
+    @property
+    def unproven(self) -> tuple[str, ...]:
+        """The kinds no kill of which hit work in flight; of kinds that die together, all have to
+        have died in one such moment."""
+        kills = [kill for kill in self.course.kills if kill.in_flight]
+        moments = Counter((kill.strike.label, kill.strike.at_s) for kill in kills)
+        proven = {label for (label, _), died in moments.items() if died == label.count("+") + 1}
+        return tuple(kind for kind in self.kinds if kind not in proven)
+
+    def _breaks(self, verdict: SinkVerdict) -> bool:
         if self.guarantee is Guarantee.EXACTLY_ONCE:
             return not verdict.exact
         least = self.guarantee is Guarantee.AT_LEAST_ONCE
-        broken = verdict.lost if least else verdict.duplicated
-        return bool(broken or (verdict.totals and verdict.wrong))
+        return bool(verdict.lost if least else verdict.duplicated)
 
     def total(self, name: str) -> int:
         """``lost``, ``duplicated`` or ``wrong`` over all sinks."""
@@ -78,6 +98,7 @@ class Report:
             **{name: self.total(name) for name in ("lost", "duplicated", "wrong")},
             "kills": len(kills),
             "in_flight": sum(kill.in_flight for kill in kills),
+            "unproven": list(self.unproven),
             "missed": [strike.kind.value for strike in self.course.missed],
             "dead_letters": self.course.last.dead_letters,
             "ended": self.course.last.ended,
@@ -91,6 +112,11 @@ class Report:
         """For people: kills and recoveries by kind, then the sinks."""
         kills = self.course.kills
         told = [_of_kind(kills, kind) for kind in kinds_of(kills)]
+        if not all(kill.victim.seen_to_end for kill in kills):
+            told.append(
+                "those of delete and force are times from when the API server accepted the "
+                "deletion: the pod may have served on, and helped to seal that window"
+            )
         if self.course.missed:
             told.append(f"{len(self.course.missed)} strikes found nothing of their kind to kill")
         if self.course.last.ended is not None:
@@ -139,6 +165,7 @@ def _plain(kill: Kill) -> dict[str, Any]:
         "together": [kind.value for kind in kill.strike.together],
         "name": kill.victim.name,
         "way": kill.victim.way,
+        "seen_to_end": kill.victim.seen_to_end,
         "sealed": kill.sealed,
         "in_flight": kill.in_flight,
         "recovery_s": kill.recovery_s,

@@ -66,6 +66,13 @@ class Victim:
     name: str
     way: str
 
+    @property
+    def seen_to_end(self) -> bool:
+        """Whether it had ended when the strike was over. Of a deletion it is only known that the
+        API server accepted it: a pod may serve on, for its grace period at most, or where its node
+        hears nothing until that is gone itself."""
+        return self.way not in ("delete", "force")
+
 
 class Target(Protocol):
     """A topology that runs somewhere."""

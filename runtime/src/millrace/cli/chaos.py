@@ -128,7 +128,7 @@ def register(app: typer.Typer) -> None:
         Waits until all input is shown, then compares the files of its sinks with what they should
         hold, which a function of yours says or a run of the same topology without kills. Exits with
         1 where a row is lost, doubled or wrong, as far as the guarantee forbids it, and where no
-        kill hit work in flight.
+        kill of some kind hit work in flight.
 
         On a cluster pods are deleted, deleted without grace, and their processes killed, in turn,
         and a function (--expect) has to say what sinks should hold.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import urllib3
+import yaml
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
@@ -34,6 +35,14 @@ rights are given while a pod runs."""
 
 _PASSING = (401, 408, 429)
 """Of these, the ones that say nothing about what was asked for."""
+
+
+UNUSABLE = (
+    *(ConfigException, yaml.YAMLError, OSError),
+    *(ValueError, LookupError, TypeError, AttributeError),
+)
+"""What the package raises for a kubeconfig: one that is not there or lacks something, and what
+comes of reading one of another form."""
 
 
 class ApiRefusedError(MillraceError):
@@ -219,8 +228,11 @@ def by_kubeconfig(context: str | None = None, file: str | None = None) -> Api:
         cast("Any", load_kube_config)(
             config_file=file, context=context, client_configuration=configuration
         )
-    except (ConfigException, OSError) as error:
-        raise ApiRefusedError(f"kubeconfig: {error}; name a context that it has") from error
+    except UNUSABLE as error:
+        said = " ".join(str(error).split())
+        raise ApiRefusedError(
+            f"kubeconfig: cannot be used ({said}); mend it, or name a context that it has"
+        ) from error
     return Api(configuration)
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from kubernetes.config import ConfigException, list_kube_config_contexts
+from kubernetes.config import ConfigException
+from kubernetes.config.kube_config import KubeConfigMerger
 
 from millrace.errors import MillraceError
 from millrace.homes.stores import HomeAwayError
-from millrace.kube.configmaps import Api, by_kubeconfig, in_cluster
+from millrace.kube.configmaps import UNUSABLE, Api, by_kubeconfig, in_cluster
 from millrace.topology.secretrefs import SecretRef
 
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -122,20 +123,20 @@ def connect(context: str | None, namespace: str | None) -> Cluster:
 
     Raises ``ClusterError`` where there is no kubeconfig, or no such context in it.
     """
-    kubeconfig = os.environ.get("KUBECONFIG") or None
-    if context is None and kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
+    named = os.environ.get("KUBECONFIG") or None
+    # pathlib raises where a user has no home, as in a pod under any user id.
+    kubeconfig = named or os.path.expanduser("~/.kube/config")
+    in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+    if context is None and in_pod and named is None and not Path(kubeconfig).exists():
         own = _OWN_NAMESPACE.read_text().strip() if _OWN_NAMESPACE.exists() else "default"
         return Cluster(in_cluster(), namespace or own, "the cluster of this pod")
-    try:
-        contexts, current = cast("Any", list_kube_config_contexts)(kubeconfig)
-    except (ConfigException, OSError, TypeError, LookupError) as error:
+    known, current = _contexts(kubeconfig)
+    name = context if context is not None else current
+    if not name:
         raise ClusterError(
-            f"no kubeconfig that can be used ({error}): set KUBECONFIG, or make ~/.kube/config, "
-            "so that kubectl works, and ask again; a topology on this machine takes neither "
-            "--namespace nor --context"
-        ) from error
-    known = {one["name"]: one.get("context") or {} for one in contexts}
-    name = context if context is not None else current["name"]
+            "the kubeconfig has no current context: name one with --context; it has "
+            f"{', '.join(sorted(known)) or 'none'}"
+        )
     if name not in known:
         raise ClusterError(
             f"--context {name}: the kubeconfig has no context of that name; it has "
@@ -143,3 +144,22 @@ def connect(context: str | None, namespace: str | None) -> Cluster:
         )
     chosen = namespace or known[name].get("namespace") or "default"
     return Cluster(by_kubeconfig(name, kubeconfig), chosen, f"context {name}")
+
+
+def _contexts(kubeconfig: str) -> tuple[Mapping[str, Mapping[str, Any]], str | None]:
+    """The contexts of a kubeconfig by name, and the current one of them: the package's own list
+    needs that even where another one is asked for. Raises ``ClusterError``."""
+    try:
+        found = cast("Any", KubeConfigMerger)(kubeconfig).config
+        if found is None:
+            raise ConfigException("there is none")
+        contexts = [one.value for one in found["contexts"]]
+        known = {one["name"]: dict(one.get("context") or {}) for one in contexts}
+        return known, found.safe_get("current-context")
+    except UNUSABLE as error:
+        said = " ".join(str(error).split())
+        raise ClusterError(
+            f"no kubeconfig that can be used ({said}): set KUBECONFIG, or make ~/.kube/config, "
+            "so that kubectl works, and ask again; a topology on this machine takes neither "
+            "--namespace nor --context"
+        ) from error
