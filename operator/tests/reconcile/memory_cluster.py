@@ -169,11 +169,12 @@ class Cluster:
     def reconcile(self, crash_after: int | None = None) -> tuple[Action, ...]:
         """One plan, carried out up to the action at which the operator dies."""
         made = plan(self.observed(), SETTINGS, moment(self.now))
-        for number, action in enumerate(made.actions):
+        actions = (*made.actions, *made.at_end)
+        for number, action in enumerate(actions):
             if number == crash_after:
                 raise CrashError
             self.act(action)
-        return made.actions
+        return actions
 
     def act(self, action: Action) -> None:
         match action:

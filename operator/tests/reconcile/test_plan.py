@@ -21,6 +21,7 @@ from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import Phase, TopologyStatus
 from millrace_operator.api.times import rfc3339
 from millrace_operator.reconcile.actions import Create
+from millrace_operator.reconcile.conditions import LONGEST
 from millrace_operator.reconcile.edits import fingerprint
 from millrace_operator.reconcile.observe import PAUSED, Child, PodPhase
 from millrace_operator.reconcile.plan import DIGEST, plan
@@ -2092,6 +2093,17 @@ def test_a_quota_is_told_by_its_words():
     cluster.refused.clear()
     cluster.settle()
     assert conditions(cluster)["Ready"][0] == "True"
+
+
+def test_words_without_end_are_told_as_far_as_a_status_has_room():
+    cluster = settled()
+    cluster.refused["words-acker-1"] = "x" * 40_000
+    vanish("words-acker-1")(cluster)
+    for _ in range(3):
+        cluster.reconcile()
+    assert conditions(cluster)["AckersAvailable"] == ("False", "PodRefused")
+    told = [c.message for c in cluster.status.conditions if c.reason == "PodRefused"]
+    assert {len(text) for text in (*told, cluster.status.message)} == {LONGEST}
 
 
 @pytest.mark.parametrize("reason", sorted(REASONS))

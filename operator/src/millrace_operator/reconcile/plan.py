@@ -4,10 +4,12 @@ The order of what is done is that in which a crash between two steps does no har
 
 1. what must never be lost, before anything can need it: the passwords, the map of the view, the
    topology as it was accepted, and before that what is told of the edit;
-2. other events, then the status, which holds intents (the number of the next driver);
-3. the other children, and pods;
-4. the proposal to the driver;
-5. snapshots, which nothing else waits for.
+2. the other children but for pods: where one is refused, no number of a driver is used up;
+3. other events, then the status, which holds intents (the number of the next driver);
+4. pods;
+5. the proposal to the driver;
+6. snapshots, which nothing else waits for;
+7. where the plan before failed, that this one did not.
 
 Whoever dies in between is followed by a plan made of what is there then. Nothing is done for a
 topology that is being deleted: its children are its own and go with it, operator or not.
@@ -16,7 +18,7 @@ topology that is being deleted: its children are its own and go with it, operato
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -53,6 +55,7 @@ from millrace_operator.reconcile.actions import (
 from millrace_operator.reconcile.conditions import (
     Standing,
     again_s,
+    held_back,
     paused_status,
     status_of,
     transitions,
@@ -86,10 +89,12 @@ STRANGERS_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``actions`` in order. ``wait_s``: look again after so long, even if nothing is seen."""
+    """``actions`` in order, and ``at_end`` what follows where none of them failed. ``wait_s``: look
+    again after so long, even if nothing is seen."""
 
     actions: tuple[Action, ...] = ()
     wait_s: float | None = None
+    at_end: tuple[Action, ...] = ()
 
 
 def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan:
@@ -101,7 +106,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         # Nothing is written over a status that holds more than can be read.
         return Plan((Announce("NewerFormat", resource.unread, warning=True),))
     if resource.paused:
-        return Plan(tuple(_told(observed, paused_status(observed, moment.now), [])))
+        return Plan(tuple(_told(resource.status, paused_status(observed, moment.now))))
     owner = Owner(resource.name, resource.namespace, resource.uid, settings.version)
     edit = edited(resource, observed.accepted, observed.view is not None)
     begins = begins_from(observed, edit.topology) if edit.topology is not None else None
@@ -114,7 +119,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         stalled = lost or Trouble("NewerFormat" if unread else "InvalidTopology", edit.text)
         status = status_of(observed, owner, _held(observed, edit.topology, stalled), moment.now)
         wait_s = STRANGERS_S if observed.strangers or unfit is not None else None
-        return Plan(tuple(_told(observed, status, [])), wait_s)
+        return Plan(tuple(_told(resource.status, status)), wait_s)
     wanted = Wanted(owner, settings, edit.topology, edit.accepted, restore)
     driver = plan_driver(observed, wanted, moment.now)
     size = sizes(edit.topology, observed)
@@ -135,6 +140,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     status = status_of(observed, owner, standing, moment.now)
     if snapshots.newest is not None:
         status = status.model_copy(update={"last_snapshot": snapshots.newest})
+    before_end = held_back(status, resource, moment.now)
     proposed = proposal(observed, edit.topology, size, _tuning(edit.accepted, edit.topology))
     events = [
         *driver.events,
@@ -143,8 +149,8 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     ]
     actions: list[Action] = [
         *_stores(observed, owner, edit, moment),
-        *_told(observed, status, events),
         *_children(observed, owner, settings, edit.topology, size),
+        *_told(resource.status, before_end, events),
         *plan_servers(observed, owner, settings, edit.topology, size.servers),
         *plan_ackers(observed, owner, settings, edit.topology, size.ackers),
         *driver.actions,
@@ -152,7 +158,8 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         *snapshots.actions,
     ]
     waits = (driver.wait_s, snapshots.wait_s, again_s(status, moment.now))
-    return Plan(tuple(actions), min((one for one in waits if one is not None), default=None))
+    wait_s = min((one for one in waits if one is not None), default=None)
+    return Plan(tuple(actions), wait_s, tuple(_told(before_end, status)))
 
 
 def _held(observed: Observed, topology: StreamTopology | None, stalled: Trouble) -> Standing:
@@ -238,8 +245,9 @@ def _filled(secrets: Secrets, owner: Owner, moment: Moment) -> Iterator[Action]:
         yield FillSecret(names.secret(owner.name), secrets.version, lacking)
 
 
-def _told(observed: Observed, status: TopologyStatus, events: list[Announce]) -> Iterator[Action]:
-    before = observed.resource.status
+def _told(
+    before: TopologyStatus, status: TopologyStatus, events: Sequence[Announce] = ()
+) -> Iterator[Action]:
     yield from events
     yield from transitions(before, status)
     if status != before:
