@@ -316,6 +316,7 @@ def test_what_was_written_is_read_as_it_was():
 def test_what_is_damaged_is_no_accepted_topology_and_no_proposal(text: str):
     assert reading.accepted_of({"data": {"accepted.json": text}}) is None
     assert reading.proposal_of({"data": {"proposal": text}}) is None
+    assert reading.proposes({"data": {"proposal": text}})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}"])

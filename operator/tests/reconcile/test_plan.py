@@ -13,7 +13,7 @@ import pytest
 from memory_cluster import SETTINGS, SPEC, Cluster, CrashError, moment, summary
 
 from millrace.errors import ExitCode
-from millrace.homes.documents import AckerAdvice
+from millrace.homes.documents import AckerAdvice, Status
 from millrace.homes.pods import MAX_MEMORY, Role
 from millrace.homes.restarts import DELAYS_S
 from millrace.homes.tuning import Tuning
@@ -23,7 +23,7 @@ from millrace_operator.api.times import rfc3339
 from millrace_operator.reconcile.actions import Create
 from millrace_operator.reconcile.conditions import LONGEST
 from millrace_operator.reconcile.edits import fingerprint
-from millrace_operator.reconcile.observe import PAUSED, Child, PodPhase
+from millrace_operator.reconcile.observe import PAUSED, Child, Observed, PodPhase
 from millrace_operator.reconcile.plan import DIGEST, plan
 from millrace_operator.reconcile.troubles import REASONS
 
@@ -1526,6 +1526,39 @@ def test_servers_that_the_first_view_may_name_are_kept():
     assert cluster.view is None
     cluster.edit(stateServers={"replicas": 2, "copies": 2})
     assert not any(word.startswith("delete words-state") for word in done(cluster))
+
+
+def test_a_server_that_is_lost_before_any_driver_was_told_of_it_is_replaced():
+    """The first proposal waits for all of them."""
+    cluster = Cluster()
+    cluster.reconcile()
+    cluster.nodes["away"] = False
+    cluster.change("words-state-1", node="away")
+    lost = cluster.pods["words-state-1"].uid
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+    assert cluster.pods["words-state-1"].uid != lost
+
+
+UNKNOWN: dict[str, Callable[[Cluster, Observed], Observed]] = {
+    "in an inbox that is gone": lambda c, o: replace(
+        o, children=tuple(one for one in o.children if one.name != "words-inbox")
+    ),
+    "in an inbox that cannot be read": lambda c, o: replace(o, unread_proposal=True),
+    "that a driver says it follows": lambda c, o: replace(o, told=Status(uid=c.uid, follows=1)),
+}
+
+
+@pytest.mark.parametrize("where", UNKNOWN)
+def test_a_server_that_a_driver_may_have_been_told_of_is_kept_though_it_is_lost(where: str):
+    cluster = Cluster()
+    cluster.reconcile()
+    cluster.nodes["away"] = False
+    cluster.change("words-state-1", node="away")
+    made = plan(UNKNOWN[where](cluster, cluster.observed()), *_given(cluster))
+    assert not any(word.startswith("force words-state") for word in summary(made.actions))
+    made = plan(cluster.observed(), *_given(cluster))
+    assert "force words-state-1" in summary(made.actions)
 
 
 def test_of_nobody_nothing_is_proposed():

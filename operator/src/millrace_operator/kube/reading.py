@@ -336,6 +336,11 @@ def proposal_of(found: Object | None) -> Proposal | None:
         return None
 
 
+def proposes(found: Object | None) -> bool:
+    """Whether there is a proposal, one that can be read or not."""
+    return _data(found, names.PROPOSAL) is not None
+
+
 def view_of(found: Object | None) -> View | None:
     """The view in its config map. Raises ``ProtocolError`` for what is none, and
     ``NewerFormatError``: nothing may be deleted on the ground of a view that cannot be read."""

@@ -3,8 +3,9 @@
 An acker may die at any time, so its pods come and go as the number asks. A state server's pod is
 another matter: as long as the view names it, the driver may need what it holds, and it is deleted
 only if its processes are known to be dead. One on a lost node may still run behind a partition: it
-is left out of the proposal at once, and deleted when the driver has moved the view without it. So
-no pod is ever deleted that holds the only copy of something; where it does, the topology waits for
+is left out of the proposal at once, and deleted when the driver has moved the view without it, or
+where no driver was told of any server yet, since the first proposal waits for all of them. So no
+pod is ever deleted that holds the only copy of something; where it does, the topology waits for
 its node, or for a user who deletes the pod.
 
 One whose pod is being deleted, as in a drain of its node, is proposed no more and named as leaving:
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from millrace.homes.documents import AckerAdvice, Proposal, Status
-from millrace.homes.pods import Role, pod_name, state_url
+from millrace.homes.pods import Role, inbox_map, pod_name, state_url
 from millrace.homes.tuning import Tuning
 from millrace.protocol.ackerload import AckerBounds
 from millrace.protocol.types import Member, Phase, View
@@ -149,9 +150,17 @@ def holds_state(observed: Observed, pod: Pod) -> bool:
     """Whether the driver may need what a state server holds."""
     view = observed.view
     if view is None:
-        # A driver that was started may be about to write the first view, with any of them.
-        return observed.resource.status.driver is not None
+        # A driver that was told of them may be about to write the first view.
+        return observed.resource.status.driver is not None and _may_be_told(observed)
     return any(m.name == pod.name for m in (*view.last_open, *view.target))
+
+
+def _may_be_told(observed: Observed) -> bool:
+    """Whether a driver may know of a proposal: one that cannot be read here it may have read."""
+    follows = observed.told.follows if observed.told is not None else None
+    if observed.proposal is not None or observed.unread_proposal or follows is not None:
+        return True
+    return observed.child("ConfigMap", inbox_map(observed.resource.name)) is None
 
 
 def may_be_needed(observed: Observed, pod: Pod) -> bool:

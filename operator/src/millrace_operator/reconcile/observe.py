@@ -162,7 +162,8 @@ class Observed:
     ``nodes`` says of each node that pods name whether it answers; one that is not in it is gone.
     None: nothing is known of nodes, and no pod counts as lost. ``most_silent``: most nodes of the
     cluster do not answer. ``view`` is what the store holds, None before the first driver wrote one;
-    ``proposal`` what was last proposed to the driver; ``told`` the figures of a driver, which it
+    ``proposal`` what was last proposed to the driver, ``unread_proposal``: there is one that this
+    release cannot read; ``told`` the figures of a driver, which it
     wrote before that view was read. ``window`` is the last sealed one that the driver told.
     ``refusals`` are children that the API server did not take when it was last asked for them, for
     a quota for example, with what it said. ``resync``: it is time to apply also what is unchanged.
@@ -195,6 +196,7 @@ class Observed:
     restoring: bool = False
     writer: str = ""
     secrets: Secrets | None = None
+    unread_proposal: bool = False
 
     def of(self, component: Role) -> tuple[Pod, ...]:
         """The pods of a component, by their number."""
