@@ -16,7 +16,7 @@ from millrace.homes import pods as names
 from millrace.homes.documents import Proposal, RunEvent, Status
 from millrace.homes.pods import Role
 from millrace_operator.builders.documents import BOOKS_KEY
-from millrace_operator.builders.naming import FINGERPRINT, MADE_WITH
+from millrace_operator.builders.naming import DIGEST, FINGERPRINT, MADE_WITH
 from millrace_operator.kube import reading
 from millrace_operator.kube.objects import owner_uid
 from millrace_operator.reconcile.observe import PodPhase
@@ -250,6 +250,32 @@ def test_the_image_of_a_pod_is_that_which_it_was_given():
     read = [reading.pod_of(reading.brief(one), NOW) for one in (changed, older)]
     images = [one and one.image for one in read]
     assert images == ["runtime:1", "mirror.example.org/runtime@sha256:1"]
+
+
+@pytest.mark.parametrize(
+    ("told", "begun"),
+    [
+        ({"state": {"waiting": {"reason": "ImagePullBackOff"}}, "restartCount": 0}, False),
+        ({"state": {"waiting": {"reason": "CreateContainerError"}}, "lastState": {}}, False),
+        ({"state": {"waiting": {}}, "lastState": {"terminated": {"exitCode": 1}}}, True),
+        ({"state": {"waiting": {}}, "restartCount": 1}, True),
+        ({"state": {"running": {"startedAt": STARTED}}}, True),
+        ({"state": {"terminated": {"exitCode": 1}}}, True),
+    ],
+)
+def test_a_pod_has_begun_once_its_container_was_started(told: dict[str, Any], begun: bool):
+    """Whatever its phase is: one beside it may not have been."""
+    found = {**pod(), "status": {"phase": "Pending", "containerStatuses": [told]}}
+    found["metadata"]["annotations"] = {DIGEST: "d"}
+    read = reading.pod_of(reading.brief(found), NOW)
+    assert read is not None
+    assert (read.begun, read.digest) == (begun, "d")
+
+
+def test_a_pod_on_no_node_has_not_begun():
+    read = reading.pod_of(reading.brief({**pod(), "status": {}}), NOW)
+    assert read is not None
+    assert not read.begun
 
 
 @pytest.mark.parametrize(

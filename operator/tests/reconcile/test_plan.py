@@ -19,12 +19,14 @@ from millrace.homes.restarts import DELAYS_S
 from millrace.homes.tuning import Tuning
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import Phase, TopologyStatus
+from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.api.times import rfc3339
+from millrace_operator.builders.naming import DIGEST
 from millrace_operator.reconcile.actions import Create
 from millrace_operator.reconcile.conditions import LONGEST
 from millrace_operator.reconcile.edits import fingerprint
 from millrace_operator.reconcile.observe import PAUSED, Child, Observed, PodPhase
-from millrace_operator.reconcile.plan import DIGEST, plan
+from millrace_operator.reconcile.plan import plan
 from millrace_operator.reconcile.troubles import REASONS
 
 
@@ -1609,6 +1611,95 @@ def test_pods_of_an_earlier_release_are_told_and_renewed_by_whom_they_belong_to(
     cluster.progress()
     turn()
     assert conditions(cluster)["UpToDate"] == ("True", "ImagesCurrent")
+
+
+UPGRADED = replace(SETTINGS, runtime_image="runtime:2", state_image="state:2")
+
+
+def rounds(cluster: Cluster, settings: OperatorSettings = SETTINGS, count: int = 8) -> list[str]:
+    """What so many plans of an operator do while no kubelet does anything."""
+    done = []
+    for _ in range(count):
+        made = plan(cluster.observed(), settings, _given(cluster)[1])
+        for action in made.actions:
+            cluster.act(action)
+        done += summary(made.actions)
+    return done
+
+
+def unpulled() -> Cluster:
+    """All pods wait on their nodes for images that nobody has."""
+    cluster = Cluster()
+    cluster.reconcile()
+    for name in cluster.pods:
+        cluster.change(name, node="node-0", reason="ImagePullBackOff")
+    return cluster
+
+
+def test_pods_that_never_began_are_made_anew_once_their_images_are_mended():
+    cluster = unpulled()
+    words = rounds(cluster)
+    assert not any(word.startswith("delete") for word in words), "there is nothing else for them"
+    words = []
+    for _ in range(8):
+        words += rounds(cluster, UPGRADED, 1)
+        cluster.pods = {n: p for n, p in cluster.pods.items() if not p.deleting}
+    images = {pod.component: pod.image for pod in cluster.pods.values()}
+    wanted = {Role.STATE_SERVER: "state:2", Role.ACKER: "runtime:2", Role.DRIVER: "runtime:2"}
+    assert images == wanted
+    assert len(cluster.pods) == 6
+    assert [word for word in words if word.startswith("delete words-driver")] == [
+        "delete words-driver-1"
+    ]
+    assert "RunsOldImage" not in reasons(cluster)
+    assert "DriverGone" not in reasons(cluster)
+    assert rounds(cluster, UPGRADED, 2) == []
+
+
+def test_pods_that_no_node_takes_are_made_anew_once_their_settings_are_mended():
+    cluster = Cluster()
+    nowhere = {"nodeSelector": {"disk": "none"}}
+    cluster.edit(pods={"ackers": nowhere, "stateServers": nowhere, "driver": nowhere})
+    cluster.reconcile()
+    before = {pod.uid for pod in cluster.pods.values()}
+    cluster.edit(pods={})
+    rounds(cluster)
+    assert not before & {pod.uid for pod in cluster.pods.values()}
+    assert "PodsKeepSettings" not in reasons(cluster)
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+
+
+def test_pods_that_began_stay_whatever_they_would_be_made_with():
+    cluster = settled()
+    # Theirs may be a container that waits to be started again.
+    cluster.change("words-acker-0", phase=PodPhase.PENDING, started=True)
+    # What an older operator made says nothing of what with.
+    cluster.change("words-acker-1", phase=PodPhase.PENDING, digest="")
+    words = rounds(cluster, UPGRADED)
+    assert not any(word.startswith(("delete", "force", "create")) for word in words)
+    cluster.edit(pods={"ackers": {"nodeSelector": {"disk": "fast"}}})
+    rounds(cluster, UPGRADED)
+    assert "PodsKeepSettings" in reasons(cluster)
+
+
+@pytest.mark.parametrize(("node", "stays"), [("node-1", True), (None, False)])
+def test_a_server_of_the_view_is_made_anew_only_where_it_is_on_no_node(
+    node: str | None, stays: bool
+):
+    """Nobody knows how long it takes to be heard of that a container has begun."""
+    cluster = settled()
+    server = cluster.pods["words-state-1"]
+    waits = {"phase": PodPhase.PENDING, "ready": False, "run_id": None, "node": node}
+    cluster.change("words-state-1", **waits)
+    assert cluster.view is not None
+    rounds(cluster, UPGRADED)
+    assert (cluster.pods["words-state-1"].uid == server.uid) is stays
+    for _ in range(2):
+        cluster.drive()
+        rounds(cluster, UPGRADED)
+    now = cluster.pods["words-state-1"]
+    assert now.deleting or now.uid != server.uid, "the view does without it by now"
 
 
 def test_nobody_is_told_to_renew_a_driver_that_an_edit_of_its_image_ends():

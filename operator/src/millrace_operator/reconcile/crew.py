@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from millrace.homes.documents import AckerAdvice, Proposal, Status
 from millrace.homes.pods import Role, inbox_map, pod_name, state_url
@@ -36,6 +37,7 @@ from millrace_operator.builders.pods import acker_pod, acker_print, state_server
 from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
 from millrace_operator.reconcile.observe import Observed, Pod
 from millrace_operator.reconcile.troubles import last_seen
+from millrace_operator.reconcile.unbegun import made_otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +113,15 @@ def plan_ackers(
     topology: StreamTopology,
     count: int,
 ) -> list[Action]:
-    """Make what is missing, end what is too much, replace what is dead, on a lost node, or made to
-    reach another state server."""
+    """Make what is missing, end what is too much, replace what is dead, on a lost node, made to
+    reach another state server, or made otherwise and not begun."""
     pods = observed.of(Role.ACKER)
     there = {pod.index for pod in pods}
     actions: list[Action] = []
     for pod in pods:
-        actions += _ended(observed, pod, unwanted=not _wanted(pod, topology, count))
+        make = partial(acker_pod, owner, settings, topology, pod.index)
+        unwanted = not _wanted(pod, topology, count) or made_otherwise(pod, make)
+        actions += _ended(observed, pod, unwanted=unwanted)
     missing = [index for index in range(count) if index not in there]
     made = (acker_pod(owner, settings, topology, index) for index in missing)
     return [*actions, *(Create(pod) for pod in made)]
@@ -134,13 +138,16 @@ def plan_servers(
     topology: StreamTopology,
     count: int,
 ) -> list[Action]:
-    """The same for state servers, which the view protects."""
+    """The same for state servers, which the view protects. Of what is on no node nothing can be
+    needed."""
     pods = observed.of(Role.STATE_SERVER)
     there = {pod.index for pod in pods}
     actions: list[Action] = []
     for pod in pods:
-        if pod.ended or not may_be_needed(observed, pod):
-            actions += _ended(observed, pod, unwanted=pod.index >= count)
+        again = made_otherwise(pod, partial(state_server_pod, owner, settings, topology, pod.index))
+        unplaced = again and pod.node is None
+        if pod.ended or unplaced or not may_be_needed(observed, pod):
+            actions += _ended(observed, pod, unwanted=again or pod.index >= count)
     missing = [index for index in range(count) if index not in there]
     made = (state_server_pod(owner, settings, topology, index) for index in missing)
     return [*actions, *(Create(pod) for pod in made)]

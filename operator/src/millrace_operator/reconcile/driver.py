@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import assert_never
 
 from millrace.errors import ExitCode
@@ -49,6 +50,7 @@ from millrace_operator.reconcile.standby import (
     keep_standby,
 )
 from millrace_operator.reconcile.troubles import Trouble
+from millrace_operator.reconcile.unbegun import made_otherwise
 
 _GAVE_UP = "DriverGaveUp"
 _REFUSED = "SnapshotRefused"
@@ -200,7 +202,7 @@ def _plan_current(
         return _after_absence(observed, wanted, status, now)
     # One that was given up for what was declared then has another chance.
     mended = pod.ended and status.gave_up is not None
-    changed = mended or pod.fingerprint not in prints
+    changed = mended or pod.fingerprint not in prints or _made_otherwise(wanted, pod)
     if pod.phase is PodPhase.SUCCEEDED and not changed:
         return DriverPlan(drained, finished=True)
     if pod.deleting or observed.lost(pod):
@@ -218,6 +220,12 @@ def _plan_current(
                 return DriverPlan(status, (), (DeletePod(pod.name, pod.uid),))
             status = status.model_copy(update={"pod": pod.name, "ended_pod": None})
             return _running(observed, wanted, status, pod, now)
+
+
+def _made_otherwise(wanted: Wanted, pod: Pod) -> bool:
+    owner, settings, topology = wanted.owner, wanted.settings, wanted.topology
+    told = (pod.index, pod.fingerprint, wanted.accepted.retired, pod.standby)
+    return made_otherwise(pod, partial(driver_pod, owner, settings, topology, *told))
 
 
 def _running(

@@ -66,9 +66,11 @@ class Pod:
     ``index`` is the number at the end of its name; ``run_id`` what the state server in it calls
     its life, None while it does not answer; ``fingerprint`` what a driver was started with.
     ``standby`` is not empty for a driver that was made to stand by: what its executors do.
-    ``image`` is what its container was made with, empty where that is not known.
+    ``image`` is what its container was made with, empty where that is not known; ``digest`` is of
+    all that the pod was made with, empty for one of an operator that did not say so.
     ``reason`` and ``message`` say why it waits, failed or ended, ``exit_code`` how; ``lived_s`` is
-    how long it ran. ``before`` says how its container ended before, if it came back just now.
+    how long it ran. ``before`` says how its container ended before, if it came back just now;
+    ``started``: it has run, now or before.
     """
 
     name: str
@@ -89,6 +91,13 @@ class Pod:
     image: str = ""
     standby: str = ""
     before: str = ""
+    digest: str = ""
+    started: bool = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether something of it ran, as far as anyone knows."""
+        return self.started or self.phase is not PodPhase.PENDING
 
     @property
     def ended(self) -> bool:

@@ -17,10 +17,8 @@ topology that is being deleted: its children are its own and go with it, operato
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 
 from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted
@@ -39,7 +37,7 @@ from millrace_operator.builders.documents import (
     filled_maps,
     secrets,
 )
-from millrace_operator.builders.naming import Manifest, Owner
+from millrace_operator.builders.naming import DIGEST, Owner, digest
 from millrace_operator.builders.network import budgets, policies, services
 from millrace_operator.builders.pods import code_image
 from millrace_operator.reconcile.actions import (
@@ -78,10 +76,6 @@ from millrace_operator.reconcile.edits import Edited, EditKind, edited, fingerpr
 from millrace_operator.reconcile.observe import Moment, Observed, Secrets
 from millrace_operator.reconcile.snapshots import begins_from, plan_snapshots
 from millrace_operator.reconcile.troubles import Trouble
-
-DIGEST = "millrace.dev/digest"
-"""Annotation of an applied child: a digest of what it was applied with."""
-
 
 STRANGERS_S = 2.0
 """How often what an earlier resource left behind is looked at: nobody tells that it is gone."""
@@ -185,12 +179,6 @@ def _held(observed: Observed, topology: StreamTopology | None, stalled: Trouble)
 def _tuning(accepted: Accepted, topology: StreamTopology) -> Tuning | None:
     """Settings that a driver may have begun without: none before they were edited."""
     return Tuning.of(topology, accepted.tuned) if accepted.tuned else None
-
-
-def digest(manifest: Manifest) -> str:
-    """What an applied child is compared by."""
-    text = json.dumps(manifest, sort_keys=True)
-    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _lost_store(observed: Observed, owner: Owner) -> Trouble | None:
@@ -337,7 +325,7 @@ def _kept_memory(observed: Observed, edit: Edited) -> list[Announce]:
         one.topology["spec"].get("stateServers", {}).get("memory") if one is not None else None
         for one in (observed.accepted, edit.accepted)
     )
-    if was == now or not observed.of(Role.STATE_SERVER):
+    if was == now or not any(pod.begun for pod in observed.of(Role.STATE_SERVER)):
         return []
     text = (
         "state servers that run keep the memory that they have: with spec.stateServers.copies "
@@ -358,7 +346,7 @@ def _kept_pods(observed: Observed, edit: Edited) -> list[Announce]:
             one.topology["spec"].get("pods", {}).get(field, {}) if one is not None else None
             for one in (observed.accepted, edit.accepted)
         )
-        if was != now and observed.of(role):
+        if was != now and any(pod.begun for pod in observed.of(role)):
             text = f"pods that run keep what spec.pods.{field} said when they were made: {remedy}"
             told.append(Announce("PodsKeepSettings", text, warning=True))
     return told
@@ -367,8 +355,8 @@ def _kept_pods(observed: Observed, edit: Edited) -> list[Announce]:
 def _outdated(
     observed: Observed, settings: OperatorSettings, topology: StreamTopology, accepted: Accepted
 ) -> tuple[str, ...]:
-    """Pods that would be made with another image now; executors come and go with their driver. A
-    driver that an edit ends, of its image for example, needs nobody to renew it."""
+    """Pods that have begun, and would be made with another image now; executors come and go with
+    their driver. A driver that an edit ends, of its image for example, needs nobody to renew it."""
     prints = fingerprints(accepted)
     wanted = {
         Role.STATE_SERVER: settings.state_image,
@@ -379,7 +367,7 @@ def _outdated(
         pod.name
         for role, image in wanted.items()
         for pod in observed.of(role)
-        if pod.image and pod.image != image and not pod.ended and not pod.deleting
+        if pod.image and pod.image != image and pod.begun and not pod.ended and not pod.deleting
         if role is not Role.DRIVER or pod.fingerprint in prints
     )
 
