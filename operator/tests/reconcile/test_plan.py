@@ -995,6 +995,36 @@ def test_an_edit_with_restart_leads_to_a_driver_with_the_new_topology():
     assert restart.message == ("the driver starts again from sealed window 7: spec.parallelism")
 
 
+@pytest.mark.parametrize("edit", [{"restartNonce": 1}, {"parallelism": 5}])
+def test_a_topology_is_not_ready_by_the_driver_that_an_edit_ends(edit: dict[str, Any]):
+    """``kubectl wait`` goes by the generation, and would not wait."""
+    cluster = settled()
+    cluster.edit(**edit)
+    for _ in range(2):
+        cluster.reconcile()
+        assert cluster.status.observed_generation == 2
+        assert conditions(cluster)["SparkRunning"] == ("False", "Starting")
+        assert conditions(cluster)["Ready"] == ("False", "Starting")
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+    assert cluster.status.driver.number == 2
+
+
+def test_a_topology_is_not_ready_by_ackers_that_an_edit_ends():
+    def server(key: str) -> dict[str, Any]:
+        password = {"secretRef": {"name": "cache", "key": key}}
+        return {"url": "rediss://cache:6379", "password": password}
+
+    cluster = settled(stateServers=server("old"))
+    cluster.edit(stateServers=server("new"))
+    words = summary(cluster.reconcile())
+    assert {"delete words-acker-0", "delete words-acker-1"} <= set(words)
+    assert conditions(cluster)["AckersAvailable"] == ("False", "Growing")
+    assert conditions(cluster)["Ready"][0] == "False"
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+
+
 def test_an_edit_that_restarts_tells_what_is_in_place_beside_it_too():
     cluster = settled()
     cluster.edit(

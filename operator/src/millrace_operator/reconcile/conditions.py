@@ -46,7 +46,9 @@ class Standing:
     images of another release, None where that was not asked. ``standbys``: drivers that are to
     stand by. ``spark_counts``: how many executors there are to be is for Spark to say. ``copies``
     of all state are asked for. ``held``: no pod is made while it stalls; ``known``: somebody knows
-    what is asked for."""
+    what is asked for. ``restarts``: the driver that runs is ended for another one, and so are the
+    ackers ``replaced``, by their names: who waits for an edit shall not take them for what it
+    brings."""
 
     sizes: Sizes
     executors: int
@@ -61,6 +63,8 @@ class Standing:
     copies: int = 1
     held: bool = False
     known: bool = True
+    restarts: bool = False
+    replaced: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +215,8 @@ def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
         return Fact(kind, False, "Suspended", "spec.suspend is true")
     if standing.finished:
         return Fact(kind, False, "Drained", "all sources are drained")
+    if standing.restarts:
+        return Fact(kind, False, "Starting", "the driver starts again, with what is asked for now")
     number = newest(observed)
     pods = [p for p in observed.of(Role.DRIVER) if p.index == number]
     names = [owner.child(f"driver-{number}")]
@@ -322,7 +328,7 @@ def _ackers_available(observed: Observed, owner: Owner, standing: Standing) -> F
     kind, wanted = ConditionType.ACKERS_AVAILABLE, standing.sizes.ackers
     if wanted == 0:
         return Fact(kind, True, "NotNeeded", "no acker is asked for")
-    return _available(observed, owner, kind, Role.ACKER, wanted)
+    return _available(observed, owner, kind, Role.ACKER, wanted, standing.replaced)
 
 
 def _state_available(observed: Observed, owner: Owner, standing: Standing) -> Fact:
@@ -365,9 +371,15 @@ def _driverless(observed: Observed, standing: Standing) -> str:
 
 
 def _available(
-    observed: Observed, owner: Owner, kind: ConditionType, component: Role, wanted: int
+    observed: Observed,
+    owner: Owner,
+    kind: ConditionType,
+    component: Role,
+    wanted: int,
+    replaced: frozenset[str] = frozenset(),
 ) -> Fact:
-    pods = [pod for pod in observed.of(component) if pod.index < wanted]
+    kept = (pod for pod in observed.of(component) if pod.name not in replaced)
+    pods = [pod for pod in kept if pod.index < wanted]
     ready = _ready(pods, observed)
     if ready >= wanted:
         return Fact(kind, True, "AllReady", f"{ready} of {wanted} pods are ready")

@@ -131,6 +131,12 @@ def _wanted(acker: Pod, topology: StreamTopology, count: int) -> bool:
     return acker.index < count and acker.fingerprint == acker_print(topology)
 
 
+def replaced_ackers(observed: Observed, topology: StreamTopology) -> frozenset[str]:
+    """Names of those that are ended for others in their place, which reach another server."""
+    wanted = acker_print(topology)
+    return frozenset(pod.name for pod in observed.of(Role.ACKER) if pod.fingerprint != wanted)
+
+
 def plan_servers(
     observed: Observed,
     owner: Owner,

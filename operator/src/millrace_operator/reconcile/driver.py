@@ -64,7 +64,8 @@ _NO_CODE = -1
 class DriverPlan:
     """``events`` and ``actions`` are in order; ``wait_s`` is when to look again by the clock.
 
-    ``gave_up`` says why no further driver is started, ``finished`` that all input is drained.
+    ``gave_up`` says why no further driver is started, ``finished`` that all input is drained,
+    ``restarts`` that the driver that runs is ended for what is asked for now.
     """
 
     status: DriverStatus | None
@@ -73,6 +74,7 @@ class DriverPlan:
     wait_s: float | None = None
     gave_up: Trouble | None = None
     finished: bool = False
+    restarts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan
         made.wait_s,
         made.gave_up,
         made.finished,
+        made.restarts,
     )
 
 
@@ -217,7 +220,7 @@ def _plan_current(
             if changed:
                 # Asked to end it stops behind what is sealed; the next one follows at once.
                 status = _ending(status, pod).model_copy(update=NO_STANDBY)
-                return DriverPlan(status, (), (DeletePod(pod.name, pod.uid),))
+                return DriverPlan(status, (), (DeletePod(pod.name, pod.uid),), restarts=True)
             status = status.model_copy(update={"pod": pod.name, "ended_pod": None})
             return _running(observed, wanted, status, pod, now)
 

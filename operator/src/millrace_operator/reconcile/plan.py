@@ -67,6 +67,7 @@ from millrace_operator.reconcile.crew import (
     plan_ackers,
     plan_servers,
     proposal,
+    replaced_ackers,
     scaled_by_load,
     sizes,
     spark_counts,
@@ -129,6 +130,8 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         edit.topology.spec.standby_pods,
         spark_counts(edit.topology),
         edit.topology.spec.state_servers.copies,
+        restarts=driver.restarts,
+        replaced=replaced_ackers(observed, edit.topology),
     )
     snapshots = plan_snapshots(observed, owner, edit.topology, moment.now)
     status = status_of(observed, owner, standing, moment.now)
