@@ -441,7 +441,11 @@ CASES = [
     Case(
         "windows of another size and another graph",
         lambda c: c.edit(window={"maxRecords": 9}, parallelism=5),
-        ["apply ConfigMap words-accepted", "delete words-driver-1"],
+        [
+            "apply ConfigMap words-accepted",
+            "delete words-driver-1",
+            "propose state-0 state-1 state-2 acker-0 acker-1",
+        ],
         ["event EditedWithRestart"],
     ),
     Case(
@@ -2015,6 +2019,22 @@ def test_an_edit_that_is_taken_back_leaves_no_excuse():
     vanish("words-driver-1")(cluster)
     cluster.settle()
     assert "DriverGone" in reasons(cluster)
+
+
+def test_what_was_edited_beside_a_restart_that_is_taken_back_stays_in_force():
+    """Neither edit ends the driver, and it was started without the setting."""
+    cluster = settled()
+    cluster.edit(restartNonce=7, window={"maxRecords": 9})
+    words = summary(plan(cluster.observed(), *_given(cluster)).actions)
+    with pytest.raises(CrashError):
+        cluster.reconcile(crash_after=words.index("delete words-driver-1"))
+    cluster.edit(restartNonce=0)
+    cluster.settle()
+    assert cluster.status.driver.number == 1
+    assert cluster.proposal is not None
+    assert cluster.proposal.tuning is not None
+    assert cluster.proposal.tuning.max_records == 9
+    assert cluster.proposal.tuning.number == 1
 
 
 def test_suspend_and_resume():
