@@ -79,6 +79,9 @@ def test_a_driver_that_waits_for_what_it_mounts_says_for_what(world: World):
     assert waits() == ("False", "Starting")
     told = [o["message"] for p, o in world.api.objects.items() if p.startswith(f"{CORE}/events/")]
     assert "pod words-driver-1: not there: ConfigMap words-code, Secret words-more" in told
+    # What they hold is nothing to the operator.
+    assert f"{CORE}/secrets/words-secret" in world.api.read
+    assert not {f"{CORE}/configmaps/words-code", f"{CORE}/secrets/words-more"} & world.api.read
 
 
 def test_images_that_a_webhook_puts_into_pods_are_no_older_ones(world: World):

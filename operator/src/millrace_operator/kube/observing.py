@@ -308,7 +308,7 @@ def _unmountable(objects: Objects, key: Key, pods: Sequence[Object]) -> dict[str
         lacking = [
             f"{kind} {name}"
             for kind, name in reading.mounted(pod)
-            if objects.get(kinds.one(kind, key.namespace, name)) is None
+            if not objects.is_there(kinds.one(kind, key.namespace, name))
         ]
         if lacking:
             gone[pod["metadata"]["uid"]] = f"not there: {', '.join(lacking)}"
