@@ -935,6 +935,29 @@ def test_a_driver_whose_config_map_is_refused_is_one_that_is_refused(world: Worl
     assert world.condition("Ready") == ("True", "AllReady")
 
 
+def test_a_driver_that_is_not_made_as_a_quota_changes_is_asked_for_again(world: World):
+    operator, before = world.settle(), world.api.answer
+    del world.api.objects[f"{CORE}/pods/words-driver-1"]
+    tried: list[str] = []
+
+    def busy(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        if (method, path) == ("POST", f"{CORE}/pods") and not tried:
+            tried.append(body["metadata"]["name"])
+            return 409, {"reason": "Conflict", "message": "resourcequotas: has been modified"}
+        return before(method, path, body, **more)
+
+    world.api.answer = busy  # type: ignore[method-assign]
+    results = []
+    while not tried:
+        results.append(operator.turn(KEY))
+        world.clock.time_s += 1
+    assert results[-1].refused
+    world.settle(operator)
+    assert [name for name in world.names("pods") if "driver" in name] == ["words-driver-3"]
+    assert tried == ["words-driver-2"]
+    assert world.reasons().count("DriverGone") == 1, "of the one that was there"
+
+
 def test_only_pods_that_are_called_as_state_servers_are_asked_who_they_are(world: World):
     """Each that does not answer takes time, and whoever may make pods gives them any labels."""
     world.settle()

@@ -153,12 +153,12 @@ class Acting:
             if there is None:
                 raise StaleError(f"{kind} {metadata['name']}: was there, and is gone")
             self._check_own(manifest, there)
-        except RefusedError as error:
+        except (RefusedError, StaleError) as error:
             of_pod = kind == "ConfigMap" and metadata["name"] in self._pods
             if kind != "Pod" and not of_pod:
                 raise
-            said = f"its ConfigMap: {error.message}" if of_pod else error.message
-            self.refusals[metadata["name"]] = said
+            said = error.message if isinstance(error, RefusedError) else str(error)
+            self.refusals[metadata["name"]] = f"its ConfigMap: {said}" if of_pod else said
 
     def _fill(self, filled: FillSecret) -> None:
         held = {"resourceVersion": filled.version}

@@ -111,14 +111,18 @@ class Objects:
             query = {**query, "continue": more}
 
     def create(self, manifest: Object) -> bool:
-        """Whether it was made; False where one of that name is there."""
+        """Whether it was made; False where one of that name is there. ``StaleError`` where the API
+        server could not, as where a quota changes that others use at that moment."""
         metadata = manifest["metadata"]
         path = kinds.collection(manifest["kind"], metadata["namespace"])
         query = {"fieldManager": MANAGER}
         status, found = self._answer("POST", path, manifest, query=query)
+        what = f"{manifest['kind']} {metadata['name']}"
         if status == HTTPStatus.CONFLICT:
+            if found.get("reason") == "Conflict":
+                raise StaleError(f"{what}: {found.get('message', status)}")
             return False
-        _taken(f"{manifest['kind']} {metadata['name']}", status, found)
+        _taken(what, status, found)
         return True
 
     def apply(self, manifest: Object, subresource: str = "") -> Object:
