@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,13 @@ from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.access import access
 from millrace_operator.builders.asked import asked
 from millrace_operator.builders.documents import accepted_map, driver_map, secrets
-from millrace_operator.builders.naming import FINGERPRINT, MADE_WITH, Owner, selector_text
+from millrace_operator.builders.naming import (
+    DIGEST,
+    FINGERPRINT,
+    MADE_WITH,
+    Owner,
+    selector_text,
+)
 from millrace_operator.builders.network import budgets, policies, services
 from millrace_operator.builders.pods import acker_pod, driver_pod, state_server_pod
 
@@ -575,7 +582,30 @@ def test_what_a_topology_does_not_ask_for_is_as_it_was():
     assert FINGERPRINT in driver["metadata"]["annotations"]
     for pod in (state, acker):
         (container,) = pod["spec"]["containers"]
-        assert pod["metadata"]["annotations"] == {MADE_WITH: container["image"]}
+        notes = pod["metadata"]["annotations"]
+        assert notes == {MADE_WITH: container["image"], DIGEST: notes[DIGEST]}
+
+
+def test_a_digest_of_a_pod_tells_all_that_it_is_made_with_but_not_by_which_release():
+    def digests(owner: Owner, settings: OperatorSettings, asked: StreamTopology) -> list[str]:
+        made = (
+            state_server_pod(owner, settings, asked, 0),
+            acker_pod(owner, settings, asked, 0),
+            driver_pod(owner, settings, asked, 1, "f"),
+        )
+        return [pod["metadata"]["annotations"][DIGEST] for pod in made]
+
+    first = digests(OWNER, SETTINGS, topology())
+    assert digests(replace(OWNER, version="9.9"), SETTINGS, topology()) == first
+    images = replace(SETTINGS, runtime_image="runtime:9", state_image="state:9")
+    placed: dict[str, Any] = {"nodeSelector": {"disk": "fast"}}
+    roles = ("stateServers", "ackers", "driver")
+    for other in (
+        digests(OWNER, images, topology()),
+        digests(OWNER, replace(SETTINGS, pull_secrets=("other",)), topology()),
+        digests(OWNER, SETTINGS, topology(pods=dict.fromkeys(roles, placed))),
+    ):
+        assert not set(other) & set(first)
 
 
 def test_no_label_of_a_topology_takes_the_place_of_ours():

@@ -13,8 +13,8 @@ from hand_clock import HandClock
 
 from millrace.errors import MillraceError
 from millrace.homes.stores import HomeAwayError
-from millrace.metrics.catalogue import LISTS
-from millrace_operator.api.resources import TopologyStatus
+from millrace.metrics.catalogue import LISTS, TOPOLOGIES
+from millrace_operator.api.resources import Phase, TopologyStatus
 from millrace_operator.control.health import LIVE_S, READY_S, Health
 from millrace_operator.control.logs import JsonLines, about
 from millrace_operator.control.queue import WorkQueue
@@ -34,13 +34,15 @@ class Turns:
     end: Callable[[], Result] = Result
     turned: list[Key] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    stands: TopologyStatus | None = None
 
     def turn(self, key: Key) -> Result:
         self.turned.append(key)
         return self.end()
 
-    def tell(self, key: Key, error: MillraceError) -> None:
+    def tell(self, key: Key, error: MillraceError) -> TopologyStatus | None:
         self.told.append(str(error))
+        return self.stands
 
 
 @dataclass
@@ -108,6 +110,20 @@ def test_the_look_goes_on_when_the_api_server_was_away(world: World):
     world.listed.names = ["a"]
     assert world.turn() is ALL
     assert world.turn() == Key("jobs", "a")
+
+
+def test_a_topology_whose_turns_fail_counts_as_it_is_told(world: World):
+    world.turns.end = raising(RefusedError("Service words-state", 403, "exceeded quota"))
+
+    def stalled() -> float:
+        world.queue.add(WORDS)
+        world.turn()
+        samples = world.workers.standings.samples()
+        return next(s.value for s in samples if s.metric is TOPOLOGIES and s.labels == ("Stalled",))
+
+    assert stalled() == 0, "it is left alone"
+    world.turns.stands = TopologyStatus(phase=Phase.STALLED)
+    assert stalled() == 1
 
 
 def test_a_namespace_that_is_deleted_with_the_rights_in_it_holds_up_no_other(world: World):

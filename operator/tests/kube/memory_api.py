@@ -27,6 +27,8 @@ class MemoryApi:
     away: bool = False
     calls: list[tuple[str, str]] = field(default_factory=list)
     page: int = 500
+    read: set[str] = field(default_factory=set)
+    """Paths of objects that were asked for as a whole."""
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
 
     def answer(
@@ -40,14 +42,17 @@ class MemoryApi:
         query: Mapping[str, str] | None = None,
     ) -> tuple[int, Json]:
         self.calls.append((method, path))
+        heads = "as=PartialObjectMetadata" in accept
         if self.away:
             raise HomeAwayError(f"{method} {path}: no answer")
         body, query = copy.deepcopy(body), query or {}
         match method:
             case "GET" if path in self.objects:
-                return 200, copy.deepcopy(self.objects[path])
+                if not heads:
+                    self.read.add(path)
+                found = self.objects[path]
+                return 200, copy.deepcopy({"metadata": found["metadata"]} if heads else found)
             case "GET" if _is_collection(path):
-                heads = "as=PartialObjectMetadataList;" in accept
                 return 200, self._list(path, query, {"metadata"} if heads else None)
             case "POST":
                 return self._create(path, body)

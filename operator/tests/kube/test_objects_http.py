@@ -153,6 +153,14 @@ def test_what_is_there_is_not_made(server: Scripted):
     assert [server.objects.create(MAP), server.objects.create(MAP)] == [False, True]
 
 
+def test_what_is_not_made_as_its_quota_changes_is_not_taken_for_there(server: Scripted):
+    """Many pods at once use up one quota, and of two that do the API server takes one."""
+    said = "Operation cannot be fulfilled on resourcequotas: the object has been modified"
+    server.answers = [(409, json.dumps({"reason": "Conflict", "message": said}).encode())]
+    with pytest.raises(StaleError, match=f"ConfigMap m: {said}"):
+        server.objects.create(MAP)
+
+
 @pytest.mark.parametrize("status", [404, 409])
 def test_what_changed_meanwhile_is_not_written(server: Scripted, status: int):
     server.answers = [(status, b'{"message": "another version"}')]

@@ -16,7 +16,7 @@ from millrace.homes import pods as names
 from millrace.homes.documents import Proposal, RunEvent, Status
 from millrace.homes.pods import Role
 from millrace_operator.builders.documents import BOOKS_KEY
-from millrace_operator.builders.naming import FINGERPRINT, MADE_WITH
+from millrace_operator.builders.naming import DIGEST, FINGERPRINT, MADE_WITH
 from millrace_operator.kube import reading
 from millrace_operator.kube.objects import owner_uid
 from millrace_operator.reconcile.observe import PodPhase
@@ -253,6 +253,32 @@ def test_the_image_of_a_pod_is_that_which_it_was_given():
 
 
 @pytest.mark.parametrize(
+    ("told", "begun"),
+    [
+        ({"state": {"waiting": {"reason": "ImagePullBackOff"}}, "restartCount": 0}, False),
+        ({"state": {"waiting": {"reason": "CreateContainerError"}}, "lastState": {}}, False),
+        ({"state": {"waiting": {}}, "lastState": {"terminated": {"exitCode": 1}}}, True),
+        ({"state": {"waiting": {}}, "restartCount": 1}, True),
+        ({"state": {"running": {"startedAt": STARTED}}}, True),
+        ({"state": {"terminated": {"exitCode": 1}}}, True),
+    ],
+)
+def test_a_pod_has_begun_once_its_container_was_started(told: dict[str, Any], begun: bool):
+    """Whatever its phase is: one beside it may not have been."""
+    found = {**pod(), "status": {"phase": "Pending", "containerStatuses": [told]}}
+    found["metadata"]["annotations"] = {DIGEST: "d"}
+    read = reading.pod_of(reading.brief(found), NOW)
+    assert read is not None
+    assert (read.begun, read.digest) == (begun, "d")
+
+
+def test_a_pod_on_no_node_has_not_begun():
+    read = reading.pod_of(reading.brief({**pod(), "status": {}}), NOW)
+    assert read is not None
+    assert not read.begun
+
+
+@pytest.mark.parametrize(
     ("ready", "answers"), [("True", True), ("False", True), ("Unknown", False)]
 )
 def test_a_node_that_fell_silent_does_not_answer(ready: str, answers: bool):
@@ -316,6 +342,7 @@ def test_what_was_written_is_read_as_it_was():
 def test_what_is_damaged_is_no_accepted_topology_and_no_proposal(text: str):
     assert reading.accepted_of({"data": {"accepted.json": text}}) is None
     assert reading.proposal_of({"data": {"proposal": text}}) is None
+    assert reading.proposes({"data": {"proposal": text}})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -18,12 +20,21 @@ from millrace.homes.documents import RunEvent
 from millrace.homes.pods import PERIODIC_LABEL
 from millrace.homes.stores import HomeAwayError
 from millrace_operator.control.queue import WorkQueue
-from millrace_operator.control.reconciler import MOST_TOLD, PROPOSED_S, RESYNC_S, Result, _share
+from millrace_operator.control.reconciler import (
+    AWAY_TURNS,
+    MOST_TOLD,
+    PROPOSED_S,
+    RESYNC_S,
+    Reconciler,
+    Result,
+    _share,
+)
 from millrace_operator.control.workers import ALL, ORPHANS_S, Queue, Workers
 from millrace_operator.kube.acting import NotLeadingError
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import AT_ONCE, Objects, RefusedError, StaleError
 from millrace_operator.kube.observing import Key, Turn, observe, topologies
+from millrace_operator.reconcile.observe import PAUSED
 
 
 @pytest.fixture
@@ -68,6 +79,9 @@ def test_a_driver_that_waits_for_what_it_mounts_says_for_what(world: World):
     assert waits() == ("False", "Starting")
     told = [o["message"] for p, o in world.api.objects.items() if p.startswith(f"{CORE}/events/")]
     assert "pod words-driver-1: not there: ConfigMap words-code, Secret words-more" in told
+    # What they hold is nothing to the operator.
+    assert f"{CORE}/secrets/words-secret" in world.api.read
+    assert not {f"{CORE}/configmaps/words-code", f"{CORE}/secrets/words-more"} & world.api.read
 
 
 def test_images_that_a_webhook_puts_into_pods_are_no_older_ones(world: World):
@@ -413,6 +427,147 @@ def test_a_budget_that_is_refused_holds_up_no_pod(world: World):
     with pytest.raises(RefusedError, match="allow one disruption"):
         operator.turn(KEY)
     assert "words-driver-2" in world.names("pods")
+
+
+STATUS = f"PATCH {TOPOLOGY}/status"
+
+
+def failing(world: World, operator: Reconciler) -> list[str]:
+    """A turn that fails and is told of, as by those who work the queue off: what was written."""
+    world.clock.time_s += 1
+    world.api.calls.clear()
+    with pytest.raises(MillraceError) as failed:
+        operator.turn(KEY)
+    operator.tell(KEY, failed.value)
+    return world.api.writes()
+
+
+def assert_stalls(world: World, text: str) -> None:
+    """All that a user may look at or wait for says so."""
+    status = world.resource["status"]
+    assert world.condition("Ready") == ("False", "ReconcileFailed")
+    assert world.condition("Stalled") == ("True", "ReconcileFailed")
+    assert world.condition("Reconciling") == ("False", "Settled")
+    assert status["phase"] == "Stalled"
+    told = [c["message"] for c in status["conditions"] if c["type"] in ("Ready", "Stalled")]
+    assert all(text in one for one in (*told, status["message"]))
+
+
+@pytest.mark.parametrize("refused", ["configmaps/words-view", "services/words-state"])
+def test_what_ends_every_turn_is_told_by_conditions_until_one_comes_to_its_end(
+    world: World, refused: str
+):
+    world.api.refused[refused] = (403, "exceeded quota: one")
+    operator = world.operator()
+    for number in range(12):
+        assert (STATUS in failing(world, operator)) is (number == 0), "nothing is told twice"
+        assert_stalls(world, "exceeded quota: one")
+    # What could not be begun has no number.
+    assert "driver" not in world.resource["status"]
+    assert not {"DriverStarted", "DriverGone"} & {*world.reasons()}
+    world.api.refused.clear()
+    operator.turn(KEY)
+    assert world.condition("Stalled") == ("False", "NothingStalls")
+    world.settle(operator)
+    assert world.condition("Ready") == ("True", "AllReady")
+    assert [name for name in world.names("pods") if "driver" in name] == ["words-driver-1"]
+
+
+def test_a_topology_that_cannot_be_looked_at_is_not_said_to_be_ready(world: World):
+    operator, before = world.settle(), world.api.answer
+    kept = {c["type"]: c for c in world.resource["status"]["conditions"]}
+    del world.api.objects[f"{CORE}/pods/words-driver-1"]
+
+    def forbidden(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        if method == "GET" and path == SNAPSHOTS:
+            return 403, {"message": "cannot list topologysnapshots"}
+        return before(method, path, body, **more)
+
+    world.api.answer = forbidden  # type: ignore[method-assign]
+    for number in range(3):
+        assert (STATUS in failing(world, operator)) is (number == 0)
+        assert_stalls(world, "cannot list topologysnapshots")
+    for told in world.resource["status"]["conditions"]:
+        if told["type"] not in ("Ready", "Stalled"):
+            assert told == kept[told["type"]], "the rest stays as it was"
+    world.api.answer = before  # type: ignore[method-assign]
+    world.settle(operator)
+    assert world.condition("Ready") == ("True", "AllReady")
+    assert "words-driver-2" in world.names("pods")
+
+
+def test_a_turn_that_fails_late_does_not_say_first_that_all_is_well(world: World):
+    """Nor does that of a new operator."""
+    world.api.refused["poddisruptionbudgets/words-state"] = (403, "allow one disruption")
+    operator = world.operator()
+    for number in range(6):
+        failing(world, operator)
+        world.kubelets()
+        if number > 0:
+            world.driver()
+    for one in (operator, world.operator()):
+        assert STATUS not in failing(world, one)
+        assert_stalls(world, "allow one disruption")
+    assert world.condition("SparkRunning") == ("True", "DriverRunning")
+    assert "AllReady" not in world.reasons()
+    world.api.refused.clear()
+    operator.turn(KEY)
+    assert world.condition("Ready") == ("True", "AllReady")
+    assert "AllReady" in world.reasons()
+
+
+def test_a_pod_that_may_not_be_deleted_holds_up_no_driver(world: World):
+    operator, before = world.settle(), world.api.answer
+    world.edit(ackers={"replicas": 1})
+    del world.api.objects[f"{CORE}/pods/words-driver-1"]
+
+    def refused(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        if method == "DELETE" and path.endswith("words-acker-1"):
+            return 403, {"message": "not on a Friday"}
+        return before(method, path, body, **more)
+
+    world.api.answer = refused  # type: ignore[method-assign]
+    for _ in range(3):
+        failing(world, operator)
+        assert_stalls(world, "not on a Friday")
+    assert [name for name in world.names("pods") if "driver" in name] == ["words-driver-2"]
+    assert world.resource["status"]["driver"]["number"] == 2
+
+
+def test_a_failure_of_the_api_server_itself_is_told_by_conditions_when_it_lasts(world: World):
+    operator = world.settle()
+    away = HomeAwayError("500 failed calling webhook", HTTPStatus.INTERNAL_SERVER_ERROR)
+    for _ in range(AWAY_TURNS - 1):
+        assert operator.tell(KEY, away) is None
+        assert world.condition("Ready") == ("True", "AllReady")
+    operator.tell(KEY, away)
+    assert_stalls(world, "failed calling webhook")
+    operator.turn(KEY)
+    assert world.condition("Ready") == ("True", "AllReady")
+    assert operator.tell(KEY, away) is None, "they are to be in a row"
+
+
+@pytest.mark.parametrize("why", ["paused", "deleted", "unread"])
+def test_a_status_that_is_to_stay_is_left_alone_though_turns_fail(world: World, why: str):
+    operator = world.settle()
+    found = world.resource
+    match why:
+        case "paused":
+            found["metadata"]["annotations"] = {PAUSED: "true"}
+        case "deleted":
+            found["metadata"]["deletionTimestamp"] = "2026-02-01T00:00:00Z"
+        case _:
+            found["status"]["driver"]["number"] = "of a newer release"
+    before = copy.deepcopy(found["status"])
+    operator.tell(KEY, MillraceError("cannot list pods"))
+    assert world.resource["status"] == before
+    assert "ReconcileFailed" in world.reasons()
+
+
+def test_who_leads_no_more_tells_of_a_failure_by_no_condition(world: World):
+    world.settle()
+    world.operator(lambda: False).tell(KEY, MillraceError("cannot list pods"))
+    assert world.condition("Ready") == ("True", "AllReady")
 
 
 @pytest.mark.parametrize("path", [f"{CORE}/configmaps/words-view", f"{CORE}/services/words-state"])
@@ -778,6 +933,29 @@ def test_a_driver_whose_config_map_is_refused_is_one_that_is_refused(world: Worl
     world.clock.time_s += 60
     world.settle(operator)
     assert world.condition("Ready") == ("True", "AllReady")
+
+
+def test_a_driver_that_is_not_made_as_a_quota_changes_is_asked_for_again(world: World):
+    operator, before = world.settle(), world.api.answer
+    del world.api.objects[f"{CORE}/pods/words-driver-1"]
+    tried: list[str] = []
+
+    def busy(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        if (method, path) == ("POST", f"{CORE}/pods") and not tried:
+            tried.append(body["metadata"]["name"])
+            return 409, {"reason": "Conflict", "message": "resourcequotas: has been modified"}
+        return before(method, path, body, **more)
+
+    world.api.answer = busy  # type: ignore[method-assign]
+    results = []
+    while not tried:
+        results.append(operator.turn(KEY))
+        world.clock.time_s += 1
+    assert results[-1].refused
+    world.settle(operator)
+    assert [name for name in world.names("pods") if "driver" in name] == ["words-driver-3"]
+    assert tried == ["words-driver-2"]
+    assert world.reasons().count("DriverGone") == 1, "of the one that was there"
 
 
 def test_only_pods_that_are_called_as_state_servers_are_asked_who_they_are(world: World):

@@ -24,7 +24,7 @@ from millrace.snapshots.timelines import Fork
 from millrace_operator.api.resources import SnapshotStatus, TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.builders.documents import secret_values
-from millrace_operator.builders.naming import FINGERPRINT
+from millrace_operator.builders.naming import DIGEST, FINGERPRINT
 from millrace_operator.reconcile.actions import (
     Action,
     Announce,
@@ -54,7 +54,7 @@ from millrace_operator.reconcile.observe import (
     Snapshot,
     most_silent,
 )
-from millrace_operator.reconcile.plan import DIGEST, plan
+from millrace_operator.reconcile.plan import plan
 
 SETTINGS = OperatorSettings("runtime:1", "state:1", "millrace-system")
 SPEC: dict[str, Any] = {
@@ -169,11 +169,12 @@ class Cluster:
     def reconcile(self, crash_after: int | None = None) -> tuple[Action, ...]:
         """One plan, carried out up to the action at which the operator dies."""
         made = plan(self.observed(), SETTINGS, moment(self.now))
-        for number, action in enumerate(made.actions):
+        actions = (*made.actions, *made.at_end)
+        for number, action in enumerate(actions):
             if number == crash_after:
                 raise CrashError
             self.act(action)
-        return made.actions
+        return actions
 
     def act(self, action: Action) -> None:
         match action:
@@ -262,7 +263,7 @@ class Cluster:
         index = int(name.rpartition("-")[2])
         image = manifest["spec"]["containers"][0]["image"]
         made = Pod(name, self._uid(), component, index, fingerprint=told, image=image)
-        self.pods[name] = replace(made, standby=standby)
+        self.pods[name] = replace(made, standby=standby, digest=notes[DIGEST])
 
     def _delete_pod(self, name: str, uid: str, force: bool) -> None:
         pod = self.pods.get(name)

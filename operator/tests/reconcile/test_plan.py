@@ -13,17 +13,20 @@ import pytest
 from memory_cluster import SETTINGS, SPEC, Cluster, CrashError, moment, summary
 
 from millrace.errors import ExitCode
-from millrace.homes.documents import AckerAdvice
+from millrace.homes.documents import AckerAdvice, Status
 from millrace.homes.pods import MAX_MEMORY, Role
 from millrace.homes.restarts import DELAYS_S
 from millrace.homes.tuning import Tuning
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import Phase, TopologyStatus
+from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.api.times import rfc3339
+from millrace_operator.builders.naming import DIGEST
 from millrace_operator.reconcile.actions import Create
+from millrace_operator.reconcile.conditions import LONGEST
 from millrace_operator.reconcile.edits import fingerprint
-from millrace_operator.reconcile.observe import PAUSED, Child, PodPhase
-from millrace_operator.reconcile.plan import DIGEST, plan
+from millrace_operator.reconcile.observe import PAUSED, Child, Observed, PodPhase
+from millrace_operator.reconcile.plan import plan
 from millrace_operator.reconcile.troubles import REASONS
 
 
@@ -438,7 +441,11 @@ CASES = [
     Case(
         "windows of another size and another graph",
         lambda c: c.edit(window={"maxRecords": 9}, parallelism=5),
-        ["apply ConfigMap words-accepted", "delete words-driver-1"],
+        [
+            "apply ConfigMap words-accepted",
+            "delete words-driver-1",
+            "propose state-0 state-1 state-2 acker-0 acker-1",
+        ],
         ["event EditedWithRestart"],
     ),
     Case(
@@ -992,6 +999,36 @@ def test_an_edit_with_restart_leads_to_a_driver_with_the_new_topology():
     assert restart.message == ("the driver starts again from sealed window 7: spec.parallelism")
 
 
+@pytest.mark.parametrize("edit", [{"restartNonce": 1}, {"parallelism": 5}])
+def test_a_topology_is_not_ready_by_the_driver_that_an_edit_ends(edit: dict[str, Any]):
+    """``kubectl wait`` goes by the generation, and would not wait."""
+    cluster = settled()
+    cluster.edit(**edit)
+    for _ in range(2):
+        cluster.reconcile()
+        assert cluster.status.observed_generation == 2
+        assert conditions(cluster)["SparkRunning"] == ("False", "Starting")
+        assert conditions(cluster)["Ready"] == ("False", "Starting")
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+    assert cluster.status.driver.number == 2
+
+
+def test_a_topology_is_not_ready_by_ackers_that_an_edit_ends():
+    def server(key: str) -> dict[str, Any]:
+        password = {"secretRef": {"name": "cache", "key": key}}
+        return {"url": "rediss://cache:6379", "password": password}
+
+    cluster = settled(stateServers=server("old"))
+    cluster.edit(stateServers=server("new"))
+    words = summary(cluster.reconcile())
+    assert {"delete words-acker-0", "delete words-acker-1"} <= set(words)
+    assert conditions(cluster)["AckersAvailable"] == ("False", "Growing")
+    assert conditions(cluster)["Ready"][0] == "False"
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+
+
 def test_an_edit_that_restarts_tells_what_is_in_place_beside_it_too():
     cluster = settled()
     cluster.edit(
@@ -1527,6 +1564,39 @@ def test_servers_that_the_first_view_may_name_are_kept():
     assert not any(word.startswith("delete words-state") for word in done(cluster))
 
 
+def test_a_server_that_is_lost_before_any_driver_was_told_of_it_is_replaced():
+    """The first proposal waits for all of them."""
+    cluster = Cluster()
+    cluster.reconcile()
+    cluster.nodes["away"] = False
+    cluster.change("words-state-1", node="away")
+    lost = cluster.pods["words-state-1"].uid
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+    assert cluster.pods["words-state-1"].uid != lost
+
+
+UNKNOWN: dict[str, Callable[[Cluster, Observed], Observed]] = {
+    "in an inbox that is gone": lambda c, o: replace(
+        o, children=tuple(one for one in o.children if one.name != "words-inbox")
+    ),
+    "in an inbox that cannot be read": lambda c, o: replace(o, unread_proposal=True),
+    "that a driver says it follows": lambda c, o: replace(o, told=Status(uid=c.uid, follows=1)),
+}
+
+
+@pytest.mark.parametrize("where", UNKNOWN)
+def test_a_server_that_a_driver_may_have_been_told_of_is_kept_though_it_is_lost(where: str):
+    cluster = Cluster()
+    cluster.reconcile()
+    cluster.nodes["away"] = False
+    cluster.change("words-state-1", node="away")
+    made = plan(UNKNOWN[where](cluster, cluster.observed()), *_given(cluster))
+    assert not any(word.startswith("force words-state") for word in summary(made.actions))
+    made = plan(cluster.observed(), *_given(cluster))
+    assert "force words-state-1" in summary(made.actions)
+
+
 def test_of_nobody_nothing_is_proposed():
     cluster = settled()
     before = cluster.proposal
@@ -1575,6 +1645,95 @@ def test_pods_of_an_earlier_release_are_told_and_renewed_by_whom_they_belong_to(
     cluster.progress()
     turn()
     assert conditions(cluster)["UpToDate"] == ("True", "ImagesCurrent")
+
+
+UPGRADED = replace(SETTINGS, runtime_image="runtime:2", state_image="state:2")
+
+
+def rounds(cluster: Cluster, settings: OperatorSettings = SETTINGS, count: int = 8) -> list[str]:
+    """What so many plans of an operator do while no kubelet does anything."""
+    done = []
+    for _ in range(count):
+        made = plan(cluster.observed(), settings, _given(cluster)[1])
+        for action in made.actions:
+            cluster.act(action)
+        done += summary(made.actions)
+    return done
+
+
+def unpulled() -> Cluster:
+    """All pods wait on their nodes for images that nobody has."""
+    cluster = Cluster()
+    cluster.reconcile()
+    for name in cluster.pods:
+        cluster.change(name, node="node-0", reason="ImagePullBackOff")
+    return cluster
+
+
+def test_pods_that_never_began_are_made_anew_once_their_images_are_mended():
+    cluster = unpulled()
+    words = rounds(cluster)
+    assert not any(word.startswith("delete") for word in words), "there is nothing else for them"
+    words = []
+    for _ in range(8):
+        words += rounds(cluster, UPGRADED, 1)
+        cluster.pods = {n: p for n, p in cluster.pods.items() if not p.deleting}
+    images = {pod.component: pod.image for pod in cluster.pods.values()}
+    wanted = {Role.STATE_SERVER: "state:2", Role.ACKER: "runtime:2", Role.DRIVER: "runtime:2"}
+    assert images == wanted
+    assert len(cluster.pods) == 6
+    assert [word for word in words if word.startswith("delete words-driver")] == [
+        "delete words-driver-1"
+    ]
+    assert "RunsOldImage" not in reasons(cluster)
+    assert "DriverGone" not in reasons(cluster)
+    assert rounds(cluster, UPGRADED, 2) == []
+
+
+def test_pods_that_no_node_takes_are_made_anew_once_their_settings_are_mended():
+    cluster = Cluster()
+    nowhere = {"nodeSelector": {"disk": "none"}}
+    cluster.edit(pods={"ackers": nowhere, "stateServers": nowhere, "driver": nowhere})
+    cluster.reconcile()
+    before = {pod.uid for pod in cluster.pods.values()}
+    cluster.edit(pods={})
+    rounds(cluster)
+    assert not before & {pod.uid for pod in cluster.pods.values()}
+    assert "PodsKeepSettings" not in reasons(cluster)
+    cluster.settle()
+    assert conditions(cluster)["Ready"] == ("True", "AllReady")
+
+
+def test_pods_that_began_stay_whatever_they_would_be_made_with():
+    cluster = settled()
+    # Theirs may be a container that waits to be started again.
+    cluster.change("words-acker-0", phase=PodPhase.PENDING, started=True)
+    # What an older operator made says nothing of what with.
+    cluster.change("words-acker-1", phase=PodPhase.PENDING, digest="")
+    words = rounds(cluster, UPGRADED)
+    assert not any(word.startswith(("delete", "force", "create")) for word in words)
+    cluster.edit(pods={"ackers": {"nodeSelector": {"disk": "fast"}}})
+    rounds(cluster, UPGRADED)
+    assert "PodsKeepSettings" in reasons(cluster)
+
+
+@pytest.mark.parametrize(("node", "stays"), [("node-1", True), (None, False)])
+def test_a_server_of_the_view_is_made_anew_only_where_it_is_on_no_node(
+    node: str | None, stays: bool
+):
+    """Nobody knows how long it takes to be heard of that a container has begun."""
+    cluster = settled()
+    server = cluster.pods["words-state-1"]
+    waits = {"phase": PodPhase.PENDING, "ready": False, "run_id": None, "node": node}
+    cluster.change("words-state-1", **waits)
+    assert cluster.view is not None
+    rounds(cluster, UPGRADED)
+    assert (cluster.pods["words-state-1"].uid == server.uid) is stays
+    for _ in range(2):
+        cluster.drive()
+        rounds(cluster, UPGRADED)
+    now = cluster.pods["words-state-1"]
+    assert now.deleting or now.uid != server.uid, "the view does without it by now"
 
 
 def test_nobody_is_told_to_renew_a_driver_that_an_edit_of_its_image_ends():
@@ -1862,6 +2021,22 @@ def test_an_edit_that_is_taken_back_leaves_no_excuse():
     assert "DriverGone" in reasons(cluster)
 
 
+def test_what_was_edited_beside_a_restart_that_is_taken_back_stays_in_force():
+    """Neither edit ends the driver, and it was started without the setting."""
+    cluster = settled()
+    cluster.edit(restartNonce=7, window={"maxRecords": 9})
+    words = summary(plan(cluster.observed(), *_given(cluster)).actions)
+    with pytest.raises(CrashError):
+        cluster.reconcile(crash_after=words.index("delete words-driver-1"))
+    cluster.edit(restartNonce=0)
+    cluster.settle()
+    assert cluster.status.driver.number == 1
+    assert cluster.proposal is not None
+    assert cluster.proposal.tuning is not None
+    assert cluster.proposal.tuning.max_records == 9
+    assert cluster.proposal.tuning.number == 1
+
+
 def test_suspend_and_resume():
     cluster = settled()
     servers = {p.uid for n, p in cluster.pods.items() if "state" in n}
@@ -2092,6 +2267,17 @@ def test_a_quota_is_told_by_its_words():
     cluster.refused.clear()
     cluster.settle()
     assert conditions(cluster)["Ready"][0] == "True"
+
+
+def test_words_without_end_are_told_as_far_as_a_status_has_room():
+    cluster = settled()
+    cluster.refused["words-acker-1"] = "x" * 40_000
+    vanish("words-acker-1")(cluster)
+    for _ in range(3):
+        cluster.reconcile()
+    assert conditions(cluster)["AckersAvailable"] == ("False", "PodRefused")
+    told = [c.message for c in cluster.status.conditions if c.reason == "PodRefused"]
+    assert {len(text) for text in (*told, cluster.status.message)} == {LONGEST}
 
 
 @pytest.mark.parametrize("reason", sorted(REASONS))

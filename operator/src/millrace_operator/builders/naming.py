@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from millrace.homes.pods import ROLE_LABEL, TOPOLOGY_LABEL
@@ -19,6 +21,11 @@ FINGERPRINT = "millrace.dev/fingerprint"
 MADE_WITH = "millrace.dev/image"
 """Annotation of a pod: the image that it was made with. An admission webhook may put another one
 into the container, of a mirror or by its digest."""
+
+DIGEST = "millrace.dev/digest"
+"""Annotation of a child: a digest of what it was applied with, or of what a pod was made with."""
+
+_VERSION = "app.kubernetes.io/version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class Owner:
         return {
             "app.kubernetes.io/name": "millrace",
             "app.kubernetes.io/instance": self.name,
-            "app.kubernetes.io/version": self.version,
+            _VERSION: self.version,
             ROLE_LABEL: str(component),
             "app.kubernetes.io/part-of": "millrace",
             MANAGED_BY: MANAGER,
@@ -78,6 +85,21 @@ class Owner:
         if annotations:
             metadata["annotations"] = dict(annotations)
         return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
+
+
+def digest(manifest: Manifest) -> str:
+    """What an applied child is compared by."""
+    text = json.dumps(manifest, sort_keys=True)
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def digested(pod: Manifest) -> Manifest:
+    """A pod with a digest of all that it is made with, but for the operator's release."""
+    metadata = pod["metadata"]
+    labels = {name: value for name, value in metadata["labels"].items() if name != _VERSION}
+    made = digest({**pod, "metadata": {**metadata, "labels": labels}})
+    annotations = {**metadata.get("annotations", {}), DIGEST: made}
+    return {**pod, "metadata": {**metadata, "annotations": annotations}}
 
 
 def selector_text(labels: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ from millrace_operator.builders.asked import (
     own_server_option,
     tls_volumes,
 )
-from millrace_operator.builders.naming import FINGERPRINT, MADE_WITH, Manifest, Owner
+from millrace_operator.builders.naming import FINGERPRINT, MADE_WITH, Manifest, Owner, digested
 
 _LEAST_OVERHEAD_MI = 384
 _OVERHEAD = 0.4
@@ -56,7 +56,7 @@ def state_server_pod(
     ]
     spec["automountServiceAccountToken"] = False
     spec["topologySpreadConstraints"] = [_spread(owner, role)]
-    return asked(_pod(owner, role, index, spec), topology.spec.pods.state_servers)
+    return digested(asked(_pod(owner, role, index, spec), topology.spec.pods.state_servers))
 
 
 def data_bytes(settings: OperatorSettings, topology: StreamTopology) -> int:
@@ -88,7 +88,7 @@ def acker_pod(
         container["env"].append(_variable(names.SECRETS, names.SECRETS_FOLDER))
         mount_own_server(spec, topology)
     notes = {FINGERPRINT: told} if told else {}
-    return asked(_pod(owner, role, index, spec, notes), topology.spec.pods.ackers)
+    return digested(asked(_pod(owner, role, index, spec, notes), topology.spec.pods.ackers))
 
 
 def acker_print(topology: StreamTopology) -> str:
@@ -141,7 +141,7 @@ def driver_pod(
     if topology.spec.standby_pods:
         spec["topologySpreadConstraints"] = [_spread(owner, role)]
         spec["tolerations"] = _short_silence()
-    return asked(_pod(owner, role, number, spec, told), topology.spec.pods.driver)
+    return digested(asked(_pod(owner, role, number, spec, told), topology.spec.pods.driver))
 
 
 SILENCE_S = 20

@@ -11,16 +11,23 @@ from datetime import UTC, datetime
 from millrace.clock import Clock
 from millrace.errors import MillraceError
 from millrace.homes.pods import TOPOLOGY_LABEL
+from millrace.homes.stores import HomeAwayError
 from millrace.topology.model import KIND
 from millrace_operator.api.resources import TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
 from millrace_operator.kube import kinds, reading
-from millrace_operator.kube.acting import Acting, NotLeadingError, write_snapshot
+from millrace_operator.kube.acting import (
+    Acting,
+    NotLeadingError,
+    write_snapshot,
+    write_status,
+)
 from millrace_operator.kube.events import announce, relay
 from millrace_operator.kube.incarnations import Incarnations
 from millrace_operator.kube.objects import Objects, owner_uid
 from millrace_operator.kube.observing import Key, Seen, Turn, observe, orphans
 from millrace_operator.reconcile.actions import Announce, Propose, WriteStatus
+from millrace_operator.reconcile.conditions import RECONCILE_FAILED, cut, failed_status
 from millrace_operator.reconcile.observe import Moment
 from millrace_operator.reconcile.plan import plan
 from millrace_operator.reconcile.snapshots import plan_orphans
@@ -33,6 +40,10 @@ PROPOSED_S = 5.0
 
 TOLD_S = 3600.0
 """The API server forgets events after an hour."""
+
+AWAY_TURNS = 5
+"""So many turns in a row an API server's own failure ends before a condition says so: most are over
+in seconds, but not that of an admission webhook which is not there."""
 
 MOST_TOLD = 50
 """Events of the driver that one turn passes on; of more the newest, all of them are in its log."""
@@ -58,6 +69,8 @@ class _Memory:
     uid: str = ""
     refusals: dict[str, str] = field(default_factory=dict)
     relayed: frozenset[str] = frozenset()
+    failures: int = 0
+    """Of the last turns in a row, those whose failure was to be told."""
 
 
 @dataclass(slots=True)
@@ -76,7 +89,7 @@ class Reconciler:
     def turn(self, key: Key) -> Result:
         """Bring one topology closer to what it is to be. Raises ``MillraceError``."""
         start_s = self.clock.monotonic_s()
-        memory = self._memories.setdefault(key, _Memory(start_s - RESYNC_S * _share(key)))
+        memory = self._memory(key, start_s)
         now = datetime.fromtimestamp(self.clock.now_s(), UTC)
         resync = start_s - memory.applied_s >= RESYNC_S
         seen = observe(
@@ -93,14 +106,17 @@ class Reconciler:
         acting = Acting(self.objects, seen, now, self.leading)
         try:
             acting.carry_out(made.actions)
+            acting.carry_out(made.at_end)
         finally:
             memory.refusals = _refused(seen, memory, acting)
         if resync:
             memory.applied_s = start_s
+        memory.failures = 0
         again_s = made.wait_s
         if any(isinstance(action, Propose) for action in made.actions):
             again_s = min(PROPOSED_S, math.inf if again_s is None else again_s)
-        told = [action.status for action in made.actions if isinstance(action, WriteStatus)]
+        actions = (*made.actions, *made.at_end)
+        told = [action.status for action in actions if isinstance(action, WriteStatus)]
         status = [seen.observed.resource.status, *told][-1]
         return Result(again_s, bool(acting.refusals), status=status)
 
@@ -112,14 +128,29 @@ class Reconciler:
                 raise NotLeadingError("this operator leads no more")
             write_snapshot(self.objects, namespace, action, now)
 
-    def tell(self, key: Key, error: MillraceError) -> None:
-        """Tell the topology's user why a turn fails until somebody acts. Raises as ``Objects``."""
+    def tell(self, key: Key, error: MillraceError) -> TopologyStatus | None:
+        """Tell the topology's user why a turn fails until somebody acts: by an event, and in the
+        status until a turn comes to its end; what stands there then, None where it is left alone.
+        Raises as ``Objects``."""
         found = self.objects.get(kinds.one(KIND, key.namespace, key.name))
         if found is None:
-            return
+            return None
+        resource = reading.resource_of(found)
         now = datetime.fromtimestamp(self.clock.now_s(), UTC)
-        told = Announce("ReconcileFailed", str(error), warning=True)
-        announce(self.objects, reading.resource_of(found), told, now)
+        announce(self.objects, resource, Announce(RECONCILE_FAILED, str(error), warning=True), now)
+        memory = self._memory(key, self.clock.monotonic_s())
+        memory.failures += 1
+        passing = isinstance(error, HomeAwayError) and memory.failures < AWAY_TURNS
+        if passing or resource.deleting or resource.unread or resource.paused:
+            return None
+        status = failed_status(resource.status, cut(str(error)), resource, now)
+        if status != resource.status and self.leading():
+            version = found["metadata"]["resourceVersion"]
+            write_status(self.objects, resource, version, status)
+        return status
+
+    def _memory(self, key: Key, now_s: float) -> _Memory:
+        return self._memories.setdefault(key, _Memory(now_s - RESYNC_S * _share(key)))
 
     def _relay(self, seen: Seen, memory: _Memory, now: datetime) -> None:
         """Events of the driver become those of the topology, each once. A new operator does not

@@ -208,6 +208,9 @@ class Workers:
         if not isinstance(key, Key):
             return
         try:
-            self._reconciler.tell(key, error)
+            status = self._reconciler.tell(key, error)
         except MillraceError as other:
             log.warning("%s: %s", key, other)
+            return
+        if status is not None:
+            self.standings.tell(key, status)

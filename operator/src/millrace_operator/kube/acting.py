@@ -4,11 +4,11 @@ Every write stands under a condition that fails if the plan was made of somethin
 any more: the status under the topology's version, so that a number of a driver is written by one
 operator alone; deletions under uid and version; creations under a name. ``StaleError`` then ends
 the plan, and the next one is made of what is there; but where a pod that was to be deleted has
-changed meanwhile, as those of a lost node do all at once, it is raised behind the last action: a
-driver that the status speaks of shall not wait for it. A child that the API server does not take is
-noted: a pod, or the config map that it is told by, does not hold up the others, and a disruption
-budget, or a change of what stands there already, is raised behind the last action; anything else
-ends the plan, since what follows needs it.
+changed meanwhile, as those of a lost node do all at once, or may not be deleted, it is raised
+behind the last action: a driver that the status speaks of shall not wait for it. A child that the
+API server does not take is noted: a pod, or the config map that it is told by, does not hold up the
+others, and a disruption budget, or a change of what stands there already, is raised behind the last
+action; anything else ends the plan, since what follows needs it.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from millrace_operator.reconcile.actions import (
     WriteSnapshotStatus,
     WriteStatus,
 )
+from millrace_operator.reconcile.observe import Resource
 
 _DRIVEN_OUT = "is there already, and belongs to something else; delete or rename that"
 
@@ -68,6 +69,8 @@ class Acting:
     created: set[str] = field(default_factory=set)
     _pods: set[str] = field(default_factory=set, init=False)
     """Names of those that are to be created."""
+    _version: str | None = field(default=None, init=False)
+    """Of the topology, behind a status that was written."""
     _late: RefusedError | None = field(default=None, init=False)
     _changed: StaleError | None = field(default=None, init=False)
 
@@ -116,19 +119,8 @@ class Acting:
                 assert_never(other)
 
     def _write_status(self, status: TopologyStatus) -> None:
-        resource = self.seen.observed.resource
-        told = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {
-                "name": resource.name,
-                "namespace": resource.namespace,
-                "uid": resource.uid,
-                "resourceVersion": self.seen.version,
-            },
-            "status": status.model_dump(by_alias=True, mode="json", exclude_none=True),
-        }
-        self.objects.apply(told, "/status")
+        resource, version = self.seen.observed.resource, self._version or self.seen.version
+        self._version = write_status(self.objects, resource, version, status)
 
     def _apply(self, manifest: Object) -> None:
         metadata = manifest["metadata"]
@@ -161,12 +153,12 @@ class Acting:
             if there is None:
                 raise StaleError(f"{kind} {metadata['name']}: was there, and is gone")
             self._check_own(manifest, there)
-        except RefusedError as error:
+        except (RefusedError, StaleError) as error:
             of_pod = kind == "ConfigMap" and metadata["name"] in self._pods
             if kind != "Pod" and not of_pod:
                 raise
-            said = f"its ConfigMap: {error.message}" if of_pod else error.message
-            self.refusals[metadata["name"]] = said
+            said = error.message if isinstance(error, RefusedError) else str(error)
+            self.refusals[metadata["name"]] = f"its ConfigMap: {said}" if of_pod else said
 
     def _fill(self, filled: FillSecret) -> None:
         held = {"resourceVersion": filled.version}
@@ -185,6 +177,8 @@ class Acting:
             self.objects.delete(place, pod.uid, version, 0 if pod.force else None)
         except StaleError as error:
             self._changed = self._changed or error
+        except RefusedError as error:
+            self._late = self._late or error
 
     def _delete(self, kind: str, name: str, uid: str) -> None:
         self.objects.delete(kinds.one(kind, self._space, name), uid)
@@ -204,6 +198,23 @@ class Acting:
         resource = self.seen.observed.resource
         path = kinds.one("ConfigMap", resource.namespace, names.inbox_map(resource.name))
         self.objects.merge(path, {"data": written(proposal)})
+
+
+def write_status(objects: Objects, resource: Resource, version: str, status: TopologyStatus) -> str:
+    """The status of a topology, if it still is what it was at ``version``: that which it has then.
+    Raises as ``Objects``."""
+    told = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": resource.name,
+            "namespace": resource.namespace,
+            "uid": resource.uid,
+            "resourceVersion": version,
+        },
+        "status": status.model_dump(by_alias=True, mode="json", exclude_none=True),
+    }
+    return str(objects.apply(told, "/status")["metadata"]["resourceVersion"])
 
 
 def write_snapshot(

@@ -16,7 +16,7 @@ from millrace.topology.model import API_VERSION, KIND
 from millrace_operator.api.times import rfc3339
 from millrace_operator.builders.naming import MANAGER, Manifest
 from millrace_operator.kube import kinds
-from millrace_operator.kube.objects import Object, Objects, RefusedError
+from millrace_operator.kube.objects import Object, Objects, RefusedError, StaleError
 from millrace_operator.reconcile.actions import Announce
 from millrace_operator.reconcile.observe import Resource
 
@@ -66,7 +66,7 @@ def relay(objects: Objects, of: Resource, name: str, told: RunEvent, now: dateti
     made["metadata"]["name"] = f"{of.name}.{name}"
     try:
         objects.create({**made, "firstTimestamp": moment, "lastTimestamp": moment})
-    except RefusedError as error:
+    except (RefusedError, StaleError) as error:
         log.warning("%s", error)
 
 

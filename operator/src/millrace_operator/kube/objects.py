@@ -24,6 +24,7 @@ AT_ONCE = 20
 """Objects in one answer of a list. Anybody may put objects of a megabyte each where they are listed
 with those of a topology."""
 
+_HEAD = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _HEADS = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
@@ -62,6 +63,14 @@ class Objects:
         if status == HTTPStatus.NOT_FOUND:
             return None
         return _taken(path, status, found)
+
+    def is_there(self, path: str) -> bool:
+        """Whether there is such an object: what it holds is not even sent."""
+        status, found = self._answer("GET", path, accept=_HEAD)
+        if status == HTTPStatus.NOT_FOUND:
+            return False
+        _taken(path, status, found)
+        return True
 
     def list(
         self, kind: str, namespace: str | None, selector: str = "", name: str = ""
@@ -102,14 +111,18 @@ class Objects:
             query = {**query, "continue": more}
 
     def create(self, manifest: Object) -> bool:
-        """Whether it was made; False where one of that name is there."""
+        """Whether it was made; False where one of that name is there. ``StaleError`` where the API
+        server could not, as where a quota changes that others use at that moment."""
         metadata = manifest["metadata"]
         path = kinds.collection(manifest["kind"], metadata["namespace"])
         query = {"fieldManager": MANAGER}
         status, found = self._answer("POST", path, manifest, query=query)
+        what = f"{manifest['kind']} {metadata['name']}"
         if status == HTTPStatus.CONFLICT:
+            if found.get("reason") == "Conflict":
+                raise StaleError(f"{what}: {found.get('message', status)}")
             return False
-        _taken(f"{manifest['kind']} {metadata['name']}", status, found)
+        _taken(what, status, found)
         return True
 
     def apply(self, manifest: Object, subresource: str = "") -> Object:

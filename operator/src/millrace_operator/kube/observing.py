@@ -103,7 +103,7 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
     maps = _maps(objects, key, resource.uid, {name for kind, name in children if kind == _MAP})
     journal, view = maps[names.journal_map(key.name)], maps[names.view_map(key.name)]
     inbox = maps[names.inbox_map(key.name)]
-    told = reading.status_of(journal)
+    told, proposal = reading.status_of(journal), reading.proposal_of(inbox)
     observed = Observed(
         resource,
         tuple(_read(pods, turn.now, run_ids, _unmountable(objects, key, pods))),
@@ -111,7 +111,7 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
         tuple(children.values()),
         reading.accepted_of(maps[f"{key.name}-{ACCEPTED}"]),
         reading.view_of(view),
-        reading.proposal_of(inbox),
+        proposal,
         window=None if told is None else told.sealed,
         refusals=turn.refusals,
         resync=turn.resync,
@@ -125,6 +125,7 @@ def observe(objects: Objects, incarnations: Incarnations, key: Key, turn: Turn) 
         restoring=reading.restoring(view),
         writer=reading.writer_of(maps[names.view_map(key.name)]),
         secrets=reading.secrets_of(secret, resource.uid),
+        unread_proposal=proposal is None and reading.proposes(inbox),
     )
     versions = {pod["metadata"]["uid"]: pod["metadata"]["resourceVersion"] for pod in pods}
     version = found["metadata"]["resourceVersion"]
@@ -307,7 +308,7 @@ def _unmountable(objects: Objects, key: Key, pods: Sequence[Object]) -> dict[str
         lacking = [
             f"{kind} {name}"
             for kind, name in reading.mounted(pod)
-            if objects.get(kinds.one(kind, key.namespace, name)) is None
+            if not objects.is_there(kinds.one(kind, key.namespace, name))
         ]
         if lacking:
             gone[pod["metadata"]["uid"]] = f"not there: {', '.join(lacking)}"

@@ -31,7 +31,7 @@ from millrace_operator.api.resources import (
     TopologyStatus,
 )
 from millrace_operator.builders.documents import ACCEPTED_KEY, BOOKS_KEY, FORMAT
-from millrace_operator.builders.naming import FINGERPRINT, MADE_WITH
+from millrace_operator.builders.naming import DIGEST, FINGERPRINT, MADE_WITH
 from millrace_operator.kube.objects import owner_uid
 from millrace_operator.reconcile.observe import (
     Booked,
@@ -43,7 +43,6 @@ from millrace_operator.reconcile.observe import (
     Secrets,
     Snapshot,
 )
-from millrace_operator.reconcile.plan import DIGEST
 
 Object = Mapping[str, Any]
 
@@ -92,7 +91,7 @@ def _status(document: Object) -> tuple[TopologyStatus, str]:
     return TopologyStatus(), text
 
 
-_ANNOTATIONS = (FINGERPRINT, MADE_WITH, names.STANDBY_ANNOTATION)
+_ANNOTATIONS = (DIGEST, FINGERPRINT, MADE_WITH, names.STANDBY_ANNOTATION)
 """Of a pod, that are read."""
 
 
@@ -189,6 +188,8 @@ def pod_of(found: Object, now: datetime, run_id: str | None = None) -> Pod | Non
         _made_with(metadata, spec),
         metadata.get("annotations", {}).get(names.STANDBY_ANNOTATION, ""),
         "" if before is None else _said(*before),
+        metadata.get("annotations", {}).get(DIGEST, ""),
+        _started(status),
     )
 
 
@@ -287,6 +288,16 @@ def _lived_s(status: Object, now: datetime) -> float:
     return 0.0
 
 
+def _started(status: Object) -> bool:
+    """Whether its container runs, or ran: also one that waits to be started again."""
+    return any(
+        container.get("restartCount")
+        or container.get("lastState", {}).get("terminated")
+        or {"running", "terminated"} & container.get("state", {}).keys()
+        for container in status.get("containerStatuses") or []
+    )
+
+
 def node_answers(found: Object) -> bool:
     """Whether a node answers: Unknown is what Kubernetes says of one that fell silent."""
     conditions = _conditions(found.get("status", {}))
@@ -334,6 +345,11 @@ def proposal_of(found: Object | None) -> Proposal | None:
         return proposal_in((found or {}).get("data") or {})
     except (checked.DamagedError, NewerFormatError):
         return None
+
+
+def proposes(found: Object | None) -> bool:
+    """Whether there is a proposal, one that can be read or not."""
+    return _data(found, names.PROPOSAL) is not None
 
 
 def view_of(found: Object | None) -> View | None:

@@ -23,12 +23,21 @@ from millrace_operator.builders.naming import Owner, selector_text
 from millrace_operator.reconcile.actions import Announce
 from millrace_operator.reconcile.crew import Sizes, all_copied
 from millrace_operator.reconcile.driver import newest
-from millrace_operator.reconcile.observe import Observed, Pod, PodPhase
+from millrace_operator.reconcile.observe import Observed, Pod, PodPhase, Resource
 from millrace_operator.reconcile.troubles import Trouble, executor_trouble, first_trouble
 
 EXECUTORS_AWAY_S = 30.0
 """How long a topology that was ready stays so while no executor is: Spark replaces those that end,
 in a few seconds where there is room."""
+
+
+RECONCILE_FAILED = "ReconcileFailed"
+"""Reason of a topology whose turns do not come to their end."""
+
+
+LONGEST = 4096
+"""Characters of a message. What an API server refuses something with, or a driver says of its end,
+may be of any length, and a status that is too long is taken by nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,9 @@ class Standing:
     images of another release, None where that was not asked. ``standbys``: drivers that are to
     stand by. ``spark_counts``: how many executors there are to be is for Spark to say. ``copies``
     of all state are asked for. ``held``: no pod is made while it stalls; ``known``: somebody knows
-    what is asked for."""
+    what is asked for. ``restarts``: the driver that runs is ended for another one, and so are the
+    ackers ``replaced``, by their names: who waits for an edit shall not take them for what it
+    brings."""
 
     sizes: Sizes
     executors: int
@@ -52,6 +63,8 @@ class Standing:
     copies: int = 1
     held: bool = False
     known: bool = True
+    restarts: bool = False
+    replaced: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,7 @@ def status_of(
     return TopologyStatus(
         observedGeneration=observed.resource.generation,
         phase=_phase(observed, standing, ready.holds),
-        message=ready.message or None,
+        message=cut(ready.message) or None,
         conditions=conditions_of(facts, before.conditions, observed.resource.generation, now),
         driver=standing.driver,
         ackers=_ackers(observed, owner, standing.sizes),
@@ -97,6 +110,33 @@ def paused_status(observed: Observed, now: datetime) -> TopologyStatus:
     made = conditions_of([fact], before.conditions, observed.resource.generation, now)
     update = {"phase": Phase.PAUSED, "message": text, "conditions": (*others, *made)}
     return before.model_copy(update=update)
+
+
+def failed_status(
+    status: TopologyStatus, failure: str, resource: Resource, now: datetime
+) -> TopologyStatus:
+    """A status of a topology whose turns do not come to their end, and why; the rest stays."""
+    facts = [
+        Fact(ConditionType.READY, False, RECONCILE_FAILED, failure),
+        Fact(ConditionType.STALLED, True, RECONCILE_FAILED, failure, True),
+        Fact(ConditionType.RECONCILING, False, "Settled"),
+    ]
+    known = resource.status.conditions
+    made = {one.type: one for one in conditions_of(facts, known, resource.generation, now)}
+    kept = [made.pop(one.type, one) for one in status.conditions]
+    update = {"phase": Phase.STALLED, "message": failure, "conditions": (*kept, *made.values())}
+    return status.model_copy(update=update)
+
+
+def held_back(status: TopologyStatus, resource: Resource, now: datetime) -> TopologyStatus:
+    """What is told until a plan is carried out to its end: where the one before was not, its
+    failure as before. Else each that fails late would say that all is well, and then that it is
+    not."""
+    before = resource.status.conditions
+    failed = next((one for one in before if one.type == ConditionType.STALLED), None)
+    if failed is None or failed.reason != RECONCILE_FAILED:
+        return status
+    return failed_status(status, failed.message, resource, now)
 
 
 def transitions(before: TopologyStatus, after: TopologyStatus) -> list[Announce]:
@@ -175,6 +215,8 @@ def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
         return Fact(kind, False, "Suspended", "spec.suspend is true")
     if standing.finished:
         return Fact(kind, False, "Drained", "all sources are drained")
+    if standing.restarts:
+        return Fact(kind, False, "Starting", "the driver starts again, with what is asked for now")
     number = newest(observed)
     pods = [p for p in observed.of(Role.DRIVER) if p.index == number]
     names = [owner.child(f"driver-{number}")]
@@ -286,7 +328,7 @@ def _ackers_available(observed: Observed, owner: Owner, standing: Standing) -> F
     kind, wanted = ConditionType.ACKERS_AVAILABLE, standing.sizes.ackers
     if wanted == 0:
         return Fact(kind, True, "NotNeeded", "no acker is asked for")
-    return _available(observed, owner, kind, Role.ACKER, wanted)
+    return _available(observed, owner, kind, Role.ACKER, wanted, standing.replaced)
 
 
 def _state_available(observed: Observed, owner: Owner, standing: Standing) -> Fact:
@@ -329,9 +371,15 @@ def _driverless(observed: Observed, standing: Standing) -> str:
 
 
 def _available(
-    observed: Observed, owner: Owner, kind: ConditionType, component: Role, wanted: int
+    observed: Observed,
+    owner: Owner,
+    kind: ConditionType,
+    component: Role,
+    wanted: int,
+    replaced: frozenset[str] = frozenset(),
 ) -> Fact:
-    pods = [pod for pod in observed.of(component) if pod.index < wanted]
+    kept = (pod for pod in observed.of(component) if pod.name not in replaced)
+    pods = [pod for pod in kept if pod.index < wanted]
     ready = _ready(pods, observed)
     if ready >= wanted:
         return Fact(kind, True, "AllReady", f"{ready} of {wanted} pods are ready")
@@ -359,6 +407,11 @@ def _phase(observed: Observed, standing: Standing, ready: bool) -> Phase:
     return Phase.STARTING if started else Phase.PENDING
 
 
+def cut(message: str) -> str:
+    """What of a message is told."""
+    return message[:LONGEST]
+
+
 def conditions_of(
     facts: Iterable[Fact], before: Iterable[Condition], generation: int, now: datetime
 ) -> tuple[Condition, ...]:
@@ -377,7 +430,7 @@ def conditions_of(
                 observedGeneration=generation,
                 lastTransitionTime=since,
                 reason=fact.reason,
-                message=fact.message,
+                message=cut(fact.message),
             )
         )
     return tuple(made)

@@ -3,8 +3,9 @@
 An acker may die at any time, so its pods come and go as the number asks. A state server's pod is
 another matter: as long as the view names it, the driver may need what it holds, and it is deleted
 only if its processes are known to be dead. One on a lost node may still run behind a partition: it
-is left out of the proposal at once, and deleted when the driver has moved the view without it. So
-no pod is ever deleted that holds the only copy of something; where it does, the topology waits for
+is left out of the proposal at once, and deleted when the driver has moved the view without it, or
+where no driver was told of any server yet, since the first proposal waits for all of them. So no
+pod is ever deleted that holds the only copy of something; where it does, the topology waits for
 its node, or for a user who deletes the pod.
 
 One whose pod is being deleted, as in a drain of its node, is proposed no more and named as leaving:
@@ -21,9 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from millrace.homes.documents import AckerAdvice, Proposal, Status
-from millrace.homes.pods import Role, pod_name, state_url
+from millrace.homes.pods import Role, inbox_map, pod_name, state_url
 from millrace.homes.tuning import Tuning
 from millrace.protocol.ackerload import AckerBounds
 from millrace.protocol.types import Member, Phase, View
@@ -35,6 +37,7 @@ from millrace_operator.builders.pods import acker_pod, acker_print, state_server
 from millrace_operator.reconcile.actions import Action, Announce, Create, DeletePod
 from millrace_operator.reconcile.observe import Observed, Pod
 from millrace_operator.reconcile.troubles import last_seen
+from millrace_operator.reconcile.unbegun import made_otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +113,15 @@ def plan_ackers(
     topology: StreamTopology,
     count: int,
 ) -> list[Action]:
-    """Make what is missing, end what is too much, replace what is dead, on a lost node, or made to
-    reach another state server."""
+    """Make what is missing, end what is too much, replace what is dead, on a lost node, made to
+    reach another state server, or made otherwise and not begun."""
     pods = observed.of(Role.ACKER)
     there = {pod.index for pod in pods}
     actions: list[Action] = []
     for pod in pods:
-        actions += _ended(observed, pod, unwanted=not _wanted(pod, topology, count))
+        make = partial(acker_pod, owner, settings, topology, pod.index)
+        unwanted = not _wanted(pod, topology, count) or made_otherwise(pod, make)
+        actions += _ended(observed, pod, unwanted=unwanted)
     missing = [index for index in range(count) if index not in there]
     made = (acker_pod(owner, settings, topology, index) for index in missing)
     return [*actions, *(Create(pod) for pod in made)]
@@ -126,6 +131,12 @@ def _wanted(acker: Pod, topology: StreamTopology, count: int) -> bool:
     return acker.index < count and acker.fingerprint == acker_print(topology)
 
 
+def replaced_ackers(observed: Observed, topology: StreamTopology) -> frozenset[str]:
+    """Names of those that are ended for others in their place, which reach another server."""
+    wanted = acker_print(topology)
+    return frozenset(pod.name for pod in observed.of(Role.ACKER) if pod.fingerprint != wanted)
+
+
 def plan_servers(
     observed: Observed,
     owner: Owner,
@@ -133,13 +144,16 @@ def plan_servers(
     topology: StreamTopology,
     count: int,
 ) -> list[Action]:
-    """The same for state servers, which the view protects."""
+    """The same for state servers, which the view protects. Of what is on no node nothing can be
+    needed."""
     pods = observed.of(Role.STATE_SERVER)
     there = {pod.index for pod in pods}
     actions: list[Action] = []
     for pod in pods:
-        if pod.ended or not may_be_needed(observed, pod):
-            actions += _ended(observed, pod, unwanted=pod.index >= count)
+        again = made_otherwise(pod, partial(state_server_pod, owner, settings, topology, pod.index))
+        unplaced = again and pod.node is None
+        if pod.ended or unplaced or not may_be_needed(observed, pod):
+            actions += _ended(observed, pod, unwanted=again or pod.index >= count)
     missing = [index for index in range(count) if index not in there]
     made = (state_server_pod(owner, settings, topology, index) for index in missing)
     return [*actions, *(Create(pod) for pod in made)]
@@ -149,9 +163,17 @@ def holds_state(observed: Observed, pod: Pod) -> bool:
     """Whether the driver may need what a state server holds."""
     view = observed.view
     if view is None:
-        # A driver that was started may be about to write the first view, with any of them.
-        return observed.resource.status.driver is not None
+        # A driver that was told of them may be about to write the first view.
+        return observed.resource.status.driver is not None and _may_be_told(observed)
     return any(m.name == pod.name for m in (*view.last_open, *view.target))
+
+
+def _may_be_told(observed: Observed) -> bool:
+    """Whether a driver may know of a proposal: one that cannot be read here it may have read."""
+    follows = observed.told.follows if observed.told is not None else None
+    if observed.proposal is not None or observed.unread_proposal or follows is not None:
+        return True
+    return observed.child("ConfigMap", inbox_map(observed.resource.name)) is None
 
 
 def may_be_needed(observed: Observed, pod: Pod) -> bool:

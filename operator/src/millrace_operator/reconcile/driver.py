@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import assert_never
 
 from millrace.errors import ExitCode
@@ -49,6 +50,7 @@ from millrace_operator.reconcile.standby import (
     keep_standby,
 )
 from millrace_operator.reconcile.troubles import Trouble
+from millrace_operator.reconcile.unbegun import made_otherwise
 
 _GAVE_UP = "DriverGaveUp"
 _REFUSED = "SnapshotRefused"
@@ -62,7 +64,8 @@ _NO_CODE = -1
 class DriverPlan:
     """``events`` and ``actions`` are in order; ``wait_s`` is when to look again by the clock.
 
-    ``gave_up`` says why no further driver is started, ``finished`` that all input is drained.
+    ``gave_up`` says why no further driver is started, ``finished`` that all input is drained,
+    ``restarts`` that the driver that runs is ended for what is asked for now.
     """
 
     status: DriverStatus | None
@@ -71,6 +74,7 @@ class DriverPlan:
     wait_s: float | None = None
     gave_up: Trouble | None = None
     finished: bool = False
+    restarts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,7 @@ def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan
         made.wait_s,
         made.gave_up,
         made.finished,
+        made.restarts,
     )
 
 
@@ -200,7 +205,7 @@ def _plan_current(
         return _after_absence(observed, wanted, status, now)
     # One that was given up for what was declared then has another chance.
     mended = pod.ended and status.gave_up is not None
-    changed = mended or pod.fingerprint not in prints
+    changed = mended or pod.fingerprint not in prints or _made_otherwise(wanted, pod)
     if pod.phase is PodPhase.SUCCEEDED and not changed:
         return DriverPlan(drained, finished=True)
     if pod.deleting or observed.lost(pod):
@@ -215,9 +220,15 @@ def _plan_current(
             if changed:
                 # Asked to end it stops behind what is sealed; the next one follows at once.
                 status = _ending(status, pod).model_copy(update=NO_STANDBY)
-                return DriverPlan(status, (), (DeletePod(pod.name, pod.uid),))
+                return DriverPlan(status, (), (DeletePod(pod.name, pod.uid),), restarts=True)
             status = status.model_copy(update={"pod": pod.name, "ended_pod": None})
             return _running(observed, wanted, status, pod, now)
+
+
+def _made_otherwise(wanted: Wanted, pod: Pod) -> bool:
+    owner, settings, topology = wanted.owner, wanted.settings, wanted.topology
+    told = (pod.index, pod.fingerprint, wanted.accepted.retired, pod.standby)
+    return made_otherwise(pod, partial(driver_pod, owner, settings, topology, *told))
 
 
 def _running(

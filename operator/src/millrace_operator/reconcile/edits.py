@@ -129,7 +129,9 @@ def edited(resource: Resource, before: Accepted | None, begun: bool = False) -> 
     # A driver that is started anew begins with them.
     tuned = kind is EditKind.IN_PLACE and Tuning.of(wanted, 0) != Tuning.of(was, 0)
     accepted = accept(before, document)
-    accepted = replace(accepted, tuned=accepted.tuned + tuned)
+    # Should what restarts be taken back in time, the driver that runs has to follow the rest.
+    given = any(_among(edit.path, tuned_fields(wanted)) for edit in edits)
+    accepted = replace(accepted, tuned=accepted.tuned + given)
     return Edited(kind, accepted, wanted, _shown(paths), tuned)
 
 

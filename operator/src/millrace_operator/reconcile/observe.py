@@ -66,9 +66,11 @@ class Pod:
     ``index`` is the number at the end of its name; ``run_id`` what the state server in it calls
     its life, None while it does not answer; ``fingerprint`` what a driver was started with.
     ``standby`` is not empty for a driver that was made to stand by: what its executors do.
-    ``image`` is what its container was made with, empty where that is not known.
+    ``image`` is what its container was made with, empty where that is not known; ``digest`` is of
+    all that the pod was made with, empty for one of an operator that did not say so.
     ``reason`` and ``message`` say why it waits, failed or ended, ``exit_code`` how; ``lived_s`` is
-    how long it ran. ``before`` says how its container ended before, if it came back just now.
+    how long it ran. ``before`` says how its container ended before, if it came back just now;
+    ``started``: it has run, now or before.
     """
 
     name: str
@@ -89,6 +91,13 @@ class Pod:
     image: str = ""
     standby: str = ""
     before: str = ""
+    digest: str = ""
+    started: bool = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether something of it ran, as far as anyone knows."""
+        return self.started or self.phase is not PodPhase.PENDING
 
     @property
     def ended(self) -> bool:
@@ -162,7 +171,8 @@ class Observed:
     ``nodes`` says of each node that pods name whether it answers; one that is not in it is gone.
     None: nothing is known of nodes, and no pod counts as lost. ``most_silent``: most nodes of the
     cluster do not answer. ``view`` is what the store holds, None before the first driver wrote one;
-    ``proposal`` what was last proposed to the driver; ``told`` the figures of a driver, which it
+    ``proposal`` what was last proposed to the driver, ``unread_proposal``: there is one that this
+    release cannot read; ``told`` the figures of a driver, which it
     wrote before that view was read. ``window`` is the last sealed one that the driver told.
     ``refusals`` are children that the API server did not take when it was last asked for them, for
     a quota for example, with what it said. ``resync``: it is time to apply also what is unchanged.
@@ -195,6 +205,7 @@ class Observed:
     restoring: bool = False
     writer: str = ""
     secrets: Secrets | None = None
+    unread_proposal: bool = False
 
     def of(self, component: Role) -> tuple[Pod, ...]:
         """The pods of a component, by their number."""

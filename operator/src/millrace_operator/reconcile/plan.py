@@ -4,10 +4,12 @@ The order of what is done is that in which a crash between two steps does no har
 
 1. what must never be lost, before anything can need it: the passwords, the map of the view, the
    topology as it was accepted, and before that what is told of the edit;
-2. other events, then the status, which holds intents (the number of the next driver);
-3. the other children, and pods;
-4. the proposal to the driver;
-5. snapshots, which nothing else waits for.
+2. the other children but for pods: where one is refused, no number of a driver is used up;
+3. other events, then the status, which holds intents (the number of the next driver);
+4. pods;
+5. the proposal to the driver;
+6. snapshots, which nothing else waits for;
+7. where the plan before failed, that this one did not.
 
 Whoever dies in between is followed by a plan made of what is there then. Nothing is done for a
 topology that is being deleted: its children are its own and go with it, operator or not.
@@ -15,10 +17,8 @@ topology that is being deleted: its children are its own and go with it, operato
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 
 from millrace.homes import pods as names
 from millrace.homes.accepted import Accepted
@@ -37,7 +37,7 @@ from millrace_operator.builders.documents import (
     filled_maps,
     secrets,
 )
-from millrace_operator.builders.naming import Manifest, Owner
+from millrace_operator.builders.naming import DIGEST, Owner, digest
 from millrace_operator.builders.network import budgets, policies, services
 from millrace_operator.builders.pods import code_image
 from millrace_operator.reconcile.actions import (
@@ -53,6 +53,7 @@ from millrace_operator.reconcile.actions import (
 from millrace_operator.reconcile.conditions import (
     Standing,
     again_s,
+    held_back,
     paused_status,
     status_of,
     transitions,
@@ -66,6 +67,7 @@ from millrace_operator.reconcile.crew import (
     plan_ackers,
     plan_servers,
     proposal,
+    replaced_ackers,
     scaled_by_load,
     sizes,
     spark_counts,
@@ -76,20 +78,18 @@ from millrace_operator.reconcile.observe import Moment, Observed, Secrets
 from millrace_operator.reconcile.snapshots import begins_from, plan_snapshots
 from millrace_operator.reconcile.troubles import Trouble
 
-DIGEST = "millrace.dev/digest"
-"""Annotation of an applied child: a digest of what it was applied with."""
-
-
 STRANGERS_S = 2.0
 """How often what an earlier resource left behind is looked at: nobody tells that it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``actions`` in order. ``wait_s``: look again after so long, even if nothing is seen."""
+    """``actions`` in order, and ``at_end`` what follows where none of them failed. ``wait_s``: look
+    again after so long, even if nothing is seen."""
 
     actions: tuple[Action, ...] = ()
     wait_s: float | None = None
+    at_end: tuple[Action, ...] = ()
 
 
 def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan:
@@ -101,7 +101,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         # Nothing is written over a status that holds more than can be read.
         return Plan((Announce("NewerFormat", resource.unread, warning=True),))
     if resource.paused:
-        return Plan(tuple(_told(observed, paused_status(observed, moment.now), [])))
+        return Plan(tuple(_told(resource.status, paused_status(observed, moment.now))))
     owner = Owner(resource.name, resource.namespace, resource.uid, settings.version)
     edit = edited(resource, observed.accepted, observed.view is not None)
     begins = begins_from(observed, edit.topology) if edit.topology is not None else None
@@ -114,7 +114,7 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         stalled = lost or Trouble("NewerFormat" if unread else "InvalidTopology", edit.text)
         status = status_of(observed, owner, _held(observed, edit.topology, stalled), moment.now)
         wait_s = STRANGERS_S if observed.strangers or unfit is not None else None
-        return Plan(tuple(_told(observed, status, [])), wait_s)
+        return Plan(tuple(_told(resource.status, status)), wait_s)
     wanted = Wanted(owner, settings, edit.topology, edit.accepted, restore)
     driver = plan_driver(observed, wanted, moment.now)
     size = sizes(edit.topology, observed)
@@ -130,11 +130,14 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         edit.topology.spec.standby_pods,
         spark_counts(edit.topology),
         edit.topology.spec.state_servers.copies,
+        restarts=driver.restarts,
+        replaced=replaced_ackers(observed, edit.topology),
     )
     snapshots = plan_snapshots(observed, owner, edit.topology, moment.now)
     status = status_of(observed, owner, standing, moment.now)
     if snapshots.newest is not None:
         status = status.model_copy(update={"last_snapshot": snapshots.newest})
+    before_end = held_back(status, resource, moment.now)
     proposed = proposal(observed, edit.topology, size, _tuning(edit.accepted, edit.topology))
     events = [
         *driver.events,
@@ -143,8 +146,8 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
     ]
     actions: list[Action] = [
         *_stores(observed, owner, edit, moment),
-        *_told(observed, status, events),
         *_children(observed, owner, settings, edit.topology, size),
+        *_told(resource.status, before_end, events),
         *plan_servers(observed, owner, settings, edit.topology, size.servers),
         *plan_ackers(observed, owner, settings, edit.topology, size.ackers),
         *driver.actions,
@@ -152,7 +155,8 @@ def plan(observed: Observed, settings: OperatorSettings, moment: Moment) -> Plan
         *snapshots.actions,
     ]
     waits = (driver.wait_s, snapshots.wait_s, again_s(status, moment.now))
-    return Plan(tuple(actions), min((one for one in waits if one is not None), default=None))
+    wait_s = min((one for one in waits if one is not None), default=None)
+    return Plan(tuple(actions), wait_s, tuple(_told(before_end, status)))
 
 
 def _held(observed: Observed, topology: StreamTopology | None, stalled: Trouble) -> Standing:
@@ -178,12 +182,6 @@ def _held(observed: Observed, topology: StreamTopology | None, stalled: Trouble)
 def _tuning(accepted: Accepted, topology: StreamTopology) -> Tuning | None:
     """Settings that a driver may have begun without: none before they were edited."""
     return Tuning.of(topology, accepted.tuned) if accepted.tuned else None
-
-
-def digest(manifest: Manifest) -> str:
-    """What an applied child is compared by."""
-    text = json.dumps(manifest, sort_keys=True)
-    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _lost_store(observed: Observed, owner: Owner) -> Trouble | None:
@@ -238,8 +236,9 @@ def _filled(secrets: Secrets, owner: Owner, moment: Moment) -> Iterator[Action]:
         yield FillSecret(names.secret(owner.name), secrets.version, lacking)
 
 
-def _told(observed: Observed, status: TopologyStatus, events: list[Announce]) -> Iterator[Action]:
-    before = observed.resource.status
+def _told(
+    before: TopologyStatus, status: TopologyStatus, events: Sequence[Announce] = ()
+) -> Iterator[Action]:
     yield from events
     yield from transitions(before, status)
     if status != before:
@@ -329,7 +328,7 @@ def _kept_memory(observed: Observed, edit: Edited) -> list[Announce]:
         one.topology["spec"].get("stateServers", {}).get("memory") if one is not None else None
         for one in (observed.accepted, edit.accepted)
     )
-    if was == now or not observed.of(Role.STATE_SERVER):
+    if was == now or not any(pod.begun for pod in observed.of(Role.STATE_SERVER)):
         return []
     text = (
         "state servers that run keep the memory that they have: with spec.stateServers.copies "
@@ -350,7 +349,7 @@ def _kept_pods(observed: Observed, edit: Edited) -> list[Announce]:
             one.topology["spec"].get("pods", {}).get(field, {}) if one is not None else None
             for one in (observed.accepted, edit.accepted)
         )
-        if was != now and observed.of(role):
+        if was != now and any(pod.begun for pod in observed.of(role)):
             text = f"pods that run keep what spec.pods.{field} said when they were made: {remedy}"
             told.append(Announce("PodsKeepSettings", text, warning=True))
     return told
@@ -359,8 +358,8 @@ def _kept_pods(observed: Observed, edit: Edited) -> list[Announce]:
 def _outdated(
     observed: Observed, settings: OperatorSettings, topology: StreamTopology, accepted: Accepted
 ) -> tuple[str, ...]:
-    """Pods that would be made with another image now; executors come and go with their driver. A
-    driver that an edit ends, of its image for example, needs nobody to renew it."""
+    """Pods that have begun, and would be made with another image now; executors come and go with
+    their driver. A driver that an edit ends, of its image for example, needs nobody to renew it."""
     prints = fingerprints(accepted)
     wanted = {
         Role.STATE_SERVER: settings.state_image,
@@ -371,7 +370,7 @@ def _outdated(
         pod.name
         for role, image in wanted.items()
         for pod in observed.of(role)
-        if pod.image and pod.image != image and not pod.ended and not pod.deleting
+        if pod.image and pod.image != image and pod.begun and not pod.ended and not pod.deleting
         if role is not Role.DRIVER or pod.fingerprint in prints
     )
 

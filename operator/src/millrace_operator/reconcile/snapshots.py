@@ -62,7 +62,7 @@ from millrace_operator.reconcile.actions import (
     Withdraw,
     WriteSnapshotStatus,
 )
-from millrace_operator.reconcile.conditions import Fact, conditions_of
+from millrace_operator.reconcile.conditions import Fact, conditions_of, cut
 from millrace_operator.reconcile.observe import Booked, Books, Observed, Snapshot
 from millrace_operator.reconcile.troubles import Trouble
 
@@ -385,7 +385,7 @@ def _status(
         update={
             "observed_generation": one.generation,
             "phase": phase,
-            "message": text or None,
+            "message": cut(text) or None,
             "conditions": conditions_of([fact], one.status.conditions, one.generation, now),
         }
     )
