@@ -268,6 +268,17 @@ def test_a_sum_that_overflows_is_traced_to_its_roots(windows, tmp_path, whole):
     assert third.rows["rows"] == [{"k": "a", "n": 2}]
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_mean_of_numbers_that_no_double_is_fails_nobody(windows, tmp_path, whole):
+    large = 2**53 + 1
+    write_lines(tmp_path, [f'{{"k": "a", "n": {n}}}' for n in (large, large)] + ['{"k": "b"}'])
+    outcome = windows(OVERFLOW.replace("function: sum", "function: avg"), whole).go()
+    assert outcome.verdict.complete
+    assert outcome.failed == {}
+    rows = sorted(outcome.rows["rows"], key=lambda row: row["k"])
+    assert rows == [{"k": "a", "n": float(large)}, {"k": "b", "n": None}]
+
+
 def test_all_key_groups_uncombined_give_the_same_totals(windows, tmp_path):
     lines = with_poison([])
     write_lines(tmp_path, lines)

@@ -262,6 +262,16 @@ def test_nan_is_larger_than_every_number(values: list[float | None]) -> None:
     assert [repr(row["low"]), repr(row["high"])] == [repr(v) for v in expected]
 
 
+@pytest.mark.parametrize("value", [2**53 + 1, 2**63 - 1, -(2**63), -(2**53) - 1])
+def test_a_mean_of_whole_numbers_that_no_double_is_rounds_them(value: int) -> None:
+    inputs = pa.schema([("k", pa.string()), ("n", pa.int64())])
+    rows = pa.RecordBatch.from_arrays([pa.array(["a", "b"]), pa.array([value, 3])], schema=inputs)
+    state = AggregateState(inputs, ["k"], [Aggregate("mean", "avg", "n")], K)
+    state.begin()
+    state.merge(combined(rows, ["k"], [Aggregate("mean", "avg", "n")]))
+    assert state.rows().to_pylist() == [{"k": "a", "mean": float(value)}, {"k": "b", "mean": 3.0}]
+
+
 @pytest.mark.parametrize("values", [[(1 << 63) - 1, 1], [-(1 << 63), -1], [1, (1 << 63) - 1]])
 def test_a_sum_that_overflows_is_an_error_and_can_be_undone(values: list[int]) -> None:
     inputs = pa.schema([("k", pa.string()), ("v", pa.int64())])

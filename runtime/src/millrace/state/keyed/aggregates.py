@@ -101,7 +101,8 @@ def partials(aggregate: Aggregate, rows: pa.RecordBatch) -> list[pa.Array]:
     if aggregate.function == "count":
         return [column.is_valid().cast(pa.int64())]
     if aggregate.function == "avg":
-        total = pc.fill_null(column.cast(pa.float64()), 0.0)
+        # Not safe: a whole number beyond 2**53 that no double is becomes the nearest one.
+        total = pc.fill_null(column.cast(pa.float64(), safe=False), 0.0)
         return [total, column.is_valid().cast(pa.int64())]
     if aggregate.function == "sum":
         integer = pa.types.is_integer(column.type)
