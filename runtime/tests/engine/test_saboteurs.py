@@ -97,6 +97,29 @@ def test_damage_that_is_covered_up_is_seen_by_the_ackers(
         assert 1 <= len(verdict.incomplete) <= 2
 
 
+PAIRS = """
+sources: [{name: lines, files: {path: texts}}]
+processors:
+  - name: counts
+    inputs: [{from: lines, key: [value]}]
+    aggregate: {columns: [{name: n, function: count}]}
+  - {name: pairs, function: "wordsteps:Pairs", inputs: [{from: counts}]}
+  - {name: step, sql: {engine: duckdb, where: pair <> ''}, inputs: [{from: pairs, key: [pair]}]}
+sinks:
+  - {name: rows, inputs: [{from: step}], files: {path: rows, format: jsonLines}}
+"""
+
+
+@pytest.mark.parametrize("damage", ["", "HiddenDrop", "HiddenDouble", "HiddenAlterId"])
+def test_damage_to_what_is_anchored_to_two_totals_is_seen_by_the_ackers(windows, tmp_path, damage):
+    write_lines(tmp_path, LINES)
+    changes = {"transport": f"saboteurs:{damage}"} if damage else {}
+    run = windows(PAIRS, **changes)
+    verdict = run.attempt(run.plan()).verdict
+    assert verdict.incomplete == set()
+    assert set(verdict.window) == ({"lines>counts", "pairs>step"} if damage else set())
+
+
 @pytest.mark.parametrize("kind", SPECS)
 @pytest.mark.parametrize("tracking", ["On", "Off"])
 def test_a_tuple_of_another_partition_is_refused_by_its_key(windows, tmp_path, kind, tracking):

@@ -70,6 +70,21 @@ def test_anchors_are_xored_into_each_of_their_roots():
     assert net[0].tolist() == [5, 9, 5]
 
 
+TREE = kernels.WINDOW_TREE
+
+
+@pytest.mark.parametrize(
+    "roots", [[TREE | 1], [TREE | 1, TREE | 2], [TREE | 1, TREE | 1 << 16 | 1, TREE | 2]]
+)
+def test_a_tuple_is_once_in_the_windows_tree_however_many_of_its_anchors_are(roots):
+    """An even number of them would take it out again, and nobody would miss it."""
+    net = np.zeros(2, np.uint64), np.zeros(1, np.uint64)
+    lists = pa.array([[0, *roots], [kernels.UNTRACKED], [1]], pa.list_(pa.uint32()))
+    ids = np.array([5, 9, 17], np.uint64)
+    kernels.absorb_lists(ids, lists.offsets.to_numpy(), lists.values.to_numpy(), net)
+    assert [a.tolist() for a in net] == [[5, 17], [5]]
+
+
 @given(st.permutations(list(range(8))))
 @settings(max_examples=40, deadline=None)
 def test_root_order_does_not_depend_on_how_tuples_arrived(arrival):

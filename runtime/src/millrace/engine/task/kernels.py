@@ -127,12 +127,15 @@ def _absorb(ids: Any, roots: Any, nets: Any, loose: Any) -> Any:
 @kernel((_U64, _LISTS, _U32, _U64_OUT, _U64_OUT))
 def _absorb_lists(ids: Any, offsets: Any, values: Any, nets: Any, loose: Any) -> Any:
     for i in range(ids.size):
+        in_tree = False
         for j in range(offsets[i], offsets[i + 1]):
             root = values[j]
             if root < _TREE:
                 nets[root] ^= ids[i]
             elif root != _NONE:
-                loose[0] ^= ids[i]
+                in_tree = True
+        if in_tree:
+            loose[0] ^= ids[i]
 
 
 @kernel((_U32, types.uint32))
@@ -259,7 +262,11 @@ def absorb(ids: Array, roots: Array, net: tuple[Array, Array]) -> None:
 
 
 def absorb_lists(ids: Array, offsets: Array, values: Array, net: tuple[Array, Array]) -> None:
-    """XOR each id into every root of its list of anchors (int32 offsets, uint32 values)."""
+    """XOR each id into every root of its list of anchors (int32 offsets, uint32 values).
+
+    All that belong to the window's own tree are one root: there an id counts once, since with an
+    even number of them it would take itself out again.
+    """
     _absorb_lists(ids, offsets, values, net[0], net[1])
 
 
