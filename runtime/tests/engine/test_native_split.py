@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -263,18 +264,58 @@ def test_a_pattern_that_re2_does_not_know_is_refused(windows):
         windows(text_spec('{column: value, into: w, pattern: "(?=x)"}'))
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    ["[^a-z]*", r"\s*", "x?", "^", "$", r"\b", r"\B", ",|$", "(?m)^", "(?m)$", r"a|\ba*", r"^\B"],
-)
+@pytest.mark.parametrize("pattern", ["[^a-z]*", r"\s*", "x?", "$", ",|$", "(?m)$", r"\z", "a|b*"])
 def test_a_pattern_that_matches_nothing_is_refused(windows, pattern):
     with pytest.raises(TopologyError, match="matches where there is nothing"):
         windows(text_spec(f"{{column: value, into: w, pattern: '{pattern}'}}"))
 
 
-@pytest.mark.parametrize("pattern", ["[^a-z]+", r"\s", r"\bx", "x$", "^x", "(?i)a+b*", "(?m)^,"])
-def test_a_pattern_that_matches_a_character_is_none_of_these(windows, pattern):
-    windows(text_spec(f"{{column: value, into: w, pattern: '{pattern}'}}"))
+@pytest.mark.parametrize("pattern", ["^a", "^", r"\Aa", r"\ba", r"a\B", "(?m)^a", r"\C"])
+def test_a_pattern_that_asks_what_is_in_front_of_a_match_is_refused(windows, pattern):
+    """Arrow looks for it in what is left of the text, as if that were all."""
+    with pytest.raises(TopologyError, match=r"split\.pattern.*cut (there|in two); "):
+        windows(text_spec(f"{{column: value, into: w, pattern: '{pattern}'}}"))
+
+
+PATTERNS = {
+    pattern: pattern
+    for pattern in (
+        *("[^a-z]+", r"\s", "(?i)A+b*", "a|ab", "ab|a", "a+?b", "(?:,|\n)+", r"\s+\n"),
+        *("a.", "(?s)a.", "[]^,]", r"[\^]b?", r"\\|b", "(?m)a$", "(?m)[ab,]+$"),
+    )
+} | {
+    "a$": r"a\Z",
+    r"\^|a$": r"\^|a\Z",
+    "[[^]a": r"[\[^]a",
+    r"a\z|b": r"a\Z|b",
+    "[ab]+$|,": r"[ab]+\Z|,",
+    r"\Q^\E|\Q\b\E": r"\^|\\b",
+    "[[:^alpha:]]": "[^a-zA-Z]",
+    r"\x{61}b": "ab",
+    r"\pN|\p{^Latin}b": "[^a-zA-Z]b",
+}
+"""Patterns of RE2, and what Python's ``re`` has for each."""
+
+CUT_TEXTS = [
+    *("".join(some) for count in range(5) for some in itertools.product("ab,\n", repeat=count)),
+    *("a^b^", "^^a", r"a\b\\ab", "ab\n\nab,a b", "AaBb\n"),
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_cuts_as_that_of_python(windows, tmp_path, pattern):
+    (tmp_path / "texts").mkdir()
+    rows = [{"t": text, "n": n} for n, text in enumerate(CUT_TEXTS)]
+    (tmp_path / "texts" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = json.dumps({"column": "t", "into": "w", "keep": ["n"], "pattern": pattern})
+    spec = SPEC % ('jsonLines, schema: "t string, n long"', settings, COUNT)
+    spec += "  - {name: all, inputs: [{from: cut}], files: {path: all, format: jsonLines}}\n"
+    outcome = windows(spec, True).go()
+    found: dict[int, list[str]] = defaultdict(list)
+    for row in outcome.rows["all"]:
+        found[row["n"]].append(row["w"])
+    assert found == {n: re.split(PATTERNS[pattern], t) for n, t in enumerate(CUT_TEXTS)}
+    assert outcome.verdict.complete
 
 
 def test_pieces_are_compared_where_a_kept_column_is_the_key(windows, tmp_path):

@@ -492,6 +492,46 @@ def test_what_is_wrong_with_a_split(settings, field, message):
     assert message in at(problems, f"spec.processors[0].split.{field}").message
 
 
+def split_at(pattern):
+    settings = {"column": "user", "into": "w", "pattern": pattern}
+    return found([step("w", "events", split=settings)], sources=[EVENTS])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "part", "remedy"),
+    [
+        ("^", "(^)", r"write \^ for the character, or cut in a function"),
+        ("(?m)^,", "(^)", r"write \^"),
+        (r"a|(?:b|^\s)", "(^)", r"write \^"),
+        (r"\Ax", r"(\A)", "leave it out, or cut in a function"),
+        (r"x\b", r"(\b)", "leave it out"),
+        (r"\\\Bx", r"(\B)", "leave it out"),
+        (r"\Q^\E^", "(^)", r"write \^"),
+        ("[]^]^", "(^)", r"write \^"),
+        ("[[:^alpha:]]^", "(^)", r"write \^"),
+        (r"\p{^Greek}\b", r"(\b)", "leave it out"),
+        (r"[\]x]\b", r"(\b)", "leave it out"),
+        (r"\C+", r"a byte (\C)", "write . for a character"),
+    ],
+)
+def test_a_split_does_not_ask_what_is_in_front_of_a_match(pattern, part, remedy):
+    (problem,) = split_at(pattern)
+    assert (problem.path, problem.value) == ("spec.processors[0].split.pattern", pattern)
+    assert part in problem.message
+    assert problem.remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("[^a-z]+", r"\^", r"\\b", r"\\A", "[a^]", "[]^]", "[^]^]", r"[\]^]", "[[:^word:]^]"),
+        *(r"\Q^\b\E,", r"\Q\\E,", r"\p{^Greek}", r"[\P{^Greek}^]", "x$", r"x\z", "(?m)x$", "b,A,B"),
+    ],
+)
+def test_what_a_split_may_ask_for_is_taken(pattern):
+    assert split_at(pattern) == []
+
+
 A = {"name": "a", "type": "long"}
 
 

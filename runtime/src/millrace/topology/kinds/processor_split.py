@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,20 @@ from millrace.topology.scalars import Flag, Text
 if TYPE_CHECKING:
     from millrace.topology.checks.facts import Facts
     from millrace.topology.graph import Component, Edge
+
+_PART = re.compile(
+    r"""
+    \\Q .*? (?: \\E | \Z )  # text that stands for itself
+    | \\[pP]\{ [^}]* (?: \} | \Z )  # a character by the name of its kind
+    | (?P<refused> \^ | \\[AbBC] )
+    | \\.
+    | \[ \^?+ \]?+  # one of several characters
+      (?: \[:\^?\w+:\] | \\[pP]\{ [^}]* (?: \} | \Z ) | \\. | [^\]\\] )*+ (?: \] | \Z )
+    | .
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""The parts of a pattern of RE2. One that is not one may be parted anyhow."""
 
 
 class SplitSettings(Part):
@@ -76,6 +91,7 @@ class SplitProcessorKind(ProcessorKind[SplitSettings]):
         if settings.drop_empty and settings.pattern is None and settings.delimiter is None:
             message = "does not apply: at white space no piece is empty"
             yield Problem(f"{path}.dropEmpty", True, message, "remove it")
+        yield from _misread(settings.pattern or "", f"{path}.pattern")
         taken = {settings.into}
         for i, name in enumerate(settings.keep):
             if name in taken:
@@ -85,6 +101,25 @@ class SplitProcessorKind(ProcessorKind[SplitSettings]):
             taken.add(name)
         for edge in facts.edges_of(component):
             yield from _columns_there(facts, edge, path, settings)
+
+
+def _misread(pattern: str, path: str) -> Iterator[Problem]:
+    """What a pattern asks for where no answer is right: each match is looked for in what is left
+    of the text behind the one before, as if nothing stood in front of it."""
+    refused = [part["refused"] for part in _PART.finditer(pattern) if part["refused"]]
+    if not refused:
+        return
+    message = (
+        f"asks what stands in front of a match ({refused[0]}), and to the next match nothing does: "
+        "the text is cut there"
+    )
+    remedy = "leave it out, or cut in a function"
+    if refused[0] == "^":
+        remedy = r"write \^ for the character, or cut in a function"
+    elif refused[0] == r"\C":
+        message = r"asks for a byte (\C), and a character of several would be cut in two"
+        remedy = "write . for a character"
+    yield Problem(path, pattern, message, remedy)
 
 
 def _columns_there(
