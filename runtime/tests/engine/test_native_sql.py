@@ -104,6 +104,11 @@ FAULTS = {
     "overflow": ("n + 9223372036854775000 AS v", 10_000, "Overflow in addition of INT64"),
     "division": ("100 // n AS v", 0, "Division by zero"),
     "cast of a number": ("CAST(n AS tinyint) AS v", 300, "out of range for the destination type"),
+    "part of a date": (
+        "date_trunc(if(s = 'timezone', s, 'day'), DATE '2024-01-31') AS v",
+        "timezone",
+        "Specifier type not implemented",
+    ),
     "raised": ("CASE WHEN s = 'x' THEN error('no ' || s) ELSE s END AS v", "x", "no x"),
 }
 

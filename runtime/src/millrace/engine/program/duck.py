@@ -41,7 +41,7 @@ from millrace.topology.problems import shorten
 INPUT, ROW = f"{RESERVED_PREFIX}input", f"{RESERVED_PREFIX}row"
 """The table that a query is over, and its column with the number of each row."""
 
-ROW_ERRORS = (duckdb.DataError, duckdb.InvalidInputException)
+ROW_ERRORS = (duckdb.DataError, duckdb.InvalidInputException, duckdb.NotSupportedError)
 """What an expression raises on a value that it cannot take, where ``blames_row`` says so; anything
 else is DuckDB's own."""
 
@@ -124,6 +124,15 @@ def evaluate(query: str, data: pa.RecordBatch) -> pa.Table:
 def blames_row(error: Exception) -> bool:
     """Whether DuckDB raises this for the values of a row, not for their types."""
     return isinstance(error, ROW_ERRORS) and "Unimplemented type for cast" not in str(error)
+
+
+def can_evaluate(query: str, data: pa.RecordBatch) -> bool:
+    """Whether DuckDB can evaluate a query over batches such as this one, whatever their values."""
+    try:
+        evaluate(query, numbered(data.slice(0, 0)))
+    except duckdb.Error:
+        return False
+    return True
 
 
 def reason(error: Exception) -> str:

@@ -80,7 +80,7 @@ class DuckStep(CertainStep):
             told = str(error).split("\n")[0]  # the advice behind it is for who has settings
             raise MemoryError(told.removeprefix("Out of Memory Error: ")) from error
         except duckdb.Error as error:
-            if duck.blames_row(error):
+            if self._blames_rows(error, data):
                 raise
             duck.renew()
             raise EngineError(
@@ -91,6 +91,13 @@ class DuckStep(CertainStep):
         names = self.component.output.names
         columns = dict(zip(names, found.columns[:-1], strict=True))
         return conform(columns, self.component.output, self.name), rows
+
+    def _blames_rows(self, error: Exception, data: pa.RecordBatch) -> bool:
+        """Whether DuckDB raised this for values. What it says it has not may be a value of one row,
+        which names a part of a date, or the query: that is then so without rows, too."""
+        if isinstance(error, duckdb.NotSupportedError) and data.num_rows == 1:
+            return duck.blames_row(error) and duck.can_evaluate(self._query, data)
+        return duck.blames_row(error)
 
     def _check(self, rows: Array, count: int) -> None:
         """Raises ``EngineError`` where rows came out that did not go in, or in another order."""
