@@ -256,6 +256,15 @@ def test_a_number_that_is_too_large_is_refused_alike_however_it_is_written():
     assert {text.partition(";")[0] for text in errors.values()} == {"column 'a': inf is no double"}
 
 
+def test_a_number_that_is_too_large_is_refused_in_a_field_that_is_not_read():
+    """As the page says; of the ways to write one Arrow minds that with an exponent alone."""
+    texts = [f'{{"a": 1, "x": {n}}}' for n in ("1e400", "[-1e400]", "1" + 309 * "0", "1e308")]
+    rows, errors = decoded(pa.array(texts), [pa.field("a", pa.int64())])
+    assert errors.keys() == {0, 1}
+    assert all("Number too big" in text for text in errors.values())
+    assert [row["a"] for row in rows[2:]] == [1, 1]
+
+
 MANY = [pa.field(f"c{n}", pa.int64()) for n in range(20)]
 FIRST_BAD = {
     "the last": lambda n: f'{{"c0": 1, "c19": "x{n}"}}',
