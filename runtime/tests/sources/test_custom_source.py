@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import textwrap
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from millrace.errors import SourceError
 from millrace.protocol.types import Replay
 from millrace.sources import SourceSpec, base, cut, make_source, open_source
+from millrace.sources.base import first_row
 from millrace.sources.files import FileSource
 from millrace.sources.generator import GeneratorSource
 from millrace.topology import model
@@ -52,6 +55,14 @@ def test_the_documented_example_works(feeds: str, tmp_path: Path) -> None:
     assert ticks == list(range(10))
     lone = Replay("s", pieces[0].partition, 3, 1, 0.0, source.locate(plan.ranges[0], 3))
     assert source.payload(lone) == b'{"tick": 3}'
+
+
+def test_the_payload_of_a_row_shows_what_python_has_not() -> None:
+    days = pa.array([2932897, 0], pa.int32()).view(pa.date32())
+    texts = pa.array([b"a\xff", b"b"], pa.binary()).view(pa.string())
+    rows = pa.record_batch([days, pa.ListArray.from_arrays([0, 1, 2], texts)], names=["d", "l"])
+    assert json.loads(first_row(rows)) == {"d": "10000-01-01", "l": ["a\\xff"]}
+    assert json.loads(first_row(rows.slice(1))) == {"d": "1970-01-01", "l": ["b"]}
 
 
 def test_built_in_kinds(tmp_path: Path) -> None:

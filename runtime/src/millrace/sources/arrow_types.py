@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,6 +23,10 @@ _SIMPLE = {
 }
 SIMPLE_NAMES = {arrow: name for name, arrow in _SIMPLE.items()}
 """Canonical name of each Arrow type that has one and is no array."""
+
+UNHELD = (OverflowError, ValueError, pa.ArrowException)
+"""What is raised where Python has no such value as Arrow: a day beyond the years 1 to 9999, a text
+that is not UTF-8."""
 
 
 def arrow_type(name: str) -> pa.DataType:
@@ -42,3 +47,20 @@ def type_name(arrow: pa.DataType) -> str:
     if pa.types.is_list(arrow):
         return f"array<{type_name(arrow.value_type)}>"
     return SIMPLE_NAMES.get(arrow, str(arrow))
+
+
+def plain_value(value: pa.Scalar) -> Any:
+    """A value as Python has it, or a text that shows it where Python has none such; so with what
+    lists and structs hold."""
+    try:
+        return value.as_py()
+    except UNHELD:
+        if isinstance(value, pa.StringScalar):
+            return value.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
+        if isinstance(value, pa.DictionaryScalar):
+            return plain_value(value.value)
+        if isinstance(value, pa.StructScalar):
+            return {name: plain_value(inner) for name, inner in value.items()}
+        if isinstance(value, pa.ListScalar):
+            return [plain_value(inner) for inner in value.values]
+        return " ".join(pa.array([value], value.type).to_string()[1:-1].split())

@@ -45,6 +45,7 @@ import pyarrow as pa
 from millrace.errors import SourceError
 from millrace.ids import name_id
 from millrace.protocol.types import Json, Replay, RootRange
+from millrace.sources.arrow_types import plain_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +205,10 @@ class Source(ABC):
 
         This one is the row as JSON. Raises ``SourceError`` where it cannot be read any more.
         """
-        rows = [row for part in self.read(range_of(replay)) for row in part.data.to_pylist()]
-        if not rows:
+        parts = [part.data for part in self.read(range_of(replay)) if part.data.num_rows]
+        if not parts:
             raise SourceError(f"source {self.name!r}: {self.place(replay)}: the record is gone")
-        return json.dumps(rows[0], default=str, ensure_ascii=False).encode()
+        return first_row(parts[0])
 
     def place(self, replay: Replay) -> str:
         """Where a record is found, in words, for a dead letter: a file and a line, say.
@@ -235,6 +236,12 @@ class Source(ABC):
     def range_of(self, partition: str, start: int, count: int, locator: Json = None) -> RootRange:
         """A range of this source; a partition's name and its offsets identify records for ever."""
         return RootRange(self.name, name_id(partition), start, count, locator)
+
+
+def first_row(data: pa.RecordBatch) -> bytes:
+    """The first row of a batch as JSON, for a dead letter; whatever is in it."""
+    row = {name: plain_value(data.column(name)[0]) for name in data.schema.names}
+    return json.dumps(row, default=str, ensure_ascii=False).encode()
 
 
 def range_of(replay: Replay) -> RootRange:

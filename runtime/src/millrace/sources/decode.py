@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.sources.arrow_types import type_name
+from millrace.sources.arrow_types import plain_value, type_name
 from millrace.sources.base import ReadBatch
 from millrace.sources.lines import Lines
 
@@ -97,7 +97,7 @@ def convert(
 
 def shown(value: Any) -> str:
     """A value as messages show it, shortened."""
-    plain = value.as_py() if isinstance(value, pa.Scalar) else value
+    plain = plain_value(value) if isinstance(value, pa.Scalar) else value
     if isinstance(plain, bytes):
         plain = plain.decode("utf-8", "backslashreplace")
     text = repr(plain)

@@ -11,7 +11,6 @@ the bytes of the first so many rows. Older releases left out "s" and "x".
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,8 +23,9 @@ import xxhash
 
 from millrace.protocol.types import RootRange
 from millrace.sources.arrow_types import type_name
-from millrace.sources.base import ReadBatch
+from millrace.sources.base import ReadBatch, first_row
 from millrace.sources.content import START, Mark, begins_with, read_mark
+from millrace.sources.decode import Errors, batch_with_errors, shown
 from millrace.sources.formats import FileFormat, Opened, Scan
 from millrace.sources.lines import BadFileError
 from millrace.sources.listing import FileStat
@@ -122,6 +122,10 @@ class ParquetFormat(FileFormat):
         return {**locator, "row": int(locator["row"]) + skip}
 
     def read(self, file: Opened, piece: RootRange) -> Iterator[ReadBatch]:
+        for rows in self._rows(file, piece):
+            yield batch_with_errors(self.schema, rows.columns, _wrong_texts(rows))
+
+    def _rows(self, file: Opened, piece: RootRange) -> Iterator[pa.RecordBatch]:
         locator = piece.locator
         first, left = int(locator["row"]), piece.count
         if not self._is_meant(file, locator):
@@ -135,7 +139,7 @@ class ParquetFormat(FileFormat):
                     skip = max(0, skip - batch.num_rows)
                     left -= part.num_rows
                     if part.num_rows:
-                        yield ReadBatch(self._conform(part))
+                        yield self._conform(part)
                     if not left:
                         return
             except (pa.ArrowException, OSError) as error:
@@ -145,8 +149,7 @@ class ParquetFormat(FileFormat):
         raise BadFileError(f"has {left} rows less than its footer says", WHOLE_FILE)
 
     def raw(self, file: Opened, piece: RootRange) -> bytes:
-        rows = [r for b in self.read(file, replace(piece, count=1)) for r in b.data.to_pylist()]
-        return json.dumps(rows[0], default=str, ensure_ascii=False).encode()
+        return first_row(next(self._rows(file, replace(piece, count=1))))
 
     def place(self, file: Opened, piece: RootRange) -> str:
         return f"row {int(piece.locator['row']) + 1}"
@@ -247,6 +250,32 @@ def _groups(metadata: pq.FileMetaData, first: int, count: int) -> tuple[list[int
             groups.append(number)
         begin = end
     return groups, before
+
+
+def _wrong_texts(rows: pa.RecordBatch) -> Errors:
+    """The rows with a text that is not UTF-8, which Parquet takes as it is written."""
+    errors: Errors = {}
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        for row in _not_valid(column):
+            told = f"column {field.name!r}: {shown(column[row])} is not valid UTF-8"
+            errors.setdefault(row, told)
+    return errors
+
+
+def _not_valid(column: pa.Array, first: int = 0) -> list[int]:
+    """The rows of a column, counted from ``first``, whose values are not what its type says."""
+    try:
+        column.validate(full=True)
+        return []
+    except pa.ArrowInvalid:
+        if len(column) == 1:
+            return [first]
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()  # every part has all of the entries
+    half = len(column) // 2
+    # Copies: in a slice of lists the values of the other rows are looked at, too.
+    low, high = (column.take(pa.array(range(*ends))) for ends in ((0, half), (half, len(column))))
+    return [*_not_valid(low, first), *_not_valid(high, first + half)]
 
 
 def _check_schema(found: pa.Schema, wanted: pa.Schema) -> None:

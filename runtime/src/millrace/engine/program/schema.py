@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.errors import MillraceError
-from millrace.sources.arrow_types import SIMPLE_NAMES, type_name
+from millrace.sources.arrow_types import SIMPLE_NAMES, UNHELD, type_name
+from millrace.sources.decode import shown
 
 
 class OutputError(MillraceError):
@@ -230,3 +231,38 @@ def rows_of(data: pa.RecordBatch) -> list[dict[str, Any]]:
         return [{name: value} for value in pylist(data.column(0))]
     columns = [pylist(column) for column in data.columns]
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def rows_held(data: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """``rows_of`` those that Python can hold, and by row what it has not in the others."""
+    try:
+        return rows_of(data), {}
+    except UNHELD as error:
+        cause = error
+    encoded = [pa.types.is_dictionary(field.type) for field in data.schema]
+    if any(encoded):  # every part has all of the entries
+        arrays = [
+            column.dictionary_decode() if one else column
+            for column, one in zip(data.columns, encoded, strict=True)
+        ]
+        return rows_held(pa.RecordBatch.from_arrays(arrays, names=data.schema.names))
+    if data.num_rows == 1:
+        return [], {0: _unheld(data, cause)}
+    half = data.num_rows // 2
+    low, bad = rows_held(data.slice(0, half))
+    high, more = rows_held(data.slice(half))
+    return low + high, {**bad, **{half + row: text for row, text in more.items()}}
+
+
+def _unheld(row: pa.RecordBatch, error: Exception) -> str:
+    """The column of one row in which Python has no such value."""
+    for field, column in zip(row.schema, row.columns, strict=True):
+        try:
+            pylist(column)
+        except UNHELD as cause:
+            kind = type_name(field.type)
+            return (
+                f"column {field.name!r}: Python has no {kind} {shown(column[0])} ({cause}); change "
+                "it or leave it out in front, in SQL"
+            )
+    return str(error)

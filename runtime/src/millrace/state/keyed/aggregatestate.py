@@ -27,7 +27,7 @@ from millrace.state.keyed.aggregates import (
 )
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array, check_key_type
-from millrace.state.keyed.keys import groups_in
+from millrace.state.keyed.keys import groups_in, shown_key
 from millrace.state.keyed.keys import key_groups as group_of
 from millrace.state.keyed.keytable import KeyTable
 
@@ -272,7 +272,7 @@ class AggregateState:
         self, at: Accumulator | TextAccumulator, item: int, found: Array
     ) -> AggregateOverflowError:
         row = found[item : item + 1]
-        key = ", ".join(str(column[0].as_py()) for column in self._table.keys(row))
+        key = shown_key(self._table.keys(row))
         return AggregateOverflowError(at.part.name, key, int(self.groups(row)[0]))
 
     def _all(self, rows: Array | None) -> Array:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from millrace.errors import MillraceError
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array
+from millrace.state.keyed.keys import shown_key
 from millrace.state.keyed.migrations import NO_MIGRATIONS, Migrations
 from millrace.state.keyed.typedstate import Row, TypedState, is_present
 
@@ -173,5 +174,5 @@ class DictState(TypedState):
 
     def _wrong(self, row: int, problem: str) -> StateValueError:
         where = np.array([row], np.int64)
-        key = ", ".join(str(column[0].as_py()) for column in self._table.keys(where))
+        key = shown_key(self._table.keys(where))
         return StateValueError(key, problem, int(self.groups(where)[0]))

@@ -75,6 +75,18 @@ def distinct(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Distinct:
     return Distinct(codes, first, table.hashes())
 
 
+def shown_key(columns: Sequence[pa.Array], row: int = 0) -> str:
+    """The key of a row as messages show it, also one that Python cannot hold."""
+    return ", ".join(_shown(column.slice(row, 1)) for column in columns)
+
+
+def _shown(value: pa.Array) -> str:
+    try:
+        return str(value[0].as_py())
+    except (OverflowError, ValueError):
+        return str(value.to_string()[1:-1].strip())
+
+
 def _hash_dictionary(column: pa.DictionaryArray) -> Array:
     entries = keybytes.encode([column.dictionary]).hashes()
     missing = keybytes.encode([pa.array([None], column.type.value_type)]).hashes()

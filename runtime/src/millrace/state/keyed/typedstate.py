@@ -21,7 +21,7 @@ from millrace.state.keyed.ages import Ages, bare, parted
 from millrace.state.keyed.aggregatestate import order_by_group
 from millrace.state.keyed.blobs import Blob
 from millrace.state.keyed.keybytes import Array, check_key_type
-from millrace.state.keyed.keys import groups_in
+from millrace.state.keyed.keys import groups_in, shown_key
 from millrace.state.keyed.keys import key_groups as group_of
 from millrace.state.keyed.keytable import KeyTable
 from millrace.state.keyed.migrations import NO_MIGRATIONS, Migration, Migrations
@@ -280,7 +280,7 @@ class TypedState(ABC):
                     continue
 
                 def key(at: int = at) -> str:
-                    return ", ".join(str(column[at].as_py()) for column in keys)
+                    return shown_key(keys, at)
 
                 progress()
                 rows.append(self._migrations.convert(migration, held, names, self.problem_of, key))

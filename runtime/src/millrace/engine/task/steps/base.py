@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from millrace.engine.program.program import Channel, Component, Route
+from millrace.engine.program.schema import rows_held
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.context import Task
@@ -150,6 +151,17 @@ class Step(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Release what the step holds."""
+
+    def held(self, batch: Batch) -> tuple[Batch, list[dict[str, Any]]]:
+        """The tuples that Python can hold, and their rows; the others fail."""
+        rows, unheld = rows_held(batch.data)
+        if unheld:
+            keep = np.ones(len(batch), bool)
+            for index, error in unheld.items():
+                keep[index] = False
+                self.task.fail(batch, index, self.name, error)
+            batch = batch.filter(keep)
+        return batch, rows
 
 
 class StreamingStep(Step):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.program.program import Component
-from millrace.engine.program.schema import rows_of
+from millrace.engine.program.schema import rows_held
 from millrace.engine.task import kernels
 from millrace.engine.task.batch import Batch
 from millrace.engine.task.context import USER_ERRORS, Task, getting_ready
@@ -148,7 +148,8 @@ class ClassStep(StreamingStep):
         self.task.box.end()
 
     def process(self, batch: Batch) -> None:
-        rows = numbered_rows(batch, self.seen.add(batch))
+        batch, held = self.held(batch)
+        rows = numbered_rows(held, self.seen.add(batch))
         again: list[int] = []
         self.task.worked_on(self.name, batch)
         for index, row in enumerate(rows):
@@ -160,7 +161,7 @@ class ClassStep(StreamingStep):
             elif error is not None:
                 again.append(index)
         if again:
-            fresh = numbered_rows(batch, rows[0].at)
+            fresh = numbered_rows(rows_held(batch.data)[0], rows[0].at)
             for index in again:
                 self.task.box.progress()
                 error = self.call(fresh[index], None)
@@ -240,10 +241,10 @@ class ClassStep(StreamingStep):
         return parent, self.seen.next_ordinal(numbers[0]), list(roots), order
 
 
-def numbered_rows(batch: Batch, start: int) -> list[Row]:
-    """Rows of a batch that know their number in the task."""
+def numbered_rows(held: Sequence[Mapping[str, Any]], start: int) -> list[Row]:
+    """Rows that know their number in the task, that of the first being ``start``."""
     rows = []
-    for offset, values in enumerate(rows_of(batch.data)):
+    for offset, values in enumerate(held):
         row = Row(values)
         row.at = start + offset
         rows.append(row)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.engine.program.program import Component
-from millrace.engine.program.schema import OutputError, conform, own, rows_of
+from millrace.engine.program.schema import OutputError, conform, own, rows_held
 from millrace.engine.task.batch import Array, Batch
 from millrace.engine.task.context import USER_ERRORS, Task
 from millrace.engine.task.steps.base import Outlet, StreamingStep
@@ -36,7 +36,7 @@ class RowStep(StreamingStep):
     def process(self, batch: Batch) -> None:
         assert self.component.output is not None
         buffer = RowBuffer(self.component.output, self.name)
-        rows = rows_of(batch.data)
+        batch, rows = self.held(batch)
         function, box = self._function, self.task.box
         again: list[int] = []
         self.task.worked_on(self.name, batch)
@@ -48,7 +48,7 @@ class RowStep(StreamingStep):
             except USER_ERRORS:
                 again.append(index)
         if again:
-            fresh = rows_of(batch.data)  # the first call may have changed its row
+            fresh, _ = rows_held(batch.data)  # the first call may have changed its row
             for index in again:
                 self._call_again(buffer, batch, fresh[index], index)
         box.end()
@@ -78,18 +78,19 @@ class WhereStep(StreamingStep):
         self._function = function
 
     def process(self, batch: Batch) -> None:
+        batch, rows = self.held(batch)
         function, box = self._function, self.task.box
         keep = np.zeros(len(batch), bool)
         again: list[int] = []
         self.task.worked_on(self.name, batch)
-        for index, row in enumerate(rows_of(batch.data)):
+        for index, row in enumerate(rows):
             if index % ROWS_PER_PROGRESS == 0:
                 box.progress()
             try:
                 keep[index] = bool(function(row))
             except USER_ERRORS:
                 again.append(index)
-        fresh = rows_of(batch.data) if again else []
+        fresh = rows_held(batch.data)[0] if again else []
         for index in again:
             box.progress()
             try:

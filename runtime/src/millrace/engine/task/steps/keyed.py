@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millrace.ddl import Column
 from millrace.engine.program.program import Channel, Component
-from millrace.engine.program.schema import rows_of
+from millrace.engine.program.schema import rows_held
 from millrace.engine.task.batch import Array, Batch, concat
 from millrace.engine.task.context import USER_ERRORS, Task
 from millrace.engine.task.exchange import EnvelopeError
@@ -140,23 +140,28 @@ class StatefulStep(CollectingStep):
         waiting = take_waiting(self)
         if not waiting:
             return
-        batch = concat([batch for _, batch in waiting]).in_root_order()
+        batch, rows = self.held(concat([batch for _, batch in waiting]).in_root_order())
+        if rows:
+            self._process_all(batch, rows)
+        book(self, waiting)
+
+    def _process_all(self, batch: Batch, rows: list[dict[str, Any]]) -> None:
         keys = self._input.keys(batch)
         states = self._input.dicts(keys)
         assert self.component.output is not None
         buffer = RowBuffer(self.component.output, self.name)
         self.task.worked_on(self.name, batch)
-        self._call_all(batch, keys.codes, states, buffer)
+        self._call_all(batch, rows, keys.codes, states, buffer)
         self.task.box.end()
         data, parents, misfits = buffer.build()
         for index, error in misfits.items():
             self.task.fail(batch, index, self.name, error)
         self.outlet.emit(data, batch, parents)
-        book(self, waiting)
 
     def _call_all(
         self,
         batch: Batch,
+        rows: list[dict[str, Any]],
         codes: Array,
         states: list[tuple[DictState, int]],
         buffer: RowBuffer,
@@ -167,7 +172,6 @@ class StatefulStep(CollectingStep):
         state = states[0][0]  # all are of the same columns
         columns, copy, problem_of = len(state.empty), state.copy, state.problem_of
         dicts = [state.values[place] for state, place in states]
-        rows = rows_of(batch.data)
         for index, (row, code) in enumerate(zip(rows, codes.tolist(), strict=True)):
             if not index % ROWS_PER_PROGRESS:
                 progress()
@@ -192,7 +196,7 @@ class StatefulStep(CollectingStep):
     ) -> None:
         state, place = where
         before = state.copy(state.values[place])
-        row = rows_of(batch.data.slice(index, 1))[0]
+        (row,), _ = rows_held(batch.data.slice(index, 1))
         try:
             buffer.add_all(self._function(row, state.values[place]), index)
             settle(state, place)
@@ -233,11 +237,14 @@ class KeyedClassStep(ClassStep):
         super().finish()
 
     def _process_all(self, batch: Batch) -> None:
+        batch, held = self.held(batch)
+        if not held:
+            return
         keys = self._input.keys(batch)
         states = None
         if self.component.state is not None:
             states = self._input.dicts(keys)
-        rows = numbered_rows(batch, self.seen.add(batch))
+        rows = numbered_rows(held, self.seen.add(batch))
         self.task.worked_on(self.name, batch)
         for index, (row, code) in enumerate(zip(rows, keys.codes.tolist(), strict=True)):
             if not index % ROWS_PER_PROGRESS:
@@ -247,7 +254,7 @@ class KeyedClassStep(ClassStep):
             if error is None:
                 continue
             if not isinstance(error, TupleFailedError):
-                alone = Batch(batch.data.slice(index, 1), batch.roots[index : index + 1])
+                alone, _ = rows_held(batch.data.slice(index, 1))
                 error = self._call_with(numbered_rows(alone, row.at)[0], where)
             if error is not None:
                 self.fail(batch, index, error)
