@@ -106,7 +106,9 @@ def pod(api: Api, name: str, role: str) -> None:
         "spec": {"containers": [container]},
     }
     assert api.answer("POST", f"{CORE}/pods", body)[0] == 201
-    told = {"status": {"phase": "Running", "containerStatuses": []}}
+    life = {"name": role, "ready": True, "restartCount": 0, "image": "", "imageID": ""}
+    running = {**life, "state": {"running": {}}}
+    told = {"status": {"phase": "Running", "containerStatuses": [running]}}
     merge = "application/merge-patch+json"
     assert api.answer("PATCH", f"{CORE}/pods/{name}/status", told, kind=merge)[0] == 200
 

@@ -242,7 +242,8 @@ class Cluster:
             return
         target, epoch = proposal.members, version + 1
         uid = self.topology()["metadata"]["uid"]
-        moved = View(uid, 1, epoch, Phase.OPEN, 1, target, target, epoch, ())  # type: ignore[arg-type]
+        owners = (tuple(member.name for member in target),)
+        moved = View(uid, 1, epoch, Phase.OPEN, 1, target, target, epoch, owners)  # type: ignore[arg-type]
         assert store.cas(version, moved) is not None
         journal.tell(Status(execution=1, sealed=version + 7, follows=proposal.number))
 
