@@ -26,6 +26,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -150,12 +151,11 @@ def _link(source: Path, target: Path) -> None:
     """Link a file, unless it has to be given other rights than it has."""
     source = source.resolve()
     mode = source.stat().st_mode
-    try:
-        if _open(mode) != mode:
-            raise PermissionError(source)
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+    if _open(mode) == mode:
+        with suppress(OSError):  # on another disk, say
+            os.link(source, target)
+            return
+    shutil.copy2(source, target)
 
 
 def _open_to_all(context: Path) -> None:

@@ -22,7 +22,7 @@ an end and its status: if the pod goes too, another driver starts, and ends as t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import assert_never
@@ -139,15 +139,8 @@ def plan_driver(observed: Observed, wanted: Wanted, now: datetime) -> DriverPlan
         # Its predecessor was gone before anybody could tell of that.
         events = (_took_over(observed, current, warning=True), *events)
     actions = (*cleaning, *made.actions)
-    return DriverPlan(
-        _unfenced(observed, made.status, actions),
-        events,
-        actions,
-        made.wait_s,
-        made.gave_up,
-        made.finished,
-        made.restarts,
-    )
+    unfenced = _unfenced(observed, made.status, actions)
+    return replace(made, status=unfenced, events=events, actions=actions)
 
 
 def _taken_over(status: DriverStatus, window: int) -> DriverStatus:
