@@ -3,8 +3,8 @@
 Files are created, grow, are renamed, change names with each other, are rotated in chains, removed,
 taken out of the folder and brought back, perhaps longer; some come as twins of equal content. A
 file is taken away only when all its lines are shown and its name has been seen, and its name is
-given to another file only when its absence has been seen, as the documentation asks. The same seed
-does the same. Nothing of the runtime is imported.
+given to another file only when its absence has been seen, or at once to one that was begun, as the
+documentation asks. The same seed does the same. Nothing of the runtime is imported.
 """
 
 from __future__ import annotations
@@ -140,9 +140,9 @@ class Folder:
         names = ["app.log", *(f"app.log.{number}" for number in range(1, OLDEST + 1))]
         if any(self._held(name) for name in names):
             return
-        oldest = self.present.get(f"app.log.{OLDEST}")
+        oldest, next_oldest = (self.present.get(f"app.log.{n}") for n in (OLDEST, OLDEST - 1))
         if oldest is not None:
-            if not self._may_go(oldest):
+            if not self._may_go(oldest) or (next_oldest and not self.shown[next_oldest.label, 0]):
                 return
             del self.present[oldest.name]
         for number in range(OLDEST - 1, -1, -1):

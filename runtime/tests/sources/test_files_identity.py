@@ -327,7 +327,7 @@ class FilesLive(RuleBasedStateMachine):
             return  # a copy is known by its name alone
         if any(self._is_lost(new, file, file.rows) for new, file in moved.items()):
             return
-        if any(self._replaces(new) and not self._progress(f) for new, f in moved.items()):
+        if any(self._replaces(new) and not self._is_known(f) for new, f in moved.items()):
             return
         # Without births one that was truncated or came back is known by its name alone.
         if not self.births and any(f in self.settling or self._waits(f) for f in moved.values()):
@@ -360,6 +360,10 @@ class FilesLive(RuleBasedStateMachine):
 
     def _waits(self, file: ModelFile) -> bool:
         return file in self.reader.waiting.values()
+
+    def _is_known(self, file: ModelFile) -> bool:
+        """Whether it was begun, or was seen and is whole."""
+        return bool(self._progress(file)) or (self._waits(file) and file not in self.settling)
 
     def _may_hide(self, file: ModelFile, name: str) -> bool:
         """What is known is found behind any name, but who went from there is not looked for."""

@@ -115,6 +115,38 @@ def test_a_single_file_that_is_rotated_before_its_turn_is_read(inbox: Path, watc
     assert reader.take() == lines("a", 3)
 
 
+@pytest.mark.parametrize("watch", [True, False])
+@pytest.mark.parametrize("grown", [[], ["more"]])
+def test_a_file_that_waits_may_be_moved_over_one_that_was_read(
+    inbox: Path, watch: bool, grown: list[str]
+) -> None:
+    """The oldest of a chain is written over, whether or not the next one had its turn already."""
+    write(inbox / "app.log.2", lines("old", 3))
+    write(inbox / "app.log", lines("new", 3))
+    os.utime(inbox / "app.log.2", ns=(0, 0))
+    reader = Reader(inbox.parent, watch=watch)
+    assert reader.take(3) == lines("old", 3)
+    append(inbox / "app.log", grown)
+    (inbox / "app.log").rename(inbox / "app.log.2")
+    with open(inbox / "app.log.2") as file:
+        if grown and not birth_of(file.fileno()):
+            pytest.skip("this file system does not say when files were made")
+    assert reader.take() == lines("new", 3) + grown
+    reader.restart()
+    assert reader.take() == []
+
+
+def test_a_file_that_waits_hides_no_record_of_the_one_it_is_moved_over(inbox: Path) -> None:
+    write(inbox / "app.log.2", lines("old", 3))
+    write(inbox / "app.log", lines("new", 3))
+    os.utime(inbox / "app.log.2", ns=(0, 0))
+    reader = Reader(inbox.parent)
+    assert reader.take(2) == lines("old", 3)[:2]
+    (inbox / "app.log").rename(inbox / "app.log.2")
+    with pytest.raises(SourceError, match=r"app\.log\.2 is gone after 2 of its records were read"):
+        reader.take()
+
+
 def test_a_name_that_was_given_to_another_file_does_not_hide_that_one_is_lost(
     inbox: Path,
 ) -> None:

@@ -13,13 +13,14 @@ of which most was read first, before the next one begins:
 4. Any other file with the entry's content. Where another content stands at the entry's path, or in
    its inode, it may be longer: the file was copied and then truncated. Where nothing is left there
    it must have the size that was known: the file was copied elsewhere and removed, or, within one
-   look, went and an equal one came, which cannot be told apart. Where another entry's file was
-   moved to the path it must have the time of change, too, that the entry's file had.
+   look, went and an equal one came, which cannot be told apart. Where a file was moved to the path
+   that another entry has, or that waits, it must have the time of change, too, of the entry's file.
 
 An entry that was gone at an earlier look is found by rule 2 (with proof that the inode was not
 given away) and 3 alone: an equal file under another name is a new one. Several names of one file
 at one moment are one file. What no entry matches is new, unless it stands, with another content,
-where an entry's file was: then that one was replaced, and who asks must stop.
+where an entry's file was: then that one was replaced, and who asks must stop. Where one that waits
+was moved over an entry's file, that one is gone.
 
 Of a file that waits, since it was seen and nothing of it was read yet, no content is known. It is
 its inode, not smaller than it was, if nothing was written since or it was made before it was seen;
@@ -171,6 +172,8 @@ def match(
 def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) -> Matched:
     entries, gone = seen.entries, seen.gone
     matching = _Matching(gone, files, evidence)
+    waiting = matching.waiting(seen.waiting)
+    matching.moved = frozenset(p for old, p in waiting.items() if p not in ("", old))
     matching.unchanged(entries.values())
     # Most content first: what begins with much of one entry may begin with little of another.
     left = sorted(
@@ -178,7 +181,7 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
         key=lambda e: (-e.mark.position, e.id in gone, -e.id),
     )
     matching.by_inode(left)
-    moved_over = frozenset(matching.taken)
+    moved_over = frozenset(matching.moved.union(matching.taken))
     left = [e for e in left if e.id not in matching.placed and e.id not in matching.barred]
     there = [e for e in left if e.id not in gone]
     matching.by_path(there)
@@ -196,7 +199,7 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
         if node not in matching.claimed and node not in replaced:
             new.setdefault(node, path)
     lost = []
-    for before, path in matching.waiting(seen.waiting).items():
+    for before, path in waiting.items():
         if not path:
             if before in files or not evidence.refused(before):
                 lost.append(before)
@@ -221,12 +224,13 @@ class _Matching:
     """Entries placed so far: number → path, and the files that are claimed.
 
     ``emptied`` are entries whose very file is there with another content, ``barred`` those whose
-    very file must not be read, with its path.
+    very file must not be read, with its path. ``moved`` is where files are that waited elsewhere.
     """
 
     gone: Collection[int]
     files: Listing
     evidence: Evidence
+    moved: frozenset[str] = frozenset()
     fates: dict[int, Fate] = field(default_factory=dict)
     placed: dict[int, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
@@ -362,12 +366,16 @@ class _Matching:
             if path in self.files and self._free(path) and self._is_barred(entry, path):
                 self.claimed.add(self.node(path))
                 return Fate(Change.BARRED, path)
-        if stat is None or entry.id in self.gone or stat.node in self.claimed:
+        if stat is None or entry.id in self.gone or self._moved_over(entry.path):
             return Fate(Change.GONE)
         return Fate(Change.REPLACED, entry.path)
 
     def _free(self, path: str) -> bool:
         return self.node(path) not in self.claimed
+
+    def _moved_over(self, path: str) -> bool:
+        """Whether what is there now is known: it was moved over the file that had the name."""
+        return not self._free(path) or path in self.moved
 
     def _leave(self, entry: FileEntry, stat: FileStat) -> None:
         path = entry.path
