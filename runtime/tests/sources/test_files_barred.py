@@ -267,3 +267,22 @@ def test_the_kernel_says_that_a_file_cannot_be_read(
     (inbox / "a.log").chmod(0)
     assert Reader(inbox.parent).take() == ["b"]
     assert sum("cannot be read" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_barred_file_that_is_moved_over_another_hides_no_new_one(
+    inbox: Path, barred: set[Path], moment: Callable[[Reader], None]
+) -> None:
+    """Not even one that begins as the file did that was written over."""
+    write(inbox / "app.log.2", ["old"])
+    write(inbox / "app.log.1", ["newer"])
+    reader = Reader(inbox.parent)
+    assert sorted(reader.take()) == ["newer", "old"]
+    write(inbox / "_new", ["old", "newest"])  # not in the inode that gets free
+    (inbox / "app.log.1").rename(inbox / "app.log.2")
+    bar(barred, inbox / "app.log.2")
+    (inbox / "_new").rename(inbox / "app.log")
+    moment(reader)
+    assert reader.take() == ["old", "newest"]
+    bar(barred)
+    append(inbox / "app.log.2", ["late"])
+    assert reader.take() == ["late"]

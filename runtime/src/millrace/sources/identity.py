@@ -181,7 +181,7 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
         key=lambda e: (-e.mark.position, e.id in gone, -e.id),
     )
     matching.by_inode(left)
-    moved_over = frozenset(matching.moved.union(matching.taken))
+    moved_over = matching.moved.union(matching.taken, matching.barred.values())
     left = [e for e in left if e.id not in matching.placed and e.id not in matching.barred]
     there = [e for e in left if e.id not in gone]
     matching.by_path(there)
