@@ -170,6 +170,18 @@ CASES = [
         (1, 3),
     ),
     Case(
+        "it never began, and would be made otherwise",
+        lambda c: c.change(STANDBY, phase=PodPhase.PENDING, ready=False, digest="of before"),
+        [f"delete {STANDBY}", f"create Pod {NEXT}"],
+        (1, 3),
+    ),
+    Case(
+        "it began, and would be made otherwise",
+        lambda c: c.change(STANDBY, digest="of before"),
+        [],
+        (1, 2),
+    ),
+    Case(
         "its executors are to be ready too",
         lambda c: c.edit(spark=asking(standbyExecutors="Ready")),
         [f"delete {STANDBY}", f"create Pod {NEXT}"],

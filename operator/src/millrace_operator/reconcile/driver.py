@@ -224,14 +224,23 @@ def _made_otherwise(wanted: Wanted, pod: Pod) -> bool:
     return made_otherwise(pod, partial(driver_pod, owner, settings, topology, *told))
 
 
+def _outdated(wanted: Wanted, standby: Pod) -> bool:
+    """Whether another one is to stand by than this."""
+    if standby.image and standby.image != code_image(wanted.settings, wanted.topology):
+        return True
+    if standby.standby != wanted.topology.spec.spark.driver.standby_executors.value:
+        return True
+    return _made_otherwise(wanted, standby)
+
+
 def _running(
     observed: Observed, wanted: Wanted, status: DriverStatus, pod: Pod, now: datetime
 ) -> DriverPlan:
     """A driver that stood by has to take over in time; behind one that works another stands by."""
     if not pod.standby or observed.writer == pod.name:
         status = status.model_copy(update={"claim_by": None})
-        image = code_image(wanted.settings, wanted.topology)
-        kept = keep_standby(observed, wanted.topology, image, status, pod, highest(observed), now)
+        told = (status, pod, highest(observed), now)
+        kept = keep_standby(observed, wanted.topology, *told, partial(_outdated, wanted))
         if kept.number is None:
             return DriverPlan(kept.status, kept.events, wait_s=kept.wait_s)
         mode = wanted.topology.spec.spark.driver.standby_executors.value

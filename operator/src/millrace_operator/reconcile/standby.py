@@ -16,8 +16,9 @@ to stand by does not run yet
 it does not claim, in time       its pod is ended, and a driver is started
 its pod is gone, ended, lost     another one is made, with another number, after longer and longer
                                  waits where none gets ready; the topology runs on without
-it has another image, mode or    it is ended and another one is made: it holds nothing
-it is not asked for any more
+it has another image or mode,    it is ended and another one is made: it holds nothing
+never began and would be made
+otherwise, or none is asked for
 the topology is edited so that   it is ended before the driver is
 the driver restarts, suspended,
 drained or given up
@@ -29,6 +30,7 @@ next one is taken. Behind the pod: the next plan finds it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -69,27 +71,26 @@ class KeptStandby:
 def keep_standby(
     observed: Observed,
     topology: StreamTopology,
-    image: str,
     status: DriverStatus,
     driver: Pod,
     highest: int,
     now: datetime,
+    outdated: Callable[[Pod], bool],
 ) -> KeptStandby:
     """What follows for it behind ``driver``, which runs. A pod that is not named in the status any
-    more is ended by whoever carries that out; ``image`` is what it is to have."""
+    more is ended by whoever carries that out; one that is ``outdated`` is followed by another."""
     if topology.spec.standby_pods == 0:
         return KeptStandby(status.model_copy(update=NO_STANDBY))
     events: list[Announce] = []
     if status.standby is not None:
         pod = next((p for p in observed.of(Role.DRIVER) if p.index == status.standby), None)
-        mode = topology.spec.spark.driver.standby_executors.value
         if pod is None or pod.ended or pod.deleting or observed.lost(pod):
             name = f"{observed.resource.name}-driver-{status.standby}"
             said = observed.refusals.get(name) or (pod.message if pod is not None else "")
             told = f"driver pod {name}, which stood by, is gone{f': {said}' if said else ''}"
             events.append(Announce("StandbyGone", told, warning=True))
             status = _failed(status, now)
-        elif (pod.image and pod.image != image) or pod.standby != mode:
+        elif outdated(pod):
             status = status.model_copy(update={"standby": None})
         else:
             known = {"standby_failures": 0, "standby_retry_at": None}
