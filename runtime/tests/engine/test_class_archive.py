@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 from millrace.engine.jobs import classes, jvm
 from millrace.engine.jobs.session import SessionSettings, session_conf
-from millrace.local.java import make_archive
+from millrace.local.java import archive_is_used, make_archive
 from millrace.pods import executor
 
 SESSION = """
@@ -82,22 +83,49 @@ def lay_beside(here: Path, content: bytes, mode: int = 0o600) -> None:
     beside.chmod(mode)
 
 
-@pytest.mark.parametrize("damaged", [False, True])
+def damage(cached: Path) -> None:
+    content = bytearray(cached.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 4096] = bytes(4096)
+    cached.chmod(0o600)
+    cached.write_bytes(content)
+    cached.chmod(0o400)
+
+
+def told_beside(made: Path, digest: bool) -> bytes:
+    """What lies beside an archive, with or without what tells that it is whole."""
+    told = json.loads(made.with_suffix(".json").read_bytes())
+    content = told.pop("content")
+    return json.dumps({**told, "content": content} if digest else told).encode()
+
+
+@pytest.mark.parametrize(("damaged", "digest"), [(False, True), (True, True), (True, False)])
 def test_spark_starts_with_an_archive_and_despite_a_damaged_one(
-    made: Path, cached: Path, tmp_path: Path, damaged: bool
+    made: Path, cached: Path, tmp_path: Path, damaged: bool, digest: bool
 ) -> None:
-    lay_beside(cached, made.with_suffix(".json").read_bytes())
+    lay_beside(cached, told_beside(made, digest))
     if damaged:
-        content = bytearray(cached.read_bytes())
-        content[len(content) // 2 : len(content) // 2 + 4096] = bytes(4096)
-        cached.chmod(0o600)
-        cached.write_bytes(content)
-        cached.chmod(0o400)
+        damage(cached)
     said, shared = started(tmp_path / "work", tmp_path / "a cache")
     assert "7" in said.split()
     assert "at once" in said
     assert "shared archive" not in said
     assert shared == 0 if damaged else shared > 1000
+
+
+def test_the_jvm_checks_an_archive_only_where_nothing_else_tells_that_it_is_whole(
+    made: Path, cached: Path
+) -> None:
+    check = "-XX:+VerifySharedSpaces"
+    lay_beside(cached, told_beside(made, digest=True))
+    assert check not in classes.options()
+    lay_beside(cached, told_beside(made, digest=True), 0o666)
+    assert check in classes.options(), "others could have written it"
+    lay_beside(cached, told_beside(made, digest=False))
+    assert check in classes.options()
+    damage(cached)
+    assert check in classes.options()
+    lay_beside(cached, told_beside(made, digest=True))
+    assert not archive_is_used()
 
 
 def test_spark_starts_by_its_scripts_where_nothing_tells_how_they_do(

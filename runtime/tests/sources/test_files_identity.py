@@ -385,7 +385,7 @@ class FilesLive(RuleBasedStateMachine):
             del self.files[name]
             self.free_inodes.append(file.inode)
             self.every.remove(file)
-        elif len(file.rows) > left and name in NAMES:
+        elif len(file.rows) > left and name in NAMES and not self._replaces(name):
             file.rows = file.rows[:left]
             file.modified = file.changed = self.tick()
             self.settling.append(file)

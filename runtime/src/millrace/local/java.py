@@ -84,7 +84,7 @@ def archive_path() -> Path:
 
 
 def archive_is_used() -> bool:
-    """Whether runs start with it: it is there, and nobody else could have written it."""
+    """Whether runs start with it: it is there, whole, and nobody else could have written it."""
     return options() != ""
 
 
