@@ -15,6 +15,9 @@ from millrace.errors import StateServerError
 
 HIDDEN = "***"
 
+OWN_KEYS = "millrace:"
+"""How keys of a Redis-protocol server begin that are Millrace's own: no row is written there."""
+
 _LONGEST, _DEEPEST = 2000, 20
 
 _WITH_PASSWORD = (

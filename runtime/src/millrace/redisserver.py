@@ -45,8 +45,8 @@ class MemoryUse:
 
 _MIB = 1 << 20
 
-_PASSING = ("BUSY", "MISCONF")
-"""How refusals begin that pass and have no class: a long script, a full disk."""
+_PASSING = ("BUSY", "MISCONF", "NOREPLICAS")
+"""How refusals begin that pass and have no class: a long script, a full disk, too few replicas."""
 
 _FAILOVER = (
     redis.exceptions.ReadOnlyError,

@@ -162,7 +162,7 @@ def test_foreign_files_among_the_markers_change_nothing(tmp_path):
         markers.check_fence(3)
     assert markers.high_water() == -1
     markers.create_manifest(7, {"digest": "abc"})
-    markers.done(7)
+    markers.done(7, 4)
     assert markers.high_water() == 7
     assert markers.latest() == (7, "abc")
     drafts = markers.drafts()

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -189,7 +190,10 @@ def test_an_old_driver_that_wakes_up_much_later_changes_nothing(tmp_path: Path, 
                 new.publish(later, later.staged, 2)
             done.append(name)
 
-    old.publish(sealed, sealed.staged, 1, sleep)
+    # Where all was shown meanwhile it has nothing left to do; else it is told of the fence.
+    told = nullcontext() if point in ("manifest", "done") else pytest.raises(FencedError)
+    with told:
+        old.publish(sealed, sealed.staged, 1, sleep)
     assert done == [point]
     expected = once("a", "b", "c", *(f"w{n}" for n in range(2, 25)))
     assert shown(tmp_path) == expected
@@ -275,7 +279,7 @@ def test_who_fences_late_sweeps_nothing_of_those_that_came_behind_it(
 
     monkeypatch.setattr(Markers, "sweep", late)
     sink.fence(1)
-    assert drafts == [True]
+    assert drafts == [True, True]
     assert shown(tmp_path) == Counter(["a"])
 
 
@@ -451,6 +455,36 @@ def test_windows_that_are_taken_back_are_shown_again_with_other_content(
     with pytest.raises(FencedError):
         sink.publish(half, half.staged, 1)
     assert shown(tmp_path) == once(*kept, "other")
+
+
+@pytest.mark.parametrize("point", ["manifest", "rename:0", "renamed"])
+def test_who_wakes_up_behind_a_restore_hides_no_window_of_the_new_timeline(
+    tmp_path: Path, point: str
+) -> None:
+    """A mark of its window would say that all up to that are shown."""
+    old = make(tmp_path, 1)
+    for window in range(1, 40):
+        sealed = stage(old, window, [f"old{window}"])
+        old.publish(sealed, sealed.staged, 1)
+    late = stage(old, 40, ["old40"])
+
+    def show(sink: FileSink, window: int) -> None:
+        sealed = stage(sink, window, [f"new{window}"], attempt=9)
+        sink.publish(sealed, sealed.staged, 2)
+
+    def sleep(name: str) -> None:
+        if name == point:
+            new = make(tmp_path, 2)
+            new.retract(10)
+            show(new, 11)
+
+    with pytest.raises(FencedError, match="serves execution 2"):
+        old.publish(late, late.staged, 1, sleep)
+    new = make(tmp_path, 2)
+    for window in range(12, 41):
+        show(new, window)
+    kept = [f"old{n}" for n in range(1, 11)]
+    assert shown(tmp_path) == once(*kept, *(f"new{n}" for n in range(11, 41)))
 
 
 def test_who_is_fenced_takes_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

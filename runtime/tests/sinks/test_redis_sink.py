@@ -17,6 +17,7 @@ import redis
 
 from millrace.errors import FencedError, SinkError
 from millrace.protocol.types import Sealed
+from millrace.sinks import redis as redis_sink
 from millrace.sinks.base import RowsRefusedError, SinkFullError, SinkUnavailableError
 from millrace.sinks.redis import RedisSink
 from millrace.state.embedded import find_binary
@@ -335,6 +336,52 @@ def test_rows_without_a_key_are_refused_by_the_worker(server: Server) -> None:
     ):
         stage(sink, 1, {"n": [1, 2]})
     assert sink.stage("1.1.0.0.0.0/out/out", []) is None
+
+
+@pytest.mark.parametrize("template", ["{word}", "{a}{word}", "mill{word}"])
+def test_no_row_is_written_where_millrace_has_its_own_keys(server: Server, template: str) -> None:
+    """A value would fence the run, or move another sink's mark."""
+    other = make(server, {"mode": "hash", "key": "x:{word}"})
+    sink = make(server, {"mode": "hash", "key": template})
+    first = "race:" if template.startswith("mill") else "millrace:"
+    rows = {"word": ["plain", f"{first}sink:x:{{word}}"], "window": [1, 99], "a": ["", ""]}
+    with pytest.raises(RowsRefusedError, match="its key begins with millrace:, as") as caught:
+        stage(sink, 1, rows)
+    assert caught.value.rows.keys() == {1}
+    # What a release before this one has sealed is not written either.
+    sink._of_others = lambda _: {}  # type: ignore[method-assign]
+    sealed = stage(sink, 1, rows)
+    before = server.client.hgetall(other.marker)
+    with pytest.raises(SinkError, match="which is Millrace's own; nothing of the window is shown"):
+        sink.publish(sealed, sealed.staged, 1)
+    assert server.client.hgetall(other.marker) == before
+    assert not server.client.exists("plain")
+
+
+@pytest.mark.parametrize("options", [HASH, STREAM])
+def test_a_window_counts_as_shown_when_it_is_in_the_file_whoever_asks(
+    own_server: Server, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who wrote it may have died, or given up, before the disk had it."""
+    sink = make(own_server, options)
+    sealed = stage(sink, 1, {"word": ["a"], "n": [1]})
+    own_server.client.config_set("appendfsync", "no")
+    monkeypatch.setattr(redis_sink, "SYNC_TIMEOUT_MS", 50)
+    for execution in (1, 1, 2):
+        sink = sink if execution == 1 else taken_over(own_server, options)
+        with pytest.raises(SinkUnavailableError, match="did not write its append-only file"):
+            sink.publish(sealed, sealed.staged, execution)
+    own_server.client.config_set("appendfsync", "always")
+    sink.publish(sealed, sealed.staged, 2)
+
+
+def taken_over(server: Server, options: dict[str, str]) -> RedisSink:
+    """The sink of the next driver, which waits for no disk before it publishes."""
+    sink = RedisSink("out", {"url": server.url, **options}, Path())
+    sink.staging = None
+    sink._uid = "life"
+    sink.fence(2)
+    return sink
 
 
 def test_key_columns_alone_become_fields(server: Server) -> None:

@@ -124,3 +124,7 @@ def test_moments_have_a_text_up_to_the_edges_of_the_calendar(
         as_text(pa.array([0, None, over * day], kind))
     with pytest.raises(ValueError, match="its year has no text"):
         as_text(pa.array([[over * day]], pa.list_(kind)))
+    for write in (encode_csv, encode_json_lines):
+        column = pa.array([0, None, over * day], kind)
+        with pytest.raises(ValueError, match="its year has no text"):
+            list(write([pa.record_batch({"t": column})]))

@@ -572,6 +572,27 @@ def test_what_earlier_tries_left_unfinished_goes_and_that_of_a_later_driver_stay
     assert leftovers(reading.entries(place), record) == names[:2]
 
 
+def test_one_that_somebody_finishes_while_its_rest_is_cleared_stays(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = f"{'0' * 64}.arrow"
+    place.write("half", part, b"part")
+    reading.discard(place, "half")
+    assert place.files("half") == []
+    place.write("one", part, b"part")
+    files = place.files
+
+    def finished_behind(folder: str) -> list[str]:
+        found = files(folder)
+        monkeypatch.setattr(place, "files", files)
+        written(place)
+        return list(found)
+
+    monkeypatch.setattr(place, "files", finished_behind)
+    reading.discard(place, "one")
+    assert restorable(place, "one")
+
+
 def test_those_that_a_restore_left_are_the_first_to_go(place: Place) -> None:
     """Nothing can be restored from them in this work folder."""
     first = [taken(place, window) for window in (7, 9)]

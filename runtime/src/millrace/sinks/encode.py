@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from millrace.sinks.values import as_text, json_values, plain
+from millrace.sinks.values import as_text, check_calendar, json_values, plain
 
 Encoder = Callable[[Sequence[pa.RecordBatch]], Iterator[pa.Buffer]]
 
@@ -120,10 +120,8 @@ def _json_lines(batch: pa.RecordBatch) -> pa.Buffer:
 def _csv_column(column: pa.Array) -> pa.Array:
     column = plain(column)
     kind = column.type
-    simple = (
-        pa.types.is_string(kind)
-        or pa.types.is_integer(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_date(kind)
-    )
+    if pa.types.is_date(kind):
+        check_calendar(column)
+        return column
+    simple = pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
     return column if simple else as_text(column)

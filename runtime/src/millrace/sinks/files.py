@@ -216,13 +216,15 @@ class FileSink(Sink):
             self._check_owner()
             self._markers.check_fence(execution)
             try:
-                self._publish(sealed, mine, step)
+                self._publish(sealed, mine, execution, step)
             except (SinkError, FileNotFoundError):
                 # Who takes over sweeps away what others have begun: then the folder is in order.
                 self._markers.check_fence(execution)
                 raise
 
-    def _publish(self, sealed: Sealed, mine: Sequence[Staged], step: StepHook | None) -> None:
+    def _publish(
+        self, sealed: Sealed, mine: Sequence[Staged], execution: int, step: StepHook | None
+    ) -> None:
         window = sealed.window
         if window <= self._markers.high_water():
             self._check_shown(sealed)
@@ -245,11 +247,12 @@ class FileSink(Sink):
         if window <= self._markers.high_water():
             return
         for number, (staged, final) in enumerate(zip(mine, finals, strict=True)):
+            self._markers.check_fence(execution)
             self._show(staged, final)
             passed(step, f"rename:{number}")
         sync_folder(self.root)
         passed(step, "renamed")
-        self._markers.done(window)
+        self._markers.done(window, execution)
         passed(step, "done")
 
     def retract(self, window: int) -> None:
@@ -260,7 +263,7 @@ class FileSink(Sink):
         with self._disk("taking windows back"):
             self._markers.check_fence(self._fenced)
             if self._markers.high_water() > window:
-                self._markers.done(window)
+                self._markers.done(window, self._fenced)
             for name in os.listdir(self.root):
                 if _PART.fullmatch(name) and int(name.split("-")[1]) > window:
                     self._markers.check_fence(self._fenced)

@@ -10,7 +10,8 @@ All of them only ever come into being, in the folder ``_millrace``:
 
 The highest ``.done`` is the high-water mark: no window up to it is ever shown again, so manifests
 far below it can go. Since marks are created and never overwritten, an old driver that wakes up
-cannot move one back, whenever that is.
+cannot move one back, whenever that is; nor can it make one, since a mark is a link to that of its
+execution, which is gone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +89,7 @@ class Markers:
 
     def fence(self, execution: int) -> None:
         """Refuse lower executions. Raises ``FencedError`` where a higher one was here."""
-        mark = self.executions / f"{execution:0{_DIGITS}}"
+        mark = self._execution(execution)
         mark.touch()
         sync_folder(self.executions)
         self.check_fence(execution)
@@ -136,9 +138,18 @@ class Markers:
         found = self.manifest(window)
         return document if found is None else found
 
-    def done(self, window: int) -> None:
-        """Move the high-water mark up to a window, and forget what lies far below it."""
-        self._path(window, "done").touch()
+    def done(self, window: int, execution: int) -> None:
+        """Move the high-water mark up to a window, and forget what lies far below it.
+
+        The mark is another name of the execution's own, so that the file system refuses it to one
+        that was fenced meanwhile: windows may have been taken back by then. Raises ``FencedError``.
+        """
+        with suppress(FileExistsError):
+            try:
+                os.link(self._execution(execution), self._path(window, "done"))
+            except FileNotFoundError:
+                self.check_fence(execution)
+                raise
         sync_folder(self.windows)
         for name in os.listdir(self.windows):
             number = name.partition(".")[0]
@@ -171,6 +182,9 @@ class Markers:
             for path in folder.iterdir() if folder.is_dir() else ():
                 path.unlink()
         (self.home / "owner.json").unlink(missing_ok=True)
+
+    def _execution(self, execution: int) -> Path:
+        return self.executions / f"{execution:0{_DIGITS}}"
 
     def _path(self, window: int, kind: str) -> Path:
         return self.windows / f"{window:0{_DIGITS}}.{kind}"

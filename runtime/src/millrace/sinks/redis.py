@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import redis
 
-from millrace.addresses import place_of, redis_fault, redis_remedy
+from millrace.addresses import OWN_KEYS, place_of, redis_fault, redis_remedy
 from millrace.errors import FencedError, SinkError
 from millrace.protocol.types import Sealed, Staged
 from millrace.redisserver import Trouble, open_client, trouble_of
@@ -165,9 +165,8 @@ class RedisSink(Sink):
             yield from [self.target.encode()] if self._client.exists(self.target) else []
             return
         escaped = [re.sub(r"([\\*?\[\]])", r"\\\1", part) for part in self._template[::2]]
-        own = b"millrace:"
         for key in self._client.scan_iter("*".join(escaped), count=1000, _type="hash"):
-            if not key.startswith(own):
+            if not key.startswith(OWN_KEYS.encode()):
                 yield key
 
     def fence(self, execution: int) -> None:
@@ -219,10 +218,21 @@ class RedisSink(Sink):
                     nulls = pc.indices_nonzero(batch.column(column).is_null()).to_pylist()
                     bad |= {first + n: f"{told} is null in a row; {remedy}" for n in nulls}
             first += batch.num_rows
+        # Of a batch that failed as a whole rows are missing.
+        whole = sum(part.num_rows for part in made) == first
+        bad |= self._of_others(made) if whole and not bad else {}
         if bad:
             raise RowsRefusedError(dict(sorted(bad.items())))
-        # Of a batch that failed as a whole rows are missing.
-        return made if sum(part.num_rows for part in made) == first else batches
+        return made if whole else batches
+
+    def _of_others(self, batches: Sequence[pa.RecordBatch]) -> dict[int, str]:
+        """The places of rows whose keys are those of Millrace, as only values can make them."""
+        if self.mode != "hash" or not OWN_KEYS.startswith(self._template[0]):
+            return {}
+        keys = [key for batch in batches for key in self._keys_of(batch)]
+        told = f"sink {self.name!r}: the row cannot be written: its key begins with {OWN_KEYS}, as"
+        why = "Millrace's own do; filter such rows out, or put a text in front in redis.key"
+        return {n: f"{told} {why}" for n, key in enumerate(keys) if key.startswith(OWN_KEYS)}
 
     # -- on the driver
 
@@ -242,6 +252,7 @@ class RedisSink(Sink):
             marker = [self._uid, execution, sealed.window, sealed.digest, KEPT_WINDOWS]
             asked = self._answer(self._check(keys=[self.marker], args=marker))
             if asked == b"DONE":
+                self._sync()
                 return
             tables = [self.staged_rows(staged) for staged in mine]
             if len({tuple(table.schema.names) for table in tables}) > 1:
@@ -394,6 +405,11 @@ class RedisSink(Sink):
                 f"sink {self.name!r}: {self.target!r} at {self.shown_url} shows windows up to "
                 f"{detail}, but never showed this one; two topologies may share it: give each "
                 "keys of its own"
+            )
+        if kind == b"OWN":
+            raise SinkError(
+                f"sink {self.name!r}: a row has the key {detail!r}, which is Millrace's own; "
+                "nothing of the window is shown. Use another redis.key, and start over with --fresh"
             )
         if kind == b"TYPE":
             raise SinkError(

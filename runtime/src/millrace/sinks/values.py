@@ -53,7 +53,7 @@ def as_text(column: pa.Array) -> pa.Array:
     if pa.types.is_string(kind):
         return column
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        _check_calendar(column)
+        check_calendar(column)
     if pa.types.is_timestamp(kind):
         if kind.tz is not None:
             column = column.cast(pa.timestamp(kind.unit, "UTC"))
@@ -120,7 +120,7 @@ def _quoted(text: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise('"', text, '"', "")
 
 
-def _check_calendar(column: pa.Array) -> None:
+def check_calendar(column: pa.Array) -> None:
     """Arrow writes "value out of range" for years beyond its calendar, or another moment."""
     kind = column.type
     if pa.types.is_date32(kind):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -55,8 +55,8 @@ class Place(Protocol):
         """Remove a file, if it is there."""
         ...
 
-    def remove_folder(self, folder: str) -> None:
-        """Remove a folder with all its files, if it is there."""
+    def remove_all(self, folder: str, files: Sequence[str]) -> None:
+        """Remove these files of a folder, and the folder where it has no other."""
         ...
 
 
@@ -129,14 +129,17 @@ class FolderPlace:
                 (self.root / folder / file).unlink(missing_ok=True)
                 durable.sync_folder(self.root / folder)
 
-    def remove_folder(self, folder: str) -> None:
+    def remove_all(self, folder: str, files: Sequence[str]) -> None:
         with _explained(self.shown, "cleared"):
             if (self.root / folder).is_dir():
-                # Somebody else may delete the same.
-                with suppress(FileNotFoundError):
-                    for file in (self.root / folder).iterdir():
-                        file.unlink(missing_ok=True)
+                for file in files:
+                    (self.root / folder / file).unlink(missing_ok=True)
+                try:
                     (self.root / folder).rmdir()
+                except OSError as error:
+                    # Somebody else deletes the same, or writes there.
+                    if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                        raise
                 durable.sync_folder(self.root)
 
     def _make(self, folder: str) -> None:
@@ -206,9 +209,11 @@ class StorePlace:
             except FileNotFoundError:
                 return
 
-    def remove_folder(self, folder: str) -> None:
-        for file in self.files(folder):
+    def remove_all(self, folder: str, files: Sequence[str]) -> None:
+        for file in files:
             self.remove(folder, file)
+        if self.files(folder):
+            return
         with _explained(self.shown, "cleared"):
             try:
                 self._store.rmdir(self._at(folder))

@@ -161,7 +161,7 @@ def delete(place: Place, name: str) -> None:
     _check_ours(place, name, files)
     place.remove(name, MANIFEST)
     crash.reached("snapshot.unlisted")
-    place.remove_folder(name)
+    place.remove_all(name, files)
 
 
 def discard(place: Place, name: str) -> None:
@@ -171,8 +171,14 @@ def discard(place: Place, name: str) -> None:
     Raises ``SnapshotsAwayError``.
     """
     files = place.files(name)
-    if MANIFEST not in files and not _foreign(files):
-        place.remove_folder(name)
+    if MANIFEST in files or _foreign(files):
+        return
+    for file in files:
+        # A later driver may make one of that name, of the same parts.
+        if place.read(name, MANIFEST) is not None:
+            return
+        place.remove(name, file)
+    place.remove_all(name, ())
 
 
 def _foreign(files: Sequence[str]) -> list[str]:

@@ -12,6 +12,9 @@ local function check()
   if found[3] and tonumber(found[3]) >= window then
     local kept = tonumber(found[3]) - tonumber(ARGV[5])
     if not found[4] and window > kept then return {'SKIPPED', found[3]} end
+    -- Written again: who waits for the disk waits for what this connection wrote, and who wrote it
+    -- first may not have waited to the end.
+    redis.call('HSET', marker, 'window', found[3])
     return {'DONE'}
   end
   return nil

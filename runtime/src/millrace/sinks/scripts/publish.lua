@@ -23,6 +23,7 @@ if mode == 'hash' then
   local width = names + 1
   local first = 8 + names
   for row = first, #ARGV, width do
+    if string.sub(ARGV[row], 1, 9) == 'millrace:' then return {'OWN', ARGV[row]} end
     local kind = redis.call('TYPE', ARGV[row]).ok
     if kind ~= 'hash' and kind ~= 'none' then return {'TYPE', ARGV[row]} end
   end

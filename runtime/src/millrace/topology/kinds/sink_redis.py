@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from millrace.addresses import redis_fault, redis_remedy, shown_address
+from millrace.addresses import OWN_KEYS, redis_fault, redis_remedy, shown_address
 from millrace.topology.edges import no_column
 from millrace.topology.kinds.base import Effect, FieldEdit, SinkKind
 from millrace.topology.parts import Part
@@ -83,6 +83,12 @@ class RedisSinkKind(SinkKind[RedisSink]):
         if (extra := getattr(settings, other)) is not None:
             message = f"does not apply in mode {settings.mode.value}"
             yield Problem(f"{base}.{other}", extra, message, "remove it or change the mode")
+        if (held := getattr(settings, wanted)) is not None and held.startswith(OWN_KEYS):
+            message, remedy = (
+                f"begins with {OWN_KEYS}, as Millrace's own keys do",
+                "name another one",
+            )
+            yield Problem(f"{base}.{wanted}", held, message, remedy)
         if settings.key is None:
             return
         if hashes and settings.key and not _PLACEHOLDER.search(settings.key):

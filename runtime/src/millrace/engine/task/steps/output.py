@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -14,6 +15,8 @@ from millrace.engine.task.batch import Array
 from millrace.sources.arrow_types import type_name
 
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+_INTEGERS = frozenset((int, type(None)))
 
 
 class RowBuffer:
@@ -107,12 +110,18 @@ class RowBuffer:
         """Rows, their parents (int64), and the parents left out because a row does not fit."""
         bad: dict[int, OutputError] = {}
         columns = self._columns()
-        arrays = self._arrays(columns)
-        if arrays is None:
+        try:
+            arrays = self._arrays(columns, pa.array)
+        except _MISFITS:
             bad = self._find_misfits(columns)
             self._drop(set(bad))
-            arrays = self._arrays(self._columns())
-            assert arrays is not None
+            columns = self._columns()
+            # Values that fit alone may not fit together: a struct as a dict, and as a tuple.
+            arrays = self._arrays(columns, _one_by_one)
+        if cut := self._find_cut(columns, arrays):
+            bad |= cut
+            self._drop(set(cut))
+            arrays = self._arrays(self._columns(), _one_by_one)
         data = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         return data, np.array(self.parents, np.int64), bad
 
@@ -121,14 +130,8 @@ class RowBuffer:
             return [self._rows]
         return [[row[place] for row in self._rows] for place in range(self._width)]
 
-    def _arrays(self, columns: list[Any]) -> list[pa.Array] | None:
-        try:
-            return [
-                pa.array(column, field.type)
-                for column, field in zip(columns, self._schema, strict=True)
-            ]
-        except _MISFITS:
-            return None
+    def _arrays(self, columns: list[Any], make: Callable[..., pa.Array]) -> list[pa.Array]:
+        return [make(c, field.type) for c, field in zip(columns, self._schema, strict=True)]
 
     def _find_misfits(self, columns: list[Any]) -> dict[int, OutputError]:
         bad: dict[int, OutputError] = {}
@@ -138,6 +141,16 @@ class RowBuffer:
                     pa.array([value], field.type)
                 except _MISFITS:
                     bad.setdefault(parent, self._misfit(field, value))
+        return bad
+
+    def _find_cut(self, columns: list[Any], arrays: list[pa.Array]) -> dict[int, OutputError]:
+        """Parents of rows of which Arrow has cut a number to an integer without a word."""
+        bad: dict[int, OutputError] = {}
+        for column, field, array in zip(columns, self._schema, arrays, strict=True):
+            if not _is_exact(column, field.type):
+                for value, stored, parent in zip(column, array, self.parents, strict=True):
+                    if _is_cut(value, stored):
+                        bad.setdefault(parent, self._misfit(field, value))
         return bad
 
     def _drop(self, parents: set[int]) -> None:
@@ -171,3 +184,41 @@ class RowBuffer:
         return OutputError(
             f"processor {self._processor!r} put out {type(values).__name__}, expected a dict"
         )
+
+
+def _one_by_one(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return pa.concat_arrays([pa.array([], kind), *(pa.array([value], kind) for value in values)])
+
+
+def _is_exact(values: Collection[Any], kind: pa.DataType) -> bool:
+    """Whether integers are all that is stored as integers, as far as is seen at once."""
+    if pa.types.is_integer(kind):
+        return _INTEGERS.issuperset(map(type, values))
+    if not kind.num_fields or not _holds_integers(kind):
+        return True
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lists = (value for value in values if value is not None)
+        return _is_exact(list(chain.from_iterable(lists)), kind.value_type)
+    return False
+
+
+def _holds_integers(kind: pa.DataType) -> bool:
+    inner = (kind.field(n).type for n in range(kind.num_fields))
+    return pa.types.is_integer(kind) or any(map(_holds_integers, inner))
+
+
+def _is_cut(value: Any, stored: pa.Scalar) -> bool:
+    """Whether a number, be it deep in a value, is another one where an integer is stored."""
+    kind = stored.type
+    if not stored.is_valid or not _holds_integers(kind):
+        return False
+    if pa.types.is_integer(kind):
+        return bool(stored.as_py() != value)
+    if pa.types.is_struct(kind):
+        places = value.items() if isinstance(value, Mapping) else zip(stored, value, strict=False)
+        return any(_is_cut(one, stored[name]) for name, one in places if name in stored)
+    if pa.types.is_map(kind):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        held = zip(pairs, stored.values, strict=True)
+        return any(_is_cut(one, entry[n]) for pair, entry in held for n, one in enumerate(pair))
+    return any(_is_cut(one, held) for one, held in zip(value, stored.values, strict=True))

@@ -1,0 +1,60 @@
+"""What a function puts out stands in its column as it was given, or its root fails alone."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from millrace.engine.task.steps.output import RowBuffer
+
+LONG = pa.int64()
+LIST = pa.list_(pa.int64())
+STRUCT = pa.struct([("a", pa.int32()), ("b", pa.string())])
+MAP = pa.map_(pa.string(), pa.int64())
+
+
+def built(kind: pa.DataType, values: list[Any]) -> tuple[list[Any], list[int]]:
+    """(values that are stored, the parents of those that are not)."""
+    rows = RowBuffer(pa.schema([("n", kind)]), "step")
+    for parent, value in enumerate(values):
+        rows.add({"n": value}, parent)
+    data, parents, bad = rows.build()
+    assert sorted([*parents, *bad]) == list(range(len(values)))
+    assert all("processor 'step', column 'n': expected" in str(error) for error in bad.values())
+    return data.column("n").to_pylist(), sorted(bad)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "stored", "bad"),
+    [
+        (LONG, [3, 2.0, Decimal(2), np.int64(7), None], [3, 2, 2, 7, None], 1.5),
+        (LONG, [3], [3], Decimal("2.7")),
+        (LONG, [3], [3], np.float64(2.999)),
+        (LONG, [3], [3], "4"),
+        (LIST, [[1, 2.0], None, np.array([5])], [[1, 2], None, [5]], [1, 2.5]),
+        (STRUCT, [{"a": 1, "b": "x"}, None], [{"a": 1, "b": "x"}, None], {"a": 1.25}),
+        (STRUCT, [(1, "x")], [{"a": 1, "b": "x"}], (1.25, "x")),
+        (MAP, [{"k": 1}, [("k", 3)]], [[("k", 1)], [("k", 3)]], {"z": 1.5}),
+        (pa.list_(STRUCT), [[{"a": 1}]], [[{"a": 1, "b": None}]], [{"a": 1}, {"a": 0.5}]),
+        (pa.float64(), [1, 1.5], [1.0, 1.5], "x"),
+    ],
+    ids=str,
+)
+def test_no_number_is_cut_to_an_integer(
+    kind: pa.DataType, good: list[Any], stored: list[Any], bad: Any
+) -> None:
+    assert built(kind, good) == (stored, [])
+    assert built(kind, [*good, bad]) == (stored, [len(good)])
+    assert built(kind, [bad, *good, bad]) == (stored, [0, len(good) + 1])
+
+
+def test_values_of_two_forms_stand_side_by_side() -> None:
+    """Arrow takes a struct as a dict and as a tuple, but not one beside the other."""
+    values = [{"a": 1, "b": "x"}, (2, "y"), {"a": "no number"}, None]
+    held = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, None]
+    assert built(STRUCT, values) == (held, [2])
+    assert built(STRUCT, values[:2]) == (held[:2], [])
