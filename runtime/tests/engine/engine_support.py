@@ -196,7 +196,9 @@ class Windows:
         sealed = Sealed(self.window, f"window {self.window}", tuple(staged))
         for sink in self.program.sinks:
             mine = [s for s in staged if s.sink == sink.name]
-            open_sink(sink.connector).publish(sealed, mine, 1)
+            opened = open_sink(sink.connector)
+            opened.fence(1)
+            opened.publish(sealed, mine, 1)
 
     def go(self, **kwargs) -> Outcome:
         """Plan, run and seal one window."""

@@ -172,6 +172,13 @@ SPLIT = '  - {name: split, function: "wordsteps:split", inputs: [{from: lines}]}
             "sum cannot be taken of column key",
         ),
         (
+            (
+                "  - {name: last, inputs: [{from: gen, key: [key]}], aggregate: {columns: "
+                '[{name: a, function: avg, of: id}, {name: "a.sum", function: count}]}}'
+            ),
+            "keeps a column twice: key, a.sum",
+        ),
+        (
             SPLIT + '  - {name: last, inputs: [{from: split}], sql: {select: ["word"]}}',
             "directly behind a source or another step of Spark's SQL",
         ),

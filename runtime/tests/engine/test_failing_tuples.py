@@ -269,6 +269,37 @@ def test_a_sum_that_overflows_is_traced_to_its_roots(windows, tmp_path, whole):
 
 
 @pytest.mark.parametrize("whole", [False, True])
+def test_a_sum_that_overflows_blames_no_root_of_another_key(windows, tmp_path, whole):
+    lines = [f'{{"k": "k{n % 20}", "n": {2**62 if n % 20 == 3 else 1}}}' for n in range(40)]
+    write_lines(tmp_path, lines)
+    run = windows("keyGroups: 1" + OVERFLOW, whole)
+    intent = run.plan()
+    first = run.attempt(intent)
+    second = run.attempt(intent, uncombined=first.combined)
+    assert set(second.failed) == {3, 23}
+    third = run.attempt(intent, excluded={3, 23}, uncombined=first.combined)
+    assert third.verdict.complete
+    assert {row["k"]: row["n"] for row in third.rows["rows"]} == {
+        f"k{n}": 2 for n in range(20) if n != 3
+    }
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("guarantee", ["AtMostOnce", "AtLeastOnce"])
+def test_no_sum_that_wrapped_around_is_sealed(windows, tmp_path, whole, guarantee):
+    """Where what fails is not run again without its roots the run stops."""
+    write_lines(tmp_path, [f'{{"k": "b", "n": {2**62}}}'] * 2)
+    run = windows(f"guarantee: {guarantee}" + OVERFLOW, whole)
+    intent = run.plan()
+    uncombined = {}
+    if guarantee == "AtLeastOnce":
+        uncombined = run.attempt(intent).combined
+        assert set(uncombined) == {"sums"}
+    with pytest.raises(TaskError, match="sum n of key b leaves the range"):
+        run.attempt(intent, uncombined=uncombined)
+
+
+@pytest.mark.parametrize("whole", [False, True])
 def test_a_mean_of_numbers_that_no_double_is_fails_nobody(windows, tmp_path, whole):
     large = 2**53 + 1
     write_lines(tmp_path, [f'{{"k": "a", "n": {n}}}' for n in (large, large)] + ['{"k": "b"}'])

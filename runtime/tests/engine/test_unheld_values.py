@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,7 +13,10 @@ from engine_support import CODE, write_lines
 
 from millrace.engine.program.schema import rows_held, rows_of
 from millrace.engine.program.usercode import use_path
-from millrace.protocol.types import Replay
+from millrace.engine.task.steps.ends import Piece, read_piece
+from millrace.protocol.types import Replay, RootRange
+from millrace.sources.base import ReadBatch, Source
+from millrace.sources.generator import GeneratorSource
 from millrace.state.keyed.aggregates import Aggregate, AggregateOverflowError
 from millrace.state.keyed.aggregatestate import AggregateState
 
@@ -247,3 +251,47 @@ def test_rows_are_told_apart_in_every_layout_of_a_column():
         assert rows_held(part) == (rows, {})
         assert rows_held(part.slice(1)) == (rows[1:], {})
     assert rows_held(part.select(["n"])) == (rows_of(part.select(["n"])), {})
+
+
+def test_a_text_of_ones_own_source_that_is_not_utf_8_is_a_record_that_cannot_be_decoded():
+    """A source's batch is taken as it is where its columns have the types of its schema."""
+    schema = pa.schema([("n", pa.int64()), ("s", pa.string())])
+    texts = text_of(b"a", b"\xff", b"c", None, b"\xc3")
+    data = pa.RecordBatch.from_arrays([pa.array(range(5)), texts], schema=schema)
+    read = ReadBatch(data, ((0, "of its own"),))
+
+    class Own(GeneratorSource):
+        sound = False
+
+        def read(self, _piece):
+            yield read
+
+    piece = Piece(0, RootRange("own", 1, 0, 5))
+    (part,) = read_piece(Own("own", {"count": 5}, Path()), piece, schema, False)
+    assert part.data.column("s").to_pylist() == ["a", None, "c", None, None]
+    assert [place for place, _ in part.errors] == [1, 4, 0]
+    assert all("'s'" in text and "UTF8" in text for _, text in part.errors[:2])
+    assert not Source.sound
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_duckdb_gives_and_arrow_cannot_hold_fails_its_row(windows, tmp_path, whole):
+    """A time of day of 24 hours would be shown as another one, or as the text of an error."""
+    lines = ["10:00:00", "24:00:00", "23:59:59"]
+    write_lines(tmp_path, lines)
+    run = windows(TIMES, whole)
+    intent = run.plan()
+    assert set(run.attempt(intent).failed) == {1}
+    good = run.attempt(intent, excluded={1})
+    assert [row["moment"] for row in good.rows["out"]] == ["10:00:00.000000", "23:59:59.000000"]
+
+
+TIMES = """
+sources: [{name: rows, files: {path: texts, format: text}}]
+processors:
+  - name: step
+    inputs: [{from: rows}]
+    sql: {engine: duckdb, select: ["CAST(value AS time) AS moment"]}
+sinks:
+  - {name: out, inputs: [{from: step}], files: {path: out, format: jsonLines}}
+"""

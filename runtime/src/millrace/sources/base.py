@@ -135,6 +135,10 @@ class Source(ABC):
     replayable: ClassVar[bool] = True
     """Whether a range can be read any number of times. Others are refused for now."""
 
+    sound: ClassVar[bool] = False
+    """Whether each value is surely one of its type, such as a text that is UTF-8. Of sources that
+    do not say so all values are looked at."""
+
     def __init__(self, name: str, options: Mapping[str, Any], folder: Path) -> None:
         self.name = name
         self.options = dict(options)

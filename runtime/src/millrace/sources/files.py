@@ -96,6 +96,8 @@ class FileSource(Source):
     the source is drained when all are read.
     """
 
+    sound = True
+
     def __init__(
         self, name: str, options: Mapping[str, Any], folder: Path, clock: Clock | None = None
     ) -> None:

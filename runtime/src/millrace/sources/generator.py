@@ -37,6 +37,8 @@ class GeneratorSource(Source):
     With a rate, what a pause left out is made up for afterwards.
     """
 
+    sound = True
+
     def __init__(
         self, name: str, options: Mapping[str, Any], folder: Path, clock: Clock | None = None
     ) -> None:

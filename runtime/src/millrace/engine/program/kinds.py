@@ -259,8 +259,9 @@ def aggregate(
                 )
     component = replace(component, rows=pa.schema([incoming.field(name) for name in names]))
     # The state itself knows what its functions take and give.
-    output = state_of(component, draft.topology.spec.key_groups).output_schema
-    if len(set(output.names)) < len(output.names):
-        listed = ", ".join(output.names)
-        raise TopologyError(f"aggregate {part.name!r} puts out a column twice: {listed}")
-    return replace(component, output=output)
+    state = state_of(component, draft.topology.spec.key_groups)
+    for schema, what in ((state.output_schema, "puts out"), (state.partial_schema, "keeps")):
+        if len(set(schema.names)) < len(schema.names):
+            listed = ", ".join(schema.names)
+            raise TopologyError(f"aggregate {part.name!r} {what} a column twice: {listed}")
+    return replace(component, output=state.output_schema)

@@ -169,15 +169,19 @@ def _fits(got: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def fitting(
-    data: pa.RecordBatch, schema: pa.Schema, source: str
+    data: pa.RecordBatch, schema: pa.Schema, source: str, sound: bool = True
 ) -> tuple[pa.RecordBatch, dict[int, str]]:
     """A source's records in its schema, and by row what does not fit it: that row is null.
 
-    An instant finer than a microsecond does not fit, nor does an integer beyond 64 bits. Raises
-    ``OutputError`` as ``conform`` does.
+    An instant finer than a microsecond does not fit, nor does an integer beyond 64 bits, nor, which
+    is looked at unless the values are ``sound``, a text that is not UTF-8. Raises ``OutputError``
+    as ``conform`` does.
     """
     try:
-        return conform(data, schema, source), {}
+        found = conform(data, schema, source)
+        if not sound:
+            check(found)
+        return found, {}
     except pa.ArrowInvalid as error:
         if data.num_rows == 1:
             nothing = [pa.nulls(1, field.type) for field in schema]
@@ -185,8 +189,8 @@ def fitting(
             return pa.RecordBatch.from_arrays(nothing, schema=schema), {0: text}
     half = data.num_rows // 2
     # Copies: a cast of a slice of lists looks at the values of the other rows too.
-    low, bad = fitting(data.take(pa.array(range(half))), schema, source)
-    high, more = fitting(data.take(pa.array(range(half, data.num_rows))), schema, source)
+    low, bad = fitting(data.take(pa.array(range(half))), schema, source, sound)
+    high, more = fitting(data.take(pa.array(range(half, data.num_rows))), schema, source, sound)
     whole = pa.Table.from_batches([low, high]).combine_chunks().to_batches()[0]
     return whole, {**bad, **{half + row: text for row, text in more.items()}}
 

@@ -18,6 +18,7 @@ from millrace.engine.task import kernels
 from millrace.engine.task.batch import ID, Array, Batch, concat, dense, without_views
 from millrace.engine.task.context import Task
 from millrace.engine.task.crossings import Crossing, keyed_parts
+from millrace.protocol.types import Guarantee
 from millrace.state.keyed.aggregates import AggregateOverflowError
 from millrace.state.keyed.keys import hash_keys, key_groups
 
@@ -163,6 +164,9 @@ def aggregate_rows(component: Component, edge: Channel, data: pa.RecordBatch) ->
 
 
 def report_overflow(task: Task, component: Component, overflow: AggregateOverflowError) -> None:
-    """A combined sum overflowed: its key group has to be run uncombined."""
+    """A combined sum overflowed: its key group has to be run uncombined. Raises it where nothing
+    is run again, and what wrapped around would be sealed."""
+    if task.program.guarantee is Guarantee.AT_MOST_ONCE:
+        raise overflow
     root = int(tree_roots(component, np.array([overflow.group]))[0])
     task.failures.add([root], component.name, str(overflow))

@@ -40,17 +40,18 @@ class Aggregate:
 
 
 class AggregateOverflowError(MillraceError):
-    """A sum left the range of 64-bit integers; ``group`` is the key group of its key."""
+    """A sum left the range of 64-bit integers; ``group`` is the key group of its key, ``hashed``
+    the key's hash."""
 
-    def __init__(self, aggregate: str, key: str, group: int) -> None:
+    def __init__(self, aggregate: str, key: str, group: int, hashed: int) -> None:
         super().__init__(
             f"sum {aggregate} of key {key} leaves the range of 64-bit integers; sum a column of "
             "type double, or of smaller numbers"
         )
-        self.aggregate, self.key, self.group = aggregate, key, group
+        self.aggregate, self.key, self.group, self.hashed = aggregate, key, group, hashed
 
-    def __reduce__(self) -> tuple[type[AggregateOverflowError], tuple[str, str, int]]:
-        return AggregateOverflowError, (self.aggregate, self.key, self.group)
+    def __reduce__(self) -> tuple[type[AggregateOverflowError], tuple[str, str, int, int]]:
+        return AggregateOverflowError, (self.aggregate, self.key, self.group, self.hashed)
 
 
 @dataclass(frozen=True, slots=True)

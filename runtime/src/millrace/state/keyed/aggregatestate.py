@@ -273,7 +273,8 @@ class AggregateState:
     ) -> AggregateOverflowError:
         row = found[item : item + 1]
         key = shown_key(self._table.keys(row))
-        return AggregateOverflowError(at.part.name, key, int(self.groups(row)[0]))
+        group, hashed = int(self.groups(row)[0]), int(self.hashes(row)[0])
+        return AggregateOverflowError(at.part.name, key, group, hashed)
 
     def _all(self, rows: Array | None) -> Array:
         return np.arange(self._table.rows) if rows is None else rows

@@ -345,9 +345,16 @@ def _checker(columns: Sequence[pa.Field]) -> Callable[[Row], str | None]:
 def _as_stored(value: Any, kind: pa.DataType) -> Any:
     """The value as it will be read back; raises where Arrow would quietly store another one."""
     stored = pa.scalar(value, kind).as_py()
-    if stored != value and value == value and not _rounds(kind):
+    if not _same(stored, value) and not _rounds(kind):
         raise ValueError(f"it would become {stored!r}")
     return stored
+
+
+def _same(stored: Any, value: Any) -> bool:
+    """Whether two values are equal, as NaN is to itself."""
+    if isinstance(stored, list) and isinstance(value, Sequence) and len(stored) == len(value):
+        return all(map(_same, stored, value))
+    return bool(stored == value or (stored != stored and value != value))
 
 
 def _rounds(kind: pa.DataType) -> bool:

@@ -81,7 +81,7 @@ class MergeStep(CombiningStep):
                 try:
                     found = self._belong(shard, state, state.update(mine))
                 except AggregateOverflowError as overflow:
-                    overflows.setdefault(overflow.group, overflow)
+                    overflows.setdefault(overflow.hashed, overflow)
                     continue
                 contributors.setdefault(shard, []).append((found, part))
         if overflows:
@@ -155,14 +155,13 @@ class MergeStep(CombiningStep):
         singles: Sequence[tuple[Batch, Channel]],
         overflows: Mapping[int, AggregateOverflowError],
     ) -> None:
-        """All tuples of the key groups whose sums overflowed fail, whichever tipped it over."""
+        """All tuples of the keys (by hash) whose sums overflowed fail, whichever tipped it over."""
         if self.task.program.guarantee is not Guarantee.EXACTLY_ONCE:
             raise next(iter(overflows.values()))  # else a sum that wrapped around would be sealed
         for batch, edge in singles:
-            columns = [batch.data.column(name) for name in edge.key]
-            groups = key_groups(hash_keys(columns), self.task.program.key_groups)
-            for group, overflow in overflows.items():
-                for index in np.flatnonzero(groups == group).tolist():
+            hashes = hash_keys([batch.data.column(name) for name in edge.key])
+            for hashed, overflow in overflows.items():
+                for index in np.flatnonzero(hashes == np.uint64(hashed)).tolist():
                     self.task.fail(batch, index, self.name, overflow)
 
     # -- emitting

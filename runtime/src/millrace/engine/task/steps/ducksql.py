@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millrace.engine.program import duck
 from millrace.engine.program.program import Component, SqlExpressions
-from millrace.engine.program.schema import conform
+from millrace.engine.program.schema import check, conform
 from millrace.engine.task.batch import Array, Batch, without_views
 from millrace.engine.task.context import Task
 from millrace.engine.task.steps.base import CertainStep, Outlet
@@ -90,7 +90,9 @@ class DuckStep(CertainStep):
         self._check(rows, data.num_rows)
         names = self.component.output.names
         columns = dict(zip(names, found.columns[:-1], strict=True))
-        return conform(columns, self.component.output, self.name), rows
+        data = conform(columns, self.component.output, self.name)
+        check(data)
+        return data, rows
 
     def _blames_rows(self, error: Exception, data: pa.RecordBatch) -> bool:
         """Whether DuckDB raised this for values. What it says it has not may be a value of one row,

@@ -64,7 +64,7 @@ def read_piece(
                     f"{piece.range.count} were planned; its read() must give those of the range "
                     "alone, correct it"
                 )
-            yield _fitted(part, schema, source.name)
+            yield _fitted(part, schema, source)
     except SourceError as error:
         if found or not piece.replay or not error.gone:
             raise
@@ -83,9 +83,9 @@ def read_piece(
         raise EngineError(text) from error
 
 
-def _fitted(part: ReadBatch, schema: pa.Schema, source: str) -> ReadBatch:
+def _fitted(part: ReadBatch, schema: pa.Schema, source: Source) -> ReadBatch:
     """The records in the declared schema; one with a value beyond its type cannot be decoded."""
-    data, bad = fitting(part.data, schema, source)
+    data, bad = fitting(part.data, schema, source.name, source.sound)
     errors = tuple({**bad, **dict(part.errors)}.items())
     return ReadBatch(data, errors, part.gone, part.holes)
 
