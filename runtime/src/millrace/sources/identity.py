@@ -24,7 +24,8 @@ was moved over an entry's file, that one is gone.
 
 Of a file that waits, since it was seen and nothing of it was read yet, no content is known. It is
 its inode, not smaller than it was, if nothing was written since or it was made before it was seen;
-where the file system does not say when, its name must be the same. Otherwise it is lost.
+where the file system does not say when, its name must be the same. Otherwise it is lost. Rule 4
+does not ask about it, nor rule 3 under a name that it was moved to: both rest on content alone.
 
 What must not be read is never another content: an entry is barred then, until it can be told. One
 whose inode it has is looked for nowhere else.
@@ -174,6 +175,7 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
     matching = _Matching(gone, files, evidence)
     waiting = matching.waiting(seen.waiting)
     matching.moved = frozenset(p for old, p in waiting.items() if p not in ("", old))
+    matching.waited = frozenset(matching.node(path) for path in waiting.values() if path)
     matching.unchanged(entries.values())
     # Most content first: what begins with much of one entry may begin with little of another.
     left = sorted(
@@ -224,13 +226,15 @@ class _Matching:
     """Entries placed so far: number → path, and the files that are claimed.
 
     ``emptied`` are entries whose very file is there with another content, ``barred`` those whose
-    very file must not be read, with its path. ``moved`` is where files are that waited elsewhere.
+    very file must not be read, with its path. ``waited`` are files that waited, and are no entry's
+    unless they have its name or its inode; ``moved`` is where those are that waited elsewhere.
     """
 
     gone: Collection[int]
     files: Listing
     evidence: Evidence
     moved: frozenset[str] = frozenset()
+    waited: frozenset[tuple[int, int]] = frozenset()
     fates: dict[int, Fate] = field(default_factory=dict)
     placed: dict[int, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
@@ -303,7 +307,7 @@ class _Matching:
             if entry.path in self.files and self._large_enough(entry, entry.path):
                 heirs.setdefault(entry.path, []).append(entry)
         for path, may in heirs.items():
-            if self._free(path):
+            if self._free(path) and path not in self.moved:
                 begins = self.evidence.begins(path, may)
                 first = next((entry for entry in may if entry.id in begins), None)
                 if first is not None:
@@ -402,7 +406,9 @@ class _Matching:
     def _may_be(self, entry: FileEntry, path: str, moved_over: Collection[str]) -> bool:
         """Rule 4, but for the content."""
         stat = self.files[path]
-        if path == entry.path or stat.inode == entry.inode or not self._large_enough(entry, path):
+        if path == entry.path or stat.inode == entry.inode or stat.node in self.waited:
+            return False
+        if not self._large_enough(entry, path):
             return False
         if entry.id in self.emptied:
             return True
