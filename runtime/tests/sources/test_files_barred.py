@@ -258,6 +258,24 @@ def test_a_range_is_read_past_files_that_are_barred(inbox: Path, barred: set[Pat
         reader.rows(piece)
 
 
+@pytest.mark.parametrize("old", ["old", "an old one"])
+def test_a_barred_file_that_was_never_read_may_be_moved_over_one_that_was(
+    inbox: Path, old: str, barred: set[Path]
+) -> None:
+    """Shorter or longer, it is another file, and is read once it may be."""
+    write(inbox / "app.log.1", [old])
+    write(inbox / "app.log", ["secret"])
+    bar(barred, inbox / "app.log")
+    reader = Reader(inbox.parent)
+    assert reader.take() == [old]
+    (inbox / "app.log").rename(inbox / "app.log.1")
+    barred.clear()
+    barred.add(inbox / "app.log.1")
+    assert reader.take() == []
+    bar(barred)
+    assert reader.take() == ["secret"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
 def test_the_kernel_says_that_a_file_cannot_be_read(
     inbox: Path, caplog: pytest.LogCaptureFixture

@@ -180,6 +180,26 @@ def test_a_file_that_waits_is_not_an_equal_one_that_was_read_and_removed(
     assert reader.drained is not watch
 
 
+@pytest.mark.parametrize("header", [[], ["word"]])
+def test_a_file_without_a_record_may_be_moved_over_the_oldest_of_a_chain(
+    inbox: Path, header: list[str]
+) -> None:
+    """It hides no new file that begins as the oldest did, and what comes in it later is read."""
+    for name, rows in (("app.log.2", ["banner"]), ("app.log.1", []), ("app.log", ["x"])):
+        write(inbox / name, header + rows)
+    options = {"format": "csv", "schema": "word string"} if header else {}
+    reader = Reader(inbox.parent, **options)
+    assert sorted(reader.take()) == ["banner", "x"]
+    write(inbox / "_new", [*header, "banner", "day"])  # not in the inode that gets free
+    for old, new in (("app.log.1", "app.log.2"), ("app.log", "app.log.1"), ("_new", "app.log")):
+        (inbox / old).rename(inbox / new)
+    assert reader.take() == ["banner", "day"]
+    append(inbox / "app.log.2", ["late"])
+    assert reader.take() == ["late"]
+    (inbox / "app.log.2").rename(inbox / "app.log.1")
+    assert reader.take() == []
+
+
 def test_a_name_that_was_given_to_another_file_does_not_hide_that_one_is_lost(
     inbox: Path,
 ) -> None:

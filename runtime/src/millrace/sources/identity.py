@@ -365,14 +365,20 @@ class _Matching:
             return Fate(Change.RENAMED if stat is None else Change.ROTATED, path)
         if entry.id not in self.gone:
             path = self.barred.get(entry.id, entry.path)
-            if path not in self.files and self.evidence.refused(path):
-                return Fate(Change.BARRED, path)
-            if path in self.files and self._free(path) and self._is_barred(entry, path):
-                self.claimed.add(self.node(path))
+            if self.is_behind_bar(entry):
+                if path in self.files:
+                    self.claimed.add(self.node(path))
                 return Fate(Change.BARRED, path)
         if stat is None or entry.id in self.gone or self._moved_over(entry.path):
             return Fate(Change.GONE)
         return Fate(Change.REPLACED, entry.path)
+
+    def is_behind_bar(self, entry: FileEntry) -> bool:
+        """Whether nobody can tell if the entry's file is where it was, or where its inode is."""
+        path = self.barred.get(entry.id, entry.path)
+        if path not in self.files:
+            return self.evidence.refused(path)
+        return path not in self.moved and self._free(path) and self._is_barred(entry, path)
 
     def _free(self, path: str) -> bool:
         return self.node(path) not in self.claimed

@@ -53,10 +53,14 @@ class Sight:
 
 
 class _Waiting(NamedTuple):
-    """A file that was seen and not begun; an entry of it has at least the number ``since``."""
+    """A file that was seen and not begun; an entry of it has at least the number ``since``.
+
+    Without ``records`` it had none yet, and nobody misses it if it goes.
+    """
 
     stat: FileStat
     since: int
+    records: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,8 @@ class Lookout:
 
     def empty(self, path: str, stat: FileStat) -> None:
         """A file has no record yet, and is left alone until it changes."""
-        self._waiting.pop(path, None)
+        if path in self._waiting:
+            self._waiting[path] = self._waiting[path]._replace(stat=stat, records=False)
         self._barren[path] = stat
 
     def listing(self) -> Listing:
@@ -227,9 +232,10 @@ class Lookout:
         begun = self._begun(state)
         waiting = {path: one.stat for path, one in self._waiting.items() if path not in begun}
         try:
-            return match(Seen(state.files, state.gone, waiting), files, around, evidence)
+            found = match(Seen(state.files, state.gone, waiting), files, around, evidence)
         except OSError as error:
             raise self._complaints.unreadable(error) from error
+        return replace(found, lost=tuple(p for p in found.lost if self._waiting[p].records))
 
     def _problem(self, state: ReadState, found: Matched) -> SourceError | None:
         """What keeps the source from going on, if something does."""
@@ -319,8 +325,10 @@ class Lookout:
         else:
             kept.update(found.lost)
         self._barren = {p: s for p, s in self._barren.items() if files.get(p) == s}
-        new = (path for path in found.new if self._has_records(path, files[path]))
-        self._waiting = {path: _Waiting(files[path], since) for path in new}
+        self._waiting = {
+            path: _Waiting(files[path], since, self._has_records(path, files[path]))
+            for path in found.new
+        }
         self._waiting.update((path, before[path]) for path in kept)
 
     def _found(self, sight: Sight, entry: FileEntry, fate: Fate) -> FileEntry:
