@@ -10,6 +10,7 @@ import pytest
 from file_lives import Reader, append, lines, write
 
 from millrace.errors import SourceAwayError, SourceError
+from millrace.sources.evidence import birth_of
 
 
 def bar(barred: set[Path], *files: Path) -> None:
@@ -274,6 +275,31 @@ def test_a_barred_file_that_was_never_read_may_be_moved_over_one_that_was(
     assert reader.take() == []
     bar(barred)
     assert reader.take() == ["secret"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_barred_file_in_the_inode_of_a_removed_one_is_a_new_one(
+    inbox: Path, count: int, barred: set[Path], moment: Callable[[Reader], None]
+) -> None:
+    """When a file was made is told of one that must not be read, too."""
+    write(inbox / "_other", ["start", "new"])
+    write(inbox / "old.log", ["start"])
+    reader = Reader(inbox.parent)
+    assert reader.take() == ["start"]
+    inode = (inbox / "old.log").stat().st_ino
+    (inbox / "old.log").unlink()
+    write(inbox / "new.log", lines("secret", count))
+    with open(inbox / "new.log") as file:
+        if (inbox / "new.log").stat().st_ino != inode or not birth_of(file.fileno()):
+            pytest.skip("this file system gave the new file another inode, or knows no births")
+    bar(barred, inbox / "new.log")
+    moment(reader)
+    assert reader.take() == []
+    bar(barred)
+    moment(reader)
+    assert reader.take() == lines("secret", count)
+    (inbox / "_other").rename(inbox / "old.log.1")
+    assert reader.take() == ["start", "new"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
