@@ -302,6 +302,25 @@ def test_a_barred_file_in_the_inode_of_a_removed_one_is_a_new_one(
     assert reader.take() == ["start", "new"]
 
 
+def test_a_file_that_may_be_there_behind_a_bar_is_looked_for_nowhere_else(
+    inbox: Path, barred: set[Path], moment: Callable[[Reader], None]
+) -> None:
+    """A copy that must not be read took its place, or its folder cannot be listed."""
+    for name in "abc":
+        (inbox / name).mkdir()
+    for name in "ab":
+        write(inbox / name / "app.log", ["start", name])
+    reader = Reader(inbox.parent, path="in/*/*.log")
+    assert len(reader.take()) == 4
+    write(inbox / "_copy", ["start", "a"])
+    (inbox / "_copy").rename(inbox / "a" / "app.log")
+    bar(barred, inbox / "a" / "app.log", inbox / "b")
+    write(inbox / "c" / "a.log", ["start", "a", "new"])
+    write(inbox / "c" / "b.log", ["start", "b"])
+    moment(reader)
+    assert sorted(reader.take()) == ["a", "b", "new", "start", "start"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
 def test_the_kernel_says_that_a_file_cannot_be_read(
     inbox: Path, caplog: pytest.LogCaptureFixture

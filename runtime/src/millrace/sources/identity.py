@@ -28,7 +28,7 @@ where the file system does not say when, its name must be the same. Otherwise it
 does not ask about it, nor rule 3 under a name that it was moved to: both rest on content alone.
 
 What must not be read is never another content: an entry is barred then, until it can be told. One
-whose inode it has is looked for nowhere else.
+whose inode it has is looked for nowhere else, and one whose name it has by rule 2 alone.
 
 Entries and files that wait are looked for under names that are not read, too, where they would be
 lost or replaced.
@@ -188,7 +188,8 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
     there = [e for e in left if e.id not in gone]
     matching.by_path(there)
     matching.by_path([e for e in left if e.id in gone])
-    matching.by_content([e for e in there if e.id not in matching.placed], moved_over)
+    left = [e for e in there if e.id not in matching.placed and not matching.is_behind_bar(e)]
+    matching.by_content(left, moved_over)
     fates = matching.fates
     # What has the inode of a barred entry is no other one's replacement.
     for number in (*matching.barred, *entries):
