@@ -19,8 +19,8 @@ of which most was read first, before the next one begins:
 An entry that was gone at an earlier look is found by rule 2 (with proof that the inode was not
 given away) and 3 alone: an equal file under another name is a new one. Several names of one file
 at one moment are one file. What no entry matches is new, unless it stands, with another content,
-where an entry's file was: then that one was replaced, and who asks must stop. Where one that waits
-was moved over an entry's file, that one is gone.
+where an entry's file was: then that one was replaced, and who asks must stop. It is gone where one
+that waits was moved over it, or where it was read to its end and had a name that is not read.
 
 Of a file that waits, since it was seen and nothing of it was read yet, no content is known. It is
 its inode, not smaller than it was, if nothing was written since or it was made before it was seen;
@@ -172,7 +172,7 @@ def match(
 
 def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) -> Matched:
     entries, gone = seen.entries, seen.gone
-    matching = _Matching(gone, files, evidence)
+    matching = _Matching(gone, listing, files, evidence)
     waiting = matching.waiting(seen.waiting)
     matching.moved = frozenset(p for old, p in waiting.items() if p not in ("", old))
     matching.waited = frozenset(matching.node(path) for path in waiting.values() if path)
@@ -226,12 +226,14 @@ class _Beginning(NamedTuple):
 class _Matching:
     """Entries placed so far: number → path, and the files that are claimed.
 
+    ``files`` are those of the ``listing`` and such as have names that are not read.
     ``emptied`` are entries whose very file is there with another content, ``barred`` those whose
     very file must not be read, with its path. ``waited`` are files that waited, and are no entry's
     unless they have its name or its inode; ``moved`` is where those are that waited elsewhere.
     """
 
     gone: Collection[int]
+    listing: Listing
     files: Listing
     evidence: Evidence
     moved: frozenset[str] = frozenset()
@@ -371,6 +373,8 @@ class _Matching:
                     self.claimed.add(self.node(path))
                 return Fate(Change.BARRED, path)
         if stat is None or entry.id in self.gone or self._moved_over(entry.path):
+            return Fate(Change.GONE)
+        if entry.path not in self.listing and not (entry.unread or entry.more):
             return Fate(Change.GONE)
         return Fate(Change.REPLACED, entry.path)
 
