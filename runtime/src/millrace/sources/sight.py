@@ -187,8 +187,7 @@ class Lookout:
                 if self._listing is None or found is not self._listing:
                     self._listing = dict(found)
             except OSError as error:
-                missing = isinstance(error, FileNotFoundError)
-                if not (missing and self._place.file and (state.files or self._waiting)):
+                if not (isinstance(error, FileNotFoundError) and self._is_renamed(state)):
                     raise self._complaints.unreadable(error) from error
                 # Between a rotation's rename and its new file.
                 self._listing = {}
@@ -197,6 +196,17 @@ class Lookout:
             if not self._wishes.watch:
                 self._listing = self._only_first(self._listing, state)
         return self._listing
+
+    def _is_renamed(self, state: ReadState) -> bool:
+        """Whether what is missing is one file that was seen, and not a folder that is away."""
+        name = self._place.file
+        if self._place.was_there:
+            return bool(name and (state.files or self._waiting))
+        try:
+            beside = {stat.inode for stat in self._place.around([name]).values()}
+        except OSError:
+            return False
+        return any(e.path == name or e.inode in beside for e in state.files.values())
 
     def _skip(self, path: str, why: str, unreadable: bool) -> None:
         if unreadable:
