@@ -10,6 +10,7 @@ import pytest
 from file_lives import Reader, append, lines, write
 
 from millrace.errors import SourceAwayError, SourceError
+from millrace.sources.evidence import birth_of
 
 
 def bar(barred: set[Path], *files: Path) -> None:
@@ -256,6 +257,68 @@ def test_a_range_is_read_past_files_that_are_barred(inbox: Path, barred: set[Pat
     bar(barred, inbox / "b.log")
     with pytest.raises(SourceAwayError, match=r"b\.log cannot be read \(Permission denied\)"):
         reader.rows(piece)
+
+
+@pytest.mark.parametrize("old", ["old", "an old one"])
+def test_a_barred_file_that_was_never_read_may_be_moved_over_one_that_was(
+    inbox: Path, old: str, barred: set[Path]
+) -> None:
+    """Shorter or longer, it is another file, and is read once it may be."""
+    write(inbox / "app.log.1", [old])
+    write(inbox / "app.log", ["secret"])
+    bar(barred, inbox / "app.log")
+    reader = Reader(inbox.parent)
+    assert reader.take() == [old]
+    (inbox / "app.log").rename(inbox / "app.log.1")
+    barred.clear()
+    barred.add(inbox / "app.log.1")
+    assert reader.take() == []
+    bar(barred)
+    assert reader.take() == ["secret"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_barred_file_in_the_inode_of_a_removed_one_is_a_new_one(
+    inbox: Path, count: int, barred: set[Path], moment: Callable[[Reader], None]
+) -> None:
+    """When a file was made is told of one that must not be read, too."""
+    write(inbox / "_other", ["start", "new"])
+    write(inbox / "old.log", ["start"])
+    reader = Reader(inbox.parent)
+    assert reader.take() == ["start"]
+    inode = (inbox / "old.log").stat().st_ino
+    (inbox / "old.log").unlink()
+    write(inbox / "new.log", lines("secret", count))
+    with open(inbox / "new.log") as file:
+        if (inbox / "new.log").stat().st_ino != inode or not birth_of(file.fileno()):
+            pytest.skip("this file system gave the new file another inode, or knows no births")
+    bar(barred, inbox / "new.log")
+    moment(reader)
+    assert reader.take() == []
+    bar(barred)
+    moment(reader)
+    assert reader.take() == lines("secret", count)
+    (inbox / "_other").rename(inbox / "old.log.1")
+    assert reader.take() == ["start", "new"]
+
+
+def test_a_file_that_may_be_there_behind_a_bar_is_looked_for_nowhere_else(
+    inbox: Path, barred: set[Path], moment: Callable[[Reader], None]
+) -> None:
+    """A copy that must not be read took its place, or its folder cannot be listed."""
+    for name in "abc":
+        (inbox / name).mkdir()
+    for name in "ab":
+        write(inbox / name / "app.log", ["start", name])
+    reader = Reader(inbox.parent, path="in/*/*.log")
+    assert len(reader.take()) == 4
+    write(inbox / "_copy", ["start", "a"])
+    (inbox / "_copy").rename(inbox / "a" / "app.log")
+    bar(barred, inbox / "a" / "app.log", inbox / "b")
+    write(inbox / "c" / "a.log", ["start", "a", "new"])
+    write(inbox / "c" / "b.log", ["start", "b"])
+    moment(reader)
+    assert sorted(reader.take()) == ["a", "b", "new", "start", "start"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")

@@ -389,11 +389,30 @@ class TestParquet:
         with pytest.raises(SourceError, match="was replaced after its rows were planned"):
             list(source.read(plan.ranges[0]))
 
-    def test_a_file_of_other_columns_is_an_error(self, path: Path) -> None:
-        pq.write_table(pa.table({"n": ["a"], "w": ["b"]}), path.parent / "b.parquet")
+    @pytest.mark.parametrize(
+        ("columns", "message"),
+        [
+            ({"n": ["a"], "w": ["b"]}, "has string in the column 'n', the first file has"),
+            ({"n": [1]}, "lacks the column 'w', which the first file has"),
+            ({"n": [1], "w": ["b"], "z": [1]}, "has the column 'z', which the first file lacks"),
+        ],
+    )
+    def test_a_file_of_other_columns_is_an_error(
+        self, path: Path, columns: dict[str, Any], message: str
+    ) -> None:
+        pq.write_table(pa.table(columns), path.parent / "b.parquet")
         source = FileSource("s", {"path": ".", "format": "parquet"}, path.parent)
-        with pytest.raises(SourceError, match="has string in the column 'n', the first file has"):
+        with pytest.raises(SourceError, match=message):
             source.plan(None, 2000)
+
+    def test_a_worker_that_begins_with_other_columns_says_so(self, path: Path) -> None:
+        source = FileSource("s", {"path": ".", "format": "parquet"}, path.parent)
+        (piece,) = source.plan(None, 2000).ranges
+        pq.write_table(pa.table({"n": [1], "w": ["b"], "z": [1]}), path.parent / "_0.parquet")
+        (path.parent / "_0.parquet").rename(path.parent / "0.parquet")
+        worker = FileSource("s", {"path": ".", "format": "parquet"}, path.parent)
+        with pytest.raises(SourceError, match=r"a\.parquet lacks the column 'z'"):
+            list(worker.read(piece))
 
     def test_new_files_arrive(self, path: Path) -> None:
         source = FileSource("s", {"path": ".", "format": "parquet"}, path.parent)

@@ -51,7 +51,7 @@ class ModelEvidence:
     asked: int = 0
 
     def birth(self, path: str) -> int:
-        return self.files[path].birth if self.births and not self.refused(path) else 0
+        return self.files[path].birth if self.births else 0
 
     def born_ns(self, path: str) -> int:
         return self.birth(path)
@@ -115,11 +115,11 @@ class Reader:
             entry = self.state.files[number].seen(fate.path, stat_of(file), file.birth)
             changed[number], limit = self._read(entry, file, limit)
         for number, path in enumerate(new, self.state.next):
-            if limit and files[path].rows:
+            if limit and files[path].rows and not files[path].barred:
                 entry = FileEntry(number, path).seen(path, stat_of(files[path]), files[path].birth)
                 changed[number], limit = self._read(entry, files[path], limit)
         begun = {e.path for e in changed.values()}
-        self.waiting = {p: files[p] for p in new if p not in begun and files[p].rows}
+        self.waiting = {p: files[p] for p in new if p not in begun}
         self.waited = {path: stat_of(file) for path, file in self.waiting.items()}
         kept = {n: e for n, e in changed.items() if e != self.state.files.get(n)}
         self.state = self.state.with_entries(kept, frozenset(gone))
@@ -352,9 +352,10 @@ class FilesLive(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: self.files)
     def bar(self, data: st.DataObject) -> None:
-        """A file that was begun cannot be read for a while."""
+        """A file cannot be read for a while; without births one that was begun."""
         file = self.files[data.draw(st.sampled_from(sorted(self.files)))]
-        if file.barred or (self._progress(file) and file not in self.settling):
+        may = self._progress(file) or self.births
+        if file.barred or (may and file not in self.settling):
             file.barred = not file.barred
             file.changed = self.tick()
 

@@ -1,4 +1,4 @@
-"""The words in which a dead letter says where its record is, against a plain look at the file."""
+"""What ``files.path`` leads to, and the words in which a dead letter says where its record is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from file_lives import Reader, append, lines, write
 
+from millrace.errors import SourceAwayError
 from millrace.protocol.types import Replay
 from millrace.sources.files import FileSource
 
@@ -74,3 +76,53 @@ def test_a_renamed_file_is_named_as_it_is_called_now(tmp_path: Path) -> None:
     assert source.place(found[1]) == "in/a.log.1, line 2"
     (tmp_path / "in" / "a.log.1").unlink()
     assert source.place(found[1]) == "a.log, record 2"
+
+
+def test_a_folder_that_comes_later_is_a_folder(tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    with pytest.raises(SourceAwayError, match="in does not exist; correct"):
+        reader.take()
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in" / "a.log", ["a"])
+    assert reader.take() == ["a"]
+    assert reader.take() == []
+
+
+@pytest.mark.parametrize("path", ["in", "in/deep"])
+@pytest.mark.parametrize("read", [1, 3])
+def test_a_folder_that_is_away_when_a_driver_and_a_worker_begin_is_waited_for(
+    tmp_path: Path, path: str, read: int
+) -> None:
+    inbox = tmp_path / path
+    inbox.mkdir(parents=True)
+    write(inbox / "a.log", lines("a", 3))
+    reader = Reader(tmp_path, path=path)
+    (piece,) = reader.plan(read)
+    away = (tmp_path / "in").rename(tmp_path / "away")
+    reader.restart()
+    worker = FileSource("lines", reader.options, reader.folder)
+    for ask in (reader.take, lambda: list(worker.read(piece))):
+        with pytest.raises(SourceAwayError, match="does not exist"):
+            ask()
+    away.rename(tmp_path / "in")
+    append(inbox / "a.log", ["more"])
+    assert [v for b in worker.read(piece) for v in b.data[0].to_pylist()] == lines("a", 3)[:read]
+    assert reader.take() == [*lines("a", 3)[read:], "more"]
+
+
+@pytest.mark.parametrize("read", [1, 3])
+def test_one_file_that_is_renamed_when_a_driver_and_a_worker_begin_is_found(
+    inbox: Path, read: int
+) -> None:
+    log = inbox / "app.log"
+    write(log, lines("a", 3))
+    reader = Reader(inbox.parent, path="in/app.log")
+    (piece,) = reader.plan(read)
+    for name in ("app.log.1", "app.log.2"):
+        log = log.rename(inbox / name)
+        reader.restart()
+        assert reader.rows(piece) == lines("a", 3)[:read]
+        append(log, [name])
+        assert reader.take()[-1] == name
+    write(inbox / "app.log", ["b"])
+    assert reader.take() == ["b"]

@@ -374,6 +374,36 @@ def test_a_copy_that_is_not_read_goes_on_for_the_file_that_is_truncated(
     assert reader.take() == lines("longer than before", 9)
 
 
+@pytest.mark.parametrize("read", [3, 2])
+@pytest.mark.parametrize("rows", [[], ["other"] * 9])
+def test_a_name_that_is_not_read_may_be_written_over_when_its_file_was_read_to_its_end(
+    inbox: Path, rows: list[str], read: int, moment: Callable[[Reader], None]
+) -> None:
+    """Who keeps one copy writes the next one over it."""
+    log, copy = inbox / "app.log", inbox / "app.log.bak"
+    write(log, lines("a", 3))
+    reader = Reader(inbox.parent, path="in/*.log")
+    assert reader.take(read) == lines("a", 3)[:read]
+    shutil.copy(log, copy)
+    os.truncate(log, 0)
+    reader.restart()
+    assert reader.take(0) == []
+    write(copy, rows)
+    moment(reader)
+    if read < 3:
+        with pytest.raises(SourceError, match=r"app\.log\.bak (has shrunk|was changed)"):
+            reader.take()
+        return
+    assert reader.take() == []
+    append(log, lines("b", 2))
+    assert reader.take() == lines("b", 2)
+    shutil.copy(log, copy)
+    os.truncate(log, 0)
+    append(log, ["c"])
+    moment(reader)
+    assert reader.take() == ["c"]
+
+
 @pytest.mark.parametrize("grown", [0, 500])
 def test_a_truncated_file_whose_copy_is_elsewhere_or_was_read_is_refused(
     inbox: Path, grown: int, moment: Callable[[Reader], None]

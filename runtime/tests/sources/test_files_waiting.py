@@ -147,6 +147,59 @@ def test_a_file_that_waits_hides_no_record_of_the_one_it_is_moved_over(inbox: Pa
         reader.take()
 
 
+@pytest.mark.parametrize("watch", [True, False])
+@pytest.mark.parametrize("more", [[], ["row"]])
+def test_a_file_that_waits_and_is_moved_over_what_it_begins_with_is_another_one(
+    inbox: Path, more: list[str], watch: bool
+) -> None:
+    write(inbox / "app.log.1", ["banner"])
+    write(inbox / "app.log", ["banner", *more])
+    os.utime(inbox / "app.log.1", ns=(0, 0))
+    reader = Reader(inbox.parent, watch=watch)
+    assert reader.take(1) == ["banner"]
+    (inbox / "app.log").rename(inbox / "app.log.1")
+    assert reader.take() == ["banner", *more]
+    assert reader.take() == []
+    assert reader.drained is not watch
+
+
+@pytest.mark.parametrize("watch", [True, False])
+@pytest.mark.parametrize("renamed", ["b.log", "c.log"])
+def test_a_file_that_waits_is_not_an_equal_one_that_was_read_and_removed(
+    inbox: Path, renamed: str, watch: bool
+) -> None:
+    """Wherever it is by now, and whatever else is renamed."""
+    for name, row in (("a.log", "banner"), ("b.log", "b"), ("c.log", "banner")):
+        write(inbox / name, [row])
+    reader = Reader(inbox.parent, order="name", watch=watch)
+    assert reader.take(1) == ["banner"]
+    (inbox / "a.log").unlink()
+    (inbox / renamed).rename(inbox / "d.log")
+    assert sorted(reader.take()) == ["b", "banner"]
+    assert reader.take() == []
+    assert reader.drained is not watch
+
+
+@pytest.mark.parametrize("header", [[], ["word"]])
+def test_a_file_without_a_record_may_be_moved_over_the_oldest_of_a_chain(
+    inbox: Path, header: list[str]
+) -> None:
+    """It hides no new file that begins as the oldest did, and what comes in it later is read."""
+    for name, rows in (("app.log.2", ["banner"]), ("app.log.1", []), ("app.log", ["x"])):
+        write(inbox / name, header + rows)
+    options = {"format": "csv", "schema": "word string"} if header else {}
+    reader = Reader(inbox.parent, **options)
+    assert sorted(reader.take()) == ["banner", "x"]
+    write(inbox / "_new", [*header, "banner", "day"])  # not in the inode that gets free
+    for old, new in (("app.log.1", "app.log.2"), ("app.log", "app.log.1"), ("_new", "app.log")):
+        (inbox / old).rename(inbox / new)
+    assert reader.take() == ["banner", "day"]
+    append(inbox / "app.log.2", ["late"])
+    assert reader.take() == ["late"]
+    (inbox / "app.log.2").rename(inbox / "app.log.1")
+    assert reader.take() == []
+
+
 def test_a_name_that_was_given_to_another_file_does_not_hide_that_one_is_lost(
     inbox: Path,
 ) -> None:

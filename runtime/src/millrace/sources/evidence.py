@@ -14,9 +14,10 @@ from millrace.sources.entries import FileEntry
 from millrace.sources.formats import FileFormat, Opened, open_regular
 from millrace.sources.listing import FileStat, Listing
 
+_HERE = -100
 _EMPTY_PATH = 0x1000
-_BIRTH = 0x800
-_MASK_AT, _BIRTH_AT, _STATX_BYTES = 0, 0x50, 256
+_INODE, _BIRTH = 0x100, 0x800
+_MASK_AT, _INODE_AT, _BIRTH_AT, _STATX_BYTES = 0, 0x20, 0x50, 256
 
 _LENGTHS_KEPT = 8
 """Of more lengths the beginnings of a file are not remembered: there may be as many as files."""
@@ -114,6 +115,9 @@ class FileEvidence:
             return
         except PermissionError:
             known.refused = True
+            # When it was made may be asked all the same.
+            inode, born_ns = _statx(_HERE, os.fsencode(self._root / path), 0)
+            known.born_ns = born_ns if inode == listed.inode else 0
             yield None
             return
         known.refused = False
@@ -157,15 +161,19 @@ def _birth(born_ns: int) -> int:
 
 def born_ns_of(descriptor: int) -> int:
     """When an open file was made, in nanoseconds; 0 where that is not known."""
-    if _STATX is None:
-        return 0
+    return _statx(descriptor, b"", _EMPTY_PATH)[1]
+
+
+def _statx(descriptor: int, path: bytes, how: int) -> tuple[int, int]:
+    """The inode of a file and when it was made, in nanoseconds; 0 for what is not known."""
     found = ctypes.create_string_buffer(_STATX_BYTES)
-    if _STATX(descriptor, b"", _EMPTY_PATH, _BIRTH, found) != 0:
-        return 0
+    if _STATX is None or _STATX(descriptor, path, how, _INODE | _BIRTH, found) != 0:
+        return 0, 0
+    (inode,) = struct.unpack_from("Q", found, _INODE_AT)
     if not struct.unpack_from("I", found, _MASK_AT)[0] & _BIRTH:
-        return 0
+        return inode, 0
     seconds, nanoseconds = struct.unpack_from("qI", found, _BIRTH_AT)
-    return int(seconds * 10**9 + nanoseconds)
+    return inode, int(seconds * 10**9 + nanoseconds)
 
 
 _STATX = None

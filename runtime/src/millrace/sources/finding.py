@@ -9,6 +9,7 @@ at the path is used if it holds what was planned, and else every other file of t
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ def candidates(place: Place, form: FileFormat, locator: Any) -> Iterator[Opened]
     one with the inode, cannot be read and no other one will do, or the folder cannot be listed.
     """
     path = plain_name(locator["f"])
+    place.decide()
     tried: set[tuple[int, int]] = set()
     refused: PermissionError | None = None
     try:
@@ -60,6 +62,9 @@ def candidates(place: Place, form: FileFormat, locator: Any) -> Iterator[Opened]
         if rested or doubt.is_over(time.monotonic()):
             if refused is not None:
                 raise refused
+            if not place.was_there:
+                # Of a folder that is away, perhaps.
+                raise FileNotFoundError(errno.ENOENT, "", place.root / place.file)
             return
         still = Stillness(place, [path, *listed])
 

@@ -19,15 +19,16 @@ of which most was read first, before the next one begins:
 An entry that was gone at an earlier look is found by rule 2 (with proof that the inode was not
 given away) and 3 alone: an equal file under another name is a new one. Several names of one file
 at one moment are one file. What no entry matches is new, unless it stands, with another content,
-where an entry's file was: then that one was replaced, and who asks must stop. Where one that waits
-was moved over an entry's file, that one is gone.
+where an entry's file was: then that one was replaced, and who asks must stop. It is gone where one
+that waits was moved over it, or where it was read to its end and had a name that is not read.
 
 Of a file that waits, since it was seen and nothing of it was read yet, no content is known. It is
 its inode, not smaller than it was, if nothing was written since or it was made before it was seen;
-where the file system does not say when, its name must be the same. Otherwise it is lost.
+where the file system does not say when, its name must be the same. Otherwise it is lost. Rule 4
+does not ask about it, nor rule 3 under a name that it was moved to: both rest on content alone.
 
 What must not be read is never another content: an entry is barred then, until it can be told. One
-whose inode it has is looked for nowhere else.
+whose inode it has is looked for nowhere else, and one whose name it has by rule 2 alone.
 
 Entries and files that wait are looked for under names that are not read, too, where they would be
 lost or replaced.
@@ -171,9 +172,10 @@ def match(
 
 def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) -> Matched:
     entries, gone = seen.entries, seen.gone
-    matching = _Matching(gone, files, evidence)
+    matching = _Matching(gone, listing, files, evidence)
     waiting = matching.waiting(seen.waiting)
     matching.moved = frozenset(p for old, p in waiting.items() if p not in ("", old))
+    matching.waited = frozenset(matching.node(path) for path in waiting.values() if path)
     matching.unchanged(entries.values())
     # Most content first: what begins with much of one entry may begin with little of another.
     left = sorted(
@@ -186,7 +188,8 @@ def _match_in(seen: Seen, listing: Listing, files: Listing, evidence: Evidence) 
     there = [e for e in left if e.id not in gone]
     matching.by_path(there)
     matching.by_path([e for e in left if e.id in gone])
-    matching.by_content([e for e in there if e.id not in matching.placed], moved_over)
+    left = [e for e in there if e.id not in matching.placed and not matching.is_behind_bar(e)]
+    matching.by_content(left, moved_over)
     fates = matching.fates
     # What has the inode of a barred entry is no other one's replacement.
     for number in (*matching.barred, *entries):
@@ -223,14 +226,18 @@ class _Beginning(NamedTuple):
 class _Matching:
     """Entries placed so far: number → path, and the files that are claimed.
 
+    ``files`` are those of the ``listing`` and such as have names that are not read.
     ``emptied`` are entries whose very file is there with another content, ``barred`` those whose
-    very file must not be read, with its path. ``moved`` is where files are that waited elsewhere.
+    very file must not be read, with its path. ``waited`` are files that waited, and are no entry's
+    unless they have its name or its inode; ``moved`` is where those are that waited elsewhere.
     """
 
     gone: Collection[int]
+    listing: Listing
     files: Listing
     evidence: Evidence
     moved: frozenset[str] = frozenset()
+    waited: frozenset[tuple[int, int]] = frozenset()
     fates: dict[int, Fate] = field(default_factory=dict)
     placed: dict[int, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
@@ -303,7 +310,7 @@ class _Matching:
             if entry.path in self.files and self._large_enough(entry, entry.path):
                 heirs.setdefault(entry.path, []).append(entry)
         for path, may in heirs.items():
-            if self._free(path):
+            if self._free(path) and path not in self.moved:
                 begins = self.evidence.begins(path, may)
                 first = next((entry for entry in may if entry.id in begins), None)
                 if first is not None:
@@ -361,14 +368,22 @@ class _Matching:
             return Fate(Change.RENAMED if stat is None else Change.ROTATED, path)
         if entry.id not in self.gone:
             path = self.barred.get(entry.id, entry.path)
-            if path not in self.files and self.evidence.refused(path):
-                return Fate(Change.BARRED, path)
-            if path in self.files and self._free(path) and self._is_barred(entry, path):
-                self.claimed.add(self.node(path))
+            if self.is_behind_bar(entry):
+                if path in self.files:
+                    self.claimed.add(self.node(path))
                 return Fate(Change.BARRED, path)
         if stat is None or entry.id in self.gone or self._moved_over(entry.path):
             return Fate(Change.GONE)
+        if entry.path not in self.listing and not (entry.unread or entry.more):
+            return Fate(Change.GONE)
         return Fate(Change.REPLACED, entry.path)
+
+    def is_behind_bar(self, entry: FileEntry) -> bool:
+        """Whether nobody can tell if the entry's file is where it was, or where its inode is."""
+        path = self.barred.get(entry.id, entry.path)
+        if path not in self.files:
+            return self.evidence.refused(path)
+        return path not in self.moved and self._free(path) and self._is_barred(entry, path)
 
     def _free(self, path: str) -> bool:
         return self.node(path) not in self.claimed
@@ -402,7 +417,9 @@ class _Matching:
     def _may_be(self, entry: FileEntry, path: str, moved_over: Collection[str]) -> bool:
         """Rule 4, but for the content."""
         stat = self.files[path]
-        if path == entry.path or stat.inode == entry.inode or not self._large_enough(entry, path):
+        if path == entry.path or stat.inode == entry.inode or stat.node in self.waited:
+            return False
+        if not self._large_enough(entry, path):
             return False
         if entry.id in self.emptied:
             return True

@@ -95,15 +95,19 @@ def no_skip(path: str, why: str, unreadable: bool) -> None:
     """For those who do not want to be told."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Place:
     """``root`` is the folder that file names are relative to; with neither ``file`` nor
     ``pattern`` it is the folder that is read.
+
+    Whether a path ``was_there`` decides what it is: a folder that comes later, or comes back, looks
+    like a file until then.
     """
 
     root: Path
     file: str = ""
     pattern: str = ""
+    was_there: bool = True
 
     @classmethod
     def of(cls, path: str, folder: Path) -> Place:
@@ -112,10 +116,18 @@ class Place:
         if whole.is_dir():
             return cls(whole)
         if whole.exists() or not any(c in path for c in _WILD):
-            return cls(whole.parent, file=whole.name)
+            return cls(whole.parent, file=whole.name, was_there=whole.exists())
         parts = whole.parts
         wild = next(i for i, part in enumerate(parts) if any(c in part for c in _WILD))
         return cls(Path(*parts[:wild]), pattern=str(Path(*parts[wild:])))
+
+    def decide(self) -> None:
+        """Look again what the path is, as long as nothing was there. Raises ``OSError``."""
+        whole = self.root / self.file
+        if not self.was_there and whole.exists():
+            if whole.is_dir():
+                self.root, self.file = whole, ""
+            self.was_there = True
 
     def look(self, before: Listing | None = None, skip: Skip = no_skip) -> Listing:
         """A listing that renames did not tear; ``before`` itself where nothing changed.
@@ -138,6 +150,7 @@ class Place:
         Names that begin with ``_`` or ``.`` are skipped unless the file is named outright; of a
         folder only its own files count. Raises ``OSError``.
         """
+        self.decide()
         if self.file:
             path = self.root / self.file
             found = path.stat()

@@ -57,6 +57,7 @@ class ParquetFormat(FileFormat):
             if mark.position and not _held(file, footer, metadata, [(mark, False)])[0]:
                 raise BadFileError(f"was replaced after {mark.position} of its rows were read")
             _check_schema(parquet.schema_arrow, self.schema)
+            _check_no_more(parquet.schema_arrow, self.schema)
         rows = metadata.num_rows
         count = min(limit, rows - mark.position)
         locator = {
@@ -131,6 +132,7 @@ class ParquetFormat(FileFormat):
         if not self._is_meant(file, locator):
             raise BadFileError("was replaced after its rows were planned")
         with _opened(file.path) as parquet:
+            _check_schema(parquet.schema_arrow, self.schema)
             groups, before = _groups(parquet.metadata, first, left)
             skip = first - before
             try:
@@ -290,3 +292,10 @@ def _check_schema(found: pa.Schema, wanted: pa.Schema) -> None:
                 f"the first file has {type_name(field.type)}",
                 ONE_SCHEMA,
             )
+
+
+def _check_no_more(found: pa.Schema, wanted: pa.Schema) -> None:
+    """Its columns would be wanted of all files, were it the first by name some day."""
+    for name in found.names:
+        if name not in wanted.names:
+            raise BadFileError(f"has the column {name!r}, which the first file lacks", ONE_SCHEMA)

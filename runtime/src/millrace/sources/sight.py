@@ -53,10 +53,14 @@ class Sight:
 
 
 class _Waiting(NamedTuple):
-    """A file that was seen and not begun; an entry of it has at least the number ``since``."""
+    """A file that was seen and not begun; an entry of it has at least the number ``since``.
+
+    Without ``records`` it had none yet, and nobody misses it if it goes.
+    """
 
     stat: FileStat
     since: int
+    records: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,8 @@ class Lookout:
 
     def empty(self, path: str, stat: FileStat) -> None:
         """A file has no record yet, and is left alone until it changes."""
-        self._waiting.pop(path, None)
+        if path in self._waiting:
+            self._waiting[path] = self._waiting[path]._replace(stat=stat, records=False)
         self._barren[path] = stat
 
     def listing(self) -> Listing:
@@ -182,8 +187,7 @@ class Lookout:
                 if self._listing is None or found is not self._listing:
                     self._listing = dict(found)
             except OSError as error:
-                missing = isinstance(error, FileNotFoundError)
-                if not (missing and self._place.file and (state.files or self._waiting)):
+                if not (isinstance(error, FileNotFoundError) and self._is_renamed(state)):
                     raise self._complaints.unreadable(error) from error
                 # Between a rotation's rename and its new file.
                 self._listing = {}
@@ -192,6 +196,17 @@ class Lookout:
             if not self._wishes.watch:
                 self._listing = self._only_first(self._listing, state)
         return self._listing
+
+    def _is_renamed(self, state: ReadState) -> bool:
+        """Whether what is missing is one file that was seen, and not a folder that is away."""
+        name = self._place.file
+        if self._place.was_there:
+            return bool(name and (state.files or self._waiting))
+        try:
+            beside = {stat.inode for stat in self._place.around([name]).values()}
+        except OSError:
+            return False
+        return any(e.path == name or e.inode in beside for e in state.files.values())
 
     def _skip(self, path: str, why: str, unreadable: bool) -> None:
         if unreadable:
@@ -227,9 +242,10 @@ class Lookout:
         begun = self._begun(state)
         waiting = {path: one.stat for path, one in self._waiting.items() if path not in begun}
         try:
-            return match(Seen(state.files, state.gone, waiting), files, around, evidence)
+            found = match(Seen(state.files, state.gone, waiting), files, around, evidence)
         except OSError as error:
             raise self._complaints.unreadable(error) from error
+        return replace(found, lost=tuple(p for p in found.lost if self._waiting[p].records))
 
     def _problem(self, state: ReadState, found: Matched) -> SourceError | None:
         """What keeps the source from going on, if something does."""
@@ -319,8 +335,10 @@ class Lookout:
         else:
             kept.update(found.lost)
         self._barren = {p: s for p, s in self._barren.items() if files.get(p) == s}
-        new = (path for path in found.new if self._has_records(path, files[path]))
-        self._waiting = {path: _Waiting(files[path], since) for path in new}
+        self._waiting = {
+            path: _Waiting(files[path], since, self._has_records(path, files[path]))
+            for path in found.new
+        }
         self._waiting.update((path, before[path]) for path in kept)
 
     def _found(self, sight: Sight, entry: FileEntry, fate: Fate) -> FileEntry:
