@@ -57,7 +57,6 @@ class ParquetFormat(FileFormat):
             if mark.position and not _held(file, footer, metadata, [(mark, False)])[0]:
                 raise BadFileError(f"was replaced after {mark.position} of its rows were read")
             _check_schema(parquet.schema_arrow, self.schema)
-            _check_no_more(parquet.schema_arrow, self.schema)
         rows = metadata.num_rows
         count = min(limit, rows - mark.position)
         locator = {
@@ -292,10 +291,3 @@ def _check_schema(found: pa.Schema, wanted: pa.Schema) -> None:
                 f"the first file has {type_name(field.type)}",
                 ONE_SCHEMA,
             )
-
-
-def _check_no_more(found: pa.Schema, wanted: pa.Schema) -> None:
-    """Its columns would be wanted of all files, were it the first by name some day."""
-    for name in found.names:
-        if name not in wanted.names:
-            raise BadFileError(f"has the column {name!r}, which the first file lacks", ONE_SCHEMA)
