@@ -669,6 +669,48 @@ def test_a_suspended_topology_that_never_ran_has_nothing_to_lose():
     assert conditions(cluster)["StateAvailable"] == ("True", "AllReady")
 
 
+def made_suspended(cluster: Cluster) -> None:
+    cluster.edit(suspend=True)
+    cluster.settle()
+
+
+def first_driver_given_up(cluster: Cluster) -> None:
+    """Before it wrote a view."""
+    while "words-driver-1" not in cluster.pods:
+        cluster.reconcile()
+        cluster.kubelets()
+    code = int(ExitCode.INVALID_TOPOLOGY)
+    cluster.change("words-driver-1", phase=PodPhase.FAILED, ready=False, exit_code=code)
+    cluster.settle()
+    assert conditions(cluster)["Stalled"] == ("True", "DriverGaveUp")
+
+
+@pytest.mark.parametrize("never_begins", [made_suspended, first_driver_given_up])
+def test_a_state_server_may_go_where_no_driver_has_written_a_view(
+    never_begins: Callable[[Cluster], None],
+):
+    """It holds nothing, and a drain would wait for ever."""
+    cluster = Cluster()
+    cluster.edit(stateServers={"replicas": 3, "copies": 2})
+    never_begins(cluster)
+    assert cluster.view is None
+    assert all(cluster.pods[f"words-state-{n}"].ready for n in range(3))
+    budget = cluster.manifests["PodDisruptionBudget", "words-state"]
+    assert budget["spec"]["minAvailable"] == 2
+
+
+def test_no_state_server_may_go_while_the_first_view_may_be_written():
+    cluster = Cluster()
+    cluster.edit(stateServers={"replicas": 3, "copies": 2})
+    while "words-driver-1" not in cluster.pods or not cluster.pods["words-driver-1"].begun:
+        cluster.reconcile()
+        cluster.kubelets()
+    cluster.reconcile()
+    assert cluster.view is None
+    budget = cluster.manifests["PodDisruptionBudget", "words-state"]
+    assert budget["spec"]["minAvailable"] == 3
+
+
 def test_the_only_copy_on_a_lost_node_is_waited_for():
     cluster = settled(stateServers={"replicas": 1})
     node_of("words-state-0")(cluster)
