@@ -9,7 +9,7 @@ with its spec. All of kopf's state is in its memory; all of ours is in the statu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import kopf
@@ -33,6 +33,21 @@ SILENCE_S = 70.0
 """Kubernetes marks a watch once a minute; one that brings not even that is dead."""
 
 
+LONGEST_PAUSE_S = 30.0
+"""As often all topologies are looked at, whatever watches tell."""
+
+
+class Pauses(Iterable[float]):
+    """Between tries of what is refused or not answered: without an end, since kopf would end all
+    watches for one of a namespace that was deleted, with the rights in it."""
+
+    def __iter__(self) -> Iterator[float]:
+        pause_s = 1.0
+        while True:
+            yield min(pause_s, LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
 def settings() -> kopf.OperatorSettings:
     """kopf as it is used here."""
     made = kopf.OperatorSettings()
@@ -42,6 +57,7 @@ def settings() -> kopf.OperatorSettings:
     made.watching.connect_timeout = 10.0
     made.watching.inactivity_timeout = SILENCE_S
     made.networking.request_timeout = 30.0
+    made.networking.error_backoffs = Pauses()
     # Anybody may label objects of a megabyte each, as many as they like.
     made.watching.chunk_size = AT_ONCE
     # Only what belongs to a topology.
