@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import kopf
+from aiohttp import ClientResponse
+from kopf._cogs.clients import api
 
 from millrace.homes import pods as names
 from millrace.homes.pods import TOPOLOGY_LABEL
+from millrace.kube.nesting import loads
 from millrace_operator.api.resources import GROUP, SNAPSHOTS, TOPOLOGIES, VERSION
 from millrace_operator.control.workers import ALL, Queue
 from millrace_operator.kube import reading
@@ -50,6 +54,7 @@ class Pauses(Iterable[float]):
 
 def settings() -> kopf.OperatorSettings:
     """kopf as it is used here."""
+    _bound_depth()
     made = kopf.OperatorSettings()
     # A connection that died without a word is found out by time alone.
     made.watching.server_timeout = SERVER_S
@@ -72,6 +77,13 @@ def settings() -> kopf.OperatorSettings:
     # None is ever set. Should kopf meet one of an older operator's, it is not taken for its own.
     made.persistence.finalizer = f"{GROUP}/none"
     return made
+
+
+def _bound_depth() -> None:
+    """Have kopf read what it hears as ``millrace.kube.nesting`` does: one resource that is nested a
+    thousand times would end all of its watches."""
+    ClientResponse.json.__kwdefaults__["loads"] = loads
+    setattr(api, "json", SimpleNamespace(loads=loads))  # noqa: B010
 
 
 _KEPT = {"name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp"}

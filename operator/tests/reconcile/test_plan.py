@@ -17,6 +17,7 @@ from millrace.homes.documents import AckerAdvice, Status
 from millrace.homes.pods import MAX_MEMORY, Role
 from millrace.homes.restarts import DELAYS_S
 from millrace.homes.tuning import Tuning
+from millrace.kube.nesting import LEVELS
 from millrace.topology.model import StreamTopology
 from millrace_operator.api.resources import Phase, TopologyStatus
 from millrace_operator.api.settings import OperatorSettings
@@ -709,6 +710,17 @@ def test_no_state_server_may_go_while_the_first_view_may_be_written():
     assert cluster.view is None
     budget = cluster.manifests["PodDisruptionBudget", "words-state"]
     assert budget["spec"]["minAvailable"] == 3
+
+
+def test_a_topology_is_refused_that_is_nested_as_deeply_as_is_read_at_all():
+    cluster, inner = settled(), dict[str, Any]()
+    options = inner
+    for _ in range(LEVELS - 8):
+        inner["a"] = {}
+        inner = inner["a"]
+    cluster.edit(sources=[{"name": "lines", "custom": {"class": "m:C", "options": options}}])
+    cluster.reconcile()
+    assert conditions(cluster)["Stalled"] == ("True", "InvalidTopology")
 
 
 def test_the_only_copy_on_a_lost_node_is_waited_for():
