@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,14 @@ VERBS = ["get", "list", "watch", "patch", "create", "delete"]
 LABELS = {"millrace.dev/topology": "words"}
 
 
+DEEP = "nested without an end"
+
+
+def sent(told: object) -> bytes:
+    deep = '{"a":' * 1200 + "1" + "}" * 1200
+    return json.dumps(told).replace(json.dumps(DEEP), deep).encode()
+
+
 def found(name: str, **more: Any) -> dict[str, Any]:
     metadata = {"name": name, "namespace": "jobs", "uid": f"u-{name}", "resourceVersion": "5"}
     return {"metadata": {**metadata, **more.pop("metadata", {})}, **more}
@@ -31,12 +40,15 @@ def found(name: str, **more: Any) -> dict[str, Any]:
 
 class Server:
     """``changes`` are what a watch brings, by the plural; the first watch of those in
-    ``silent`` brings nothing for ever. ``asked`` is all that came."""
+    ``silent`` brings nothing for ever. Nothing may be read in the namespace ``refused`` until it
+    was asked for so many times. What is called ``DEEP`` is sent as what is nested without an end.
+    ``asked`` is all that came."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, dict[str, list[str]]]] = []
         self.ended = threading.Event()
         self.silent: set[str] = set()
+        self.refused: dict[str, int] = {}
         node = {"conditions": [{"type": "Ready", "status": "True"}]}
         self.lists: dict[str, list[dict[str, Any]]] = {
             "streamtopologies": [found("words", metadata={"generation": 1})],
@@ -86,18 +98,23 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             parts = urlsplit(self.path)
             query = parse_qs(parts.query)
             made.asked.append((self.command, parts.path, query))
-            self.send_response(200)
+            space = parts.path.rpartition("/")[0].rpartition("/")[2]
+            tried = sum(f"/{space}/" in path for _, path, _ in made.asked)
+            refused = space in made.refused and tried <= made.refused[space]
+            self.send_response(403 if refused else 200)
             self.send_header("Content-Type", "application/json")
             self.end_headers()
+            if refused:
+                self.wfile.write(b'{"kind": "Status", "code": 403, "message": "forbidden"}')
+                return
             if "watch" not in query:
-                self.wfile.write(json.dumps(made.answer(parts.path)).encode())
+                self.wfile.write(sent(made.answer(parts.path)))
                 return
             plural = parts.path.rpartition("/")[2]
             change = None if plural in made.silent else made.changes.pop(plural, None)
             made.silent.discard(plural)
             if change is not None:
-                line = json.dumps({"type": change[0], "object": change[1]})
-                self.wfile.write(line.encode() + b"\n")
+                self.wfile.write(sent({"type": change[0], "object": change[1]}) + b"\n")
                 self.wfile.flush()
             made.ended.wait(60)
 
@@ -183,6 +200,30 @@ def test_what_kopf_hears_becomes_work_and_nothing_is_written(
     assert spaced in [path for path, _ in watches]
     assert watched["pods"]["labelSelector"] == ["millrace.dev/topology"]
     assert watched["pods"]["timeoutSeconds"] == ["240"]
+
+
+def test_a_namespace_without_rights_ends_no_watch_and_is_heard_of_once_they_are_given(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+):
+    """As one that was deleted: kopf would end all of its watches for it."""
+    server.refused = {"gone": 60}
+    server.lists["streamtopologies"] = []
+    server.changes = {"pods": ("ADDED", found("lines-acker-0", metadata={"labels": LABELS}))}
+    server.silent = {"pods"}
+    pauses = list(itertools.islice(handlers.settings().networking.error_backoffs, 100))
+    assert (len(pauses), pauses[0], max(pauses)) == (100, 1.0, 30.0)
+    monkeypatch.setattr(handlers, "LONGEST_PAUSE_S", 0.05)
+    assert run({Key("jobs", "words")}, ("jobs", "gone")) == {Key("jobs", "words")}
+    assert sum("watch" in query for _, path, query in server.asked if "/jobs/pods" in path) == 1
+
+
+def test_a_topology_that_is_nested_without_an_end_ends_no_watch(server: Server):
+    deep = found("deep", metadata={"generation": 1}, spec={"options": DEEP})
+    late = found("late", metadata={"generation": 1}, spec={"options": DEEP})
+    server.lists["streamtopologies"].insert(0, deep)
+    server.changes["streamtopologies"] = ("ADDED", late)
+    wanted = {Key("jobs", name) for name in ("deep", "words", "late")}
+    assert run(wanted, ()) >= wanted
 
 
 def test_a_watch_that_fell_silent_is_begun_anew(server: Server, monkeypatch: pytest.MonkeyPatch):

@@ -9,13 +9,17 @@ with its spec. All of kopf's state is in its memory; all of ours is in the statu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import kopf
+from aiohttp import ClientResponse
+from kopf._cogs.clients import api
 
 from millrace.homes import pods as names
 from millrace.homes.pods import TOPOLOGY_LABEL
+from millrace.kube.nesting import loads
 from millrace_operator.api.resources import GROUP, SNAPSHOTS, TOPOLOGIES, VERSION
 from millrace_operator.control.workers import ALL, Queue
 from millrace_operator.kube import reading
@@ -33,8 +37,24 @@ SILENCE_S = 70.0
 """Kubernetes marks a watch once a minute; one that brings not even that is dead."""
 
 
+LONGEST_PAUSE_S = 30.0
+"""As often all topologies are looked at, whatever watches tell."""
+
+
+class Pauses(Iterable[float]):
+    """Between tries of what is refused or not answered: without an end, since kopf would end all
+    watches for one of a namespace that was deleted, with the rights in it."""
+
+    def __iter__(self) -> Iterator[float]:
+        pause_s = 1.0
+        while True:
+            yield min(pause_s, LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
 def settings() -> kopf.OperatorSettings:
     """kopf as it is used here."""
+    _bound_depth()
     made = kopf.OperatorSettings()
     # A connection that died without a word is found out by time alone.
     made.watching.server_timeout = SERVER_S
@@ -42,6 +62,7 @@ def settings() -> kopf.OperatorSettings:
     made.watching.connect_timeout = 10.0
     made.watching.inactivity_timeout = SILENCE_S
     made.networking.request_timeout = 30.0
+    made.networking.error_backoffs = Pauses()
     # Anybody may label objects of a megabyte each, as many as they like.
     made.watching.chunk_size = AT_ONCE
     # Only what belongs to a topology.
@@ -56,6 +77,13 @@ def settings() -> kopf.OperatorSettings:
     # None is ever set. Should kopf meet one of an older operator's, it is not taken for its own.
     made.persistence.finalizer = f"{GROUP}/none"
     return made
+
+
+def _bound_depth() -> None:
+    """Have kopf read what it hears as ``millrace.kube.nesting`` does: one resource that is nested a
+    thousand times would end all of its watches."""
+    ClientResponse.json.__kwdefaults__["loads"] = loads
+    setattr(api, "json", SimpleNamespace(loads=loads))  # noqa: B010
 
 
 _KEPT = {"name", "namespace", "uid", "resourceVersion", "generation", "deletionTimestamp"}

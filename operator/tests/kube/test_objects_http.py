@@ -84,6 +84,15 @@ def test_apply_is_server_side_with_our_manager(server: Scripted):
     assert told == MAP
 
 
+def test_one_object_that_is_nested_without_an_end_holds_up_no_list(server: Scripted):
+    deep = '{"f:a":' * 1200 + "{}" + "}" * 1200
+    item = f'{{"metadata": {{"name": "deep", "managedFields": [{{"fieldsV1": {deep}}}]}}}}'
+    other = '{"metadata": {"name": "other"}}'
+    server.answers = [(200, f'{{"metadata": {{}}, "items": [{item}, {other}]}}'.encode())]
+    found = list(server.objects.heads("StreamTopology", "jobs"))
+    assert [one["metadata"]["name"] for one in found] == ["deep", "other"]
+
+
 def test_a_status_goes_to_its_subresource(server: Scripted):
     server.objects.apply(MAP, "/status")
     assert server.asked[0][1] == f"{PATH}/m/status"

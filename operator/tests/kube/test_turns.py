@@ -935,6 +935,58 @@ def test_a_driver_whose_config_map_is_refused_is_one_that_is_refused(world: Worl
     assert world.condition("Ready") == ("True", "AllReady")
 
 
+def test_a_driver_at_which_a_webhook_fails_is_one_that_is_refused(world: World):
+    operator, before = world.settle(), world.api.answer
+    del world.api.objects[f"{CORE}/pods/words-driver-1"]
+    del world.api.objects[f"{CORE}/pods/words-acker-1"]
+    said = "500 failed calling webhook"
+
+    def failing(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        driver = method == "POST" and "-driver-" in body["metadata"]["name"]
+        if driver and path == f"{CORE}/pods":
+            raise HomeAwayError(said, HTTPStatus.INTERNAL_SERVER_ERROR)
+        return before(method, path, body, **more)
+
+    world.api.answer = failing  # type: ignore[method-assign]
+    assert any(operator.turn(KEY).refused for _ in range(5))
+    for _ in range(60):
+        operator.turn(KEY)
+        assert world.condition("SparkRunning") == ("False", "PodRefused")
+        world.clock.time_s += 5
+    assert said in world.resource["status"]["message"]
+    assert "words-acker-1" in world.names("pods")
+    assert world.reasons().count("PodRefused") > 0
+    events = [o for p, o in world.api.objects.items() if "/events/" in p]
+    (gone,) = (event for event in events if event["reason"] == "DriverGone")
+    assert gone["message"].startswith("driver 1 "), "the one that was there"
+    world.api.answer = before  # type: ignore[method-assign]
+    world.clock.time_s += 60
+    world.settle(operator)
+    assert world.condition("Ready") == ("True", "AllReady")
+
+
+def test_a_driver_that_is_there_though_the_api_server_failed_is_not_refused(world: World):
+    operator, before = world.settle(), world.api.answer
+    del world.api.objects[f"{CORE}/pods/words-driver-1"]
+
+    def failing(method: str, path: str, body: Any = None, **more: Any) -> Any:
+        answer = before(method, path, body, **more)
+        if (method, path) == ("POST", f"{CORE}/pods"):
+            raise HomeAwayError("500 etcd", HTTPStatus.INTERNAL_SERVER_ERROR)
+        return answer
+
+    world.api.answer = failing  # type: ignore[method-assign]
+    while "words-driver-2" not in world.names("pods"):
+        operator.turn(KEY)
+        world.clock.time_s += 1
+    world.api.answer = before  # type: ignore[method-assign]
+    world.settle(operator)
+    assert world.condition("Ready") == ("True", "AllReady")
+    del world.api.objects[f"{CORE}/pods/words-driver-2"]
+    world.settle(operator)
+    assert "driver 2 is not there any more" in str(world.api.objects.values())
+
+
 def test_a_driver_that_is_not_made_as_a_quota_changes_is_asked_for_again(world: World):
     operator, before = world.settle(), world.api.answer
     del world.api.objects[f"{CORE}/pods/words-driver-1"]

@@ -82,7 +82,7 @@ def reason(one: Snapshot) -> str:
 
 def test_one_that_is_applied_is_taken_once():
     cluster, driver = world()
-    cluster.apply_snapshot(wanted())
+    cluster.apply_snapshot(wanted(deletionPolicy="Delete"))
     name = called(cluster.snapshots["early"])
     assert summary(cluster.reconcile()) == [
         "apply ConfigMap words-snapshots",
@@ -183,6 +183,17 @@ def test_without_its_topology_it_waits_and_behind_it_fails():
         cluster.reconcile()
         cluster.progress()
     assert reason(cluster.snapshots["early"]) == "TopologyGone"
+
+
+def test_those_whose_files_stay_are_not_booked_however_many_there_are():
+    """A config map has room for some thousands; one that takes no more stalls the topology."""
+    cluster, driver = world()
+    for number in range(20):
+        cluster.apply_snapshot(wanted(f"kept-{number}"))
+    cluster.apply_snapshot(wanted("early", deletionPolicy="Delete"))
+    rest(cluster, driver)
+    assert all(one.status.phase is SnapshotPhase.READY for one in cluster.snapshots.values())
+    assert [one.name for one in cluster.booked] == ["early"]
 
 
 @pytest.mark.parametrize(("policy", "stays"), [("Delete", False), ("Retain", True)])

@@ -74,7 +74,8 @@ def books_name(owner: Owner) -> str:
 
 
 def books_map(owner: Owner, books: Any) -> Manifest:
-    """Snapshots that have resources, or had; a document of ``homes.codec``."""
+    """Snapshots that have resources, or had, of which something follows when these go; a document
+    of ``homes.codec``."""
     body = {"data": {BOOKS_KEY: json.dumps(codec.encode(books))}}
     return owner.manifest("v1", "ConfigMap", books_name(owner), "driver", body)
 

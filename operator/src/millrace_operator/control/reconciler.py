@@ -190,5 +190,7 @@ def _refused(seen: Seen, memory: _Memory, acting: Acting) -> dict[str, str]:
     at each turn; a driver, of which the status has the name, only when its pause is over."""
     driver = seen.observed.resource.status.driver
     waits = {driver.pod} if driver is not None else set()
+    # Of one that an API server failed at nobody knew whether it was made.
+    waits -= {pod.name for pod in seen.observed.pods}
     kept = {n: t for n, t in memory.refusals.items() if n in waits and n not in acting.created}
     return kept | acting.refusals

@@ -6,9 +6,10 @@ operator alone; deletions under uid and version; creations under a name. ``Stale
 the plan, and the next one is made of what is there; but where a pod that was to be deleted has
 changed meanwhile, as those of a lost node do all at once, or may not be deleted, it is raised
 behind the last action: a driver that the status speaks of shall not wait for it. A child that the
-API server does not take is noted: a pod, or the config map that it is told by, does not hold up the
-others, and a disruption budget, or a change of what stands there already, is raised behind the last
-action; anything else ends the plan, since what follows needs it.
+API server does not take, or fails at as where an admission webhook does not answer, is noted: a
+pod, or the config map that it is told by, does not hold up the others, and a disruption budget, or
+a change of what stands there already, is raised behind the last action; anything else ends the
+plan, since what follows needs it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 from typing import assert_never
 
 from millrace.errors import MillraceError
 from millrace.homes import codec
 from millrace.homes import pods as names
 from millrace.homes.documents import Proposal
+from millrace.homes.stores import HomeAwayError
 from millrace.kube.inboxmap import written
 from millrace.topology.model import API_VERSION, KIND
 from millrace_operator.api.resources import TopologyStatus
@@ -153,9 +156,9 @@ class Acting:
             if there is None:
                 raise StaleError(f"{kind} {metadata['name']}: was there, and is gone")
             self._check_own(manifest, there)
-        except (RefusedError, StaleError) as error:
+        except (RefusedError, StaleError, HomeAwayError) as error:
             of_pod = kind == "ConfigMap" and metadata["name"] in self._pods
-            if kind != "Pod" and not of_pod:
+            if (kind != "Pod" and not of_pod) or not _answered(error):
                 raise
             said = error.message if isinstance(error, RefusedError) else str(error)
             self.refusals[metadata["name"]] = f"its ConfigMap: {said}" if of_pod else said
@@ -198,6 +201,13 @@ class Acting:
         resource = self.seen.observed.resource
         path = kinds.one("ConfigMap", resource.namespace, names.inbox_map(resource.name))
         self.objects.merge(path, {"data": written(proposal)})
+
+
+def _answered(error: MillraceError) -> bool:
+    """Whether it says that nothing was made, as an admission webhook that fails does: that may last
+    as long as any refusal. Should the pod be there all the same, the next plan finds it."""
+    failed = HTTPStatus.INTERNAL_SERVER_ERROR
+    return not isinstance(error, HomeAwayError) or error.status == failed
 
 
 def write_status(objects: Objects, resource: Resource, version: str, status: TopologyStatus) -> str:

@@ -159,13 +159,15 @@ def transitions(before: TopologyStatus, after: TopologyStatus) -> list[Announce]
 _NAMED = 5
 _ORDINARY = frozenset(
     {
-        *("AllReady", "DriverRunning", "Suspended", "Drained", "NotNeeded"),
+        *("AllReady", "DriverRunning", "Suspending", "Suspended", "Drained", "NotNeeded"),
         *("NothingStalls", "Starting", "Growing", "Moving", "Settled", "ImagesCurrent"),
         # The driver tells of these itself.
         *("Restoring", "StateLost", "BeganWithSnapshot"),
     }
 )
 """Reasons of conditions that tell of no trouble."""
+
+_SUSPENDING = "Suspending"
 
 _UNTOLD = _ORDINARY | SERVER_TROUBLES
 """What is no event of the operator: the driver tells of its troubles with servers itself."""
@@ -177,7 +179,9 @@ def _facts(observed: Observed, owner: Owner, standing: Standing, now: datetime) 
     state = _held(_state_available(observed, owner, standing), standing)
     stalled = standing.stalled
     settled = standing.suspended or standing.finished
-    needed = (state, ackers) if settled else (spark, state, ackers)
+    # Whoever waits until a topology is suspended is to find no driver that still writes.
+    rests = settled and spark.reason != _SUSPENDING
+    needed = (state, ackers) if rests else (spark, state, ackers)
     spared = spark.passing and spared_s(observed.resource.status, now) > 0
     # What is in trouble is what the others wait for.
     ranked = sorted(needed, key=_rank)
@@ -212,6 +216,9 @@ def _rank(fact: Fact) -> int:
 def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
     kind = ConditionType.SPARK_RUNNING
     if standing.suspended:
+        ending = next((p for p in reversed(observed.of(Role.DRIVER)) if not p.ended), None)
+        if ending is not None:
+            return Fact(kind, False, _SUSPENDING, _being_ended(observed, ending))
         return Fact(kind, False, "Suspended", "spec.suspend is true")
     if standing.finished:
         return Fact(kind, False, "Drained", "all sources are drained")
@@ -227,6 +234,14 @@ def _spark(observed: Observed, owner: Owner, standing: Standing) -> Fact:
     if found is not None:
         return Fact(kind, False, found.reason, found.message, True)
     return Fact(kind, False, "Starting", standing.waiting or "the driver's pod is not ready yet")
+
+
+def _being_ended(observed: Observed, pod: Pod) -> str:
+    text = f"driver pod {pod.name} is being ended"
+    if observed.lost(pod) or observed.silent(pod):
+        node = f"its node {pod.node} does not answer or is gone"
+        return f"{text}; {node}, so that it may still run and write"
+    return text
 
 
 def _executing(observed: Observed, standing: Standing, driver: str) -> Fact:

@@ -259,10 +259,13 @@ def all_copied(observed: Observed, servers: int, copies: int) -> bool:
     holds what it is to.
 
     A pod is ready before that, and one that suspends has nobody who copies. Behind an edit that
-    asks for more copies there are no more until the driver has made them.
+    asks for more copies there are no more until the driver has made them. Before the first view
+    none holds anything, unless a driver that has begun is about to write it.
     """
     view = observed.view
-    if view is None or view.phase is not Phase.OPEN:
+    if view is None:
+        return not any(pod.begun and not pod.ended for pod in observed.of(Role.DRIVER))
+    if view.phase is not Phase.OPEN:
         return False
     if view.owners_each < min(copies, len(view.target)):
         return False

@@ -190,7 +190,8 @@ class _Planner:
     # -- the books
 
     def _booked(self) -> Iterator[Booked]:
-        """What has a resource, or had one and is to be deleted or not to be told of again."""
+        """What has a resource with which it is deleted, or one that the topology made for it, or
+        had one and is to be deleted or not to be told of again."""
         live = set()
         for one in self._mine:
             if one.periodic and one.periodic != self._owner.uid:
@@ -198,6 +199,9 @@ class _Planner:
             if one.status.topology_uid not in (None, self._owner.uid):
                 continue
             live.add(one.uid)
+            if not (one.deletes or one.periodic):
+                # Nothing follows when it goes, and a config map has no room for all that may be.
+                continue
             # The topology's own place may be another by the time that it is deleted.
             place, periodic = one.to or one.status.place, bool(one.periodic)
             yield Booked(one.uid, one.name, called(one), place, one.deletes, periodic)

@@ -7,7 +7,6 @@ answer that was lost is a ``HomeAwayError``, and who asked knows what to do abou
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 
 from millrace.errors import MillraceError
 from millrace.homes.stores import HomeAwayError
+from millrace.kube.nesting import loads
 
 ANSWER_S = 5.0
 """How long an answer is waited for."""
@@ -101,7 +101,7 @@ class Api:
         text = b""
         try:
             text = response.read()
-            found = json.loads(text)
+            found = loads(text)
         except (ValueError, urllib3.exceptions.HTTPError, OSError) as error:
             if response.status < 400:
                 raise self._away(method, path, error) from error
@@ -123,7 +123,7 @@ class Api:
             for chunk in raw.stream(65536, decode_content=False):
                 *whole, rest = (rest + chunk).split(b"\n")
                 for line in whole:
-                    yield json.loads(line)
+                    yield loads(line)
         except (ValueError, urllib3.exceptions.HTTPError, OSError) as error:
             raise self._away("GET", path, error) from error
         finally:
@@ -327,6 +327,6 @@ def _held(found: Mapping[str, Any]) -> Held:
 
 def _message(body: bytes) -> str:
     try:
-        return str(json.loads(body)["message"])
+        return str(loads(body)["message"])
     except (ValueError, LookupError, TypeError):
         return body[:200].decode(errors="replace")
