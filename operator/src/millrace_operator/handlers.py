@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import kopf
 from aiohttp import ClientResponse
@@ -82,7 +82,7 @@ def settings() -> kopf.OperatorSettings:
 def _bound_depth() -> None:
     """Have kopf read what it hears as ``millrace.kube.nesting`` does: one resource that is nested a
     thousand times would end all of its watches."""
-    ClientResponse.json.__kwdefaults__["loads"] = loads
+    cast("Any", ClientResponse.json).__kwdefaults__["loads"] = loads
     setattr(api, "json", SimpleNamespace(loads=loads))  # noqa: B010
 
 
