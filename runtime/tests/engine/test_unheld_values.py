@@ -20,6 +20,8 @@ from millrace.sources.generator import GeneratorSource
 from millrace.state.keyed.aggregates import Aggregate, AggregateOverflowError
 from millrace.state.keyed.aggregatestate import AggregateState
 
+DOCS = Path(__file__).parents[3] / "docs"
+
 use_path(str(CODE))
 import heldsteps  # noqa: E402
 
@@ -295,3 +297,30 @@ processors:
 sinks:
   - {name: out, inputs: [{from: step}], files: {path: out, format: jsonLines}}
 """
+
+
+@pytest.mark.parametrize(
+    ("step", "bad"),
+    [
+        ('select: ["n <> 0 AND 100 // n > 5 AS ok"]', {1}),
+        ('select: ["n = 0 OR 100 // n > 5 AS ok"]', {1}),
+        ('select: ["CASE WHEN n <> 0 THEN 100 // n > 5 END AS ok"]', set()),
+        ('where: "n <> 0 AND 100 // n > 5"', set()),
+    ],
+)
+def test_what_may_raise_is_guarded_in_select_by_case_as_the_documentation_says(
+    windows, tmp_path, step, bad
+):
+    write_lines(tmp_path, [json.dumps({"n": n}) for n in (7, 0, 50)])
+    run = windows(
+        f"""
+sources: [{{name: rows, files: {{path: texts, format: jsonLines, schema: "n long"}}}}]
+processors:
+  - {{name: step, inputs: [{{from: rows}}], sql: {{engine: duckdb, {step}}}}}
+sinks:
+  - {{name: out, inputs: [{{from: step}}], files: {{path: out, format: jsonLines}}}}
+"""
+    )
+    assert set(run.attempt(run.plan()).failed) == bad
+    text = " ".join((DOCS / "native.md").read_text().split())
+    assert "in `select` both are evaluated, where Spark stops" in text
