@@ -86,9 +86,11 @@ class World:
         found = next(c for c in self.resource["status"]["conditions"] if c["type"] == kind)
         return found["status"], found["reason"]
 
+    def events(self) -> list[Any]:
+        return [o for p, o in self.api.objects.items() if p.startswith(f"{CORE}/events/")]
+
     def reasons(self) -> list[str]:
-        found = [o for p, o in self.api.objects.items() if p.startswith(f"{CORE}/events/")]
-        return [one["reason"] for one in found]
+        return [event["reason"] for event in self.events()]
 
     def proposal(self) -> Proposal:
         data = self.api.objects[f"{CORE}/configmaps/words-inbox"]["data"]

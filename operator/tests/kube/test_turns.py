@@ -409,7 +409,7 @@ def test_what_others_need_first_ends_the_plan_when_it_is_refused(world: World):
     assert world.names("pods") == []
     operator.tell(KEY, MillraceError("ConfigMap words-view: exceeded quota"))
     operator.tell(KEY, MillraceError("ConfigMap words-view: exceeded quota"))
-    events = [o for p, o in world.api.objects.items() if "/events/" in p]
+    events = world.events()
     assert [(e["reason"], e["count"], e["type"]) for e in events] == [
         ("ReconcileFailed", 2, "Warning")
     ]
@@ -926,7 +926,7 @@ def test_a_driver_whose_config_map_is_refused_is_one_that_is_refused(world: Worl
     assert "its ConfigMap: exceeded quota" in world.resource["status"]["message"]
     assert "words-acker-1" in world.names("pods")
     assert not [name for name in world.names("pods") if "driver" in name]
-    events = [o for p, o in world.api.objects.items() if "/events/" in p]
+    events = world.events()
     told = [e for e in events if e["reason"] == "DriverStarted" and "driver-1 " not in e["message"]]
     assert len(told) == 1
     world.api.refused.clear()
@@ -956,7 +956,7 @@ def test_a_driver_at_which_a_webhook_fails_is_one_that_is_refused(world: World):
     assert said in world.resource["status"]["message"]
     assert "words-acker-1" in world.names("pods")
     assert world.reasons().count("PodRefused") > 0
-    events = [o for p, o in world.api.objects.items() if "/events/" in p]
+    events = world.events()
     (gone,) = (event for event in events if event["reason"] == "DriverGone")
     assert gone["message"].startswith("driver 1 "), "the one that was there"
     world.api.answer = before  # type: ignore[method-assign]

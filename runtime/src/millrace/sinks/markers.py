@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,12 +143,13 @@ class Markers:
         The mark is another name of the execution's own, so that the file system refuses it to one
         that was fenced meanwhile: windows may have been taken back by then. Raises ``FencedError``.
         """
-        with suppress(FileExistsError):
-            try:
-                os.link(self._execution(execution), self._path(window, "done"))
-            except FileNotFoundError:
-                self.check_fence(execution)
-                raise
+        try:
+            os.link(self._execution(execution), self._path(window, "done"))
+        except FileExistsError:
+            pass  # it was made before
+        except FileNotFoundError:
+            self.check_fence(execution)
+            raise
         sync_folder(self.windows)
         for name in os.listdir(self.windows):
             number = name.partition(".")[0]

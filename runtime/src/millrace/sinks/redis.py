@@ -75,7 +75,7 @@ class RedisSink(Sink):
         if not self.options.get(wanted):
             raise SinkError(f"sink {name!r}: redis.{wanted} is missing in mode {self.mode}; add it")
         self.target = str(self.options[wanted])
-        self.marker = f"millrace:sink:{self.target}"
+        self.marker = f"{OWN_KEYS}sink:{self.target}"
         self._uid = ""
         self._fenced = 0
 
@@ -471,7 +471,7 @@ class _OwnArea:
         self._sink = sink
 
     def key(self, name: str) -> str:
-        return f"millrace:staged:{self._sink.target}:{name}"
+        return f"{OWN_KEYS}staged:{self._sink.target}:{name}"
 
     def put(self, name: str, data: bytes) -> None:
         self._sink._client.set(self.key(name), data)

@@ -14,7 +14,7 @@ from millrace.sources.entries import FileEntry
 from millrace.sources.formats import FileFormat, Opened, open_regular
 from millrace.sources.listing import FileStat, Listing
 
-_HERE = -100
+_FROM_HERE = -100  # AT_FDCWD
 _EMPTY_PATH = 0x1000
 _INODE, _BIRTH = 0x100, 0x800
 _MASK_AT, _INODE_AT, _BIRTH_AT, _STATX_BYTES = 0, 0x20, 0x50, 256
@@ -116,7 +116,7 @@ class FileEvidence:
         except PermissionError:
             known.refused = True
             # When it was made may be asked all the same.
-            inode, born_ns = _statx(_HERE, os.fsencode(self._root / path), 0)
+            inode, born_ns = _statx(_FROM_HERE, os.fsencode(self._root / path), 0)
             known.born_ns = born_ns if inode == listed.inode else 0
             yield None
             return

@@ -70,8 +70,10 @@ def options() -> str:
     """The options of a JVM that is to start with the archive; none where there is no archive, one
     that is damaged, or one that somebody else could have written."""
     path = _usable()
-    whole = None if path is None else _is_whole(path)
-    if path is None or whole is False:
+    if path is None:
+        return ""
+    whole = _is_whole(path)
+    if whole is False:
         return ""
     shared = f'"-XX:SharedArchiveFile={path}"'
     verify = "" if whole else "-XX:+VerifySharedSpaces "

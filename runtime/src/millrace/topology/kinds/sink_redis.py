@@ -84,11 +84,8 @@ class RedisSinkKind(SinkKind[RedisSink]):
             message = f"does not apply in mode {settings.mode.value}"
             yield Problem(f"{base}.{other}", extra, message, "remove it or change the mode")
         if (held := getattr(settings, wanted)) is not None and held.startswith(OWN_KEYS):
-            message, remedy = (
-                f"begins with {OWN_KEYS}, as Millrace's own keys do",
-                "name another one",
-            )
-            yield Problem(f"{base}.{wanted}", held, message, remedy)
+            message = f"begins with {OWN_KEYS}, as Millrace's own keys do"
+            yield Problem(f"{base}.{wanted}", held, message, "name another one")
         if settings.key is None:
             return
         if hashes and settings.key and not _PLACEHOLDER.search(settings.key):

@@ -16,7 +16,7 @@ from millrace.sources.arrow_types import type_name
 
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
-_INTEGERS = frozenset((int, type(None)))
+_INTEGERS = (int, np.integer, type(None))
 
 
 class RowBuffer:
@@ -193,12 +193,18 @@ def _one_by_one(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 def _is_exact(values: Collection[Any], kind: pa.DataType) -> bool:
     """Whether integers are all that is stored as integers, as far as is seen at once."""
     if pa.types.is_integer(kind):
-        return _INTEGERS.issuperset(map(type, values))
+        return all(issubclass(one, _INTEGERS) for one in set(map(type, values)))
     if not kind.num_fields or not _holds_integers(kind):
         return True
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lists = (value for value in values if value is not None)
         return _is_exact(list(chain.from_iterable(lists)), kind.value_type)
+    if pa.types.is_struct(kind):
+        held = [value for value in values if value is not None]
+        # As Arrow itself gives them: what a function hands on is quick.
+        return set(map(type, held)) <= {dict} and all(
+            _is_exact([value.get(field.name) for value in held], field.type) for field in kind
+        )
     return False
 
 
