@@ -106,7 +106,7 @@ def _take_here(folder: WorkFolder, place: Place, name: str, token: str, clock: C
                 f"{folder.identity.name}: the last edit of the topology is not applied; {_ONCE}"
             )
 
-        def read(object_: str, _: int) -> bytes:
+        def read(object_: str, *_: object) -> bytes:
             data = fetch(clients, object_)
             if data is None:
                 raise StateServerError(f"object {object_} is on no state server")
