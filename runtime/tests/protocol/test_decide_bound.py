@@ -240,6 +240,32 @@ def test_a_window_with_killers_ends_within_the_bound(roots: int, data: st.DataOb
     assert world.runs <= 3 * (1 + 2 * len(killers) * ceil(log2(roots)))
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 6), st.data())
+def test_random_deaths_blame_a_root_only_after_two_in_a_row_alone(
+    roots: int, data: st.DataObject
+) -> None:
+    """A worker may be killed from outside at any time."""
+    pieces = [Progress(intent(roots))]
+    while pieces:
+        progress, alone = pieces.pop(), 0
+        while progress.remaining:
+            left = [s for s in range(progress.intent.roots) if s not in progress.failed]
+            bad = data.draw(st.sets(st.sampled_from(left), max_size=2) | st.just("died"))
+            outcome = died() if bad == "died" else judged(*sorted(bad))
+            alone = alone + 1 if bad == "died" and len(left) == 1 else 0
+            decision = decide(progress, outcome, EXACTLY)
+            progress = decision.progress
+            blamed = any(one.processor == KILLED for one in progress.failed.values())
+            assert not blamed or alone == 2
+            if isinstance(decision, SplitIt):
+                at = decision.at
+                pieces += halves(progress, at, intent(at), intent(progress.intent.roots - at))
+                break
+            if isinstance(decision, SealIt):
+                break
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 40), st.data())
 def test_random_failures_never_blame_a_root_that_did_not_fail(

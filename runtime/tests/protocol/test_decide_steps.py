@@ -56,6 +56,11 @@ def test_the_third_run_of_any_kind_splits(runs: int, kind: type) -> None:
         assert isinstance(decide(window(4, runs=runs), outcome, EXACTLY), kind)
 
 
+def test_the_third_run_blames_the_root_that_was_alone_in_all_of_them() -> None:
+    third = decide(window(1, runs=2), combined(4), EXACTLY)
+    assert third.progress.failed[0].processor == KILLED
+
+
 def test_the_second_death_splits() -> None:
     assert isinstance(decide(window(4), DEATH, EXACTLY), RunAgain)
     assert isinstance(decide(window(4, deaths=1, runs=1), DEATH, EXACTLY), SplitIt)
@@ -87,6 +92,31 @@ def test_with_somebody_else_to_blame_the_last_root_is_not() -> None:
     blamed = decide(replace(window(1, runs=1), uncombined={"p": 4}), combined(4), EXACTLY)
     assert isinstance(blamed, RunAgain)
     assert [root.processor for root in blamed.progress.failed.values()] == [KILLED]
+
+
+@pytest.mark.parametrize(
+    ("count", "before"),
+    [
+        (3, [Judged(failed(0), (), True), Judged(failed(1), (), True)]),
+        (2, [DEATH, Judged(failed(0), (), True)]),
+        (2, [combined(4), combined(2), combined(2, roots=failed(0))]),
+    ],
+    ids=["two failed", "a death beside the other", "after a combine"],
+)
+def test_one_death_alone_blames_nobody_whatever_happened_beside_others(
+    count: int, before: list[Judged | Died]
+) -> None:
+    progress = window(count)
+    for outcome in before:
+        decision = decide(progress, outcome, EXACTLY)
+        assert isinstance(decision, RunAgain)
+        progress = decision.progress
+    assert (progress.remaining, progress.runs, progress.deaths) == (1, 0, 0)
+    once = decide(progress, DEATH, EXACTLY)
+    assert isinstance(once, RunAgain)
+    assert once.progress.remaining == 1
+    twice = decide(once.progress, DEATH, EXACTLY)
+    assert twice.progress.failed[count - 1].processor == KILLED
 
 
 def test_two_roots_that_are_left_are_parted() -> None:

@@ -5,7 +5,8 @@ or Spark failed, a tuple was lost) neither splits a window nor counts as one of 
 again a few times, each after a longer pause, and then the run stops with nothing sealed.
 
 A window may be run at most three times on evidence before it is split, so a window of n roots
-with k roots that kill their worker ends within 3 * (1 + 2k * ceil(log2 n)) such runs.
+with k roots that kill their worker ends within 3 * (1 + 2k * ceil(log2 n)) such runs. What
+happened beside others is no evidence about the only root that is left: its runs are counted anew.
 """
 
 from __future__ import annotations
@@ -238,4 +239,7 @@ def _set_aside(progress: Progress, failed: list[FailedRoot] | tuple[FailedRoot, 
     known = dict(progress.failed)
     for root in failed:
         known.setdefault(root.sequence, root)
-    return replace(progress, failed=known)
+    changed = replace(progress, failed=known)
+    if changed.remaining == 1 < progress.remaining:
+        return replace(changed, runs=0, deaths=0)
+    return changed
