@@ -45,8 +45,11 @@ class Backoff:
     delay_s: float
 
     def pause_s(self, number: int) -> float:
-        """How long the replay of this number waits, in seconds."""
-        return self.delay_s * float(2 ** (number - 1))
+        """How long the replay of this number waits, in seconds.
+
+        Dead letters that are replayed by hand have any number, and wait for nothing.
+        """
+        return self.delay_s * 2.0 ** min(number - 1, self.max_replays)
 
 
 @dataclass(frozen=True, slots=True)
