@@ -295,7 +295,7 @@ def set_aside(
     """
     replays: list[Replay] = []
     dead: list[Replay] = []
-    for root, cause in _find(intent, failed, locate):
+    for root, cause in failed_roots(intent, failed, locate):
         number = root.number + 1
         again = replace(
             root,
@@ -319,9 +319,10 @@ def dead_letters(record: Record) -> int:
     return sum(one.count - len(one.removed) for one in record.dead)
 
 
-def _find(
+def failed_roots(
     intent: Intent, failed: Iterable[FailedRoot], locate: Locate
 ) -> Iterable[tuple[Replay, FailedRoot]]:
+    """Which roots of a window failed, as they were read, and why."""
     pending = sorted(failed, key=lambda f: f.sequence)
     position = 0
     at = 0
