@@ -253,7 +253,7 @@ class Stores:
                 continue
             if data is None:
                 continue
-            if _is_intact(name, data, digest):
+            if is_intact(name, data, digest):
                 return data
             log.warning("the copy of object %s on %s is damaged", name, member.name)
             damaged = data
@@ -308,7 +308,7 @@ class Stores:
                 continue
             if not isinstance(reply[0], Found):
                 continue
-            if _is_intact(name, reply[0].data, digest):
+            if is_intact(name, reply[0].data, digest):
                 return reply[0].data
             log.warning("the copy of object %s on %s is damaged", name, owner)
             damaged = reply[0].data
@@ -410,7 +410,8 @@ def _digests(record: Record) -> dict[str, str]:
     return digests | {one.name: one.digest for one in staged}
 
 
-def _is_intact(name: str, data: bytes, digest: str) -> bool:
+def is_intact(name: str, data: bytes, digest: str) -> bool:
+    """Whether an object is as it was written; ``digest`` is "" where none is known."""
     if isinstance(read_name(name), LettersObject):
         return are_intact(data)
     return not digest or digest_of(data) == digest
