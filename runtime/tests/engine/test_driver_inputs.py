@@ -537,7 +537,8 @@ class Requests:
 @pytest.fixture
 def requests(tmp_path):
     made = Requests(tmp_path)
-    record = replace(first_record("u", Tag(1, 1, 1, 1)), dead=(DeadSegment(SEGMENT, 12, 1, ()),))
+    dead = (DeadSegment(SEGMENT, 12, 1, ()),)
+    record = replace(first_record("u", Tag(1, 1, 1, 1)), sealed=12, dead=dead)
     made.box.committed(record)
     return made
 
@@ -573,10 +574,42 @@ def test_a_request_for_letters_that_are_gone_is_done(requests):
     assert requests.left == []
 
 
+@pytest.mark.parametrize("action", ["replay", "drop"])
+@pytest.mark.parametrize("segment", ["1.13.1.1/dead", "2.13.1.1/dead"])
+def test_a_request_for_letters_that_this_driver_does_not_know_yet_stays(requests, segment, action):
+    """A newer driver may have sealed them, or a record that shows them is on its way."""
+    requests.ask(segment=segment, action=action)
+    assert list(requests.box.look()) == []
+    assert requests.left == ["1.json"]
+    newer = replace(first_record("u", Tag(1, 2, 1, 1)), sealed=13)
+    requests.box.committed(newer)
+    assert list(requests.box.look()) == []
+    assert requests.left == [], "nothing is left of them by now"
+
+
+def test_letters_of_windows_that_a_restore_has_taken_back_are_gone(requests):
+    requests.box.committed(replace(first_record("u", Tag(2, 3, 1, 1)), sealed=5))
+    requests.ask(segment="1.12.1.1/dead")
+    assert list(requests.box.look()) == []
+    assert requests.left == []
+
+
+def test_an_overtaken_driver_leaves_the_stop_to_the_newer_one():
+    inbox, newer = MemoryInbox(), [True]
+    box = Mailbox(inbox, lambda _: b"", lambda _: None, overtaken=lambda: newer[0])
+    inbox.ask(Request(Ask.STOP))
+    assert list(box.look()) == [e.StopAsked()]
+    box.stopped()
+    assert len(inbox.requests()) == 1
+    newer[0] = False
+    box.stopped()
+    assert inbox.requests() == []
+
+
 def test_a_letter_whose_source_is_gone_is_not_replayed(requests):
     """Whether that is known when it is asked for, or is only about to be."""
     dead = (DeadSegment(SEGMENT, 12, 1, ()),)
-    record = replace(first_record("u", Tag(1, 1, 1, 1)), dead=dead)
+    record = replace(first_record("u", Tag(1, 1, 1, 1)), sealed=12, dead=dead)
     edited = replace(record, components=Components(1, {"other": 0}, {}, {}))
     requests.ask()
     assert [type(asked) for asked in requests.box.look()] == [e.DeadLetterRequest]

@@ -83,10 +83,10 @@ class Gate:
         self.reading = threading.Event()
         self.open = threading.Event()
 
-    def fetch(self, name: str, groups: int = 0) -> bytes:
+    def fetch(self, name: str, groups: int = 0, digest: str = "") -> bytes:
         self.reading.set()
         assert self.open.wait(WAIT_S)
-        return self._stores.fetch(name, groups)
+        return self._stores.fetch(name, groups, digest)
 
 
 class Bench:

@@ -16,11 +16,23 @@ from millrace.homes.passwords import shared
 from millrace.protocol import events as e
 from millrace.protocol.record import first_record
 from millrace.protocol.server import Found, Stamped
-from millrace.protocol.types import Member, Phase, Record, Sealed, Segment, Staged, Stamp, Tag, View
+from millrace.protocol.types import (
+    DeadSegment,
+    Member,
+    Phase,
+    Record,
+    Sealed,
+    Segment,
+    Staged,
+    Stamp,
+    Tag,
+    View,
+)
 from millrace.state.client import StateClient
 from millrace.state.embedded import EmbeddedOptions, EmbeddedServer
 from millrace.state.errors import UnreachableError
 from millrace.state.keyed.chunks import digest_of
+from millrace.state.servers import owners_of
 
 UID = "copied"
 STAMP = Stamp(2, 1)
@@ -120,6 +132,25 @@ def test_an_intact_copy_is_taken_where_there_is_one(world: World) -> None:
     for member in (1, 2):
         (held,) = world.clients[member].get(STAMP, ["c"])
         assert held == Found(b"bytes of c")
+
+
+LETTERS = b'{"format": 2, "letters": []}'
+
+
+def test_of_staged_rows_and_letters_an_intact_copy_is_taken_too(world: World) -> None:
+    """The members that stay hold damaged ones; who leaves takes the intact ones along."""
+    staged = Staged("out", "1.1.1.0.0.0/out/out", digest_of(b"rows"), 1, 4, stored=True)
+    dead = DeadSegment("1.1.1.1/dead", 1, 1)
+    waiting = replace(record(), unpublished=(Sealed(1, "d", (staged,)),), dead=(dead,))
+    joining = []
+    for name, data in ((staged.name, b"rows"), (dead.name, LETTERS)):
+        stays, joins = (world.clients[int(owner[1:])] for owner in owners_of(OWNERS, name, 0))
+        stays.put(STAMP, [(name, b"damaged")])
+        world.clients[3].put(STAMP, [(name, data)])
+        joining.append((joins, name, data))
+    assert world.copy(waiting) == e.Copied(STAMP)
+    for joins, name, data in joining:
+        assert tuple(joins.get(STAMP, [name])) == (Found(data),)
 
 
 def test_a_damaged_copy_is_better_than_none(world: World) -> None:
@@ -377,6 +408,34 @@ def test_what_the_first_owner_does_not_give_is_read_from_the_second(
     assert world.stores.fetch("a") == b"bytes of a"
     with pytest.raises(UnreachableError, match="m0"):
         world.stores.fetch("b")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "digest"),
+    [
+        ("1.1.1.0.0.0/state/counts.0", b"state", digest_of(b"state")),
+        ("1.1.1.0.0.0/out/out", b"rows", digest_of(b"rows")),
+        ("1.1.1.1/dead", LETTERS, ""),
+    ],
+)
+def test_of_several_copies_the_driver_reads_one_that_is_intact(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, digest: str
+) -> None:
+    members = tuple(world.members[:2])
+    view = View(UID, 1, 2, Phase.OPEN, 1, members, members, 2, (("m0", "m1"),))
+    world.stores.use(view)
+    first, second = (world.clients[int(one[1:])] for one in owners_of(view.owners, name, 0))
+    first.put(STAMP, [(name, b"damaged")])
+    assert world.stores.fetch(name, 0, digest) == b"damaged", "whoever reads it says so"
+    second.put(STAMP, [(name, data)])
+    assert world.stores.fetch(name, 0, digest) == data
+
+    def silent(*_: object) -> None:
+        raise UnreachableError("it is cut off")
+
+    monkeypatch.setattr(second, "get", silent)
+    with pytest.raises(UnreachableError):
+        world.stores.fetch(name, 0, digest)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_only_those_of_the_own_life_are_deleted(lived: Lived) -> None:
     # As another topology that keeps its snapshots in the same place.
     record = replace(manifest.decoded, uid="f" * 32)
     subject = Subject("first", manifest.document, manifest.key_groups, record, 0.0)
-    write_snapshot(there, "seven", subject, lambda name, _: objects[name], lambda: None)
+    write_snapshot(there, "seven", subject, lambda name, *_: objects[name], lambda: None)
     with pytest.raises(SnapshotError) as found:
         delete_of(lived.folder, "seven")
     assert str(found.value) == (

@@ -136,6 +136,16 @@ def test_a_server_that_is_gone_is_waited_for_until_the_others_count(world: World
         driver.join()
 
 
+def test_of_several_copies_one_that_is_intact_is_read(world: World) -> None:
+    world.clients[0].put(STAMP, [("here", b"damaged")])
+    with reachable(world.folder) as clients:
+        assert fetch(clients, "here", lambda data: data == b"bytes") == b"damaged"
+        world.clients[1].put(STAMP, [("here", b"bytes")])
+        assert fetch(clients, "here", lambda data: data == b"bytes") == b"bytes"
+        world.servers[1].stop()
+        assert fetch(clients, "here", lambda data: data == b"bytes") == b"damaged"
+
+
 def test_an_object_is_read_from_whoever_has_it_and_answers(world: World) -> None:
     world.clients[1].put(STAMP, [("here", b"bytes")])
     with reachable(world.folder) as clients:

@@ -56,6 +56,11 @@ def test_the_third_run_of_any_kind_splits(runs: int, kind: type) -> None:
         assert isinstance(decide(window(4, runs=runs), outcome, EXACTLY), kind)
 
 
+def test_the_third_run_blames_the_root_that_was_alone_in_all_of_them() -> None:
+    third = decide(window(1, runs=2), combined(4), EXACTLY)
+    assert third.progress.failed[0].processor == KILLED
+
+
 def test_the_second_death_splits() -> None:
     assert isinstance(decide(window(4), DEATH, EXACTLY), RunAgain)
     assert isinstance(decide(window(4, deaths=1, runs=1), DEATH, EXACTLY), SplitIt)
@@ -89,6 +94,31 @@ def test_with_somebody_else_to_blame_the_last_root_is_not() -> None:
     assert [root.processor for root in blamed.progress.failed.values()] == [KILLED]
 
 
+@pytest.mark.parametrize(
+    ("count", "before"),
+    [
+        (3, [Judged(failed(0), (), True), Judged(failed(1), (), True)]),
+        (2, [DEATH, Judged(failed(0), (), True)]),
+        (2, [combined(4), combined(2), combined(2, roots=failed(0))]),
+    ],
+    ids=["two failed", "a death beside the other", "after a combine"],
+)
+def test_one_death_alone_blames_nobody_whatever_happened_beside_others(
+    count: int, before: list[Judged | Died]
+) -> None:
+    progress = window(count)
+    for outcome in before:
+        decision = decide(progress, outcome, EXACTLY)
+        assert isinstance(decision, RunAgain)
+        progress = decision.progress
+    assert (progress.remaining, progress.runs, progress.deaths) == (1, 0, 0)
+    once = decide(progress, DEATH, EXACTLY)
+    assert isinstance(once, RunAgain)
+    assert once.progress.remaining == 1
+    twice = decide(once.progress, DEATH, EXACTLY)
+    assert twice.progress.failed[count - 1].processor == KILLED
+
+
 def test_two_roots_that_are_left_are_parted() -> None:
     again = decide(window(3, runs=1, failing_runs=1), Judged(failed(0), (), True), EXACTLY)
     assert isinstance(again, SplitIt)
@@ -103,7 +133,7 @@ def test_at_most_once_counts_what_failed_and_what_was_lost_but_no_more_than_ther
     for roots, dropped in ((9, 5), (5, 5), (4, 4)):
         decision = decide(window(roots), outcome, AT_MOST)
         assert isinstance(decision, SealIt)
-        assert decision.dropped == dropped
+        assert len(decision.progress.failed) + decision.dropped == dropped
 
 
 def test_the_first_root_of_the_second_half_goes_with_it() -> None:

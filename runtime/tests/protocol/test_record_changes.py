@@ -157,6 +157,12 @@ class TestSetAside:
     def test_the_pause_doubles(self) -> None:
         assert [r.Backoff(9, 2.0).pause_s(n) for n in (1, 2, 3)] == [2.0, 4.0, 8.0]
 
+    def test_a_letter_may_be_replayed_by_hand_however_often(self) -> None:
+        intent = window(3, 10, 4, replays=(replay(2, number=5000),))
+        failed = [FailedRoot(4, "p", "no")]
+        replays, letters = r.set_aside(intent, failed, BACKOFF, lambda piece, n: n)
+        assert (replays, [one.number for one in letters]) == ((), [5000])
+
     def test_letters_are_taken_once(self) -> None:
         record = replace(
             r.first_record("u", TAG), dead=(DeadSegment("d", 1, 3),), totals=Totals(dead=3)

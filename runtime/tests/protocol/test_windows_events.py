@@ -142,6 +142,37 @@ def test_a_window_that_dies_is_dropped_once_whatever_failed_in_it_before() -> No
     assert (written(found).totals.dropped, written(found).totals.roots) == (4, 0)
 
 
+@pytest.mark.parametrize(
+    ("tells", "named"),
+    [
+        (["done failing 1"], {1}),
+        (["done", "verdict incomplete 1 3"], {1, 3}),
+        (["done failing 1", "verdict broken", "done", "verdict ok"], {1}),
+        (["done", "verdict ok"], set()),
+        (["died"], None),
+        (["done failing 1", "verdict broken", "died"], None),
+    ],
+)
+def test_of_what_is_dropped_at_most_once_nobody_is_told_that_it_is_processed(
+    tells: list[str], named: set[int] | None
+) -> None:
+    """Of a window that is given up nothing is told."""
+    tracking = any(line.startswith("verdict") for line in tells)
+    found = script(OPEN, RUN, tracking=tracking, guarantee=Guarantee.AT_MOST_ONCE)
+    found.machine.windows.settings = replace(found.machine.windows.settings, callbacks=True)
+    found.tell(*tells)
+    record = written(found)
+    assert (record.sealed, record.replays) == (4, ())
+    told = record.unpublished[-1].roots
+    if named is None:
+        assert told is None
+        assert record.totals.dropped == 4
+    else:
+        assert told is not None
+        assert {root.offset for root in told.replays} == named
+        assert record.totals.dropped == len(named)
+
+
 def test_a_new_member_waits_until_dead_letters_are_written() -> None:
     script(OPEN, RUN, max_replays=0).play(
         """

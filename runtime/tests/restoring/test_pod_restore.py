@@ -158,7 +158,7 @@ class Bench:
         spec = {**DOCUMENT["spec"], "keyGroups": groups}
         document = {**DOCUMENT, "metadata": {"name": of}, "spec": spec}
         subject = Subject(of, document, groups, record, 1_770_000_000.0 + sealed)
-        write_snapshot(self.place, name, subject, lambda name, _: name.encode(), lambda: None)
+        write_snapshot(self.place, name, subject, lambda name, *_: name.encode(), lambda: None)
 
     def lose(self, sealed: int) -> None:
         """The view was open, and what its members held is gone."""

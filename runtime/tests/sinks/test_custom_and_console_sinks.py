@@ -33,7 +33,7 @@ class Area:
     def put(self, name: str, data: bytes) -> None:
         self.objects[name] = data
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str, digest: str) -> bytes:
         return self.objects[name]
 
 

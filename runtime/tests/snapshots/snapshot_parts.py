@@ -94,7 +94,7 @@ class Objects:
         self.held = dict(held)
         self.read: list[tuple[str, int]] = []
 
-    def __call__(self, name: str, groups: int) -> bytes:
+    def __call__(self, name: str, groups: int, digest: str) -> bytes:
         self.read.append((name, groups))
         return self.held[name]
 

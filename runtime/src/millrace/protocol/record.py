@@ -45,8 +45,11 @@ class Backoff:
     delay_s: float
 
     def pause_s(self, number: int) -> float:
-        """How long the replay of this number waits, in seconds."""
-        return self.delay_s * float(2 ** (number - 1))
+        """How long the replay of this number waits, in seconds.
+
+        Dead letters that are replayed by hand have any number, and wait for nothing.
+        """
+        return self.delay_s * 2.0 ** min(number - 1, self.max_replays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +295,7 @@ def set_aside(
     """
     replays: list[Replay] = []
     dead: list[Replay] = []
-    for root, cause in _find(intent, failed, locate):
+    for root, cause in failed_roots(intent, failed, locate):
         number = root.number + 1
         again = replace(
             root,
@@ -316,9 +319,10 @@ def dead_letters(record: Record) -> int:
     return sum(one.count - len(one.removed) for one in record.dead)
 
 
-def _find(
+def failed_roots(
     intent: Intent, failed: Iterable[FailedRoot], locate: Locate
 ) -> Iterable[tuple[Replay, FailedRoot]]:
+    """Which roots of a window failed, as they were read, and why."""
     pending = sorted(failed, key=lambda f: f.sequence)
     position = 0
     at = 0

@@ -249,8 +249,8 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """What became of a window's roots: all of ``intent`` but ``replays`` (set aside) and
-    ``letters`` (dead) are completely processed."""
+    """What became of a window's roots: all of ``intent`` but ``replays`` (set aside, or dropped by
+    AtMostOnce) and ``letters`` (dead) are completely processed."""
 
     intent: Intent
     replays: tuple[Replay, ...]
@@ -262,7 +262,7 @@ class Sealed:
     """What a sealed window shows on the sinks, until its publication is confirmed.
 
     ``digest`` is over the staged outputs and tells two contents of one window apart. ``roots`` is
-    there where a source wants to be told of them.
+    there where a source wants to be told of them, and it is known which were dropped.
     """
 
     window: WindowNumber

@@ -81,8 +81,11 @@ class StagingArea(Protocol):
         """Store an object; returns when it is durable."""
         ...
 
-    def get(self, name: str) -> bytes:
-        """Read an object. Raises ``MillraceError`` where it is gone."""
+    def get(self, name: str, digest: str) -> bytes:
+        """Read an object, from a copy with this digest where there is one.
+
+        Raises ``MillraceError`` where it is gone.
+        """
         ...
 
 
@@ -221,7 +224,7 @@ class Sink(ABC):
 
     def staged_bytes(self, staged: Staged) -> bytes:
         """The staged bytes. Raises ``SinkError`` where they are not those that were staged."""
-        data = self._area().get(staged.name)
+        data = self._area().get(staged.name, staged.digest)
         if digest_of(data) != staged.digest:
             raise damaged(self.name, staged, f"has {len(data)} bytes")
         return data

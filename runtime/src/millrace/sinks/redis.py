@@ -477,7 +477,7 @@ class _OwnArea:
         self._sink._client.set(self.key(name), data)
         self._sink._sync()
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str, digest: str) -> bytes:
         found = self._sink._client.get(self.key(name))
         if found is None:
             raise SinkError(

@@ -27,8 +27,9 @@ from millrace.snapshots.manifest import (
 from millrace.snapshots.places import Place
 from millrace.snapshots.reading import MANIFEST, discard, find
 
-Fetch = Callable[[str, int], bytes]
-"""Gives an object of a (name, mask of key groups)."""
+Fetch = Callable[[str, int, str], bytes]
+"""Gives an object of a (name, mask of key groups, digest of its bytes or ""), from a copy with that
+digest where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def _written(
     state: dict[str, tuple[Column, ...]] = {}
     parts = []
     for one in _objects(subject.record):
-        data = fetch(one.name, one.groups)
+        data = fetch(one.name, one.groups, one.digest)
         if one.processor:
             state[one.processor] = _columns(one, data)
         part = SnapshotPart(

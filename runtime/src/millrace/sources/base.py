@@ -112,7 +112,7 @@ class ReadBatch:
 @dataclass(frozen=True, slots=True)
 class Acked:
     """Roots of one source whose window is sealed: those of ``ranges`` and ``replays``, less the
-    ``failed`` (partition, offset), which wait for a replay or are dead letters.
+    ``failed`` (partition, offset), which wait for a replay, are dead letters or were dropped.
     """
 
     window: int
@@ -225,7 +225,8 @@ class Source(ABC):
     def on_ack(self, acked: Acked) -> None:  # noqa: B027, nothing to do is a good answer
         """Called on the driver after a window is sealed and published, at least once for each.
 
-        Windows come in order. An exception is logged and stops nothing.
+        Windows come in order. Nothing is told of one that ``AtMostOnce`` gives up, in whole or
+        without knowing which of its roots. An exception is logged and stops nothing.
         """
 
     def on_fail(self, letters: Sequence[Replay]) -> None:  # noqa: B027

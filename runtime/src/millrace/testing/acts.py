@@ -39,7 +39,7 @@ class FolderArea:
         draft.write_bytes(data)
         draft.replace(path)
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str, digest: str) -> bytes:
         try:
             return self.path(name).read_bytes()
         except FileNotFoundError:

@@ -75,11 +75,11 @@ class Connectors:
 class DriverStaging:
     """The driver's staging area: it publishes what tasks have staged and stages nothing itself."""
 
-    def __init__(self, fetch: Callable[[str], bytes]) -> None:
+    def __init__(self, fetch: Callable[[str, int, str], bytes]) -> None:
         self._fetch = fetch
 
     def put(self, name: str, data: bytes) -> None:
         raise AssertionError(f"{name}: only tasks stage rows ({len(data)} bytes)")
 
-    def get(self, name: str) -> bytes:
-        return self._fetch(name)
+    def get(self, name: str, digest: str) -> bytes:
+        return self._fetch(name, 0, digest)

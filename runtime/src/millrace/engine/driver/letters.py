@@ -69,6 +69,17 @@ def decode_letters(data: bytes) -> list[dict[str, Any]]:
     return letters
 
 
+def are_intact(data: bytes) -> bool:
+    """Whether an object of dead letters is what was written, by whichever release."""
+    try:
+        decode_letters(data)
+    except DamagedLettersError:
+        return False
+    except NewerFormatError:
+        return True
+    return True
+
+
 def payload_fields(payload: bytes | None) -> dict[str, str | None]:
     """A record's own bytes as text, with how to read it; ``payload_of`` reads it back."""
     if payload is None:

@@ -290,6 +290,7 @@ class DriverProcess:
             snapshots.asked,
             snapshots.waiting,
             self._tuner.give,
+            self._overtaken,
         )
         equipment = Equipment(
             view=self._view,
@@ -310,6 +311,10 @@ class DriverProcess:
             snapshots=snapshots,
         )
         return RealPerformer(equipment, post, self._loop.fail)
+
+    def _overtaken(self) -> bool:
+        view = self._view.read()[1]
+        return view is not None and view.execution > self._machine.membership.execution
 
     def _snapshots(self) -> SnapshotTaker:
         told, topology = self._told, self._topology

@@ -9,17 +9,19 @@ from contextlib import contextmanager
 
 from millrace import crash
 from millrace.clock import Clock, SystemClock
+from millrace.engine.driver.letters import are_intact
 from millrace.errors import MillraceError, StateServerError
 from millrace.homes.passwords import PasswordOf
 from millrace.ids import Execution
 from millrace.protocol import events as e
 from millrace.protocol.codec import decode_record, encode_record
+from millrace.protocol.names import LettersObject, read_name
 from millrace.protocol.record import needed_objects, object_groups
 from millrace.protocol.server import Found, NotOwner, Ok, Stamped, TagTooLow
 from millrace.protocol.types import Member, Record, Stamp, View
 from millrace.redisserver import MemoryUse
 from millrace.state.client import StateAddress, StateClient, connect
-from millrace.state.errors import OutOfMemoryError, UnreachableError
+from millrace.state.errors import NotOwnerError, OutOfMemoryError, UnreachableError
 from millrace.state.keyed.chunks import digest_of
 from millrace.state.servers import StateAccess, owners_of
 
@@ -171,7 +173,7 @@ class Stores:
                 if not wanted():
                     raise GivenUpError(f"the copy for {action.stamp} is not wanted any more")
                 having = self._having(name, held, others, action.stamp, silent)
-                data = self._find(having, action.stamp, name, silent, digests.get(name))
+                data = self._find(having, action.stamp, name, silent, digests.get(name, ""))
                 if data is not None:
                     for member in lacking:
                         self._store(member, action.stamp, name, data)
@@ -236,7 +238,7 @@ class Stores:
         stamp: Stamp,
         name: str,
         silent: dict[Member, str],
-        digest: str | None,
+        digest: str,
     ) -> bytes | None:
         """An object from the first of some members that has it intact; a damaged one only where
         all answer. Who does not is noted, and not asked again."""
@@ -251,7 +253,7 @@ class Stores:
                 continue
             if data is None:
                 continue
-            if not digest or digest_of(data) == digest:
+            if is_intact(name, data, digest):
                 return data
             log.warning("the copy of object %s on %s is damaged", name, member.name)
             damaged = data
@@ -285,24 +287,35 @@ class Stores:
                 log.debug("the memory of %s is not known: %s", member.name, error)
         return found
 
-    def fetch(self, name: str, groups: int = 0) -> bytes:
-        """Read an object from the first owner that gives it, without a stamp.
+    def fetch(self, name: str, groups: int = 0, digest: str = "") -> bytes:
+        """Read an object from the first owner that gives it intact, without a stamp; a damaged one
+        where no owner has another.
 
-        Raises ``UnreachableError`` where none gives it and one does not answer.
+        Raises ``StateServerError`` where none has it, or none intact and one does not answer.
         """
         view = self._required()
         members = {m.name: m for m in view.target}
-        silent: UnreachableError | None = None
+        silent: StateServerError | None = None
+        damaged: bytes | None = None
         for owner in owners_of(view.owners, name, groups):
             try:
                 reply = self.client(members[owner]).get(None, [name])
             except UnreachableError as error:
                 silent = error
                 continue
-            if not isinstance(reply, NotOwner) and isinstance(reply[0], Found):
+            if isinstance(reply, NotOwner):
+                silent = NotOwnerError(owner, reply)
+                continue
+            if not isinstance(reply[0], Found):
+                continue
+            if is_intact(name, reply[0].data, digest):
                 return reply[0].data
+            log.warning("the copy of object %s on %s is damaged", name, owner)
+            damaged = reply[0].data
         if silent is not None:
             raise silent
+        if damaged is not None:
+            return damaged
         raise StateServerError(f"object {name} is on none of its owners")
 
     def delete(self, forget: e.Forget) -> None:
@@ -390,9 +403,18 @@ def _named(record: Record) -> list[tuple[str, int]]:
 
 
 def _digests(record: Record) -> dict[str, str]:
-    """By the names of objects of state."""
+    """By the names of objects of state and of staged rows; letters have their own checksum."""
     chains = record.chains.values()
-    return {segment.name: segment.digest for chain in chains for segment in chain}
+    digests = {segment.name: segment.digest for chain in chains for segment in chain}
+    staged = (one for sealed in record.unpublished for one in sealed.staged if one.stored)
+    return digests | {one.name: one.digest for one in staged}
+
+
+def is_intact(name: str, data: bytes, digest: str) -> bool:
+    """Whether an object is as it was written; ``digest`` is "" where none is known."""
+    if isinstance(read_name(name), LettersObject):
+        return are_intact(data)
+    return not digest or digest_of(data) == digest
 
 
 def _elsewhere(record: Record) -> set[str]:

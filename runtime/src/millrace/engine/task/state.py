@@ -18,6 +18,7 @@ from millrace.modes import NODE_VARIABLE
 from millrace.protocol.types import Segment
 from millrace.state.client import StateAddress
 from millrace.state.keyed.cache import OpenState, StateCache, StateKey, Touched
+from millrace.state.keyed.chunks import digest_of
 from millrace.state.keyed.loading import Extent
 from millrace.state.servers import WHOLE, ObjectPart, StateAccess, StateObject, StateServers
 
@@ -150,5 +151,6 @@ class TaskStaging:
     def put(self, name: str, data: bytes) -> None:
         self._servers().put([StateObject(name, data)])
 
-    def get(self, name: str) -> bytes:
-        return self._servers().get([(name, 0)])[0]
+    def get(self, name: str, digest: str) -> bytes:
+        whole = ObjectPart(name, is_intact=lambda data: digest_of(data) == digest)
+        return self._servers().get_parts([whole])[0]

@@ -14,6 +14,7 @@ from typing import Any
 
 from millrace.engine.driver.letters import (
     DamagedLettersError,
+    are_intact,
     decode_letters,
     payload_fields,
     payload_of,
@@ -114,7 +115,7 @@ def letters_on(clients: Sequence[Readable], inbox: Inbox) -> list[Letter]:
     asked = _asked(inbox)
     letters: list[Letter] = []
     for segment in record.dead:
-        data = fetch(clients, segment.name)
+        data = fetch(clients, segment.name, are_intact)
         if data is None and _forgotten(clients, segment.name):
             continue
         try:

@@ -7,8 +7,8 @@ started for a moment, and a run that starts meanwhile waits.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 from pydantic import ValidationError
 
@@ -127,10 +127,20 @@ def _progress(record: Record) -> tuple[int, int, int, Tag]:
 
 
 def fetch(
-    clients: Sequence[Readable], name: str, start: int = 0, size: int = WHOLE
+    clients: Sequence[Readable], name: str, is_intact: Callable[[bytes], bool] = lambda _: True
 ) -> bytes | None:
-    """An object, or ``size`` bytes of it; otherwise as ``fetch_parts``."""
-    return fetch_parts(clients, [(name, start, size)])[0]
+    """A whole object from the first server that has it intact, else as one has it; otherwise as
+    ``fetch_parts``."""
+    part = (name, 0, WHOLE)
+    (first,) = fetch_parts(clients, [part])
+    if first is None or is_intact(first):
+        return first
+    for client in clients:
+        with suppress(StateServerError):
+            (other,) = fetch_parts([client], [part])
+            if other is not None and is_intact(other):
+                return other
+    return first
 
 
 def fetch_parts(

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 
 from millrace.clock import Clock
+from millrace.engine.driver.stores import is_intact
 from millrace.errors import SnapshotError, StateServerError
 from millrace.homes.documents import Ask, Request
 from millrace.homes.stores import Follower
@@ -106,8 +107,8 @@ def _take_here(folder: WorkFolder, place: Place, name: str, token: str, clock: C
                 f"{folder.identity.name}: the last edit of the topology is not applied; {_ONCE}"
             )
 
-        def read(object_: str, _: int) -> bytes:
-            data = fetch(clients, object_)
+        def read(object_: str, _: int, digest: str) -> bytes:
+            data = fetch(clients, object_, lambda held: is_intact(object_, held, digest))
             if data is None:
                 raise StateServerError(f"object {object_} is on no state server")
             return data

@@ -5,7 +5,8 @@ or Spark failed, a tuple was lost) neither splits a window nor counts as one of 
 again a few times, each after a longer pause, and then the run stops with nothing sealed.
 
 A window may be run at most three times on evidence before it is split, so a window of n roots
-with k roots that kill their worker ends within 3 * (1 + 2k * ceil(log2 n)) such runs.
+with k roots that kill their worker ends within 3 * (1 + 2k * ceil(log2 n)) such runs. What
+happened beside others is no evidence about the only root that is left: its runs are counted anew.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class SealIt:
-    """Seal with these failed roots set aside; ``dropped`` more are lost (AtMostOnce)."""
+    """Seal with these failed roots set aside, or lost (AtMostOnce); ``dropped`` more are lost that
+    nobody can name."""
 
     progress: Progress
     dropped: int = 0
@@ -138,7 +140,7 @@ def decide(progress: Progress, outcome: Judged | Died, guarantee: Guarantee) -> 
         return _after_combined_failure(progress, outcome, guarantee)
     failed = (*outcome.failed, *outcome.lost)
     if guarantee is Guarantee.AT_MOST_ONCE:
-        return SealIt(progress, dropped=len({f.sequence for f in failed}))
+        return SealIt(_set_aside(progress, failed))
     if not failed:
         return SealIt(progress)
     progress = _set_aside(progress, failed)
@@ -193,8 +195,8 @@ def _after_combined_failure(progress: Progress, outcome: Judged, guarantee: Guar
     processor, _, error = outcome.combined_failures[0]
     reason = f"{processor} failed on a combined tuple: {error}"
     if guarantee is Guarantee.AT_MOST_ONCE:
-        lost = len(outcome.combined_failures) + len(outcome.failed) + len(outcome.lost)
-        return SealIt(progress, dropped=min(lost, progress.remaining))
+        progress = _set_aside(progress, (*outcome.failed, *outcome.lost))
+        return SealIt(progress, dropped=min(len(outcome.combined_failures), progress.remaining))
     uncombined = dict(progress.uncombined)
     for name, groups, _ in outcome.combined_failures:
         uncombined[name] = uncombined.get(name, 0) | groups
@@ -238,4 +240,7 @@ def _set_aside(progress: Progress, failed: list[FailedRoot] | tuple[FailedRoot, 
     known = dict(progress.failed)
     for root in failed:
         known.setdefault(root.sequence, root)
-    return replace(progress, failed=known)
+    changed = replace(progress, failed=known)
+    if changed.remaining == 1 < progress.remaining:
+        return replace(changed, runs=0, deaths=0)
+    return changed

@@ -613,7 +613,7 @@ class Windows:
         """All that failed is known: write dead letters first, if there are any, then seal."""
         progress = draft.progress
         if self.settings.guarantee is Guarantee.AT_MOST_ONCE:
-            # Roots that an attempt left out, since one before it broke, are lost with the others.
+            # Those that failed are lost, also where an attempt before this one said so.
             dropped = min(draft.dropped + len(progress.failed), progress.intent.roots)
             return self._seal(replace(draft, dropped=dropped))
         replays, letters = records.set_aside(

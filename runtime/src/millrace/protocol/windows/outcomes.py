@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from millrace.protocol import cohorts
-from millrace.protocol.record import Outcome
+from millrace.protocol.record import Outcome, failed_roots
 from millrace.protocol.types import Cohort, Intent, Roots, Segment, Staged, Verdict
 from millrace.protocol.windows.causes import causes, told
 from millrace.protocol.windows.decide import Judged
@@ -78,18 +78,27 @@ def outputs(
 def outcome_of(draft: SealDraft, told: bool) -> Outcome:
     """What is sealed; with ``told`` its roots stay with the record, for who is told of them."""
     segments, staged = outputs(draft.winners)
-    roots = None
-    if told:
-        # The record is written with every window: it stays small without traces.
-        letters = tuple(replace(letter, trace="") for letter in draft.letters)
-        roots = Roots(draft.progress.intent, draft.replays, letters)
     return Outcome(
         segments,
         staged,
         draft.replays,
         draft.dead,
         draft.dropped,
-        roots,
+        _roots(draft) if told else None,
         draft.letters,
         draft.holes,
     )
+
+
+def _roots(draft: SealDraft) -> Roots | None:
+    """What became of them; None where AtMostOnce drops some and nobody knows which."""
+    intent, failed = draft.progress.intent, draft.progress.failed
+    if draft.dropped > len(failed):
+        return None
+    aside = draft.replays
+    if draft.dropped:
+        dropped = failed_roots(intent, failed.values(), lambda *_: None)
+        aside = tuple(root for root, _ in dropped)
+    # The record is written with every window: it stays small without traces.
+    letters = tuple(replace(letter, trace="") for letter in draft.letters)
+    return Roots(intent, aside, letters)

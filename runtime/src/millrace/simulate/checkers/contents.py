@@ -40,8 +40,8 @@ class Contents:
         aside = self._set_aside(before, after)
         self._state(after, shown.get(OUT_SINK, []), aside)
         self._sealed[after.sealed] = dict(self._states)
-        self._roots(before, after, shown, aside)
-        self._callbacks(before, after, aside)
+        broken = self._roots(before, after, shown, aside)
+        self._callbacks(before, after, aside, broken)
 
     def _restored(self, entry: h.Restored) -> None:
         """State is what it was behind the snapshot's window, as it was sealed last."""
@@ -107,8 +107,9 @@ class Contents:
 
     def _roots(
         self, before: Record, after: Record, shown: dict[str, list[h.Row]], aside: set[Root]
-    ) -> None:
-        """Each root of the window is in it whole or, as far as promised, not at all."""
+    ) -> set[Root]:
+        """Each root of the window is in it whole or, as far as promised, not at all. Those that are
+        neither, which only AtMostOnce may have."""
         inside = {root for root, _ in roots_of(before.intents[0])}
         dropped = after.totals.dropped - before.totals.dropped
         at_most = self._options.guarantee is Guarantee.AT_MOST_ONCE
@@ -133,15 +134,22 @@ class Contents:
                     broken.add(root)
         if at_most and _uncounted(len(broken), dropped, self._options):
             raise h.ViolationError("drops", f"window {after.sealed}: {broken}, counted {dropped}")
+        return broken
 
-    def _callbacks(self, before: Record, after: Record, aside: set[Root]) -> None:
+    def _callbacks(
+        self, before: Record, after: Record, aside: set[Root], broken: set[Root]
+    ) -> None:
         """What sources are told of a window's roots."""
         told = after.unpublished[-1].roots
         if not self._options.callbacks:
             return
+        dropped = after.totals.dropped - before.totals.dropped
+        if told is None and dropped:
+            return
         if told is None or told.intent != before.intents[0]:
             raise h.ViolationError("callbacks", f"window {after.sealed} tells of other roots")
-        if {root_of(one) for one in (*told.replays, *told.letters)} != aside:
+        named = {root_of(one) for one in (*told.replays, *told.letters)}
+        if not aside | broken <= named or len(named - aside) != dropped:
             raise h.ViolationError("callbacks", f"window {after.sealed} tells of {told}")
 
     def _sinks(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from millrace.homes.documents import Ask, Proposal, Request
 from millrace.homes.stores import HomeAwayError, Inbox, PendingRequest
 from millrace.homes.tuning import Tuning
 from millrace.protocol import events as e
-from millrace.protocol.names import spoken
+from millrace.protocol.names import LettersObject, read_name, spoken
 from millrace.protocol.record import replayable
 from millrace.protocol.types import Record
 
@@ -26,7 +26,8 @@ class Mailbox:
     leaves it to the next one; taking a letter twice changes nothing. ``fetch`` reads an object by
     its name; ``ackers`` is told who is alive; ``snapshots`` is given requests for one, at every
     look until it is done, and calls them done itself; ``waiting`` is told the tokens of all
-    requests before that; ``tuned`` is given settings to change to.
+    requests before that; ``tuned`` is given settings to change to. ``overtaken`` says whether a
+    newer driver has begun, which the requests are for then.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Mailbox:
         snapshots: Callable[[PendingRequest], None] | None = None,
         waiting: Callable[[set[str]], None] = lambda _: None,
         tuned: Callable[[Tuning], None] = lambda _: None,
+        overtaken: Callable[[], bool] = lambda: False,
     ) -> None:
         self._inbox = inbox
         self._fetch = fetch
@@ -44,6 +46,7 @@ class Mailbox:
         self._snapshots = snapshots
         self._all = waiting
         self._tuned = tuned
+        self._overtaken = overtaken
         self._seen: Proposal | None = None
         self._record: Record | None = None
         self._waiting: dict[str, e.DeadLetterRequest] = {}
@@ -82,6 +85,8 @@ class Mailbox:
 
     def stopped(self) -> None:
         """The driver ends as it was asked to: requests for that are done."""
+        if self._stops and self._overtaken():
+            return
         for token in self._stops:
             self._inbox.done(token)
 
@@ -112,7 +117,7 @@ class Mailbox:
                 if self._snapshots is not None:
                     self._snapshots(asked)
                 continue
-            if self._record is not None:
+            if self._record is not None and not _ahead(asked.request.segment, self._record):
                 self._take(asked.token, asked.request, self._record)
         yield from list(self._waiting.values())
 
@@ -145,3 +150,12 @@ class Mailbox:
         letters = decode_letters(self._fetch(request.segment))
         replays = tuple(replay_of(letters[i]) for i in request.indexes)
         return replace(request, replays=replays)
+
+
+def _ahead(segment: str, record: Record) -> bool:
+    """Whether letters are of a window that this record does not have yet: of one that is on its
+    way, or that only a newer driver knows."""
+    name = read_name(segment)
+    if not isinstance(name, LettersObject) or name.attempt.execution < record.tag.execution:
+        return False
+    return name.attempt.window > record.sealed
