@@ -45,6 +45,7 @@ class AckControl:
         self._edges = tuple(edges)
         self._virtual_nodes = virtual_nodes
         self._owners: SliceOwners | None = None
+        self._told: tuple[str, ...] = ()
         self._live: dict[AttemptId, str] = {}
         self._slices: dict[AttemptId, int] = {}
         self._opens = 0
@@ -52,21 +53,37 @@ class AckControl:
 
     def begin(self, ackers: Iterable[str]) -> None:
         """Take the log over: place the slices, end and delete older executions' attempts."""
+        names = tuple(ackers)
         with self._lock:
-            owners = self._place(ackers)
+            owners = self._place(names)
             self._log.append_control(self._execution, owners, keep_from="=")
-            self._owners = owners
+            self._owners, self._told = owners, names
             self._live.clear()
         self._log.sweep(self._execution)
 
+    @property
+    def ackers(self) -> tuple[str, ...]:
+        """Those that slices are given to; none while it is not known what the log says."""
+        return self._told
+
     def set_ackers(self, ackers: Iterable[str]) -> None:
         """Tell that these ackers are alive; slices move from those that are gone."""
+        names = tuple(ackers)
         with self._lock:
-            owners = self._place(ackers)
-            before = self._owners
+            if names and names == self._told:
+                return
+            owners = self._place(names)
+            # An entry whose answer is lost may be in the log: whatever comes next is said.
+            before, self._told = self._owners if self._told else None, ()
             if before is None or (before.owners, before.others) != (owners.owners, owners.others):
                 self._tell_moves(before, owners)
                 self._renew(owners)
+            self._told = names
+
+    def repeat(self) -> None:
+        """Say again who owns what: an entry that was given up may have come behind the last."""
+        with self._lock:
+            self._renew(self._begun())
 
     def open(self, attempt: AttemptId, roots: int) -> None:
         """Announce a window attempt with this many roots in its intent.
@@ -128,8 +145,7 @@ class AckControl:
                     self._log.delete(attempt, slices)
                 self._slices.pop(attempt, None)
 
-    def _place(self, ackers: Iterable[str]) -> SliceOwners:
-        names = list(ackers)
+    def _place(self, names: tuple[str, ...]) -> SliceOwners:
         if not names:
             raise ProtocolError(
                 "ackers: none is alive, so no window can be judged; start one, or set tracking: Off"
