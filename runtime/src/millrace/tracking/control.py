@@ -48,11 +48,15 @@ class AckControl:
         self._told: tuple[str, ...] = ()
         self._live: dict[AttemptId, str] = {}
         self._slices: dict[AttemptId, int] = {}
+        self._closed: dict[AttemptId, list[str]] = {}
         self._opens = 0
         self._lock = threading.Lock()
 
     def begin(self, ackers: Iterable[str]) -> None:
-        """Take the log over: place the slices, end and delete older executions' attempts."""
+        """Take the log over: place the slices, end and delete all attempts that it has.
+
+        They are of older executions, or the log was elsewhere since.
+        """
         names = tuple(ackers)
         with self._lock:
             owners = self._place(names)
@@ -125,7 +129,10 @@ class AckControl:
 
     def close(self, marker: CloseMarker) -> None:
         """Name the winners: the ackers judge from here on."""
-        self._log.append_control(self._execution, marker)
+        with self._lock:
+            entry = self._log.append_control(self._execution, marker)
+            if marker.id in self._slices:
+                self._closed.setdefault(marker.id, []).append(entry)
 
     def judge(self, marker: CloseMarker, timeout_s: float) -> Verdict | None:
         """``close``, then ``AckLog.wait_verdict``."""
@@ -133,17 +140,23 @@ class AckControl:
         return self._log.wait_verdict(marker.id, self.slices(marker.id), timeout_s)
 
     def forget(self, attempts: Iterable[AttemptId]) -> None:
-        """End attempts and delete what the log holds of them; harmless when repeated."""
+        """End attempts and delete what the log holds of them; harmless when repeated.
+
+        Close markers go at once: each holds a whole intent.
+        """
         with self._lock:
             for attempt in attempts:
                 self._live.pop(attempt, None)
                 slices = self._slices.get(attempt, MOST_SLICES)
-                forget = ForgetAttempt(attempt)
+                forget, closed = ForgetAttempt(attempt), self._closed.get(attempt, ())
                 try:
-                    self._log.append_control(self._execution, forget, slices=slices)
+                    self._log.append_control(
+                        self._execution, forget, slices=slices, replaced=closed
+                    )
                 except AckLogLostError:
                     self._log.delete(attempt, slices)
                 self._slices.pop(attempt, None)
+                self._closed.pop(attempt, None)
 
     def _place(self, names: tuple[str, ...]) -> SliceOwners:
         if not names:
