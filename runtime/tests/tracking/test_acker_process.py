@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Sequence
 
+import numpy as np
 import psutil
 import pytest
 import redis
@@ -15,13 +17,13 @@ from trackedwindow import EDGES, TrackedWindow
 from trackingparts import Ackers, Server
 
 from millrace.errors import ExitCode
-from millrace.ids import TRACKING_PARTITIONS
-from millrace.protocol.acklog import check_partition
-from millrace.protocol.types import AttemptId, FailedRoot, Verdict
+from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS
+from millrace.protocol.acklog import check_partition, roots_of
+from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, TaskId, Verdict
 from millrace.tracking.control import AckControl
 from millrace.tracking.log import AckLog
-from millrace.tracking.message import AckMessage
-from millrace.tracking.process import Acker, connect
+from millrace.tracking.message import AckMessage, Net, Seeds, encode
+from millrace.tracking.process import ANSWER_ROOTS, Acker, connect
 
 PATIENCE_S = 60.0
 ALL = tuple(range(TRACKING_PARTITIONS))
@@ -265,6 +267,46 @@ def test_a_damaged_message_counts_as_lost(
     control.close(good.marker())
     verdict = finish(Acker("acker-0", log_of_acker), log, good)
     assert (verdict.window_complete, verdict.incomplete) == (False, ())
+
+
+def test_a_window_in_which_every_root_failed_takes_little_memory(
+    log: AckLog, control: AckControl, log_of_acker: AckLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slice is answered before the next one is judged, so the largest slice bounds it."""
+    roots = 60_000
+    one = window(1, roots)
+    task = TaskId(0, 0, 0)
+    control.open(one.attempt, roots)
+    for part in ALL:
+        size = roots_of(1, part, roots, TRACKING_PARTITIONS)
+        lost = Net(EDGES[1], 0, np.arange(1, size + 1, dtype=np.uint64))
+        nets = (Seeds(EDGES[0], 0, size, 1, 0), lost)
+        log.append(one.attempt, [(part, encode(AckMessage(one.attempt, task, part, nets, {})))])
+    winners = ((task, ALL),)
+    control.close(CloseMarker(one.attempt, one.intent, frozenset(), winners, ((0, roots),)))
+    told: list[int] = []
+    answer = log_of_acker.answer
+
+    def answered(attempt: AttemptId, verdicts: Sequence[Verdict]) -> None:
+        told.append(sum(len(verdict.incomplete) for verdict in verdicts))
+        answer(attempt, verdicts)
+
+    monkeypatch.setattr(log_of_acker, "answer", answered)
+    acker = Acker("acker-0", log_of_acker)
+    tracemalloc.start()
+    while acker.step(0.0):
+        pass
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    verdict = log.wait_verdict(one.attempt, TRACKING_PARTITIONS, 0.0)
+    assert verdict is not None
+    assert verdict.complete == 0
+    assert [root.sequence for root in verdict.incomplete] == list(range(roots))
+    why = "its tuples on edge 'lines>split' were not each processed once"
+    assert {(root.processor, root.error) for root in verdict.incomplete} == {("split", why)}
+    assert sum(told) == roots
+    assert max(told) < ANSWER_ROOTS + roots // TRACKING_PARTITIONS + BLOCK_ROOTS
+    assert peak_bytes < 12 << 20
 
 
 def test_memory_goes_with_the_window(

@@ -23,6 +23,7 @@ from millrace.guard import die_with
 from millrace.protocol.acker import (
     AckerAction,
     AckerMachine,
+    Answer,
     Drain,
     Follow,
     Reread,
@@ -43,10 +44,14 @@ _ANSWER_S = 10 * _BLOCK_S
 _READ_ENTRIES = 16
 """Entries of one stream taken at once; bounds the memory of a read."""
 
+ANSWER_ROOTS = 10_000
+"""Failed roots after which the slices judged so far are answered; bounds the memory of answers."""
+
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 1.0
 _BEGINNING = "0-0"
 
 SliceKey = tuple[AttemptId, int]
+Answers = dict[AttemptId, list[Verdict]]
 
 
 class Acker:
@@ -144,28 +149,40 @@ class Acker:
         return message
 
     def _perform(self, actions: list[AckerAction]) -> None:
-        """Carry out actions and those that follow from them, drains and answers in bulk."""
-        answers: dict[AttemptId, list[Verdict]] = {}
+        """Carry out actions and those that follow from them.
+
+        Slices are read together and judged one by one: many failed roots make a large answer.
+        """
+        answers: Answers = {}
+        self._carry_out([one for one in actions if not isinstance(one, Drain)], answers)
+        drains = [(one.id, one.partition) for one in actions if isinstance(one, Drain)]
+        for part in self._drain(drains):
+            self._carry_out(self.machine.drained(*part), answers)
+            if sum(len(one.incomplete) for said in answers.values() for one in said) > ANSWER_ROOTS:
+                self._answer(answers)
+        self._answer(answers)
+
+    def _carry_out(self, actions: list[AckerAction], answers: Answers) -> None:
         while actions:
-            drains: list[SliceKey] = []
             following: list[AckerAction] = []
             for action in actions:
                 if isinstance(action, Follow):
                     self._follow((action.id, action.partition))
                 elif isinstance(action, Unfollow):
                     self._unfollow((action.id, action.partition))
-                elif isinstance(action, Drain):
-                    drains.append((action.id, action.partition))
                 elif isinstance(action, Reread):
                     again = self._fetch(action)
                     following += self.machine.reread(action.id, action.partition, again)
                 else:
+                    assert isinstance(action, Answer)  # drains follow from nothing
                     answers.setdefault(action.verdict.id, []).append(action.verdict)
-            following += self._drain(drains)
             actions = following
+
+    def _answer(self, answers: Answers) -> None:
         for attempt, verdicts in answers.items():
             self.log.answer(attempt, verdicts)
             crash.reached("acker.answered")
+        answers.clear()
 
     def _follow(self, part: SliceKey) -> None:
         key = self.log.slice_key(*part)
@@ -177,8 +194,8 @@ class Acker:
         if key is not None:
             del self._slice_of[key]
 
-    def _drain(self, parts: list[SliceKey]) -> list[AckerAction]:
-        """Read slices up to their present ends."""
+    def _drain(self, parts: list[SliceKey]) -> list[SliceKey]:
+        """Read slices up to their present ends; returns those that are followed."""
         parts = [part for part in parts if part in self._after]
         rest = parts
         while rest:
@@ -187,7 +204,7 @@ class Acker:
                 self._deliver(self._slice_of[key], entries)
             # A stream that gave fewer than it was asked for has been read to its end.
             rest = [self._slice_of[k] for k, es in found.items() if len(es) == _READ_ENTRIES]
-        return [action for part in parts for action in self.machine.drained(*part)]
+        return parts
 
     def _fetch(self, action: Reread) -> Iterator[AckMessage | None]:
         part = (action.id, action.partition)
