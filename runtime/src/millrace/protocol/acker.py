@@ -141,6 +141,11 @@ class AckerMachine(Generic[M]):
         """Attempts that are held, in the order they were opened."""
         return tuple(self._attempts)
 
+    def opened(self, attempt: AttemptId) -> Open | None:
+        """How an attempt was opened; ``None`` where it is not held."""
+        held = self._attempts.get(attempt)
+        return None if held is None else held.opened
+
     def owned(self, slices: int) -> frozenset[int]:
         """Tracking partitions of this acker, of attempts with so many slices."""
         return self._owned.get(slices, frozenset())
