@@ -291,9 +291,8 @@ class AckerMachine(Generic[M]):
             if message is None:
                 return self._answer_lost(held, partition, part)
             part.trace.add(message)
-        breach = cache(_breach)  # one text for all roots that broke there
-        broken = part.trace.broken()
-        blamed = tuple(FailedRoot(sequence, *breach(edge)) for sequence, edge in broken)
+        why = cache(_broken)  # one text for all roots that broke there
+        blamed = tuple(FailedRoot(sequence, *why(edge)) for sequence, edge in part.trace.broken())
         return self._answer(held, partition, part, blamed)
 
     def _waiting(
@@ -358,7 +357,7 @@ def _judged_roots(opened: Open, marker: CloseMarker, partition: int) -> int:
     return roots_of(window, partition, opened.roots, slices) - excluded
 
 
-def _breach(edge: str) -> tuple[str, str]:
+def _broken(edge: str) -> tuple[str, str]:
     """The processor at an edge on which roots broke, and how it is told."""
     processor = consumer_of(edge)
     if edge == source_edge(processor):

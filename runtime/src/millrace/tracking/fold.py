@@ -125,7 +125,8 @@ class ArrayFold:
 
     def _due(self, marker: CloseMarker) -> Iterator[Net | Seeds]:
         """What the roots of this slice are seeded with, excluded roots included, holes not."""
-        first, (places, sequences) = 0, self._holes(marker)
+        places, sequences = self._holes(marker)
+        first = 0
         for piece in marker.intent.ranges:
             edge, base = source_edge(piece.source), (piece.start - first) % (1 << 64)
             low, high = self._place(first), self._place(first + piece.count)
