@@ -21,7 +21,13 @@ from millrace.state.client import connect
 from millrace.state.embedded import EmbeddedServer
 from millrace.tracking import log as tracking_log
 from millrace.tracking.control import AckControl
-from millrace.tracking.log import AckLog, AckLogFullError, decode_control, reader_name
+from millrace.tracking.log import (
+    AckLog,
+    AckLogAwayError,
+    AckLogFullError,
+    decode_control,
+    reader_name,
+)
 from millrace.tracking.process import connect as connect_acker
 from millrace_e2e.waiting import until
 
@@ -106,6 +112,71 @@ def test_ackers_that_could_not_be_told_of_are_told_of_with_what_comes_next(serve
     while set(owners_told(redis)[-1]) != {"acker-1"}:
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
+
+
+def test_slices_have_owners_though_an_answer_about_them_was_lost(server, verdicts, monkeypatch):
+    """The log may hold what the driver was not told of, and the ackers be again as before."""
+    asking, _, _ = verdicts
+    redis = connect(server.address, UID).redis
+    asking.members(("acker-0", "acker-1", "acker-2"))
+    asking.open(ATTEMPT, 10)
+    asking.forget([ATTEMPT])
+    append = AckLog.append_control
+
+    def unanswered(*arguments, **named):
+        append(*arguments, **named)
+        raise AckLogAwayError("timed out")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(AckLog, "append_control", unanswered)
+        asking.members(("acker-0", "acker-2"))
+    assert len(owners_told(redis)[-1]) == 16
+    assert asking.ackers() == ()
+    asking.members(("acker-0", "acker-1", "acker-2"))
+    asking.open(replace(ATTEMPT, attempt=ATTEMPT.attempt + 1), 10)
+    assert len(owners_told(redis)[-1]) == 18
+    assert asking.ackers() == ("acker-0", "acker-1", "acker-2")
+
+
+def test_owners_are_said_again_when_nobody_answers(server, verdicts):
+    """What was given up may have reached the log behind what was said then."""
+    asking, _, _ = verdicts
+    asking._silence_s = 0.0
+    redis = connect(server.address, UID).redis
+    asking.members(("acker-0", "acker-1", "acker-2"))
+    asking.open(ATTEMPT, 10)
+    late = SliceOwners.of(1, ("acker-0", "acker-1"), {ATTEMPT: 16})
+    AckLog(redis, UID).append_control(1, late)
+    asking.ask(CloseMarker(ATTEMPT, Intent(1, (), ()), frozenset(), (), ()))
+    until(lambda: len(owners_told(redis)[-1]) == 18, "the owners are said again", ANSWER_S)
+
+
+def test_ackers_are_heard_of_while_spark_starts(server):
+    stores = Stores(UID, shared(server.address.password))
+    members = (server.address.member(),)
+    stores.use(View(UID, 1, 1, Phase.OPEN, 1, members, members, 1, (("state-0",),)))
+    asked, up = threading.Event(), threading.Event()
+
+    def edges():
+        asked.set()
+        assert up.wait(ANSWER_S)
+        return (">lines",)
+
+    made = Verdicts(stores, edges, nobody, nobody, 64)
+    made.members(("acker-0",))
+    opening = threading.Thread(target=made.open, args=(ATTEMPT, 10))
+    opening.start()
+    assert asked.wait(ANSWER_S)
+    hearing = threading.Thread(target=made.members, args=(("acker-0", "acker-1"),))
+    hearing.start()
+    hearing.join(1.0)
+    heard = not hearing.is_alive()
+    up.set()
+    opening.join(ANSWER_S)
+    hearing.join(ANSWER_S)
+    assert heard
+    assert set(owners_told(connect(server.address, UID).redis)[-1]) == {"acker-0", "acker-1"}
+    made.stop()
 
 
 def test_the_only_acker_may_go_while_the_log_is_begun(server, verdicts, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -105,9 +106,8 @@ def test_a_hole_at_the_beginning_of_a_range_is_named_by_that_range() -> None:
 
 def test_no_run_is_empty() -> None:
     assert holes.joined([(5, 0), (0, 2), (2, 0), (2, 1)]) == ((0, 3),)
-    assert holes.without((0, 4), ((0, 2),)) == ((2, 2),)
-    assert holes.without((0, 4), ((2, 2),)) == ((0, 2),)
-    assert holes.without((0, 4), ((0, 4),)) == ()
+    assert holes.clipped(((0, 2), (4, 3)), (2, 2)) == ()
+    assert holes.clipped(((0, 2), (4, 3)), (1, 4)) == ((1, 1), (4, 1))
 
 
 def test_a_hole_that_was_set_aside_in_an_earlier_attempt_counts_once() -> None:
@@ -147,8 +147,36 @@ def test_halves_of_a_claim_say_what_the_whole_says(claim: holes.Runs, at: int) -
     assert high is not None
     moved = [number + at for number in holes.numbers(high)]
     assert [*holes.numbers(low), *moved] == list(holes.numbers(claim))
-    kept = set(holes.numbers(holes.without((at, 9), claim)))
-    assert kept == set(range(at, at + 9)) - set(holes.numbers(claim))
+    inside = holes.numbers(holes.clipped(claim, (at, 9)))
+    assert list(inside) == [number for number in holes.numbers(claim) if at <= number < at + 9]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), max_size=8))
+def test_joined_runs_are_apart_and_hold_the_same_numbers(said: list[tuple[int, int]]) -> None:
+    found = holes.joined(said)
+    assert list(holes.numbers(found)) == sorted(set(holes.numbers(said)))
+    assert all(sum(one) < other[0] for one, other in pairwise(found))
+
+
+def test_a_claim_of_many_holes_is_not_walked_through_for_each_range() -> None:
+    class Walked(tuple[tuple[int, int], ...]):
+        seen = 0
+
+        def __getitem__(self, at):
+            found = super().__getitem__(at)
+            Walked.seen += len(found) if isinstance(at, slice) else 1
+            return found
+
+        def __iter__(self):
+            Walked.seen += len(self)
+            return super().__iter__()
+
+    count, ranges = 10_000, 100
+    claim = Walked((2 * n, 1) for n in range(count))
+    each = 2 * count // ranges
+    parts = [holes.clipped(claim, (each * n, each)) for n in range(ranges)]
+    assert [run for part in parts for run in part] == list(claim)
+    assert Walked.seen < 3 * count + ranges * 100
 
 
 def test_the_halves_of_a_window_know_what_its_attempts_claimed() -> None:

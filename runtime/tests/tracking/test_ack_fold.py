@@ -6,6 +6,7 @@ import random
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tasktold import TaskTold
@@ -23,6 +24,7 @@ from millrace.protocol.acklog import (
 from millrace.protocol.types import AttemptId, CloseMarker, Intent, Replay, RootRange, TaskId
 from millrace.simulate.parts.plainfold import PlainFold, PlainMessage, seeds
 from millrace.tracking.fold import ArrayFold, SeedIntervals
+from millrace.tracking.ids import U64, range_tracking_ids
 from millrace.tracking.message import AckMessage, Net, Seeds, decode
 
 WINDOW = 9
@@ -188,6 +190,25 @@ def test_both_folds_leave_holes_alone(data: st.DataObject) -> None:
         wanted = sorted(s for s in inside if s not in empty or s == touched)
         assert list(array.incomplete()) == list(plain.incomplete()) == wanted
         assert list(array.trace(close).broken()) == list(plain.trace(close).broken())
+
+
+def test_holes_are_taken_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of transactions may have a mark behind each of its records."""
+    calls: list[int] = []
+
+    def counted(source: int, partition: int, offsets: U64, replay: int = 0) -> U64:
+        calls.append(len(offsets))
+        return range_tracking_ids(source, partition, offsets, replay)
+
+    for module in ("fold", "message"):
+        monkeypatch.setattr(f"millrace.tracking.{module}.range_tracking_ids", counted)
+    roots, partition = 20_000, check_partition(WINDOW, TRACKING_PARTITIONS)
+    array = ArrayFold(Open(ATTEMPT, roots, EDGES), partition)
+    holes = tuple((s, 1) for s in range(1, roots, 2))
+    array.seed(CloseMarker(ATTEMPT, intent(roots), frozenset(), (), (), holes))
+    mine = list(sequences(WINDOW, partition, roots, TRACKING_PARTITIONS))
+    assert list(array.incomplete()) == [s for s in mine if not s % 2]
+    assert len(calls) <= 2 * len(intent(roots).ranges)
 
 
 def _dense(edge: str, low: int, count: int) -> AckMessage:

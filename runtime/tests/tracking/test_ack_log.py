@@ -7,8 +7,16 @@ import redis
 
 from millrace.errors import FencedError, NewerFormatError, ProtocolError, StateServerError
 from millrace.ids import TRACKING_PARTITIONS, Execution
+from millrace.protocol import codec
 from millrace.protocol.acklog import ControlEntry, ForgetAttempt, Open, SliceOwners
-from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, Intent, Verdict
+from millrace.protocol.types import (
+    AttemptId,
+    CloseMarker,
+    FailedRoot,
+    Intent,
+    RootRange,
+    Verdict,
+)
 from millrace.ring import diff
 from millrace.tracking.control import RENEW_AFTER_OPENS, AckControl
 from millrace.tracking.log import (
@@ -16,6 +24,7 @@ from millrace.tracking.log import (
     AckerLoad,
     AckLog,
     AckLogAwayError,
+    AckLogFullError,
     AckLogLostError,
     decode_control,
 )
@@ -134,6 +143,22 @@ def test_a_new_execution_sweeps_what_older_ones_left(
     assert keys(client, uid) == {"ctl", "execution", f"mr:{{{uid}}}:record"}
 
 
+def test_a_log_that_is_here_again_is_swept_of_its_own_execution_too(
+    client: redis.Redis, uid: str, log: AckLog, control: AckControl
+) -> None:
+    """It was elsewhere since, and what was open in it is open no more."""
+    control.open(attempt(1), 5)
+    log.append(attempt(1), [(1, b"one")])
+    AckControl(log, 3, EDGES).begin(["a"])
+    assert keys(client, uid) == {"ctl", "execution"}
+    (owners,) = entries(log)
+    assert isinstance(owners, SliceOwners)
+    assert owners.live == ()
+    newer = attempt(1, execution=4)
+    log.append_control(4, Open(newer, 5, EDGES))
+    assert log.sweep(3) == 0
+
+
 def test_a_window_keeps_its_slices_while_ackers_come_and_go(
     client: redis.Redis, uid: str, log: AckLog, control: AckControl
 ) -> None:
@@ -185,6 +210,25 @@ def test_the_control_stream_stays_short_and_complete(log: AckLog, control: AckCo
     *_, members = (e for e in found if isinstance(e, SliceOwners))
     assert members.owners == ("a",) * TRACKING_PARTITIONS
     assert attempt(1000) in members.live
+
+
+def test_close_markers_of_windows_that_are_over_take_no_memory(
+    client: redis.Redis, log: AckLog, control: AckControl
+) -> None:
+    """Each holds the whole intent, which may have thousands of files."""
+    ranges = tuple(RootRange("lines", n, 0, 48, {"f": f"part-{n:030}"}) for n in range(500))
+    for window in range(1, RENEW_AFTER_OPENS - 1):
+        one = attempt(window)
+        control.open(one, 48 * 500)
+        marker = CloseMarker(one, Intent(window, ranges), frozenset(), (), ((0, 48 * 500),))
+        control.close(marker)
+        control.close(marker)
+        control.forget([one])
+    assert not any(isinstance(entry, CloseMarker) for entry in entries(log))
+    assert client.memory_usage(log.control_key, samples=0) < len(codec.encode(marker))
+    # Whose answer was lost may be forgotten twice.
+    control.forget([one])
+    assert [type(entry) for entry in entries(log)[-2:]] == [ForgetAttempt, ForgetAttempt]
 
 
 def test_changed_ackers_are_told_once(log: AckLog, control: AckControl) -> None:
@@ -249,6 +293,23 @@ def test_a_server_that_is_away_is_named(log: AckLog, server: object) -> None:
         away.append(attempt(1), [(1, b"x")])
     with pytest.raises(StateServerError, match="is the state server up"):
         away.read({"x": "0-0"})
+
+
+def test_a_full_server_that_is_gone_a_moment_later_is_waited_for_as_a_full_one(
+    client: redis.Redis, uid: str, log: AckLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise redis.exceptions.OutOfMemoryError("OOM command not allowed")
+
+    def gone(*_: object) -> None:
+        raise redis.exceptions.ConnectionError("Connection closed by server.")
+
+    monkeypatch.setattr(redis.client.Pipeline, "execute", refuse)
+    monkeypatch.setattr(client, "info", gone)
+    with pytest.raises(AckLogFullError, match=r"smaller windows\)$"):
+        log.append(attempt(1), [(1, b"x")])
+    with pytest.raises(AckLogFullError, match="is full"):
+        log.tell_load("a", AckerLoad(1.0, 2.0))
 
 
 def test_both_versions_of_the_redis_protocol(server: object, uid: str) -> None:

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import psutil
 import pytest
 import redis
@@ -15,13 +17,14 @@ from trackedwindow import EDGES, TrackedWindow
 from trackingparts import Ackers, Server
 
 from millrace.errors import ExitCode
-from millrace.ids import TRACKING_PARTITIONS
-from millrace.protocol.acklog import check_partition
-from millrace.protocol.types import AttemptId, FailedRoot, Verdict
+from millrace.ids import BLOCK_ROOTS, TRACKING_PARTITIONS
+from millrace.protocol.acklog import check_partition, roots_of
+from millrace.protocol.types import AttemptId, CloseMarker, FailedRoot, TaskId, Verdict
+from millrace.tracking import process
 from millrace.tracking.control import AckControl
-from millrace.tracking.log import AckLog
-from millrace.tracking.message import AckMessage
-from millrace.tracking.process import Acker, connect
+from millrace.tracking.log import AckLog, Entry
+from millrace.tracking.message import AckMessage, Net, Seeds, encode
+from millrace.tracking.process import ANSWER_ROOTS, Acker, connect
 
 PATIENCE_S = 60.0
 ALL = tuple(range(TRACKING_PARTITIONS))
@@ -265,6 +268,131 @@ def test_a_damaged_message_counts_as_lost(
     control.close(good.marker())
     verdict = finish(Acker("acker-0", log_of_acker), log, good)
     assert (verdict.window_complete, verdict.incomplete) == (False, ())
+
+
+def test_a_window_in_which_every_root_failed_takes_little_memory(
+    log: AckLog, control: AckControl, log_of_acker: AckLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slice is answered before the next one is judged, so the largest slice bounds it."""
+    roots = 60_000
+    one = window(1, roots)
+    task = TaskId(0, 0, 0)
+    control.open(one.attempt, roots)
+    for part in ALL:
+        size = roots_of(1, part, roots, TRACKING_PARTITIONS)
+        lost = Net(EDGES[1], 0, np.arange(1, size + 1, dtype=np.uint64))
+        nets = (Seeds(EDGES[0], 0, size, 1, 0), lost)
+        log.append(one.attempt, [(part, encode(AckMessage(one.attempt, task, part, nets, {})))])
+    winners = ((task, ALL),)
+    control.close(CloseMarker(one.attempt, one.intent, frozenset(), winners, ((0, roots),)))
+    told: list[int] = []
+    answer = log_of_acker.answer
+
+    def answered(attempt: AttemptId, verdicts: Sequence[Verdict]) -> None:
+        told.append(sum(len(verdict.incomplete) for verdict in verdicts))
+        answer(attempt, verdicts)
+
+    monkeypatch.setattr(log_of_acker, "answer", answered)
+    acker = Acker("acker-0", log_of_acker)
+    tracemalloc.start()
+    while acker.step(0.0):
+        pass
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    verdict = log.wait_verdict(one.attempt, TRACKING_PARTITIONS, 0.0)
+    assert verdict is not None
+    assert verdict.complete == 0
+    assert [root.sequence for root in verdict.incomplete] == list(range(roots))
+    why = "its tuples on edge 'lines>split' were not each processed once"
+    assert {(root.processor, root.error) for root in verdict.incomplete} == {("split", why)}
+    assert sum(told) == roots
+    assert max(told) < ANSWER_ROOTS + roots // TRACKING_PARTITIONS + BLOCK_ROOTS
+    assert peak_bytes < 12 << 20
+
+
+class ReadCounts:
+    """An acker's view of a log that notes of each read how many bytes of slices it gave."""
+
+    def __init__(self, log: AckLog) -> None:
+        self._log = log
+        self._read = log.read
+        self.bytes: list[int] = []
+        self.asked: list[tuple[int, int]] = []
+
+    def read(
+        self, after: Mapping[str, str], count: int | None = None, block_s: float = 0.0
+    ) -> dict[str, list[Entry]]:
+        found = self._read(after, count, block_s)
+        slices = [entries for key, entries in found.items() if key != self._log.control_key]
+        self.bytes.append(sum(len(f.get(b"m", b"")) for es in slices for _, f in es))
+        self.asked.append((len(after.keys() - {self._log.control_key}), count or 0))
+        return found
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_read_takes_no_more_than_its_bytes(
+    log: AckLog,
+    control: AckControl,
+    log_of_acker: AckLog,
+    monkeypatch: pytest.MonkeyPatch,
+    closed: bool,
+) -> None:
+    """Tasks that leave dense values behind for every root, on all edges; one that follows reads as
+    they come, one that starts when the window is closed reads all of it at once."""
+    roots, tasks = 40_000, 5
+    monkeypatch.setattr(process, "READ_BYTES", 2 << 20)
+    one = window(1, roots)
+    control.open(one.attempt, roots)
+    for number in range(tasks):
+        said = []
+        for part in ALL:
+            size = roots_of(1, part, roots, TRACKING_PARTITIONS)
+            values = np.full(size, number + 1, np.uint64)
+            nets = tuple(Net(edge, 0, values) for edge in EDGES)
+            task = TaskId(0, number, 0)
+            said.append((part, encode(AckMessage(one.attempt, task, part, nets, {}))))
+        log.append(one.attempt, said)
+    acker = Acker("acker-0", log_of_acker)
+    counts = ReadCounts(log_of_acker)
+    monkeypatch.setattr(log_of_acker, "read", counts.read)
+    if not closed:
+        while acker.step(0.0):
+            pass
+    winners = tuple((TaskId(0, number, 0), ALL) for number in range(tasks))
+    control.close(CloseMarker(one.attempt, one.intent, frozenset(), winners, ((0, roots),)))
+    verdict = finish(acker, log, one)
+    assert (verdict.complete, len(verdict.incomplete)) == (0, roots)
+    whole_bytes = tasks * roots * len(EDGES) * 8
+    assert sum(counts.bytes) > whole_bytes
+    assert max(counts.bytes) < process.READ_BYTES + (64 << 10) < whole_bytes
+
+
+def test_small_windows_are_read_in_one_go(
+    log: AckLog, control: AckControl, log_of_acker: AckLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acker = Acker("acker-0", log_of_acker)
+    for number in range(1, 4):
+        control.open(window(number, 5000).attempt, 5000)
+    acker.step(0.0)
+    counts = ReadCounts(log_of_acker)
+    monkeypatch.setattr(log_of_acker, "read", counts.read)
+    acker.step(0.0)
+    assert counts.asked == [(3 * TRACKING_PARTITIONS, 16)]
+
+
+def test_a_window_that_was_over_before_it_was_heard_of_is_not_followed(
+    log: AckLog, control: AckControl, log_of_acker: AckLog
+) -> None:
+    control.open(window(1, 100).attempt, 100)
+    control.forget([window(1, 100).attempt])
+    acker = Acker("acker-0", log_of_acker)
+    assert acker.step(0.0)
+    good = window(2, 100)
+    control.open(good.attempt, good.roots)
+    for messages in good.messages():
+        log.append(good.attempt, messages)
+    control.close(good.marker())
+    assert finish(acker, log, good) == complete(good)
 
 
 def test_memory_goes_with_the_window(

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import cache
 from typing import Generic
 
 from millrace.errors import ProtocolError
@@ -139,6 +140,11 @@ class AckerMachine(Generic[M]):
     def attempts(self) -> tuple[AttemptId, ...]:
         """Attempts that are held, in the order they were opened."""
         return tuple(self._attempts)
+
+    def opened(self, attempt: AttemptId) -> Open | None:
+        """How an attempt was opened; ``None`` where it is not held."""
+        held = self._attempts.get(attempt)
+        return None if held is None else held.opened
 
     def owned(self, slices: int) -> frozenset[int]:
         """Tracking partitions of this acker, of attempts with so many slices."""
@@ -285,7 +291,8 @@ class AckerMachine(Generic[M]):
             if message is None:
                 return self._answer_lost(held, partition, part)
             part.trace.add(message)
-        blamed = tuple(_broken(sequence, edge) for sequence, edge in part.trace.broken())
+        why = cache(_broken)  # one text for all roots that broke there
+        blamed = tuple(FailedRoot(sequence, *why(edge)) for sequence, edge in part.trace.broken())
         return self._answer(held, partition, part, blamed)
 
     def _waiting(
@@ -350,13 +357,12 @@ def _judged_roots(opened: Open, marker: CloseMarker, partition: int) -> int:
     return roots_of(window, partition, opened.roots, slices) - excluded
 
 
-def _broken(sequence: int, edge: str) -> FailedRoot:
+def _broken(edge: str) -> tuple[str, str]:
+    """The processor at an edge on which roots broke, and how it is told."""
     processor = consumer_of(edge)
     if edge == source_edge(processor):
-        return FailedRoot(sequence, processor, f"not read once from source {processor!r}")
-    return FailedRoot(
-        sequence, processor, f"its tuples on edge {edge!r} were not each processed once"
-    )
+        return processor, f"not read once from source {processor!r}"
+    return processor, f"its tuples on edge {edge!r} were not each processed once"
 
 
 def merge_verdicts(parts: Iterable[Verdict], slices: int) -> Verdict | None:

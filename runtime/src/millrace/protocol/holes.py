@@ -19,6 +19,7 @@ Runs are (first, count) of sequence numbers, rising, here and in reports.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -62,28 +63,21 @@ def joined(runs: Iterable[tuple[int, int]]) -> Runs:
     """The same numbers in as few runs as possible."""
     found: list[tuple[int, int]] = []
     for first, count in sorted(runs):
-        if count and found and sum(found[-1]) == first:
-            found[-1] = (found[-1][0], found[-1][1] + count)
+        if count and found and sum(found[-1]) >= first:
+            before, end = found[-1][0], max(sum(found[-1]), first + count)
+            found[-1] = (before, end - before)
         elif count:
             found.append((first, count))
     return tuple(found)
 
 
 def clipped(runs: Runs, to: tuple[int, int]) -> Runs:
-    """What of some runs lies in a run."""
+    """What of some joined runs lies in a run."""
     low, high = to[0], sum(to)
-    bounds = ((max(first, low), min(first + count, high)) for first, count in runs)
+    # That before the first that begins inside may reach into it.
+    some = runs[max(bisect_left(runs, (low,)) - 1, 0) : bisect_left(runs, (high,))]
+    bounds = ((max(first, low), min(first + count, high)) for first, count in some)
     return tuple((first, end - first) for first, end in bounds if first < end)
-
-
-def without(run: tuple[int, int], holes: Runs) -> Runs:
-    """What is left of a run; ``holes`` are joined."""
-    left, at = [], run[0]
-    for first, count in clipped(holes, run):
-        left.append((at, first - at))
-        at = first + count
-    left.append((at, sum(run) - at))
-    return tuple(one for one in left if one[1])
 
 
 def split(runs: Runs | None, at: int) -> tuple[Runs | None, Runs | None]:

@@ -45,28 +45,49 @@ class AckControl:
         self._edges = tuple(edges)
         self._virtual_nodes = virtual_nodes
         self._owners: SliceOwners | None = None
+        self._told: tuple[str, ...] = ()
         self._live: dict[AttemptId, str] = {}
         self._slices: dict[AttemptId, int] = {}
+        self._closed: dict[AttemptId, list[str]] = {}
         self._opens = 0
         self._lock = threading.Lock()
 
     def begin(self, ackers: Iterable[str]) -> None:
-        """Take the log over: place the slices, end and delete older executions' attempts."""
+        """Take the log over: place the slices, end and delete all attempts that it has.
+
+        They are of older executions, or the log was elsewhere since.
+        """
+        names = tuple(ackers)
         with self._lock:
-            owners = self._place(ackers)
+            owners = self._place(names)
             self._log.append_control(self._execution, owners, keep_from="=")
-            self._owners = owners
+            self._owners, self._told = owners, names
             self._live.clear()
         self._log.sweep(self._execution)
 
+    @property
+    def ackers(self) -> tuple[str, ...]:
+        """Those that slices are given to; none while it is not known what the log says."""
+        return self._told
+
     def set_ackers(self, ackers: Iterable[str]) -> None:
         """Tell that these ackers are alive; slices move from those that are gone."""
+        names = tuple(ackers)
         with self._lock:
-            owners = self._place(ackers)
-            before = self._owners
+            if names and names == self._told:
+                return
+            owners = self._place(names)
+            # An entry whose answer is lost may be in the log: whatever comes next is said.
+            before, self._told = self._owners if self._told else None, ()
             if before is None or (before.owners, before.others) != (owners.owners, owners.others):
                 self._tell_moves(before, owners)
                 self._renew(owners)
+            self._told = names
+
+    def repeat(self) -> None:
+        """Say again who owns what: an entry that was given up may have come behind the last."""
+        with self._lock:
+            self._renew(self._begun())
 
     def open(self, attempt: AttemptId, roots: int) -> None:
         """Announce a window attempt with this many roots in its intent.
@@ -108,7 +129,10 @@ class AckControl:
 
     def close(self, marker: CloseMarker) -> None:
         """Name the winners: the ackers judge from here on."""
-        self._log.append_control(self._execution, marker)
+        with self._lock:
+            entry = self._log.append_control(self._execution, marker)
+            if marker.id in self._slices:
+                self._closed.setdefault(marker.id, []).append(entry)
 
     def judge(self, marker: CloseMarker, timeout_s: float) -> Verdict | None:
         """``close``, then ``AckLog.wait_verdict``."""
@@ -116,20 +140,25 @@ class AckControl:
         return self._log.wait_verdict(marker.id, self.slices(marker.id), timeout_s)
 
     def forget(self, attempts: Iterable[AttemptId]) -> None:
-        """End attempts and delete what the log holds of them; harmless when repeated."""
+        """End attempts and delete what the log holds of them; harmless when repeated.
+
+        Close markers go at once: each holds a whole intent.
+        """
         with self._lock:
             for attempt in attempts:
                 self._live.pop(attempt, None)
                 slices = self._slices.get(attempt, MOST_SLICES)
-                forget = ForgetAttempt(attempt)
+                forget, closed = ForgetAttempt(attempt), self._closed.get(attempt, ())
                 try:
-                    self._log.append_control(self._execution, forget, slices=slices)
+                    self._log.append_control(
+                        self._execution, forget, slices=slices, replaced=closed
+                    )
                 except AckLogLostError:
                     self._log.delete(attempt, slices)
                 self._slices.pop(attempt, None)
+                self._closed.pop(attempt, None)
 
-    def _place(self, ackers: Iterable[str]) -> SliceOwners:
-        names = list(ackers)
+    def _place(self, names: tuple[str, ...]) -> SliceOwners:
         if not names:
             raise ProtocolError(
                 "ackers: none is alive, so no window can be judged; start one, or set tracking: Off"

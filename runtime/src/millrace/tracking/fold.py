@@ -20,9 +20,9 @@ from millrace.protocol.acklog import (
     rotations,
     source_edge,
 )
-from millrace.protocol.holes import joined, without
+from millrace.protocol.holes import joined
 from millrace.protocol.types import CloseMarker
-from millrace.tracking.ids import U64, sequences_at
+from millrace.tracking.ids import U64, range_tracking_ids, sequences_at
 from millrace.tracking.message import AckMessage, Net, Seeds
 
 Places = npt.NDArray[np.int64]
@@ -125,13 +125,19 @@ class ArrayFold:
 
     def _due(self, marker: CloseMarker) -> Iterator[Net | Seeds]:
         """What the roots of this slice are seeded with, excluded roots included, holes not."""
-        first, holes = 0, joined(marker.holes)
+        places, sequences = self._holes(marker)
+        first = 0
         for piece in marker.intent.ranges:
             edge, base = source_edge(piece.source), (piece.start - first) % (1 << 64)
-            for begin, count in without((first, piece.count), holes):
-                low, high = self._place(begin), self._place(begin + count)
-                if low < high:
-                    yield Seeds(edge, low, high - low, piece.partition, base)
+            low, high = self._place(first), self._place(first + piece.count)
+            if low < high:
+                yield Seeds(edge, low, high - low, piece.partition, base)
+            # Holes were seeded with the rest of their range, and are taken out again.
+            some = slice(*np.searchsorted(places, (low, high))) if len(places) else slice(0)
+            if len(places[some]):
+                offsets = sequences[some].view(np.uint64) + np.uint64(base)
+                ids = range_tracking_ids(name_id(piece.source), piece.partition, offsets)
+                yield Net(edge, low, ids, places[some].astype(np.uint32))
             first += piece.count
         for place in range(self._place(first), self._size):
             index = int(self.sequences(np.array([place]))[0]) - first
@@ -141,6 +147,16 @@ class ArrayFold:
             root = root_id(name_id(replay.source), replay.partition, replay.offset)
             seed = np.array([tracking_id(root, replay.number)], np.uint64)
             yield Net(source_edge(replay.source), place, seed)
+
+    def _holes(self, marker: CloseMarker) -> tuple[Places, Places]:
+        """Places and sequence numbers of this slice's holes, rising."""
+        runs = np.array(joined(marker.holes), np.int64).reshape(-1, 2)
+        if not len(runs):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        sequences = self.sequences(np.arange(self._size))
+        run = np.searchsorted(runs[:, 0], sequences, "right") - 1
+        places = np.flatnonzero((run >= 0) & (sequences < runs[run].sum(axis=1)))
+        return places, sequences[places]
 
 
 class SeedIntervals:

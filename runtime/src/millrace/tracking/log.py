@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,8 @@ _BEGINNING = "0-0"
 
 # Both are taken when memory is full: they are small, and what gives memory back waits for them.
 # KEYS: execution, control, then what an open entry makes or a forget entry deletes;
-# ARGV: execution, kind, value, id of the oldest entry to keep ("" all, "=" this one).
+# ARGV: execution, kind, value, id of the oldest entry to keep ("" all, "=" this one), ids of
+# entries that are of no use behind this one.
 _CONTROL = """#!lua flags=allow-oom
 local highest = tonumber(redis.call('GET', KEYS[1]) or '0')
 if highest > tonumber(ARGV[1]) then return redis.error_reply('FENCED ' .. highest) end
@@ -67,6 +68,7 @@ local id = redis.call('XADD', KEYS[2], '*', ARGV[2], ARGV[3])
 local keep = ARGV[4]
 if keep == '=' then keep = id end
 if keep ~= '' then redis.call('XTRIM', KEYS[2], 'MINID', keep) end
+if #ARGV > 4 then redis.call('XDEL', KEYS[2], unpack(ARGV, 5)) end
 return id
 """
 
@@ -185,13 +187,14 @@ class AckLog:
         entry: ControlEntry,
         keep_from: str | None = None,
         slices: int = MOST_SLICES,
+        replaced: Sequence[str] = (),
     ) -> str:
         """Add a control entry and return its id.
 
-        ``keep_from`` trims entries before that id, ``"="`` all before this one. ``slices`` is how
-        many the attempt of a ``ForgetAttempt`` had, where that is known. Raises
-        ``FencedError`` when a newer execution has written, and ``AckLogLostError`` when there is
-        no control stream (a ``SliceOwners`` entry begins one).
+        ``keep_from`` trims entries before that id, ``"="`` all before this one; ``replaced`` are
+        ids of entries that go as well. ``slices`` is how many the attempt of a ``ForgetAttempt``
+        had, where that is known. Raises ``FencedError`` when a newer execution has written, and
+        ``AckLogLostError`` when there is no control stream (a ``SliceOwners`` entry begins one).
         """
         kind = _NAMES[type(entry)]
         keys = [self._prefix + "execution", self.control_key]
@@ -203,7 +206,8 @@ class AckLog:
         with self._server("write the control stream of"):
             try:
                 found: bytes = self._control_script(
-                    keys=keys, args=[execution, kind, codec.encode(entry), keep_from or ""]
+                    keys=keys,
+                    args=[execution, kind, codec.encode(entry), keep_from or "", *replaced],
                 )
             except redis.ResponseError as error:
                 raise self._refused(execution, error) from error
@@ -246,14 +250,14 @@ class AckLog:
         with self._server("delete from"):
             self._client.unlink(*self._attempt_keys(attempt, slices))
 
-    def sweep(self, below_execution: Execution) -> int:
-        """Delete what attempts of older executions left behind; returns how many keys."""
+    def sweep(self, up_to: Execution) -> int:
+        """Delete what attempts of this execution and older ones left; returns how many keys."""
         pattern = matching(self._prefix)
         swept = 0
         with self._server("sweep"):
             for key in self._client.scan_iter(match=pattern + "*.*.*:*", count=1000):
                 attempt = read_attempt(key.decode()[len(self._prefix) :].partition(":")[0])
-                if attempt is not None and attempt.execution < below_execution:
+                if attempt is not None and attempt.execution <= up_to:
                     swept += int(self._client.unlink(key))
         return swept
 
@@ -362,10 +366,13 @@ class AckLog:
         )
 
     def _full(self) -> AckLogFullError:
+        used = ""
+        with suppress(redis.RedisError):  # it may have gone since
+            used = f"; {memory_of(self._client)} are used"
         return AckLogFullError(
             f"the memory of the state server that holds the ack log of topology {self._uid} is "
             "full; raise its maxmemory (spec.stateServers.memory where Millrace starts it), or "
-            f"have less state (fewer keys, smaller windows); {memory_of(self._client)} are used"
+            f"have less state (fewer keys, smaller windows){used}"
         )
 
     @contextmanager

@@ -23,30 +23,38 @@ from millrace.guard import die_with
 from millrace.protocol.acker import (
     AckerAction,
     AckerMachine,
+    Answer,
     Drain,
     Follow,
     Reread,
     Unfollow,
 )
-from millrace.protocol.acklog import Open
+from millrace.protocol.acklog import Open, roots_of
 from millrace.protocol.types import AttemptId, Verdict
 from millrace.redisserver import open_client
 from millrace.repeats import quiet_repeats
 from millrace.tracking.fold import ArrayFold
 from millrace.tracking.log import AckLog, decode_control, reader_name
-from millrace.tracking.message import AckMessage, decode
+from millrace.tracking.message import DENSE_COST_BYTES, AckMessage, decode
 
 _LOG = logging.getLogger("millrace.acker")
 
 _BLOCK_S = 1.0
 _ANSWER_S = 10 * _BLOCK_S
 _READ_ENTRIES = 16
-"""Entries of one stream taken at once; bounds the memory of a read."""
+"""Most entries of one stream taken at once."""
+
+READ_BYTES = 32 << 20
+"""Most bytes of slices taken at once: each entry may have dense values for all edges and roots."""
+
+ANSWER_ROOTS = 10_000
+"""Failed roots after which the slices judged so far are answered; bounds the memory of answers."""
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.02, 1.0
 _BEGINNING = "0-0"
 
 SliceKey = tuple[AttemptId, int]
+Answers = dict[AttemptId, list[Verdict]]
 
 
 class Acker:
@@ -67,15 +75,23 @@ class Acker:
         self._after: dict[SliceKey, str] = {}
         self._key_of: dict[SliceKey, str] = {}
         self._slice_of: dict[str, SliceKey] = {}
+        self._entry_bytes: dict[SliceKey, int] = {}
 
     def step(self, block_s: float = _BLOCK_S) -> bool:
         """Wait for something new and deal with it; False if nothing came.
 
         Raises ``StateServerError`` when the server is away: ``restart`` then.
         """
+        came = False
+        reads = list(self._reads(self._after)) or [([], _READ_ENTRIES)]
+        for parts, count in reads:
+            came = self._read(parts, count, block_s / len(reads)) or came
+        return came
+
+    def _read(self, parts: Iterable[SliceKey], count: int, block_s: float) -> bool:
         wanted = {self.log.control_key: self._control_after}
-        wanted |= {self._key_of[part]: after for part, after in self._after.items()}
-        found = self.log.read(wanted, _READ_ENTRIES, block_s)
+        wanted |= {self._key_of[part]: self._after[part] for part in parts if part in self._after}
+        found = self.log.read(wanted, count, block_s)
         came = bool(found)
         actions: list[AckerAction] = []
         for entry, fields in found.pop(self.log.control_key, ()):
@@ -85,6 +101,19 @@ class Acker:
             self._deliver(self._slice_of[key], entries)
         self._perform(actions)
         return came
+
+    def _reads(self, parts: Iterable[SliceKey]) -> Iterator[tuple[list[SliceKey], int]]:
+        """These slices as they may be read together, and how many entries of each."""
+        left = list(parts)
+        while left:
+            total, fitting = 0, 0
+            for part in left:
+                total += self._entry_bytes[part]
+                if fitting and total > READ_BYTES:
+                    break
+                fitting += 1
+            yield left[:fitting], max(1, min(_READ_ENTRIES, READ_BYTES // max(total, 1)))
+            left = left[fitting:]
 
     def run(self) -> None:
         """Serve for ever; only an error that waiting cannot cure ends it."""
@@ -144,50 +173,71 @@ class Acker:
         return message
 
     def _perform(self, actions: list[AckerAction]) -> None:
-        """Carry out actions and those that follow from them, drains and answers in bulk."""
-        answers: dict[AttemptId, list[Verdict]] = {}
+        """Carry out actions and those that follow from them.
+
+        Slices are read together and judged one by one: many failed roots make a large answer.
+        """
+        answers: Answers = {}
+        self._carry_out([one for one in actions if not isinstance(one, Drain)], answers)
+        drains = [(one.id, one.partition) for one in actions if isinstance(one, Drain)]
+        for part in self._drain(drains):
+            self._carry_out(self.machine.drained(*part), answers)
+            if sum(len(one.incomplete) for said in answers.values() for one in said) > ANSWER_ROOTS:
+                self._answer(answers)
+        self._answer(answers)
+
+    def _carry_out(self, actions: list[AckerAction], answers: Answers) -> None:
         while actions:
-            drains: list[SliceKey] = []
             following: list[AckerAction] = []
             for action in actions:
                 if isinstance(action, Follow):
                     self._follow((action.id, action.partition))
                 elif isinstance(action, Unfollow):
                     self._unfollow((action.id, action.partition))
-                elif isinstance(action, Drain):
-                    drains.append((action.id, action.partition))
                 elif isinstance(action, Reread):
                     again = self._fetch(action)
                     following += self.machine.reread(action.id, action.partition, again)
                 else:
+                    assert isinstance(action, Answer)  # drains follow from nothing
                     answers.setdefault(action.verdict.id, []).append(action.verdict)
-            following += self._drain(drains)
             actions = following
+
+    def _answer(self, answers: Answers) -> None:
         for attempt, verdicts in answers.items():
             self.log.answer(attempt, verdicts)
             crash.reached("acker.answered")
+        answers.clear()
 
     def _follow(self, part: SliceKey) -> None:
+        opened = self.machine.opened(part[0])
+        if opened is None:
+            return  # what was read with it says that it is over
         key = self.log.slice_key(*part)
         self._after[part], self._key_of[part], self._slice_of[key] = _BEGINNING, key, part
+        roots = roots_of(part[0].window, part[1], opened.roots, opened.slices)
+        self._entry_bytes[part] = roots * len(opened.edges) * DENSE_COST_BYTES
 
     def _unfollow(self, part: SliceKey) -> None:
         self._after.pop(part, None)
+        self._entry_bytes.pop(part, None)
         key = self._key_of.pop(part, None)
         if key is not None:
             del self._slice_of[key]
 
-    def _drain(self, parts: list[SliceKey]) -> list[AckerAction]:
-        """Read slices up to their present ends."""
+    def _drain(self, parts: list[SliceKey]) -> list[SliceKey]:
+        """Read slices up to their present ends; returns those that are followed."""
         parts = [part for part in parts if part in self._after]
         rest = parts
         while rest:
-            found = self.log.read({self._key_of[p]: self._after[p] for p in rest}, _READ_ENTRIES)
-            for key, entries in found.items():
-                self._deliver(self._slice_of[key], entries)
-            # A stream that gave fewer than it was asked for has been read to its end.
-            rest = [self._slice_of[k] for k, es in found.items() if len(es) == _READ_ENTRIES]
-        return [action for part in parts for action in self.machine.drained(*part)]
+            full: list[SliceKey] = []
+            for some, count in self._reads(rest):
+                found = self.log.read({self._key_of[p]: self._after[p] for p in some}, count)
+                for key, entries in found.items():
+                    self._deliver(self._slice_of[key], entries)
+                # A stream that gave fewer than it was asked for has been read to its end.
+                full += [self._slice_of[k] for k, es in found.items() if len(es) == count]
+            rest = full
+        return parts
 
     def _fetch(self, action: Reread) -> Iterator[AckMessage | None]:
         part = (action.id, action.partition)

@@ -49,7 +49,6 @@ class Verdicts:
         self._edges = edges
         self._post = post
         self._ackers: tuple[str, ...] = ()
-        self._placed: tuple[str, ...] = ()
         self._absent: frozenset[str] = frozenset()
         self._control: AckControl | None = None
         self._log: AckLog | None = None
@@ -57,6 +56,7 @@ class Verdicts:
         self._asked: AttemptId | None = None
         self._stopped = threading.Event()
         self._lock = threading.Lock()
+        self._beginning = threading.Lock()
         self._placing = threading.Lock()
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="verdict")
 
@@ -77,7 +77,9 @@ class Verdicts:
 
     def ackers(self) -> tuple[str, ...]:
         """Those that slices of the log are given to."""
-        return self._placed
+        with self._lock:
+            control = self._control
+        return () if control is None else control.ackers
 
     def loads(self) -> dict[str, AckerLoad]:
         """What ackers have used, by name. Raises ``StateServerError``."""
@@ -86,13 +88,12 @@ class Verdicts:
         return {} if found is None else found.loads()
 
     def _place(self, control: AckControl) -> None:
-        """Give slices to the ackers that are alive, if that was not done yet."""
-        # Two threads do this: what is told last must be what counts as told.
+        """Give slices to the ackers that are alive."""
+        # Two threads do this: who looks last must be who is heard last.
         with self._placing:
             ackers = self._present()
-            if ackers and self._placed != ackers and control is self._control:
+            if ackers and control is self._control:
                 control.set_ackers(ackers)
-                self._placed = ackers
 
     def _present(self) -> tuple[str, ...]:
         """Those that the driver was told of, without those that are seen to be gone."""
@@ -170,6 +171,7 @@ class Verdicts:
     def _verdict(self, marker: CloseMarker) -> e.Event | None:
         """The verdict; None where nobody waits for it any more."""
         closed, asked_s = False, time.monotonic()
+        said_s = asked_s
         while self._awaited(marker):
             try:
                 if not closed:
@@ -184,7 +186,11 @@ class Verdicts:
                     crash.reached("driver.judged")
                     return e.VerdictGiven(verdict)
                 self._look()
-                if time.monotonic() - asked_s >= self._silence_s:
+                now_s = time.monotonic()
+                if now_s - said_s >= self._silence_s:
+                    control.repeat()
+                    said_s = now_s
+                if now_s - asked_s >= self._silence_s:
                     silent = ", ".join(control.silent(marker.id))
                     self._held_up(marker, f"no answer yet from {silent}; see what their logs say")
             except AckLogLostError:
@@ -214,11 +220,13 @@ class Verdicts:
         ackers = self._ackers  # read once: the last one may go at any moment
         if not ackers:
             raise StateServerError("no acker is alive; windows wait until one is")
-        with self._lock:
-            if self._control is None or self._where != (member, execution):
+        # Not under the other lock: edges are known once Spark is up, and a server takes its time.
+        with self._beginning:
+            control = self._control
+            if control is None or self._where != (member, execution):
                 found = AckLog(self._stores.client(member).redis, self._stores.uid)
                 control = AckControl(found, execution, self._edges(), self._virtual_nodes)
                 control.begin(ackers)
-                self._placed = ackers
-                self._log, self._control, self._where = found, control, (member, execution)
-            return self._control
+                with self._lock:
+                    self._log, self._control, self._where = found, control, (member, execution)
+            return control
