@@ -9,8 +9,11 @@ from enum import IntEnum
 
 
 def error_text(error: BaseException) -> str:
-    """``Type: message`` of any exception, on one line."""
-    message = " ".join(str(error).split())
+    """``Type: message`` of any exception, on one line; never raises."""
+    try:
+        message = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 the text is anyone's code
+        message = ""
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import queue
 import threading
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from millrace import durable
 from millrace.clock import Clock, SystemClock
 from millrace.engine.driver import planner as planning
 from millrace.engine.driver.errands import MOST_IN_A_ROW
@@ -32,7 +34,7 @@ from millrace.errors import (
     SourceError,
     StateServerError,
 )
-from millrace.homes.documents import Ask, Proposal, Request
+from millrace.homes.documents import Ask, Proposal, Request, Status
 from millrace.homes.memory import MemoryInbox
 from millrace.homes.stores import HomeAwayError
 from millrace.protocol import events as e
@@ -700,6 +702,21 @@ def test_a_status_that_cannot_be_written_stops_nothing(tmp_path):
     gone.mkdir()
     board.tell(force=True)
     assert json.loads((gone / "status.json").read_text())["state"] == "running"
+
+
+def test_where_a_disk_has_no_room_for_another_file_the_status_is_written_over(
+    tmp_path, monkeypatch
+):
+    """Else nobody would hear that all input is processed."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    journal = JournalFiles(tmp_path / "status.json", tmp_path / "events.jsonl")
+    journal.tell(Status(1, "running", "running", reason="a long one"))
+    monkeypatch.setattr(durable, "replace", full)
+    journal.tell(Status(1, "drained", "running"))
+    assert journal.status().state == "drained"
 
 
 class Unanswered(MemoryInbox):

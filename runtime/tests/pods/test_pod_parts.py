@@ -24,7 +24,7 @@ from millrace.homes import pods
 from millrace.homes.documents import Status
 from millrace.homes.pods import Role
 from millrace.pods import __main__ as entry
-from millrace.pods import executor
+from millrace.pods import driver, executor
 from millrace.pods.driver import pod_code, readiness
 from millrace.pods.identity import Identity, PodError, derived, password_of, passwords
 from millrace.pods.logs import JsonLines
@@ -215,6 +215,11 @@ def test_a_driver_is_ready_when_windows_can_be_run(changed, text):
 )
 def test_a_driver_that_was_asked_to_end_has_not_drained(kind, expected):
     assert pod_code(STOP_CODES[kind], Status(state=kind.value)) == expected
+
+
+def test_code_that_asks_a_driver_to_exit_does_not_say_that_all_is_done(monkeypatch):
+    monkeypatch.setattr(driver, "_run", lambda _: sys.exit())
+    assert driver.main([]) == ExitCode.FAILED
 
 
 def test_a_log_line_with_an_error_is_one_line():

@@ -109,10 +109,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell_end(str(error))
         log.critical("%s", error)
         return error.exit_code
-    except Exception as error:
-        # The boundary of the process: the operator decides what follows from the exit code.
+    except BaseException as error:
+        # The boundary of the process: the operator decides what follows from the exit code. That of
+        # code which asks the process to exit would say that all is done.
         tell_end(error_text(error))
-        log.exception("the driver failed")
+        log.exception("the driver failed: %s", error_text(error))
         return ExitCode.FAILED
 
 

@@ -67,7 +67,7 @@ class Connectors:
             one = self._open.pop(0)
             try:
                 one.close()
-            except Exception:
+            except BaseException:
                 # The boundary of a connector's code: the run has ended as it has.
                 log.exception("closing %r", one.name)
 
