@@ -171,7 +171,7 @@ ALL = ["in", "also", "out", "beside"]
 
 def test_a_driver_that_is_asked_to_stop_closes_everything(told, password, ended, tmp_path):
     driver = DriverProcess(told(spec()), shared(password), start=no_spark)
-    assert ended(driver) == ExitCode.OK
+    assert ended(driver) == ExitCode.INTERRUPTED
     assert book(tmp_path) == {"made": ALL, "closed": ALL}
 
 
@@ -188,7 +188,7 @@ def test_why_it_stopped_is_told_before_anything_is_closed(
     closing = RealPerformer.close
     monkeypatch.setattr(RealPerformer, "close", close)
     driver = DriverProcess(told(spec()), shared(password), start=no_spark)
-    assert ended(driver) == ExitCode.OK
+    assert ended(driver) == ExitCode.INTERRUPTED
     assert seen == ["asked"]
 
 
@@ -199,14 +199,14 @@ def test_a_driver_ends_with_the_code_of_what_it_ends_for(told, password, ended):
     for code in (None, ExitCode.SOURCE):
         stop = e.Stop(e.StopKind.FAILED, "the view document is gone", code)
         assert driver._code(stop) == (code or ExitCode.FAILED)
-    assert ended(driver) == ExitCode.OK
+    assert ended(driver) == ExitCode.INTERRUPTED
 
 
 @pytest.mark.parametrize("closes", ["badly", "leaves"])
 def test_one_that_cannot_be_closed_keeps_no_other_open(told, password, ended, tmp_path, closes):
     document = spec(sink("out", closes=closes), sink("beside"), closes=closes)
     driver = DriverProcess(told(document), shared(password), start=no_spark)
-    assert ended(driver) == ExitCode.OK
+    assert ended(driver) == ExitCode.INTERRUPTED
     assert book(tmp_path)["closed"] == ALL
 
 
@@ -299,7 +299,7 @@ def test_a_removed_sink_is_closed_at_the_end(told, password, ended, tmp_path, pr
     else:
         assert [one.name for one in opened.open(record)] == ["gone"]
     assert book(tmp_path)["closed"] == []
-    assert ended(driver) == ExitCode.OK
+    assert ended(driver) == ExitCode.INTERRUPTED
     assert book(tmp_path) == {"made": [*ALL, "gone"], "closed": [*ALL, "gone"]}
 
 
@@ -325,7 +325,7 @@ def test_where_state_expires_a_clock_that_is_behind_is_told(told, password, ende
     ]
     document["spec"]["sinks"][0]["inputs"].append({"from": "counts"})
     driver = DriverProcess(told(document), shared(password), start=no_spark)
-    assert ended(driver) == ExitCode.OK
+    assert ended(driver) == ExitCode.INTERRUPTED
     committed = first_record(driver._told.uid, Tag(1, 1, 1, 1))
     driver._committed(replace(committed, time_ms=1 << 45))
     assert ("ClockBehind" in (tmp_path / "events.jsonl").read_text()) == bool(ttl)

@@ -222,7 +222,7 @@ class Life:
             tell_end(str(error))
             return ExitCode.INTERRUPTED
         tell_end(f"{status.state}: {status.reason}" if status.reason else str(status.state))
-        return pod_code(code, status)
+        return code
 
     def _reach_own_server(self) -> None:
         """Where the topology names one: the password of the others is none of its."""
@@ -311,12 +311,6 @@ def questions(
         pods.READY_PATH: ready,
         pods.METRICS_PATH: metrics,
     }
-
-
-def pod_code(code: int, status: Status) -> int:
-    """The exit code of the pod's container. 0 says that all input is drained: a driver that was
-    asked to end, by whomever, has not done what it was started for, and another one follows."""
-    return ExitCode.INTERRUPTED if status.state == StopKind.ASKED.value else code
 
 
 def _stand_by(standing: Standby, life: Life, identity: Identity, uid: str, beat: Beat) -> Outlook:
