@@ -312,6 +312,15 @@ def test_nothing_is_closed_twice(told, tmp_path):
     assert book(tmp_path) == {"made": ["in", "also"], "closed": ["in", "also"]}
 
 
+def test_what_one_has_closed_another_does_not_get(told, tmp_path):
+    """A restore in a driver's pod comes behind the driver, in the same process."""
+    topology = read_topology(Path(told(spec()).topology))
+    first, second = (Connectors(tmp_path, Stores("u", shared(None))) for _ in range(2))
+    before = first.sinks(topology)
+    first.close()
+    assert not {id(one) for one in before} & {id(one) for one in second.sinks(topology)}
+
+
 @pytest.mark.parametrize("ttl", [{}, {"ttl": "1h"}])
 def test_where_state_expires_a_clock_that_is_behind_is_told(told, password, ended, tmp_path, ttl):
     document = spec()
