@@ -73,6 +73,13 @@ class Broken:
         raise KeyError("a.txt")
 
 
+class MuteError(Exception):
+    """An exception that cannot say what it is."""
+
+    def __str__(self):
+        raise TypeError("__str__ returned non-string")
+
+
 class Failing:
     """A source whose plans raise in turn what is in ``errors``; ``None`` stands for a record."""
 
@@ -127,6 +134,7 @@ def hasty(monkeypatch):
 
 RESET = ConnectionResetError("the feed went away")
 AWAY = SourceAwayError("source 'lines': /texts does not exist; put it there")
+LEAVES = SystemExit(3)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +158,12 @@ def test_a_source_that_cannot_plan_for_now_is_asked_again_and_told_of_once(hasty
 
 @pytest.mark.parametrize(
     ("error", "text"),
-    [(RESET, "ConnectionResetError: the feed went away, 5 times in a row"), (AWAY, str(AWAY))],
+    [
+        (RESET, "ConnectionResetError: the feed went away, 5 times in a row"),
+        (AWAY, str(AWAY)),
+        (LEAVES, "SystemExit: 3, 5 times in a row"),
+        (MuteError(), "MuteError, 5 times in a row"),
+    ],
 )
 def test_one_that_never_can_stops_the_driver_with_its_text(hasty, error, text):
     source = Failing(*[error] * MOST_IN_A_ROW)
@@ -240,6 +253,21 @@ def test_a_planner_whose_source_is_away_stops_at_once(monkeypatch):
     until(lambda: source.looks == 1)
     assert [notice.kind for notice in asked.told()] == ["SourceAway"]
     assert asked.posted.empty()
+
+
+def test_a_source_that_never_answers_does_not_keep_the_driver_from_its_end(monkeypatch):
+    monkeypatch.setattr(planning, "CALL_END_S", 0.01)
+    asks, answers = threading.Event(), threading.Event()
+    source = Failing()
+    source.plan = lambda *_: asks.set() or answers.wait()
+    asked = Asked(source)
+    asked.ask()
+    assert asks.wait(30)
+    ending = threading.Thread(target=asked.planner.stop, daemon=True)
+    ending.start()
+    ending.join(30)
+    assert not ending.is_alive()
+    answers.set()
 
 
 class Endless:
